@@ -1,0 +1,1 @@
+"""Admin HTTP and the tidegate command."""

@@ -1,0 +1,1 @@
+"""One function an API: authorise, translate, call the domain, answer."""

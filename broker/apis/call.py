@@ -1,0 +1,85 @@
+"""One request as a handler sees it: who asks, on which version, and how to answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.settings import Settings
+from broker.store.store import Store
+
+if TYPE_CHECKING:
+    from broker.cluster.membership import Membership
+    from broker.groups.heartbeats import Heartbeats
+    from broker.groups.offsets import Offsets
+    from broker.groups.waiting import GroupWaits
+    from broker.log.logs import Logs
+    from broker.topics.catalog import Catalog
+    from broker.transactions.producers import ProducerIds
+
+Body = bytes | bytearray | memoryview
+"""Part of a reply's body."""
+
+
+@dataclass(slots=True)
+class Rooms:
+    """What handlers reach: the store and this broker's caches and waits. Made by `app.py`, lost with the process."""
+
+    settings: Settings
+    store: Store
+    membership: Membership
+    catalog: Catalog
+    logs: Logs
+    waits: GroupWaits
+    heartbeats: Heartbeats
+    offsets: Offsets
+    producer_ids: ProducerIds
+
+
+@dataclass(slots=True)
+class Client:
+    """One client connection, for as long as it is open."""
+
+    connection_id: int
+    host: str
+    port: int
+    listener: str = "PLAINTEXT"
+    principal: str = "User:ANONYMOUS"
+    org: str = "default"
+    software_name: str = "unknown"
+    software_version: str = "unknown"
+    fetched: bool = False
+    on_closed: list[Callable[[], None]] = field(default_factory=list)
+    """Run once when the connection is gone: parked fetches and watchers cancel here."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One request. Cold handlers return their response; hot ones call `reply` (or `drop`) exactly once."""
+
+    rooms: Rooms
+    client: Client
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str
+    reply: Callable[[Body | Sequence[Body]], None]
+    """Answer with the body's bytes, without header, in one piece or several."""
+    drop: Callable[[], None]
+    """Give no answer at all (Produce with acks=0)."""
+    close: Callable[[str], None]
+    """Close the connection, with the reason for the log."""
+    draining: asyncio.Event
+    """Set when this broker drains: long polls answer early."""
+
+    @property
+    def org(self) -> str:
+        """The organisation that the call acts in."""
+        return self.client.org
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        return self.rooms.store

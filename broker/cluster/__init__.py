@@ -1,0 +1,1 @@
+"""The live brokers, their leases, and where clients are sent."""

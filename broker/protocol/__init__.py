@@ -1,0 +1,1 @@
+"""Kafka bytes to values and back; nothing in here does I/O."""

@@ -1,0 +1,1 @@
+"""Sockets: listening, turn-taking on each connection, frames to handlers and back."""

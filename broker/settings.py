@@ -1,0 +1,125 @@
+"""Every setting of a broker: unit, default, meaning.
+
+Read once from `TIDEGATE_*` environment variables (and the command line, which wins), then handed down,
+never changed. Names are Kafka's with underscores where Kafka has the setting. Help and
+`docs/settings.md` come out of this file.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """The settings of one broker process."""
+
+    model_config = SettingsConfigDict(env_prefix="TIDEGATE_", frozen=True, extra="ignore")
+
+    # -- the store
+    redis_url: str = Field("redis://127.0.0.1:6379/0", description="Redis or Valkey: redis://[user:password@]host:port/db")
+    key_prefix: str = Field(
+        "tidegate", pattern=r"^[^{}\s]{1,64}$", description="prefix of every key; several clusters can share a server"
+    )
+    coordinator_shards: int = Field(50, ge=1, le=10_000, description="shards of groups; fixed when the cluster is made")
+    redis_command_timeout_ms: int = Field(5_000, ge=50, description="ms until a command without an answer fails")
+    redis_connect_timeout_ms: int = Field(2_000, ge=50, description="ms until a connection attempt to Redis fails")
+    redis_in_flight_bytes_max: int = Field(
+        256 << 20, ge=1 << 20, description="bytes sent and not answered on one link, above which commands are refused"
+    )
+    redis_in_flight_max: int = Field(
+        200_000, ge=100, description="commands in flight on one link, above which commands are refused"
+    )
+    redis_allow_eviction: bool = Field(False, description="start although maxmemory-policy may evict keys: data will be lost")
+
+    # -- this broker
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(9092, ge=0, le=65_535, description="port to listen on; 0 takes a free one")
+    advertised_host: str | None = Field(None, description="host that clients are told; default: host")
+    advertised_port: int | None = Field(None, ge=1, le=65_535, description="port that clients are told; default: port")
+    address_mode: Literal["direct", "single", "external"] = Field(
+        "direct",
+        description="direct: each broker's own address; single: one load-balanced address; "
+        "external: advertised_host and advertised_port are templates with {ordinal}",
+    )
+    node_id: int | None = Field(None, ge=0, description="fixed node id; default: leased")
+    rack: str | None = Field(None, description="rack that clients are told")
+    admin_host: str = Field("127.0.0.1", description="address of the admin HTTP")
+    admin_port: int = Field(8080, ge=0, le=65_535, description="port of the admin HTTP; 0 takes a free one")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+    log_format: Literal["text", "json"] = Field("text", description="text for people, json for collectors")
+
+    # -- sockets
+    socket_request_max_bytes: int = Field(104_857_600, ge=1024, description="largest request frame, bytes")
+    connections_max: int = Field(20_000, ge=1, description="most client connections at one time")
+    connections_max_idle_ms: int = Field(600_000, ge=1_000, description="ms without a request until a connection closes")
+    connection_in_flight_max: int = Field(
+        1_024, ge=1, description="requests of one connection taken and not answered, above which reading pauses"
+    )
+    connection_out_bytes_max: int = Field(
+        64 << 20, ge=1 << 16, description="reply bytes waiting for one slow reader, above which reading pauses"
+    )
+    requests_in_flight_bytes_max: int = Field(
+        512 << 20, ge=1 << 20, description="request bytes held by all connections, above which reading pauses"
+    )
+    drain_budget_ms: int = Field(20_000, ge=0, description="ms that a drain may take from SIGTERM to exit")
+
+    # -- leases
+    lease_renew_ms: int = Field(250, ge=20, description="ms between renewals of a broker's lease")
+    lease_suspect_ms: int = Field(750, ge=50, description="ms without renewal until a broker is no longer named")
+    lease_gone_ms: int = Field(10_000, ge=500, description="ms without renewal until a broker is gone")
+    node_id_reuse_ms: int = Field(60_000, ge=0, description="ms after a lease ended until its node id is given again")
+
+    # -- groups
+    group_min_session_timeout_ms: int = Field(6_000, ge=1, description="least session timeout of a member")
+    group_max_session_timeout_ms: int = Field(1_800_000, ge=1, description="greatest session timeout of a member")
+    group_initial_rebalance_delay_ms: int = Field(
+        3_000, ge=0, description="ms that an empty group waits for more members before its first generation"
+    )
+    group_max_size: int = Field(2_147_483_647, ge=1, description="most members of a group")
+    group_new_member_join_timeout_ms: int = Field(
+        300_000, ge=1_000, description="longest that a new member's first join may be parked"
+    )
+    group_park_lease_ms: int = Field(
+        10_000, ge=500, description="ms that a parked request holds its member without the broker renewing it"
+    )
+    offset_metadata_max_bytes: int = Field(4_096, ge=0, description="most UTF-16 units of a commit's metadata")
+    offsets_retention_minutes: int = Field(10_080, ge=1, description="minutes until the offsets of an empty group expire")
+    offsets_retention_check_interval_ms: int = Field(600_000, ge=100, description="ms between sweeps for expired offsets")
+    group_wait_poll_ms: int = Field(500, ge=10, description="longest that a lost wake-up delays a waiting request")
+    group_events_max: int = Field(10_000, ge=0, description="events kept for a shard of groups; 0 keeps none")
+
+    # -- topics
+    auto_create_topics_enable: bool = Field(True, description="create an unknown topic when a client asks for it")
+    num_partitions: int = Field(1, ge=1, le=100_000, description="partitions of a topic made without a count")
+    delete_topic_enable: bool = Field(True, description="allow topics to be deleted")
+
+    # -- the log
+    message_max_bytes: int = Field(1_048_588, ge=0, description="largest batch, bytes; default of max.message.bytes")
+    log_retention_ms: int = Field(604_800_000, ge=-1, description="default of retention.ms; -1 keeps for ever")
+    log_retention_bytes: int = Field(-1, ge=-1, description="default of retention.bytes; -1 is without limit")
+    log_retention_check_interval_ms: int = Field(30_000, ge=50, description="ms between looks for due retention")
+    log_entry_bytes_max: int = Field(1 << 20, ge=1, description="most bytes of one stream entry, unless one batch is larger")
+    log_tail_cache_bytes: int = Field(256 << 20, ge=0, description="bytes of recent entries kept for reads")
+    log_snapshot_interval_bytes: int = Field(8 << 20, ge=1 << 10, description="bytes appended between producer snapshots")
+    log_snapshot_interval_entries: int = Field(512, ge=1, description="entries appended between producer snapshots")
+    produce_gap_wait_ms: int = Field(500, ge=0, description="ms that a sequence gap waits for the missing batch")
+    fetch_max_bytes: int = Field(57_671_680, ge=1024, description="most record bytes of one fetch reply")
+    fetch_wait_poll_ms: int = Field(500, ge=10, description="longest that a lost wake-up delays a waiting fetch")
+    max_incremental_fetch_session_cache_slots: int = Field(1_000, ge=0, description="most fetch sessions of a broker")
+    producer_id_expiration_ms: int = Field(86_400_000, ge=1_000, description="ms until an idle producer's state is dropped")
+
+    # -- durability
+    durability: Annotated[str, NoDecode] = Field(
+        "memory",
+        pattern=r"^(memory|replicated:[1-9][0-9]*|fsynced(:[0-9]+)?)$",
+        description="what acks=all means: memory, replicated:<n> (WAIT), fsynced[:<n>] (WAITAOF)",
+    )
+    durability_timeout_ms: int = Field(5_000, ge=1, description="ms until an unproved append answers NOT_ENOUGH_REPLICAS_AFTER_APPEND")
+
+    @property
+    def advertised(self) -> tuple[str, int]:
+        """Host and port that clients of this broker are told in `direct` mode."""
+        return self.advertised_host or self.host, self.advertised_port or self.port

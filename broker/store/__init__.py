@@ -1,0 +1,1 @@
+"""The way to Redis: links, scripts, keys, wake-ups."""

@@ -1,0 +1,142 @@
+"""Every key name, its type and its hash tag, in one place (docs/redis-layout.md describes each).
+
+The hash tag is the unit that one script changes: `{cluster}`, `{co:<shard>}`, `{<org>/<topic>:<partition>}`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote
+
+_MIN_INT: Final = -(1 << 31)
+
+
+def java_string_hash(text: str) -> int:
+    """Java's `String.hashCode` over UTF-16 units: what Kafka's `__consumer_offsets` partitioner uses."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for i in range(0, len(units), 2):
+        value = (31 * value + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def shard_of(group_id: str, shards: int) -> int:
+    """Kafka's rule: |hashCode| mod shards, with the minimum integer taken as 0."""
+    value = java_string_hash(group_id)
+    return (0 if value == _MIN_INT else abs(value)) % shards
+
+
+def encode_free_text(text: str) -> str:
+    """Percent-encode free text (group ids, transactional ids) for a key name."""
+    return quote(text, safe="")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterKeys:
+    """Keys of the whole cluster, all in slot `{cluster}`."""
+
+    prefix: str
+    info: str = field(init=False)  # hash: cluster id, layout version, incarnation, master_replid, settings all must share
+    brokers: str = field(init=False)  # hash: node id -> JSON of listeners, rack, version, state, started
+    topics: str = field(init=False)  # hash: <org>/<topic> -> JSON of id, partitions, format, state
+    upkeep: str = field(init=False)  # zset: due retention work, score = Redis ms
+    producer_ids: str = field(init=False)  # string: next producer id
+
+    def __post_init__(self) -> None:
+        base = f"{self.prefix}:{{cluster}}"
+        for name, suffix in (
+            ("info", "info"),
+            ("brokers", "brokers"),
+            ("topics", "topics"),
+            ("upkeep", "upkeep"),
+            ("producer_ids", "producer-ids"),
+        ):
+            object.__setattr__(self, name, f"{base}:{suffix}")
+
+    def lease(self, node_id: int) -> str:
+        """string, PX: the lease of one broker."""
+        return f"{self.prefix}:{{cluster}}:broker:{node_id}"
+
+    def topic(self, org: str, topic: str) -> str:
+        """hash: the configs of a topic that differ from the defaults."""
+        return f"{self.prefix}:{{cluster}}:topic:{org}:{topic}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKeys:
+    """Keys that the groups of one shard share, all in slot `{co:<shard>}`."""
+
+    prefix: str
+    shard: int
+    groups: str = field(init=False)  # hash: <org>/<group> -> "<type> <state> <protocol type>"
+    deadlines: str = field(init=False)  # zset: <kind>|<org>/<group> -> earliest deadline, Redis ms
+    events: str = field(init=False)  # stream: every transition of every group of the shard
+    wake: str = field(init=False)  # pub/sub channel: <org>/<group>:<generation>:<state>
+
+    def __post_init__(self) -> None:
+        base = f"{self.prefix}:{{co:{self.shard}}}"
+        for name in ("groups", "deadlines", "events", "wake"):
+            object.__setattr__(self, name, f"{base}:{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKeys:
+    """Keys of one group, all in its shard's slot `{co:<shard>}`. Make them with `GroupKeys.of`."""
+
+    org: str
+    group_id: str
+    shard_keys: ShardKeys
+    ref: str  # <org>/<percent-encoded group id>: the group's name in the shard's shared keys
+    group: str  # hash: id, type, state, generation, version, protocol type and name, leader, ...
+    members: str  # hash: member id -> JSON for people
+    subscriptions: str  # hash: member id -> its protocols and their metadata, packed
+    assignments: str  # hash: member id -> the protocol's bytes
+    protocols: str  # hash: protocol -> how many members support it
+    instances: str  # hash: static instance id -> member id
+    sessions: str  # zset: member id -> session deadline, Redis ms
+    pending: str  # hash: member ids handed out and not yet back -> JSON
+    offsets: str  # hash: <topic>:<partition> -> JSON of offset, leader epoch, commit time, topic id, metadata
+    staged: str  # hash: offsets inside open transactions
+    unstable: str  # hash: <topic>:<partition> -> how many transactions hold an offset
+
+    @staticmethod
+    @lru_cache(maxsize=65_536)
+    def of(prefix: str, shards: int, org: str, group_id: str) -> GroupKeys:
+        """The keys of a group; `shards` is the cluster's `coordinator_shards`."""
+        shard = ShardKeys(prefix, shard_of(group_id, shards))
+        encoded = encode_free_text(group_id)
+        base = f"{prefix}:{{co:{shard.shard}}}:group:{org}:{encoded}"
+        names = (
+            "members",
+            "subscriptions",
+            "assignments",
+            "protocols",
+            "instances",
+            "sessions",
+            "pending",
+            "offsets",
+            "staged",
+            "unstable",
+        )
+        return GroupKeys(org, group_id, shard, f"{org}/{encoded}", base, *(f"{base}:{name}" for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class LogKeys:
+    """Keys of one partition's log, all in slot `{<org>/<topic>:<partition>}`. Make them with `LogKeys.of`."""
+
+    log: str  # stream: the record batches; entry id <base offset>-1
+    meta: str  # hash: log start offset, leader epochs, incarnation, log version, bytes and batches, state
+    times: str  # zset: base offset -> largest timestamp so far, about one a second
+    producers: str  # hash: snapshot of the producer table at an offset
+    owners: str  # hash: group -> member that owns the partition (for the mirror)
+    wake: str  # pub/sub channel: <end offset>:<writer>, published with each append
+
+    @staticmethod
+    @lru_cache(maxsize=65_536)
+    def of(prefix: str, org: str, topic: str, partition: int, topic_id: str) -> LogKeys:
+        """The keys of a partition; `topic_id` is the UUID in hex, so a topic made again has other keys."""
+        base = f"{prefix}:{{{org}/{topic}:{partition}}}:{topic_id}"
+        return LogKeys(*(f"{base}:{name}" for name in ("log", "meta", "times", "producers", "owners", "wake")))

@@ -1,0 +1,84 @@
+"""Load, include and describe the Lua scripts; `Store.run` calls them.
+
+A script's header is its contract: `KEYS[n]`, `ARGV[n]`, `Returns`, `Errors`. `tests/unit/test_house.py`
+holds each script to it. `-- @include lib/x` is replaced by that file, each once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Final
+
+_INCLUDE: Final = re.compile(r"^-- @include (\S+)$", re.MULTILINE)
+
+_overrides: dict[str, str] = {}
+
+
+def swap_include(name: str, source: str | None) -> None:
+    """Replace an include in scripts rendered from now on; None puts it back. For tests that step the clock."""
+    if source is None:
+        _overrides.pop(name, None)
+    else:
+        _overrides[name] = source
+    _render.cache_clear()
+
+
+def root() -> Traversable:
+    """The folder that holds the scripts."""
+    return resources.files("redis_scripts")
+
+
+def _read(name: str) -> str:
+    if name in _overrides:
+        return _overrides[name]
+    return root().joinpath(*f"{name}.lua".split("/")).read_text("utf-8")
+
+
+@lru_cache(maxsize=None)
+def _render(name: str) -> tuple[bytes, str]:
+    seen: set[str] = set()
+
+    def include(match: re.Match[str]) -> str:
+        included = match.group(1)
+        if included in seen:
+            return ""
+        seen.add(included)
+        return _INCLUDE.sub(include, _read(included))
+
+    source = _INCLUDE.sub(include, _read(name)).encode()
+    return source, hashlib.sha1(source, usedforsecurity=False).hexdigest()
+
+
+_registered: dict[str, Script] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script by its path under redis_scripts/, without the ending. Each is declared once, by its caller."""
+
+    name: str
+    label: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.name.replace("/", "_"))
+        _registered[self.name] = self
+
+    @property
+    def source(self) -> bytes:
+        """The text with its includes, as Redis gets it."""
+        return _render(self.name)[0]
+
+    @property
+    def sha(self) -> str:
+        """Its SHA-1 in hex, as EVALSHA takes it."""
+        return _render(self.name)[1]
+
+
+def registered() -> list[Script]:
+    """Every script that a module declared, in order of name."""
+    return [_registered[name] for name in sorted(_registered)]

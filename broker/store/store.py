@@ -1,0 +1,185 @@
+"""The store as the domain sees it: run a script, send a command on the right lane, watch a channel.
+
+Lanes are separate TCP connections, so that a large read never delays a heartbeat:
+`control` scripts and small commands; `data_out` appends; `data_in` reads of the log;
+`push` pub/sub; `durable` the write and WAIT that prove durability (design: docs/decisions).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import hiredis
+import structlog
+
+from broker.errors import StoreUnavailable, from_code
+from broker.settings import Settings
+from broker.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
+from broker.store.link import Address, Arg, Link, OnReply
+from broker.store.scripts import Script, registered
+from broker.store.wakeups import Wakeups
+
+logger = structlog.get_logger()
+
+OnScript = Callable[[Any], None]
+"""Called once with a script's reply (a list; code first) or an exception instance."""
+
+
+def parse_redis_url(url: str) -> Address:
+    """`redis://` or `rediss://[user:password@]host[:port][/db]`. Raises ValueError."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "rediss", "valkey", "valkeys") or not parts.hostname:
+        raise ValueError(f"not a Redis address: {url!r} (redis://[user:password@]host:port/db)")
+    database = parts.path.strip("/")
+    if database and not database.isdecimal():
+        raise ValueError(f"not a Redis database number: {database!r}")
+    return Address(
+        parts.hostname,
+        parts.port or 6379,
+        unquote(parts.username) if parts.username else None,
+        unquote(parts.password) if parts.password else None,
+        int(database or 0),
+        parts.scheme in ("rediss", "valkeys"),
+    )
+
+
+class Store:
+    """The links of one broker to one Redis primary, its scripts, keys and wake-ups."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.prefix = settings.key_prefix
+        self.cluster_keys = ClusterKeys(settings.key_prefix)
+        self.address = parse_redis_url(settings.redis_url)
+        self.control = self._link("control")
+        self.data_out = self._link("data-out")
+        self.data_in = self._link("data-in")
+        self.durable = self._link("durable")
+        self.push = self._link("push", on_push=lambda message: self.wakeups.on_push(message))
+        self.wakeups = Wakeups(self.push)
+        self.links = (self.control, self.data_out, self.data_in, self.durable, self.push)
+        self.control.on_up.append(self._load_scripts)
+
+    def _link(self, name: str, on_push: Callable[[list[Any]], None] | None = None) -> Link:
+        settings = self.settings
+        return Link(
+            name,
+            lambda: self.address,
+            command_timeout_ms=settings.redis_command_timeout_ms,
+            connect_timeout_ms=settings.redis_connect_timeout_ms,
+            in_flight_max=settings.redis_in_flight_max,
+            in_flight_bytes_max=settings.redis_in_flight_bytes_max,
+            on_push=on_push,
+        )
+
+    # -- life
+
+    async def start(self) -> None:
+        """Connect every lane. Raises StoreUnavailable."""
+        for link in self.links:
+            link.start()
+        try:
+            for link in self.links:
+                await link.wait_up(self.settings.redis_connect_timeout_ms / 1000)
+        except StoreUnavailable:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close every lane."""
+        for link in self.links:
+            await link.close()
+
+    @property
+    def available(self) -> bool:
+        """Whether every lane is up now."""
+        return all(link.connected for link in self.links)
+
+    def _load_scripts(self, link: Link) -> None:
+        for script in registered():
+            link.send(["SCRIPT", "LOAD", script.source], self._loaded)
+
+    @staticmethod
+    def _loaded(reply: Any) -> None:
+        if isinstance(reply, hiredis.ReplyError):
+            logger.error("script_refused_by_redis", reason=str(reply))
+
+    # -- keys
+
+    def group_keys(self, org: str, group_id: str) -> GroupKeys:
+        """The keys of a group."""
+        return GroupKeys.of(self.prefix, self.settings.coordinator_shards, org, group_id)
+
+    def shard_keys(self, shard: int) -> ShardKeys:
+        """The keys that the groups of a shard share."""
+        return ShardKeys(self.prefix, shard)
+
+    def log_keys(self, org: str, topic: str, partition: int, topic_id: str) -> LogKeys:
+        """The keys of a partition's log."""
+        return LogKeys.of(self.prefix, org, topic, partition, topic_id)
+
+    # -- scripts
+
+    def send_script(self, script: Script, keys: Sequence[str], args: Sequence[Arg], on_reply: OnScript) -> None:
+        """Run a script; `on_reply` gets its reply as it is, or an exception instance. For the hot path."""
+
+        def answered(reply: Any) -> None:
+            if isinstance(reply, hiredis.ReplyError):
+                text = str(reply)
+                if text.startswith("NOSCRIPT"):
+                    self._reload(script, keys, args, on_reply)
+                else:
+                    on_reply(self._failed(script, text))
+            else:
+                on_reply(reply)
+
+        self.control.send(["EVALSHA", script.sha, len(keys), *keys, *args], answered)
+
+    async def run(self, script: Script, keys: Sequence[str], *args: Arg) -> list[Any]:
+        """Run a script and return what follows its code. Raises the KafkaError of a code other than NONE."""
+        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+        def answered(reply: Any) -> None:
+            if future.done():
+                return
+            if isinstance(reply, Exception):
+                future.set_exception(reply)
+            elif reply[0] != 0:
+                future.set_exception(from_code(reply[0]))
+            else:
+                future.set_result(reply[1:])
+
+        self.send_script(script, keys, args, answered)
+        return await future
+
+    def _reload(self, script: Script, keys: Sequence[str], args: Sequence[Arg], on_reply: OnScript) -> None:
+        def again(reply: Any) -> None:
+            if isinstance(reply, hiredis.ReplyError):
+                on_reply(self._failed(script, str(reply)))
+            else:
+                on_reply(reply)
+
+        self.control.send(["SCRIPT", "LOAD", script.source], self._loaded)
+        self.control.send(["EVALSHA", script.sha, len(keys), *keys, *args], again)
+
+    @staticmethod
+    def _failed(script: Script, text: str) -> StoreUnavailable:
+        """What Redis itself refused (full, read-only, loading, no rights, a fault of the script)."""
+        logger.error("script_failed", script=script.name, reason=text)
+        return StoreUnavailable(text)
+
+    # -- plain commands
+
+    def send(self, lane: Link, args: Sequence[Arg], on_reply: OnReply) -> None:
+        """One command on a lane, by callback."""
+        lane.send(args, on_reply)
+
+    async def command(self, *args: Arg) -> Any:
+        """One command on the control lane. Raises StoreUnavailable, also for an error reply."""
+        try:
+            return await self.control.call(*args)
+        except hiredis.ReplyError as error:
+            raise StoreUnavailable(str(error)) from error

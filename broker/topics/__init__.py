@@ -1,0 +1,1 @@
+"""Topics: names, ids, partitions and configs."""

