@@ -1,0 +1,79 @@
+"""The link by itself: deadlines, refusals, error replies, limits."""
+
+from __future__ import annotations
+
+import asyncio
+
+import hiredis
+import pytest
+
+from broker.errors import StoreUnavailable
+from broker.settings import Settings
+from broker.store.link import Address, Link
+from tests.support.valkey import ValkeyServer
+
+
+def make_link(valkey: ValkeyServer, **options: int) -> Link:
+    return Link("test", lambda: Address("127.0.0.1", valkey.port), **options)
+
+
+async def test_an_error_reply_harms_no_other_command(valkey: ValkeyServer) -> None:
+    link = make_link(valkey)
+    link.start()
+    await link.wait_up(2)
+
+    good, bad, after = await asyncio.gather(
+        link.call("PING"), link.call("NOSUCHCOMMAND"), link.call("PING"), return_exceptions=True
+    )
+
+    assert (good, after) == (b"PONG", b"PONG")
+    assert isinstance(bad, hiredis.ReplyError)
+    await link.close()
+
+
+async def test_a_command_past_its_deadline_fails_with_all_behind_it_and_the_link_returns(valkey: ValkeyServer) -> None:
+    link = make_link(valkey, command_timeout_ms=200)
+    link.start()
+    await link.wait_up(2)
+    stuck = link.call("BLPOP", "nothing", 5)
+    behind = link.call("PING")
+
+    for future in (stuck, behind):
+        with pytest.raises(StoreUnavailable):
+            await asyncio.wait_for(future, 2)
+
+    await link.wait_up(2)
+    assert await link.call("PING") == b"PONG"
+    assert link.incarnation == 2
+    await link.close()
+
+
+async def test_what_exceeds_the_depth_limit_is_refused_at_once(valkey: ValkeyServer) -> None:
+    link = make_link(valkey, in_flight_max=10)
+    link.start()
+    await link.wait_up(2)
+
+    replies = await asyncio.gather(*(link.call("PING") for _ in range(15)), return_exceptions=True)
+
+    assert replies[:10] == [b"PONG"] * 10
+    assert all(isinstance(reply, StoreUnavailable) for reply in replies[10:])
+    await link.close()
+
+
+async def test_nothing_is_sent_before_the_connection_is_up(settings: Settings) -> None:
+    link = Link("test", lambda: Address("127.0.0.1", 1))
+
+    with pytest.raises(StoreUnavailable):
+        await link.call("PING")
+
+
+async def test_commands_of_a_caller_that_runs_while_connecting_are_refused_not_lost(valkey: ValkeyServer) -> None:
+    link = make_link(valkey)
+    link.start()
+
+    with pytest.raises(StoreUnavailable):
+        await link.call("PING")
+
+    await link.wait_up(2)
+    assert await link.call("PING") == b"PONG"
+    await link.close()
