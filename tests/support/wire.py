@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import struct
 from functools import cache
@@ -99,10 +100,8 @@ class RawClient:
     async def close(self) -> None:
         """Close the connection."""
         self.writer.close()
-        try:
+        with contextlib.suppress(OSError):
             await self.writer.wait_closed()
-        except OSError:
-            pass
 
     async def __aenter__(self) -> RawClient:
         return self
