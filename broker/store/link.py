@@ -29,6 +29,7 @@ OnReply = Callable[[Any], None]
 
 _RECONNECT_MS: Final = (20, 50, 100, 200, 400, 800, 1_000)
 _DEADLINE_TICK_S: Final = 0.1
+_PROBE_TICKS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,8 @@ class Link:
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self.last_error = "not connected yet"
+        self._last_check = 0.0
+        self._ticks = 0
 
     # -- life
 
@@ -285,8 +288,18 @@ class Link:
         if self._closing:
             return
         self._loop.call_later(_DEADLINE_TICK_S, self._check_deadlines)
-        if self._waiting and self._waiting[0][1] < self._loop.time() and self._wire is not None:
-            self._lost(self._wire, f"no answer from Redis within {self._timeout_s:g} s")
+        now = self._loop.time()
+        # After a pause of this process the answers may be here already, unread: give them one tick.
+        paused, self._last_check = now - self._last_check > 5 * _DEADLINE_TICK_S, now
+        if paused or not self.connected or self._wire is None:
+            return
+        if self._waiting:
+            if self._waiting[0][1] < now:
+                self._lost(self._wire, f"no answer from Redis within {self._timeout_s:g} s")
+            return
+        self._ticks += 1
+        if self._ticks % _PROBE_TICKS == 0:  # a silent connection may be dead without anybody having said so
+            self.send(["PING"], lambda _: None)
 
     def _lost(self, wire: _Wire, reason: str) -> None:
         if wire is self._wire:
