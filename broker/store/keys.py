@@ -38,7 +38,9 @@ class ClusterKeys:
     """Keys of the whole cluster, all in slot `{cluster}`."""
 
     prefix: str
-    info: str = field(init=False)  # hash: cluster id, layout version, incarnation, master_replid, settings all must share
+    info: str = field(
+        init=False
+    )  # hash: cluster id, layout version, incarnation, master_replid, settings all must share
     brokers: str = field(init=False)  # hash: node id -> JSON of listeners, rack, version, state, started
     topics: str = field(init=False)  # hash: <org>/<topic> -> JSON of id, partitions, format, state
     upkeep: str = field(init=False)  # zset: due retention work, score = Redis ms

@@ -44,6 +44,10 @@ class Address:
     tls: bool = False
 
 
+def _pack(args: Sequence[Arg]) -> bytes:
+    return hiredis.pack_command(tuple(args))  # type: ignore[arg-type]
+
+
 class _Wire(asyncio.Protocol):
     """Bytes in and out; the link does the thinking."""
 
@@ -159,7 +163,12 @@ class Link:
             hello += ["AUTH", address.username or "default", address.password]
         hello += ["SETNAME", f"tidegate-{self.name}"]
         greeted = self._loop.create_future()
-        self._send_now(hello, lambda reply: greeted.done() or greeted.set_result(reply))
+
+        def greet(reply: Any) -> None:
+            if not greeted.done():
+                greeted.set_result(reply)
+
+        self._send_now(hello, greet)
         if address.database:
             self._send_now(["SELECT", address.database], lambda _: None)
         reply = await asyncio.wait_for(greeted, self._connect_timeout_s)
@@ -181,7 +190,7 @@ class Link:
         if not self.connected or len(self._waiting) >= self._in_flight_max or self._bytes > self._in_flight_bytes_max:
             self._refuse(on_reply)
             return
-        self._push(hiredis.pack_command(tuple(args)), on_reply, timeout_ms)
+        self._push(_pack(args), on_reply, timeout_ms)
 
     def send_buffers(
         self, buffers: Sequence[bytes | memoryview], size: int, on_reply: OnReply, timeout_ms: int | None = None
@@ -190,7 +199,9 @@ class Link:
         if not self.connected or len(self._waiting) >= self._in_flight_max or self._bytes > self._in_flight_bytes_max:
             self._refuse(on_reply)
             return
-        self._waiting.append((on_reply, self._loop.time() + (timeout_ms / 1000 if timeout_ms else self._timeout_s), size))
+        self._waiting.append(
+            (on_reply, self._loop.time() + (timeout_ms / 1000 if timeout_ms else self._timeout_s), size)
+        )
         self._bytes += size
         self._out.extend(buffers)
         self._schedule_flush()
@@ -198,7 +209,7 @@ class Link:
     def send_unanswered(self, args: Sequence[Arg]) -> None:
         """Queue a command whose only answers are pushes (SUBSCRIBE, UNSUBSCRIBE)."""
         if self.connected:
-            self._out.append(hiredis.pack_command(tuple(args)))
+            self._out.append(_pack(args))
             self._schedule_flush()
 
     def call(self, *args: Arg, timeout_ms: int | None = None) -> asyncio.Future[Any]:
@@ -226,7 +237,7 @@ class Link:
         self._loop.call_soon(on_reply, StoreUnavailable(reason))
 
     def _send_now(self, args: Sequence[Arg], on_reply: OnReply) -> None:
-        self._push(hiredis.pack_command(tuple(args)), on_reply, None)
+        self._push(_pack(args), on_reply, None)
 
     def _push(self, packed: bytes, on_reply: OnReply, timeout_ms: int | None) -> None:
         size = len(packed)
