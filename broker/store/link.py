@@ -45,7 +45,7 @@ class Address:
 
 
 def _pack(args: Sequence[Arg]) -> bytes:
-    return hiredis.pack_command(tuple(args))  # type: ignore[arg-type]
+    return hiredis.pack_command(tuple(args))  # type: ignore[arg-type, no-any-return]
 
 
 class _Wire(asyncio.Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Final
@@ -39,7 +39,7 @@ def _read(name: str) -> str:
     return root().joinpath(*f"{name}.lua".split("/")).read_text("utf-8")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _render(name: str) -> tuple[bytes, str]:
     seen: set[str] = set()
 
