@@ -36,7 +36,10 @@ def root() -> Traversable:
 def _read(name: str) -> str:
     if name in _overrides:
         return _overrides[name]
-    return root().joinpath(*f"{name}.lua".split("/")).read_text("utf-8")
+    path = root()
+    for part in f"{name}.lua".split("/"):
+        path = path.joinpath(part)
+    return path.read_text("utf-8")
 
 
 @cache

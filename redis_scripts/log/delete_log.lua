@@ -1,0 +1,21 @@
+#!lua flags=allow-oom
+--[[ Remove one partition's data; its meta says `deleted` for a while, so that no ghost returns.
+
+KEYS[1]  log        stream  removed
+KEYS[2]  meta       hash    state = deleted, and nothing else
+KEYS[3]  times      zset    removed
+KEYS[4]  producers  hash    removed
+KEYS[5]  owners     hash    removed
+ARGV[1]  how long meta stays, ms
+ARGV[2]  wake channel: hears "deleted"
+Returns  {NONE}; safe to run twice
+Errors   none
+]]
+-- @include lib/errors
+local log, meta, times, producers, owners = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+
+redis.call("UNLINK", log, times, producers, owners, meta)
+redis.call("HSET", meta, "state", "deleted")
+redis.call("PEXPIRE", meta, ARGV[1])
+redis.call("PUBLISH", ARGV[2], "deleted")
+return { ERROR.NONE }
