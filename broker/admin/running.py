@@ -1,0 +1,62 @@
+"""What a running `tidegate dev` wrote down, so that `tidegate redis` finds its server without being told.
+
+One small file in ${XDG_RUNTIME_DIR:-/tmp}/tidegate-<uid>/, readable by its owner alone. The newest
+`dev` wins; a file whose process is gone counts for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from broker.errors import CannotStart
+
+
+@dataclass(frozen=True, slots=True)
+class DevCluster:
+    """One running `tidegate dev`."""
+
+    pid: int
+    bootstrap: str
+    redis_url: str
+    admin: tuple[str, ...]
+
+
+def directory() -> Path:
+    """The folder of this user's running processes, made if need be. Raises CannotStart if it is not ours alone."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    found = Path(base if base and Path(base).is_dir() else "/tmp") / f"tidegate-{os.getuid()}"  # noqa: S108 - checked below
+    found.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = found.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise CannotStart(f"{found} belongs to someone else or is writable by others")
+    return found
+
+
+def note(cluster: DevCluster) -> None:
+    """Write a running cluster down, in one step."""
+    path = directory() / "dev.json"
+    fresh = path.with_suffix(f".{os.getpid()}")
+    fresh.write_text(json.dumps(asdict(cluster), indent=1) + "\n", "utf-8")
+    fresh.replace(path)
+
+
+def find() -> DevCluster | None:
+    """The running cluster, or None."""
+    try:
+        held = json.loads((directory() / "dev.json").read_text("utf-8"))
+        cluster = DevCluster(held["pid"], held["bootstrap"], held["redis_url"], tuple(held["admin"]))
+        os.kill(cluster.pid, 0)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return cluster
+
+
+def forget(pid: int) -> None:
+    """Remove what process `pid` wrote down, unless another has replaced it."""
+    cluster = find()
+    if cluster is not None and cluster.pid == pid:
+        (directory() / "dev.json").unlink(missing_ok=True)
