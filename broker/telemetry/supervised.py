@@ -46,18 +46,17 @@ class Supervised:
         clock = asyncio.get_running_loop().time
         while True:
             started = clock()
+            error: Exception | None = None
             try:
                 await loop()
-                failure = "it returned"
-            except Exception as error:  # noqa: BLE001 - whatever it is, the loop must go on
-                failure = f"{type(error).__name__}: {error}"
-                expected = isinstance(error, KafkaError)
-                if failure != told:
-                    report = logger.warning if expected else logger.exception
-                    report("background_loop_failed", loop=name, reason=failure)
+            except Exception as raised:  # noqa: BLE001 - whatever it is, the loop must go on
+                error = raised
             metrics.loops_failed += 1
             if clock() - started > _SETTLED_S:
                 attempt, told = 0, ""
+            failure = "it returned" if error is None else f"{type(error).__name__}: {error}"
+            if failure != told:
+                _report(name, failure, error)
             told = failure
             await asyncio.sleep(BACK_OFF_S[min(attempt, len(BACK_OFF_S) - 1)])
             attempt += 1
@@ -68,3 +67,10 @@ class Supervised:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+
+
+def _report(name: str, failure: str, error: Exception | None) -> None:
+    if error is None or isinstance(error, KafkaError):
+        logger.warning("background_loop_failed", loop=name, reason=failure)
+    else:
+        logger.error("background_loop_failed", loop=name, reason=failure, exc_info=error)

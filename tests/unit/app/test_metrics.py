@@ -1,0 +1,67 @@
+"""Metrics: declared once, recorded as plain integers, exposed as Prometheus takes them."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import CollectorRegistry
+
+from broker.telemetry.metrics import DECLARED, LINK_UP, Metrics, error_name
+
+
+def exposed(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(metrics)
+    text = generate_latest(registry).decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_requests_are_counted_by_api_with_their_latency() -> None:
+    metrics = Metrics()
+    for seconds in (0.000_05, 0.003, 0.003, 99.0):
+        metrics.apis[12].observe(seconds)
+
+    samples = exposed(metrics)
+
+    api = ("api", "heartbeat")
+    assert samples["tidegate_request_seconds_count", (api,)] == 4
+    assert samples["tidegate_request_seconds_sum", (api,)] == pytest.approx(99.006_05)
+    assert samples["tidegate_request_seconds_bucket", (api, ("le", "0.0001"))] == 1
+    assert samples["tidegate_request_seconds_bucket", (api, ("le", "0.005"))] == 3
+    assert samples["tidegate_request_seconds_bucket", (api, ("le", "+Inf"))] == 4
+
+
+def test_errors_are_counted_by_kafkas_name() -> None:
+    metrics = Metrics()
+    metrics.apis[11].error(25)
+    metrics.apis[11].error(25)
+
+    samples = exposed(metrics)
+
+    assert samples["tidegate_request_errors_total", (("api", "join_group"), ("error", "unknown_member_id"))] == 2
+
+
+def test_an_unknown_code_does_not_make_a_label() -> None:
+    assert error_name(31_000) == "other"
+
+
+def test_samples_are_asked_for_at_each_scrape() -> None:
+    metrics = Metrics()
+    up = {"value": 1.0}
+    metrics.sample(LINK_UP, lambda: {("control",): up["value"]})
+
+    assert exposed(metrics)["tidegate_redis_link_up", (("link", "control"),)] == 1
+    up["value"] = 0.0
+    assert exposed(metrics)["tidegate_redis_link_up", (("link", "control"),)] == 0
+
+
+def test_every_metric_is_declared_once_and_named_for_tidegate() -> None:
+    names = [declared.name for declared in DECLARED]
+
+    assert len(set(names)) == len(names)
+    assert all(name.startswith("tidegate_") for name in names)

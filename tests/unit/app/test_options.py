@@ -1,0 +1,70 @@
+"""Settings from options and environment, with errors of one line that name the variable."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.admin import options
+from broker.errors import CannotStart
+from broker.settings import Settings
+
+
+def test_an_option_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_PORT", "1111")
+
+    assert options.load().port == 1111
+    assert options.load({"port": "2222", "host": None}).port == 2222
+    assert options.load({"port": None}, ["port=3333"]).port == 3333
+
+
+def test_set_takes_the_name_in_any_spelling() -> None:
+    loaded = options.load(assignments=["group.max.size=7", "TIDEGATE_NUM_PARTITIONS=3", "drain-budget-ms=5"])
+
+    assert (loaded.group_max_size, loaded.num_partitions, loaded.drain_budget_ms) == (7, 3, 5)
+
+
+def test_a_bad_variable_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_PORT", "many")
+
+    with pytest.raises(CannotStart) as raised:
+        options.load()
+
+    assert str(raised.value).startswith("TIDEGATE_PORT=many: ")
+    assert "\n" not in str(raised.value)
+
+
+def test_every_bad_value_is_told_and_named_as_it_was_given() -> None:
+    with pytest.raises(CannotStart, match=r"^--port=99999: .*; --set group_max_size=-1: "):
+        options.load({"port": "99999"}, ["group_max_size=-1"])
+
+
+@pytest.mark.parametrize("assignment", ["port", "no_such_setting=1", "=1"])
+def test_set_refuses_what_is_no_setting(assignment: str) -> None:
+    with pytest.raises(CannotStart, match="--set"):
+        options.load(assignments=[assignment])
+
+
+def test_a_bad_redis_address_is_named() -> None:
+    with pytest.raises(CannotStart, match="--redis-url: not a Redis address"):
+        options.load({"redis_url": "localhost"})
+
+
+def test_variables_that_name_no_setting_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_PROT", "1")
+    monkeypatch.setenv("TIDEGATE_TEST_REDIS_SERVER", "/bin/true")
+
+    assert "TIDEGATE_PROT" in options.unknown_variables()
+    assert "TIDEGATE_TEST_REDIS_SERVER" not in options.unknown_variables()
+
+
+def test_every_setting_has_a_unit_and_a_meaning() -> None:
+    for row in options.listed():
+        assert row.meaning, row.name
+        assert row.unit in {"ms", "bytes", "minutes", "s", "number", "text", "choice", "true, false"}, row.name
+
+
+def test_a_password_is_never_shown() -> None:
+    rows = options.listed(Settings(redis_url="redis://u:secret@example:1/0"))
+
+    assert not any("secret" in row.value for row in rows)
+    assert rows[0].value == "redis://u:***@example:1/0"

@@ -1,0 +1,51 @@
+"""What a running `tidegate dev` writes down is found again, while it runs, by its owner alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.admin import running
+from broker.admin.running import DevCluster
+from broker.errors import CannotStart
+
+
+@pytest.fixture(autouse=True)
+def runtime_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path
+
+
+def cluster(pid: int) -> DevCluster:
+    return DevCluster(pid, "127.0.0.1:9092", "redis://127.0.0.1:6379/0", ("http://127.0.0.1:8080",))
+
+
+def test_a_running_cluster_is_found_until_it_is_forgotten() -> None:
+    running.note(cluster(os.getpid()))
+    assert running.find() == cluster(os.getpid())
+
+    running.forget(os.getpid())
+    assert running.find() is None
+
+
+def test_a_cluster_whose_process_is_gone_counts_for_nothing() -> None:
+    running.note(cluster(2**22 - 1))
+
+    assert running.find() is None
+
+
+def test_another_cluster_is_not_forgotten() -> None:
+    running.note(cluster(os.getpid()))
+
+    running.forget(os.getpid() + 1)
+
+    assert running.find() is not None
+
+
+def test_a_folder_that_others_may_write_is_not_trusted(runtime_dir: Path) -> None:
+    running.directory().chmod(0o777)
+
+    with pytest.raises(CannotStart, match="writable by others"):
+        running.find()
