@@ -18,4 +18,5 @@ local ERROR = {
   FENCED_INSTANCE_ID = 82,
   GROUP_SUBSCRIBED_TO_TOPIC = 86,
   UNSTABLE_OFFSET_COMMIT = 88,
+  OVERDUE = -100, -- not an answer: settle the group, then ask again
 }

@@ -1,0 +1,264 @@
+"""Committed offsets: commit and fetch, gathered per group and event-loop tick; delete; how they are stored.
+
+A committed offset is one field of the group's `offsets` hash, `<topic>:<partition>`, whose value is JSON
+for people: offset, leader_epoch, topic_id, metadata, commit_time, and expire_time where the client named
+one. All commits of a tick for one group are one script; equal reads of a tick are one command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from json.encoder import encode_basestring
+from typing import Any, Final
+
+import hiredis
+from ulid import ULID
+
+from broker.errors import StoreUnavailable
+from broker.groups.settled import Settle, SettledCall, run_settled
+from broker.settings import Settings
+from broker.store.keys import GroupKeys
+from broker.store.link import Arg
+from broker.store.scripts import Script
+from broker.store.store import Store
+
+COMMIT_OFFSETS = Script("groups/commit_offsets")
+DELETE_OFFSETS = Script("groups/delete_offsets")
+
+_ENTRIES_PER_SCRIPT_MAX: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a group committed for one partition; `stable` is false while an open transaction holds an offset."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    topic_id: str
+    stable: bool = True
+
+
+UNSTABLE: Final = Committed(-1, -1, "", "", stable=False)
+
+OnCode = Callable[[int | Exception], None]
+"""Called once with the code of a commit, or the exception that kept it from being judged."""
+
+OnFetched = Callable[[dict[str, Committed] | Exception], None]
+"""Called once with what is committed by field; a field without a commit is absent."""
+
+
+@dataclass(slots=True)
+class Commit:
+    """One OffsetCommit for one group. `entries` is flat: field, `entry_json`, field, `entry_json`, ..."""
+
+    generation: int
+    member_id: str
+    instance_id: str | None
+    entries: list[str] = field(default_factory=list)
+    retention_ms: int = -1
+    """How long the offsets are kept, where a client of version 2 to 4 says so; -1 leaves it to the broker."""
+
+
+def offset_field(topic: str, partition: int) -> str:
+    """The field of a partition in a group's `offsets` and `unstable`."""
+    return f"{topic}:{partition}"
+
+
+def split_field(text: str) -> tuple[str, int]:
+    """Topic and partition of a field."""
+    topic, _, partition = text.rpartition(":")
+    return topic, int(partition)
+
+
+def entry_json(offset: int, leader_epoch: int, topic_id: str, metadata: str) -> str:
+    """The stored JSON but for its end: the script adds the commit time, by Redis's clock, and closes it."""
+    return (
+        f'{{"offset":{offset},"leader_epoch":{leader_epoch},"topic_id":"{topic_id}",'
+        f'"metadata":{encode_basestring(metadata)}'
+    )
+
+
+def parse_entry(value: bytes) -> Committed:
+    """A stored value."""
+    stored = json.loads(value)
+    return Committed(stored["offset"], stored["leader_epoch"], stored["metadata"], stored["topic_id"])
+
+
+def metadata_fits(metadata: str, units_max: int) -> bool:
+    """Whether commit metadata has at most so many UTF-16 units, as Kafka counts it despite the setting's name."""
+    if len(metadata) > units_max:
+        return False
+    return 2 * len(metadata) <= units_max or len(metadata.encode("utf-16-le", "surrogatepass")) // 2 <= units_max
+
+
+class Offsets:
+    """Commits and fetches of this broker's tick. A group's fetch sees every commit filed before it."""
+
+    def __init__(self, store: Store, settings: Settings, settle: Settle) -> None:
+        self.settings = settings
+        self._store = store
+        self.settle = settle
+        self._loop = asyncio.get_event_loop()
+        self._commits: dict[str, tuple[GroupKeys, list[tuple[Commit, OnCode]]]] = {}
+        self._reads: dict[str, dict[tuple[bool, tuple[str, ...] | None], _Read]] = {}
+        self._scheduled = False
+
+    def commit(self, keys: GroupKeys, commit: Commit, on_code: OnCode) -> None:
+        """File a commit for this tick's script. `on_code` gets 0, or the code that applies to all its entries:
+
+        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or GROUP_ID_NOT_FOUND
+        where the group does not exist and the commit names a generation; or StoreUnavailable.
+        """
+        filed = self._commits.get(keys.group)
+        if filed is None:
+            self._commits[keys.group] = keys, [(commit, on_code)]
+            self._schedule()
+        else:
+            filed[1].append((commit, on_code))
+
+    def fetch(self, keys: GroupKeys, fields: Sequence[str] | None, require_stable: bool, on_fetched: OnFetched) -> None:
+        """Read what is committed for `fields`, or for every partition if None.
+
+        With `require_stable` (KIP-447) a partition that an open transaction holds an offset for is `UNSTABLE`.
+        """
+        if keys.group in self._commits:
+            self._send_commits(*self._commits.pop(keys.group))
+        wanted = None if fields is None else tuple(fields)
+        if wanted == ():
+            self._loop.call_soon(on_fetched, {})
+            return
+        reads = self._reads.setdefault(keys.group, {})
+        read = reads.get((require_stable, wanted))
+        if read is not None:
+            read.waiting.append(on_fetched)
+            return
+        self._schedule()
+        read = reads[require_stable, wanted] = _Read(wanted, [on_fetched])
+        if require_stable:
+            # Read before the offsets: a transaction that ends in between has its offsets in the second reply.
+            self._store.control.send(_read_command(keys.unstable, wanted), read.on_unstable)
+        self._store.control.send(_read_command(keys.offsets, wanted), read.on_offsets)
+
+    # -- the tick
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        commits, self._commits = self._commits, {}
+        for keys, filed in commits.values():
+            self._send_commits(keys, filed)
+        self._reads.clear()
+
+    def _send_commits(self, keys: GroupKeys, filed: list[tuple[Commit, OnCode]]) -> None:
+        self._reads.pop(keys.group, None)
+        start = 0
+        while start < len(filed):
+            end, size = start, 0
+            while end < len(filed) and (
+                end == start or size + len(filed[end][0].entries) // 2 <= _ENTRIES_PER_SCRIPT_MAX
+            ):
+                size += len(filed[end][0].entries) // 2
+                end += 1
+            self._send_commit_script(keys, filed[start:end])
+            start = end
+
+    def _send_commit_script(self, keys: GroupKeys, filed: list[tuple[Commit, OnCode]]) -> None:
+        key_names = (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets, keys.shard_keys.groups)
+        args = _commit_args(keys, filed)
+        SettledCall(self._store, self.settle, keys, COMMIT_OFFSETS, key_names, args, partial(_hand_out, filed)).send()
+
+
+def _commit_args(keys: GroupKeys, filed: list[tuple[Commit, OnCode]]) -> list[Arg]:
+    # Only a commit without generation can make a group, so only then an id is at hand for it.
+    new_id = f"cgp_{str(ULID()).lower()}" if any(commit.generation < 0 for commit, _ in filed) else ""
+    args: list[Arg] = [keys.ref, new_id]
+    for commit, _ in filed:
+        entries, instance_id = commit.entries, commit.instance_id
+        args += (
+            commit.generation,
+            commit.member_id,
+            "" if instance_id is None else f"={instance_id}",
+            commit.retention_ms,
+            len(entries) // 2,
+        )
+        args += entries
+    return args
+
+
+def _hand_out(filed: list[tuple[Commit, OnCode]], reply: Any) -> None:
+    """Give each commit of a script call its code, or the exception."""
+    if isinstance(reply, Exception):
+        for _, on_code in filed:
+            on_code(reply)
+    else:
+        for (_, on_code), code in zip(filed, reply[1:], strict=True):
+            on_code(code)
+
+
+def _read_command(key: str, fields: tuple[str, ...] | None) -> list[Arg]:
+    return ["HGETALL", key] if fields is None else ["HMGET", key, *fields]
+
+
+class _Read:
+    """One read of a group's offsets, and everybody of the tick who asked for just that."""
+
+    __slots__ = ("_failure", "_fields", "_unstable", "waiting")
+
+    def __init__(self, fields: tuple[str, ...] | None, waiting: list[OnFetched]) -> None:
+        self.waiting = waiting
+        self._fields = fields
+        self._unstable: set[str] = set()
+        self._failure: Exception | None = None
+
+    def _values(self, reply: Any) -> dict[str, bytes]:
+        if self._fields is None:
+            return {name.decode(): value for name, value in reply.items()}
+        return {name: value for name, value in zip(self._fields, reply, strict=True) if value is not None}
+
+    def on_unstable(self, reply: Any) -> None:
+        if isinstance(reply, Exception):
+            self._failure = reply
+        else:
+            self._unstable = {name for name, count in self._values(reply).items() if count != b"0"}
+
+    def on_offsets(self, reply: Any) -> None:
+        failure = reply if isinstance(reply, Exception) else self._failure
+        result: dict[str, Committed] | Exception
+        if isinstance(failure, hiredis.ReplyError):
+            result = StoreUnavailable(str(failure))
+        elif failure is not None:
+            result = failure
+        else:
+            result = self._parse(self._values(reply))
+        for on_fetched in self.waiting:
+            on_fetched(result)
+
+    def _parse(self, values: dict[str, bytes]) -> dict[str, Committed]:
+        found = {name: parse_entry(value) for name, value in values.items()}
+        for name in self._unstable:
+            # Asked for by name, an offset that only an open transaction holds is unstable too; `all` leaves it out.
+            if self._fields is not None or name in found:
+                found[name] = UNSTABLE
+        return found
+
+
+async def delete(store: Store, settle: Settle, keys: GroupKeys, topics: Mapping[str, Sequence[int]]) -> set[str]:
+    """Forget a group's offsets of partitions, committed and staged. Returns the topics refused as subscribed (KIP-496).
+
+    Raises GroupIdNotFound, NonEmptyGroup (members of another protocol type than `consumer`).
+    """
+    args: list[Arg] = []
+    for topic, partitions in topics.items():
+        args += (topic, len(partitions), *partitions)
+    key_names = (keys.group, keys.sessions, keys.offsets, keys.staged, keys.unstable)
+    refused = await run_settled(store, settle, keys, DELETE_OFFSETS, key_names, *args)
+    return {topic for topic, code in zip(topics, refused, strict=True) if code}

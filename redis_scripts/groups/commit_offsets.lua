@@ -1,0 +1,103 @@
+#!lua flags=allow-oom
+--[[ Commit offsets: what one tick brought for one group, in order; each commit is judged by itself and stored whole.
+
+KEYS[1]  group      hash  id, type, state, generation, join_deadline, sync_deadline
+KEYS[2]  members    hash  member id -> its record
+KEYS[3]  instances  hash  static instance id -> member id
+KEYS[4]  sessions   zset  member id -> session deadline, ms
+KEYS[5]  offsets    hash  <topic>:<partition> -> JSON of offset, leader epoch, topic id, metadata, commit time
+KEYS[6]  groups     hash  the shard's groups: name -> "<type> <state> <protocol type>"
+ARGV[1]  the group's name in the shard's keys
+ARGV[2]  id of the group, should a commit without generation make it; "" where none can
+ARGV[3]  then for each commit: generation, member id, "" or "=" and the instance id, retention ms or -1,
+         count of entries, and for each entry its field and its JSON, open for the commit time
+Returns  {NONE, code of each commit ...}; safe to run twice: the same values again, last writer wins
+Errors   OVERDUE                 a deadline of the group has passed: settle it, then ask again
+Codes    GROUP_ID_NOT_FOUND      no such group, and the commit names a generation
+         UNKNOWN_MEMBER_ID       not a member, or no member named while the group has members
+         FENCED_INSTANCE_ID      another member took over the static instance
+         ILLEGAL_GENERATION      a generation other than the group's
+         REBALANCE_IN_PROGRESS   the leader's assignment is awaited; the session is not extended
+]]
+-- @include lib/errors
+-- @include lib/clock
+local group, members, instances, sessions, offsets, groups = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local now = now_ms()
+local now_text = string.format("%.0f", now)
+local state, current, join_deadline, sync_deadline =
+  unpack(redis.call("HMGET", group, "state", "generation", "join_deadline", "sync_deadline"))
+
+local function passed(deadline)
+  local at = tonumber(deadline or 0) or 0
+  return at > 0 and at <= now
+end
+
+local function make_simple_group()
+  state, current = "Empty", "0"
+  redis.call("HSET", group, "id", ARGV[2], "type", "classic", "state", state, "prev_state", "Dead",
+    "generation", current, "version", "1", "state_since", now_text, "created", now_text, "reason", "offset commit",
+    "round", "0", "members_count", "0", "joined_count", "0", "pending_count", "0", "awaiting_sync", "0")
+  redis.call("HSET", groups, ARGV[1], "classic Empty ")
+end
+
+local function refuse_member(member_id, instance)
+  if instance ~= "" then
+    local holder = redis.call("HGET", instances, string.sub(instance, 2))
+    if not holder then return ERROR.UNKNOWN_MEMBER_ID end
+    if holder ~= member_id then return ERROR.FENCED_INSTANCE_ID end
+  end
+end
+
+local function judge(generation, member_id, instance, entry_count)
+  local simple = string.byte(generation) == 45
+  if not state then
+    if not simple then return ERROR.GROUP_ID_NOT_FOUND end
+    if entry_count > 0 then make_simple_group() end
+    return ERROR.NONE
+  end
+  if state == "Empty" then return simple and ERROR.NONE or ERROR.UNKNOWN_MEMBER_ID end
+  local refused = refuse_member(member_id, instance)
+  if refused then return refused end
+  local record = redis.call("HGET", members, member_id)
+  if not record then return ERROR.UNKNOWN_MEMBER_ID end
+  if generation ~= current then return ERROR.ILLEGAL_GENERATION end
+  if state == "CompletingRebalance" then return ERROR.REBALANCE_IN_PROGRESS end
+  -- Only forward: a parked member's lease may reach further than its session.
+  local session_timeout_ms = tonumber(string.match(record, '"session_timeout_ms":(%d+)'))
+  redis.call("ZADD", sessions, "XX", "GT", now + session_timeout_ms, member_id)
+  return ERROR.NONE
+end
+
+local function store(first, entry_count, retention)
+  local tail = ',"commit_time":' .. now_text .. "}"
+  if retention ~= "-1" then
+    tail = string.format(',"commit_time":%s,"expire_time":%.0f}', now_text, now + tonumber(retention))
+  end
+  if entry_count == 1 then
+    redis.call("HSET", offsets, ARGV[first], ARGV[first + 1] .. tail)
+    return
+  end
+  for start = first, first + 2 * entry_count - 1, 2000 do
+    local fields = {}
+    for i = start, math.min(start + 2000, first + 2 * entry_count) - 1, 2 do
+      fields[#fields + 1] = ARGV[i]
+      fields[#fields + 1] = ARGV[i + 1] .. tail
+    end
+    redis.call("HSET", offsets, unpack(fields))
+  end
+end
+
+if state and state ~= "Empty" then
+  local earliest = redis.call("ZRANGE", sessions, 0, 0, "WITHSCORES")
+  if passed(earliest[2]) or passed(join_deadline) or passed(sync_deadline) then return { ERROR.OVERDUE } end
+end
+
+local reply, at = { ERROR.NONE }, 3
+while ARGV[at] do
+  local entry_count = tonumber(ARGV[at + 4])
+  local code = judge(ARGV[at], ARGV[at + 1], ARGV[at + 2], entry_count)
+  if code == ERROR.NONE and entry_count > 0 then store(at + 5, entry_count, ARGV[at + 3]) end
+  reply[#reply + 1] = code
+  at = at + 5 + 2 * entry_count
+end
+return reply
