@@ -20,6 +20,10 @@ from broker.errors import CannotStart
 HOST: Final = "127.0.0.1"
 DRAIN_BUDGET_MS: Final = 3_000
 """A shorter drain than elsewhere: who presses Ctrl-C waits for it."""
+_FOR_PEOPLE: Final = {
+    "TIDEGATE_DRAIN_BUDGET_MS": str(DRAIN_BUDGET_MS),
+    "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",  # as Kafka's own configuration for a first try
+}
 
 _PR_SET_PDEATHSIG: Final = 1
 _DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot see our loopback
@@ -104,7 +108,7 @@ class BrokerChild:
     def start(self, redis_url: str) -> None:
         """Start it; see `ready`."""
         env = {name: value for name, value in os.environ.items() if name not in _OF_ONE_BROKER}
-        env.setdefault("TIDEGATE_DRAIN_BUDGET_MS", str(DRAIN_BUDGET_MS))
+        env = {**_FOR_PEOPLE, **env}
         env.update(
             TIDEGATE_REDIS_URL=redis_url,
             TIDEGATE_HOST=HOST,
