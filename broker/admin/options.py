@@ -119,6 +119,10 @@ def _unit(name: str, annotation: object) -> str:
     return "text"
 
 
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
 def markdown() -> str:
     """docs/settings.md: every setting with its default."""
     lines = [
@@ -131,5 +135,5 @@ def markdown() -> str:
         "| Variable | Unit | Default | Meaning |",
         "|---|---|---|---|",
     ]
-    lines += [f"| `{row.variable}` | {row.unit} | `{row.default}` | {row.meaning} |" for row in listed()]
+    lines += [f"| `{row.variable}` | {row.unit} | `{row.default}` | {_cell(row.meaning)} |" for row in listed()]
     return "\n".join(lines) + "\n"
