@@ -1,0 +1,91 @@
+"""The bytes that consumers hand each other through a group: subscriptions and assignments.
+
+Only protocol type `consumer` uses them. Later versions append fields, so what follows is ignored; anything
+too short or with impossible counts reads as None: unknown, and never an error of the group.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+
+
+class _Malformed(Exception):
+    """The bytes are no subscription or assignment."""
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """Topics of a ConsumerProtocolSubscription, any version. None when malformed."""
+    try:
+        count, position = _count(metadata, 2)
+        topics = set()
+        for _ in range(count):
+            topic, position = _string(metadata, position)
+            topics.add(topic)
+        _skip_user_data(metadata, position)
+    except (struct.error, UnicodeDecodeError, _Malformed):
+        return None
+    return frozenset(topics)
+
+
+def assigned_partitions(assignment: bytes) -> dict[str, list[int]] | None:
+    """Topic -> partitions of a ConsumerProtocolAssignment, any version; {} when empty. None when malformed."""
+    if not assignment:
+        return {}
+    try:
+        count, position = _count(assignment, 2)
+        assigned: dict[str, list[int]] = {}
+        for _ in range(count):
+            topic, position = _string(assignment, position)
+            partition_count, position = _count(assignment, position)
+            if partition_count * 4 > len(assignment) - position:
+                raise _Malformed
+            partitions = struct.unpack_from(f">{partition_count}i", assignment, position)
+            position += 4 * partition_count
+            assigned.setdefault(topic, []).extend(partitions)
+    except (struct.error, UnicodeDecodeError, _Malformed):
+        return None
+    return assigned
+
+
+def write_subscription(topics: Sequence[str]) -> bytes:
+    """A ConsumerProtocolSubscription v0 without user data."""
+    out = [_INT16.pack(0), _INT32.pack(len(topics))]
+    for topic in topics:
+        raw = topic.encode()
+        out += [_INT16.pack(len(raw)), raw]
+    return b"".join([*out, _INT32.pack(-1)])
+
+
+def write_assignment(assigned: Mapping[str, Sequence[int]]) -> bytes:
+    """A ConsumerProtocolAssignment v0 without user data."""
+    out = [_INT16.pack(0), _INT32.pack(len(assigned))]
+    for topic, partitions in assigned.items():
+        raw = topic.encode()
+        out += [_INT16.pack(len(raw)), raw, struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)]
+    return b"".join([*out, _INT32.pack(-1)])
+
+
+def _count(data: bytes, position: int) -> tuple[int, int]:
+    (count,) = _INT32.unpack_from(data, position)
+    if count < 0 or count * 2 > len(data) - position - 4:
+        raise _Malformed
+    return count, position + 4
+
+
+def _string(data: bytes, position: int) -> tuple[str, int]:
+    (size,) = _INT16.unpack_from(data, position)
+    position += 2
+    if size < 0 or position + size > len(data):
+        raise _Malformed
+    return data[position : position + size].decode(), position + size
+
+
+def _skip_user_data(data: bytes, position: int) -> None:
+    (size,) = _INT32.unpack_from(data, position)
+    if size < -1 or position + 4 + size > len(data):
+        raise _Malformed

@@ -1,0 +1,137 @@
+"""Answers of the group APIs: Heartbeat, OffsetCommit, OffsetFetch, JoinGroup, SyncGroup."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import cache
+from typing import Final
+
+from broker.protocol.primitives import INT16, INT32, NO_TAGS, NO_THROTTLE, length, name, string
+
+_COMMITTED: Final = struct.Struct(">ih").pack
+_COMMITTED_TAGS: Final = struct.Struct(">ihx").pack
+_FETCHED: Final = struct.Struct(">iq").pack
+_FETCHED_EPOCH: Final = struct.Struct(">iqi").pack
+
+FetchedPartition = tuple[int, int, int, str | None, int]
+"""Partition, offset, leader epoch, metadata, error code."""
+FetchedTopic = tuple[str, Sequence[FetchedPartition]]
+
+
+@cache
+def heartbeat(version: int, error_code: int) -> bytes:
+    """A Heartbeat answer, v0-4."""
+    body = INT16(error_code)
+    if version >= 1:
+        body = NO_THROTTLE + body
+    return body + NO_TAGS if version >= 4 else body
+
+
+def offset_commit(version: int, topics: Sequence[tuple[str, Sequence[tuple[int, int]]]]) -> bytes:
+    """An OffsetCommit answer, v2-9, of topic name -> (partition, error code)."""
+    flexible = version >= 8
+    pack = _COMMITTED_TAGS if flexible else _COMMITTED
+    out = [NO_THROTTLE if version >= 3 else b"", length(len(topics), flexible)]
+    for topic, partitions in topics:
+        out.append(name(topic, flexible))
+        out.append(length(len(partitions), flexible))
+        out += [pack(partition, error_code) for partition, error_code in partitions]
+        if flexible:
+            out.append(NO_TAGS)
+    if flexible:
+        out.append(NO_TAGS)
+    return b"".join(out)
+
+
+def offset_fetch(version: int, groups: Sequence[tuple[str, int, Sequence[FetchedTopic]]]) -> bytes:
+    """An OffsetFetch answer, v1-9, of (group id, error code, topics). Before v8 only the first group is told."""
+    out = [NO_THROTTLE] if version >= 3 else []
+    if version < 8:
+        _, error_code, topics = groups[0]
+        _fetched_topics(version, topics, out)
+        if version >= 2:
+            out.append(INT16(error_code))
+    else:
+        out.append(length(len(groups), True))
+        for group_id, error_code, topics in groups:
+            out.append(string(group_id, True))
+            _fetched_topics(version, topics, out)
+            out.append(INT16(error_code))
+            out.append(NO_TAGS)
+    if version >= 6:
+        out.append(NO_TAGS)
+    return b"".join(out)
+
+
+def _fetched_topics(version: int, topics: Sequence[FetchedTopic], out: list[bytes]) -> None:
+    flexible = version >= 6
+    out.append(length(len(topics), flexible))
+    for topic, partitions in topics:
+        out.append(name(topic, flexible))
+        out.append(length(len(partitions), flexible))
+        for partition, offset, leader_epoch, metadata, error_code in partitions:
+            fixed = _FETCHED_EPOCH(partition, offset, leader_epoch) if version >= 5 else _FETCHED(partition, offset)
+            out.append(fixed)
+            out.append(string(metadata, flexible))
+            out.append(INT16(error_code))
+            if flexible:
+                out.append(NO_TAGS)
+        if flexible:
+            out.append(NO_TAGS)
+
+
+def join_group(
+    version: int,
+    error_code: int,
+    generation: int,
+    protocol_type: str | None,
+    protocol: str | None,
+    leader: str,
+    member_id: str,
+    members: Sequence[tuple[str, str | None, bytes]],
+    skip_assignment: bool = False,
+) -> list[bytes]:
+    """A JoinGroup answer, v0-9. `members`: (member id, instance id, metadata). A null protocol is "" before v7."""
+    flexible = version >= 6
+    out = [NO_THROTTLE] if version >= 2 else []
+    out.append(INT16(error_code))
+    out.append(INT32(generation))
+    if version >= 7:
+        out.append(string(protocol_type, True))
+        out.append(string(protocol, True))
+    else:
+        out.append(string(protocol or "", flexible))
+    out.append(string(leader, flexible))
+    if version >= 9:
+        out.append(b"\1" if skip_assignment else b"\0")
+    out.append(string(member_id, flexible))
+    out.append(length(len(members), flexible))
+    for joined_id, instance_id, metadata in members:
+        out.append(string(joined_id, flexible))
+        if version >= 5:
+            out.append(string(instance_id, flexible))
+        out.append(length(len(metadata), flexible))
+        out.append(metadata)
+        if flexible:
+            out.append(NO_TAGS)
+    if flexible:
+        out.append(NO_TAGS)
+    return [b"".join(out)]
+
+
+def sync_group(
+    version: int, error_code: int, protocol_type: str | None, protocol: str | None, assignment: bytes
+) -> bytes:
+    """A SyncGroup answer, v0-5."""
+    flexible = version >= 4
+    out = [NO_THROTTLE] if version >= 1 else []
+    out.append(INT16(error_code))
+    if version >= 5:
+        out.append(string(protocol_type, True))
+        out.append(string(protocol, True))
+    out.append(length(len(assignment), flexible))
+    out.append(assignment)
+    if flexible:
+        out.append(NO_TAGS)
+    return b"".join(out)

@@ -1,0 +1,83 @@
+"""Subscriptions and assignments of consumers: any version, and any rubbish."""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.consumer_protocol_assignment.v3.data import ConsumerProtocolAssignment
+from kio.schema.consumer_protocol_assignment.v3.data import TopicPartition as Assigned
+from kio.schema.consumer_protocol_subscription.v3.data import ConsumerProtocolSubscription, TopicPartition
+from kio.serial import entity_writer
+
+from broker.protocol.consumer_blobs import (
+    assigned_partitions,
+    subscribed_topics,
+    write_assignment,
+    write_subscription,
+)
+
+names = st.text("abcdefghijklmnopqrstuvwxyz.-_", min_size=1, max_size=10)
+
+
+@given(topics=st.lists(names, unique=True, max_size=5))
+def test_a_subscription_is_read_back(topics: list[str]) -> None:
+    assert subscribed_topics(write_subscription(topics)) == frozenset(topics)
+
+
+def test_later_versions_append_fields() -> None:
+    buffer = io.BytesIO()
+    subscription = ConsumerProtocolSubscription(
+        topics=("a", "b"),
+        user_data=b"x",
+        owned_partitions=(TopicPartition(topic="a", partitions=(0,)),),
+        generation_id=3,
+        rack_id="r1",
+    )
+    entity_writer(ConsumerProtocolSubscription)(buffer, subscription)
+    assert subscribed_topics(b"\0\3" + buffer.getvalue()) == {"a", "b"}
+
+
+def test_an_assignment_of_a_real_client() -> None:
+    buffer = io.BytesIO()
+    assignment = ConsumerProtocolAssignment(
+        assigned_partitions=(Assigned(topic="a", partitions=(0, 3)),), user_data=None
+    )
+    entity_writer(ConsumerProtocolAssignment)(buffer, assignment)
+    assert assigned_partitions(b"\0\3" + buffer.getvalue()) == {"a": [0, 3]}
+
+
+@given(assigned=st.dictionaries(names, st.lists(st.integers(0, 1000), max_size=5), max_size=4))
+def test_an_assignment_is_read_back(assigned: dict[str, list[int]]) -> None:
+    assert assigned_partitions(write_assignment(assigned)) == assigned
+
+
+def test_an_empty_assignment_owns_nothing() -> None:
+    assert assigned_partitions(b"") == {}
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        b"",
+        b"\0",
+        b"\0\0",
+        b"\0\0\0\0\0\1",
+        b"\0\0\0\0\0\1\0\5ab",
+        b"\0\0" + struct.pack(">i", -1),
+        b"\0\0" + struct.pack(">i", 1 << 30),
+        b"\0\0\0\0\0\1\0\2\xff\xff\xff\xff\xff\xff",
+        b"\0\0\0\0\0\0" + struct.pack(">i", 9),
+    ],
+)
+def test_a_malformed_subscription_is_unknown(blob: bytes) -> None:
+    assert subscribed_topics(blob) is None
+
+
+@given(blob=st.binary(max_size=60))
+def test_rubbish_never_raises(blob: bytes) -> None:
+    subscribed_topics(blob)
+    assigned_partitions(blob)
