@@ -1,0 +1,409 @@
+"""Append: judge, commit together, one plain conditional XADD in flight; the stream is its own compare-and-set.
+
+The entry that starts at offset `base` has the id `<base>-1`, and Redis refuses an id that is not above the
+last one: an append from an old view is refused, reads what it missed, and is judged again. After an unknown
+outcome the writer's own mark `w <uuid>:<counter>` tells whether the entry is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import hiredis
+import structlog
+
+from broker.errors import (
+    InvalidProducerEpoch,
+    KafkaError,
+    NotEnoughReplicasAfterAppend,
+    OutOfOrderSequenceNumber,
+    StoreUnavailable,
+    UnknownTopicOrPartition,
+)
+from broker.log.entries import Buffer, Entry
+from broker.log.producers_table import REFUSALS, ProducerState, Verdict, advance, find_duplicate, judge
+from broker.records.build import with_log_append_time
+
+if TYPE_CHECKING:
+    from broker.log.partition import PartitionLog
+    from broker.log.view import View
+    from broker.records.batch import Batch
+
+logger = structlog.get_logger()
+
+_STALE: Final = "ERR The ID specified in XADD is equal or smaller"
+_GAP_LOOK_S: Final = 0.05
+_JOINED_BYTES_MAX: Final = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a batch stands; `log_append_time_ms` is -1 on CreateTime topics."""
+
+    base_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    leader_epoch: int
+
+
+OnAppended = Callable[[Appended | Exception], None]
+
+
+class Filed:
+    """One batch that waits for its place."""
+
+    __slots__ = (
+        "acks_all", "batch", "buffer", "deadline", "done", "gap_until", "on_done", "proved", "timestamp",
+    )  # fmt: skip
+
+    def __init__(self, batch: Batch, on_done: OnAppended, acks_all: bool, deadline: float) -> None:
+        self.batch = batch
+        self.buffer: Buffer = batch.buffer
+        self.timestamp = batch.max_timestamp
+        self.on_done = on_done
+        self.acks_all = acks_all
+        self.deadline = deadline
+        self.done = False
+        self.proved = False
+        self.gap_until = 0.0
+
+
+class Sent:
+    """One entry on its way, or of unknown outcome: its batches stand at `base` if it is in the log."""
+
+    __slots__ = ("base", "counter", "entry", "items", "producers", "view")
+
+    def __init__(
+        self, counter: int, base: int, entry: Entry, items: list[Filed], producers: dict[int, ProducerState], view: View
+    ) -> None:
+        self.counter = counter
+        self.base = base
+        self.entry = entry
+        self.items = items
+        self.producers = producers
+        self.view = view
+
+
+class Appends:
+    """The appends of one partition on this broker."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._queue: deque[Filed] = deque()
+        self._in_flight: Sent | None = None
+        self._in_doubt: dict[int, Sent] = {}
+        self._scheduled = False
+        self._looking = False
+        self._loading = False
+        self._timer: asyncio.TimerHandle | None = None
+        key = log.keys.log.encode()
+        self._command = b"$4\r\nXADD\r\n$%d\r\n%b\r\n$10\r\nNOMKSTREAM\r\n" % (len(key), key)
+        wake = log.keys.wake.encode()
+        self._publish = b"*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%b\r\n" % (len(wake), wake)
+
+    # -- filing
+
+    def append(self, batch: Batch, on_done: OnAppended, acks_all: bool) -> None:
+        """File a batch; `on_done` is called exactly once, never before this returns."""
+        log = self._log
+        self._queue.append(Filed(batch, on_done, acks_all, log.loop.time() + log.patience_s))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and self._in_flight is None:
+            self._scheduled = True
+            self._log.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._in_flight is not None or not self._queue:
+            return
+        view = self._log.view
+        if view is None:
+            self._load()
+            return
+        items, producers, size = self._take(view)
+        if items:
+            self._send(view, items, producers, size)
+
+    def _load(self) -> None:
+        if not self._loading:
+            self._loading = True
+            self._log.with_view(self._loaded)
+
+    def _loaded(self, loaded: View | Exception) -> None:
+        self._loading = False
+        if isinstance(loaded, Exception):
+            self.fail(loaded)
+        self._schedule()
+
+    # -- judging
+
+    def _take(self, view: View) -> tuple[list[Filed], dict[int, ProducerState], int]:
+        """The batches of the next entry, in order, and what they make of their producers."""
+        queue, limit = self._queue, self._log.settings.log_entry_bytes_max
+        taken: list[Filed] = []
+        producers: dict[int, ProducerState] = {}
+        kept: deque[Filed] = deque()
+        size, offset = 0, view.end
+        while queue:
+            item = queue[0]
+            batch = item.batch
+            if taken and size + batch.size > limit:
+                break
+            queue.popleft()
+            if item.done:
+                continue
+            if batch.producer_id >= 0:
+                state = producers.get(batch.producer_id) or view.producers.get(batch.producer_id)
+                if not self._accepts(view, item, state):
+                    if not item.done:
+                        kept.append(item)
+                    continue
+            self._stamp(item)
+            if batch.producer_id >= 0:
+                producers[batch.producer_id] = advance(
+                    state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta,
+                    offset, item.timestamp, int(time.time() * 1000),
+                )  # fmt: skip
+                if kept and any(other.batch.producer_id == batch.producer_id for other in kept):
+                    queue.extendleft(reversed(kept))  # it may be what a batch kept back waits for
+                    kept.clear()
+            taken.append(item)
+            size += batch.size
+            offset += batch.last_offset_delta + 1
+        queue.extendleft(reversed(kept))
+        return taken, producers, size
+
+    def _accepts(self, view: View, item: Filed, state: ProducerState | None) -> bool:
+        """Whether an idempotent batch goes into the next entry; if not, it was answered or stays filed."""
+        batch = item.batch
+        verdict = judge(state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
+        if verdict is Verdict.ACCEPT:
+            return True
+        if verdict is Verdict.DUPLICATE:
+            self._answer_duplicate(view, item)
+            return False
+        if not item.proved:
+            self._look()
+            return False
+        if verdict is Verdict.GAP or verdict is Verdict.UNKNOWN_GAP:
+            now = self._log.loop.time()
+            if not item.gap_until:
+                item.gap_until = now + self._log.settings.produce_gap_wait_ms / 1000
+            if now < item.gap_until:
+                item.proved = False  # the missing batch may come through another broker: look again before the end
+                self._later(min(_GAP_LOOK_S, item.gap_until - now))
+                return False
+            if verdict is Verdict.UNKNOWN_GAP:
+                return True
+        self._done(item, REFUSALS[verdict]())
+        return False
+
+    def _answer_duplicate(self, view: View, item: Filed) -> None:
+        batch = item.batch
+        state = view.producers.get(batch.producer_id)
+        if state is None:
+            return
+        known = find_duplicate(state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
+        if known is None:  # its first copy goes out with this very entry: wait for that
+            return
+        append_time_ms = known.timestamp if self._log.log_append_time else -1
+        answer = Appended(known.base_offset, append_time_ms, view.log_start, view.leader_epoch)
+        item.done = True
+        self._log.when_durable(known.base_offset + 1, item.acks_all, lambda proved: self._tell(item, answer, proved))
+
+    def _stamp(self, item: Filed) -> None:
+        """LogAppendTime: a copy with the broker's time."""
+        if not self._log.log_append_time:
+            return
+        stamped = with_log_append_time(item.batch, int(time.time() * 1000))
+        item.buffer, item.timestamp = stamped.buffer, stamped.max_timestamp
+
+    def _look(self) -> None:
+        if self._looking:
+            return
+        self._looking = True
+        self._log.loop.call_soon(self._look_now)
+
+    def _look_now(self) -> None:
+        asked = [item for item in self._queue if not item.done]
+        self._log.looks.look(lambda failure: self._looked(asked, failure))
+
+    def _looked(self, asked: list[Filed], failure: Exception | None) -> None:
+        self._looking = False
+        if isinstance(failure, UnknownTopicOrPartition):
+            self.fail(failure)
+            return
+        now = self._log.loop.time()
+        for item in asked:
+            if failure is None:
+                item.proved = True
+            elif now > item.deadline:
+                self._done(item, failure)
+        self._schedule()
+
+    def _later(self, delay_s: float) -> None:
+        if self._timer is None:
+            self._timer = self._log.loop.call_later(max(delay_s, 0.001), self._timed)
+
+    def _timed(self) -> None:
+        self._timer = None
+        self._look()
+
+    # -- sending
+
+    def _send(self, view: View, items: list[Filed], producers: dict[int, ProducerState], size: int) -> None:
+        log = self._log
+        counter = log.writer.next()
+        writer = b"%b:%d" % (log.writer.name, counter)
+        base = end = view.end
+        entry_id = b"%d-1" % base
+        parts: list[Buffer] = [
+            b"*%d\r\n%b$%d\r\n%b\r\n$1\r\nw\r\n$%d\r\n%b\r\n"
+            % (2 * len(items) + 6, self._command, len(entry_id), entry_id, len(writer), writer)
+        ]
+        ends, timestamp = [], -1
+        for item in items:
+            end += item.batch.last_offset_delta + 1
+            ends.append(end)
+            timestamp = max(timestamp, item.timestamp)
+            parts += (b"$1\r\nb\r\n$%d\r\n" % len(item.buffer), item.buffer, b"\r\n")
+        entry = Entry(base, writer, [item.buffer for item in items], ends, size, timestamp)
+        sent = Sent(counter, base, entry, items, producers, view)
+        self._in_flight = self._in_doubt[counter] = sent
+        wire = [b"".join(parts)] if size <= _JOINED_BYTES_MAX else parts
+        link = log.store.data_out
+        link.send_buffers(wire, size, lambda reply: self._answered(sent, reply))  # type: ignore[arg-type]
+        payload = b"%d:%b" % (end, log.writer.name)
+        link.send_buffers([b"%b$%d\r\n%b\r\n" % (self._publish, len(payload), payload)], 64, _ignore)
+
+    def _answered(self, sent: Sent, reply: Any) -> None:
+        self._in_flight = None
+        resolved = self._in_doubt.get(sent.counter) is not sent
+        if isinstance(reply, bytes):
+            if not resolved:
+                self._stands(sent)
+        elif isinstance(reply, hiredis.ReplyError) and str(reply).startswith(_STALE):
+            self._in_doubt.pop(sent.counter, None)
+            self._file_again(sent)
+            self._refused(sent)
+            return
+        elif reply is None:
+            self._in_doubt.pop(sent.counter, None)
+            self._file_again(sent)
+            self.fail(self._log.gone())
+        elif isinstance(reply, hiredis.ReplyError):  # full, read-only, no rights: it is not in the log
+            self._in_doubt.pop(sent.counter, None)
+            self._log.void(str(reply))
+            for item in sent.items:
+                self._done(item, StoreUnavailable(str(reply)))
+        else:  # nobody knows: the next view tells
+            self._log.void(str(reply))
+            self._file_again(sent)
+            self._give_up_overdue(reply)
+        if self._queue:
+            self._schedule()
+
+    def _refused(self, sent: Sent) -> None:
+        """Another writer was first: read what was missed, then judge again."""
+
+        def looked(failure: Exception | None) -> None:
+            view = self._log.view
+            if isinstance(failure, UnknownTopicOrPartition):
+                self.fail(failure)
+                return
+            if failure is None and view is sent.view and view.end <= sent.base:
+                self._log.void("refused, and yet nothing was missed")
+            self._give_up_overdue(failure or StoreUnavailable("the log goes on without this broker"))
+            self._schedule()
+
+        self._log.looks.look(looked)
+
+    def _file_again(self, sent: Sent) -> None:
+        self._queue.extendleft(item for item in reversed(sent.items) if not item.done)
+
+    def _give_up_overdue(self, failure: Exception) -> None:
+        now = self._log.loop.time()
+        for item in self._queue:
+            if now > item.deadline and not item.done:
+                self._done(item, failure)
+
+    # -- outcomes
+
+    def _stands(self, sent: Sent) -> None:
+        """This broker's entry is in the log at its base: proved by its own success."""
+        self._in_doubt.pop(sent.counter, None)
+        log, view = self._log, sent.view
+        if log.view is view and view.end == sent.base:
+            view.apply_own(sent.entry, sent.producers)
+            view.proved_at = log.loop.time()
+            log.appended(view, sent.entry)
+            if self._queue:
+                self._flush()
+        self._resolve(sent)
+
+    def found(self, entry: Entry) -> None:
+        """An entry was read from the log. Is it one of ours that nobody answered for?"""
+        writer, _, counter = entry.writer.rpartition(b":")
+        if writer == self._log.writer.name:
+            sent = self._in_doubt.pop(int(counter), None)
+            if sent is not None and sent.base == entry.base:
+                self._resolve(sent)
+
+    def passed(self, end: int) -> None:
+        """The log ends at `end`, and all below was read: what is in doubt below it is not there."""
+        for counter in [c for c, sent in self._in_doubt.items() if sent.base < end and sent is not self._in_flight]:
+            del self._in_doubt[counter]
+
+    def doubtful_below(self, offset: int) -> list[int]:
+        """Bases below `offset` where an entry of unknown outcome may stand."""
+        return [sent.base for sent in self._in_doubt.values() if sent.base < offset]
+
+    def _resolve(self, sent: Sent) -> None:
+        log = self._log
+        epoch = sent.view.epoch_at(sent.base)
+        log_start = log.view.log_start if log.view is not None else sent.view.log_start
+        stamped = log.log_append_time
+        base = sent.base
+        for item, end in zip(sent.items, sent.entry.ends, strict=True):
+            if not item.done:
+                item.done = True
+                answer = Appended(base, item.timestamp if stamped else -1, log_start, epoch)
+                if log.durability.immediate or not item.acks_all:
+                    log.guarded(item.on_done, answer)
+                else:
+                    log.when_durable(end, True, lambda proved, i=item, a=answer: self._tell(i, a, proved))  # type: ignore[misc]
+            base = end
+
+    def _tell(self, item: Filed, answer: Appended, proved: bool) -> None:
+        self._log.guarded(item.on_done, answer if proved else NotEnoughReplicasAfterAppend())
+
+    def _done(self, item: Filed, outcome: Exception) -> None:
+        item.done = True
+        if isinstance(outcome, InvalidProducerEpoch | OutOfOrderSequenceNumber):
+            batch = item.batch
+            logger.info(
+                "batch_refused", log=self._log.keys.log, reason=type(outcome).__name__, producer_id=batch.producer_id,
+                epoch=batch.producer_epoch, base_sequence=batch.base_sequence,
+            )  # fmt: skip
+        self._log.guarded(item.on_done, outcome)
+
+    def fail(self, failure: Exception) -> None:
+        """Nothing filed can be appended."""
+        if isinstance(failure, UnknownTopicOrPartition):
+            self._in_doubt.clear()
+        outcome = failure if isinstance(failure, KafkaError) else StoreUnavailable(str(failure))
+        queue, self._queue = self._queue, deque()
+        for item in queue:
+            if not item.done:
+                self._done(item, outcome)
+
+
+def _ignore(_: Any) -> None:
+    """A PUBLISH says how many heard it; nobody needs to know."""

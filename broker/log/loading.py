@@ -1,0 +1,118 @@
+"""Build a view: fence the log, take the producer snapshot, read what follows it.
+
+Order matters: nothing of this incarnation is appended before the fence, and the snapshot is a prefix of
+what is read after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+import hiredis
+import structlog
+
+from broker.errors import StoreUnavailable
+from broker.log.entries import Entry, parse_entry
+from broker.log.producers_table import from_text
+from broker.log.view import View
+from broker.store.keys import LogKeys
+from broker.store.link import Arg
+from broker.store.scripts import Script
+from broker.store.store import Store
+
+logger = structlog.get_logger()
+
+FENCE_LOG = Script("log/fence_log")
+
+REPLY_BYTES: Final = 4 << 20
+"""What one reply of entries should come to."""
+PAGE_ENTRIES_MAX: Final = 1_000
+_SNAPSHOT_TRIES: Final = 5
+
+
+def page_entries(mean_entry_bytes: float, page_bytes: int = REPLY_BYTES) -> int:
+    """How many entries to ask for, so that a reply stays near `page_bytes`."""
+    return max(1, min(PAGE_ENTRIES_MAX, int(page_bytes / max(mean_entry_bytes, 64.0))))
+
+
+async def call_in(store: Store, *args: Arg) -> Any:
+    """One read of the log. Raises StoreUnavailable, also for an error reply."""
+    try:
+        return await store.data_in.call(*args)
+    except hiredis.ReplyError as error:
+        raise StoreUnavailable(str(error)) from error
+
+
+async def pages(store: Store, keys: LogKeys, offset: int, mean_entry_bytes: float) -> AsyncIterator[list[Entry]]:
+    """The entries that start at or above `offset`, in pages, until the log ends."""
+    while True:
+        count = page_entries(mean_entry_bytes)
+        reply = await call_in(store, "XRANGE", keys.log, f"{offset}-0", "+", "COUNT", count)
+        entries = [parse_entry(item) for item in reply]
+        if entries:
+            yield entries
+            offset = entries[-1].end
+            mean_entry_bytes = sum(entry.size for entry in entries) / len(entries)
+        if len(entries) < count:
+            return
+
+
+async def load_view(
+    store: Store, keys: LogKeys, incarnation: int, writer: bytes
+) -> tuple[View, list[Entry], list[Entry]]:
+    """A view of the log as it is now; the entries of `writer` that were read for it, and the last page.
+
+    Raises UnknownTopicOrPartition (deleted or never made), StoreUnavailable.
+    """
+    fence = await store.run(FENCE_LOG, [keys.log, keys.meta], incarnation)
+    for attempt in range(_SNAPSHOT_TRIES):
+        snapshot = _as_map(await call_in(store, "HGETALL", keys.producers))
+        view = _from_snapshot(fence, snapshot, incarnation)
+        first, whole = True, True
+        own: list[Entry] = []
+        last: list[Entry] = []
+        async for last in pages(store, keys, view.end, view.mean_entry_bytes):
+            if first and last[0].base != view.end:
+                whole = False  # trimmed between the two reads: a newer snapshot was written before that
+                if attempt < _SNAPSHOT_TRIES - 1:
+                    break
+                logger.error("log_without_its_snapshot", log=keys.log, snapshot=view.end, first=last[0].base)
+            first = False
+            for entry in last:
+                view.apply(entry)
+                if entry.writer.startswith(writer):
+                    own.append(entry)
+        if whole:
+            break
+    view.high_watermark = view.end
+    return view, own, last
+
+
+def _as_map(reply: Any) -> dict[bytes, bytes]:
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes], incarnation: int) -> View:
+    log_start, epochs, log_bytes, entries = fence
+    fields = dict(snapshot)
+    offset = int(fields.pop(b"offset", 0))
+    max_timestamp = int(fields.pop(b"max_timestamp", -1))
+    max_timestamp_base = int(fields.pop(b"max_timestamp_base", -1))
+    return View(
+        end=offset,
+        log_start=int(log_start),
+        epochs=parse_epochs(epochs),
+        incarnation=incarnation,
+        high_watermark=offset,
+        producers={int(producer_id): from_text(text.decode()) for producer_id, text in fields.items()},
+        max_timestamp=max_timestamp,
+        max_timestamp_base=max_timestamp_base,
+        mean_entry_bytes=max(int(log_bytes or 0), 0) / entries if entries and log_bytes else float(1 << 20),
+        snapshot_offset=offset,
+    )
+
+
+def parse_epochs(text: bytes) -> list[tuple[int, int]]:
+    """`0:0 1:1532` as (epoch, start offset)."""
+    return [(int(epoch), int(start)) for epoch, _, start in (pair.partition(b":") for pair in text.split())]

@@ -1,0 +1,171 @@
+"""The logs of one broker: a partition's log by topic and index, and what all of them share."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from broker.log.durability import Durability
+from broker.log.incarnation import Incarnations
+from broker.log.partition import PartitionLog
+from broker.log.retention import FindTopic, Retention, upkeep_item
+from broker.log.tail import TailCache
+from broker.settings import Settings
+from broker.store.link import Arg
+from broker.store.store import Store
+
+if TYPE_CHECKING:
+    from broker.topics.catalog import Topic
+
+logger = structlog.get_logger()
+
+_SWEEP_S: Final = 1.0
+_POLL_STREAMS_MAX: Final = 500
+
+
+class Writer:
+    """This process's mark on its entries: `<uuid>:<counter>`."""
+
+    __slots__ = ("_counter", "name")
+
+    def __init__(self) -> None:
+        self.name = uuid.uuid4().hex.encode()
+        self._counter = 0
+
+    def next(self) -> int:
+        """A counter that was not used before."""
+        self._counter += 1
+        return self._counter
+
+
+class Logs:
+    """Every partition that this broker has touched, with the cache, marks and proofs that they share.
+
+    `find_topic(org, name)` tells retention which topics there are; without it this broker does no retention.
+    """
+
+    def __init__(self, store: Store, settings: Settings, find_topic: FindTopic | None = None) -> None:
+        self.store = store
+        self.settings = settings
+        self.loop = asyncio.get_event_loop()
+        self.writer = Writer()
+        self.cache = TailCache(settings.log_tail_cache_bytes)
+        self.durability = Durability(store)
+        self.incarnations = Incarnations(store)
+        self.heard: set[PartitionLog] = set()
+        self.dirty: set[PartitionLog] = set()
+        self.retention = Retention(self, find_topic) if find_topic is not None else None
+        self._partitions: dict[tuple[str, int], PartitionLog] = {}
+        self._upkeep_known: set[str] = set()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._closed = False
+        self.incarnations.on_lost.append(self.drop_views)
+
+    async def start(self) -> None:
+        """Begin to follow the connections and to sweep. Raises StoreUnavailable."""
+        self.incarnations.start()
+        await self.incarnations.ready()
+        self._poll()
+        self._sweep()
+        if self.retention is not None:
+            self.retention.start()
+
+    async def close(self) -> None:
+        """Write what has gathered and stop."""
+        self._closed = True
+        for log in self.dirty:
+            log.progress.write()
+        if self.retention is not None:
+            await self.retention.close()
+        for timer in self._timers:
+            timer.cancel()
+        for log in list(self._partitions.values()):
+            log.close()
+        self.incarnations.close()
+
+    # -- partitions
+
+    def partition(self, topic: Topic, index: int) -> PartitionLog:
+        """The log of a partition; `index` is below the topic's partition count."""
+        log = self._partitions.get((topic.topic_hex, index))
+        if log is None:
+            log = self._partitions[topic.topic_hex, index] = PartitionLog(self, topic, index)
+        elif log.topic is not topic:
+            log.topic = topic  # its configs may have changed
+        return log
+
+    def forget_topic(self, topic: Topic) -> None:
+        """The topic was removed: those who wait for its partitions find out."""
+        for key in [key for key in self._partitions if key[0] == topic.topic_hex]:
+            log = self._partitions.pop(key)
+            log.gone()
+            log.close()
+
+    def drop_views(self) -> None:
+        """Nothing that is known may be relied on: a connection was cut, or this broker's lease is lost."""
+        for log in self._partitions.values():
+            log.void("connections or lease lost")
+
+    # -- what runs beside
+
+    def _later(self, delay_s: float, callback: Any) -> None:
+        self._timers = [timer for timer in self._timers if not timer.cancelled() and timer.when() > self.loop.time()]
+        if not self._closed:
+            self._timers.append(self.loop.call_later(delay_s, callback))
+
+    def _sweep(self) -> None:
+        """Each second: estimates, time index and upkeep of what was appended; stop hearing what nobody hears."""
+        dirty, now_s = list(self.dirty), self.loop.time()
+        self.dirty.clear()
+        due: list[str] = []
+        for log in dirty:
+            log.progress.write()
+            item = upkeep_item(log.topic, log.index)
+            if item not in self._upkeep_known:
+                self._upkeep_known.add(item)
+                due.append(item)
+        if due:
+            args: list[Arg] = ["ZADD", self.store.cluster_keys.upkeep, "NX"]
+            for item in due:
+                args += (0, item)
+            self.store.control.send(args, _ignore)
+        for log in list(self.heard):
+            log.hearing.sweep(now_s)
+        self._later(_SWEEP_S, self._sweep)
+
+    def _poll(self) -> None:
+        """The net under lost messages: one XREAD over what is heard and was not proved since the last poll."""
+        poll_s = self.settings.fetch_wait_poll_ms / 1000
+        stale: list[PartitionLog] = []
+        for log in self.heard:
+            if log.hearing.wanted:
+                if log.view is None:
+                    log.looks.look(_ignore)
+                elif self.loop.time() - log.view.proved_at >= poll_s:
+                    stale.append(log)
+        for i in range(0, len(stale), _POLL_STREAMS_MAX):
+            self._poll_streams(stale[i : i + _POLL_STREAMS_MAX])
+        self._later(poll_s, self._poll)
+
+    def _poll_streams(self, logs: list[PartitionLog]) -> None:
+        asked = [(log, log.view) for log in logs if log.view is not None]
+        args: list[Arg] = ["XREAD", "COUNT", 1, "STREAMS"]
+        args += [log.keys.log for log, _ in asked]
+        args += [f"{view.end}-0" for _, view in asked]
+
+        def answered(reply: Any) -> None:
+            if isinstance(reply, Exception):
+                return
+            grown = set(reply) if reply else set()
+            for log, _ in asked:
+                if log.keys.log.encode() in grown:
+                    log.looks.look(_ignore)
+
+        self.store.data_in.send(args, answered)
+
+
+def _ignore(_: Any) -> None:
+    """Hints and housekeeping: whoever needs to know finds out at the next look."""

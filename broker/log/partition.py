@@ -1,0 +1,312 @@
+"""One partition's log on one broker: its view, and the appends, reads, looks and listeners that share it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import structlog
+
+from broker.errors import StoreUnavailable, UnknownTopicOrPartition
+from broker.log import positions, retention
+from broker.log.append import Appends, OnAppended
+from broker.log.entries import Entry, parse_entry
+from broker.log.hearing import Hearing
+from broker.log.loading import call_in, load_view
+from broker.log.looks import Looks
+from broker.log.progress import Progress
+from broker.log.read import OnSlice, Reads
+from broker.log.tail import LogPages
+from broker.log.view import Known, View
+
+if TYPE_CHECKING:
+    from broker.log.logs import Logs
+    from broker.records.batch import Batch
+    from broker.topics.catalog import Topic
+
+logger = structlog.get_logger()
+
+Outcome = TypeVar("Outcome")
+OnView = Callable[["View | Exception"], None]
+
+_LOAD_TRIES: Final = 8
+_LOG_APPEND_TIME: Final = "LogAppendTime"
+
+
+class PartitionLog:
+    """The log of one partition. Everything here is a cache or a wait: losing it loses nothing."""
+
+    def __init__(self, logs: Logs, topic: Topic, index: int) -> None:
+        self.store = logs.store
+        self.settings = logs.settings
+        self.loop = logs.loop
+        self.writer = logs.writer
+        self.durability = logs.durability
+        self.heard_logs = logs.heard
+        self.patience_s = logs.settings.redis_command_timeout_ms / 1000
+        self.topic = topic
+        self.index = index
+        self.keys = logs.store.log_keys(topic.org, topic.name, index, topic.topic_hex)
+        self.view: View | None = None
+        self.pages = LogPages(logs.cache)
+        self.looks = Looks(self)
+        self.hearing = Hearing(self)
+        self.progress = Progress(self, logs.dirty)
+        self._logs = logs
+        self._poll_s = logs.settings.fetch_wait_poll_ms / 1000
+        self._waiting: list[OnView] = []
+        self._loading: asyncio.Task[None] | None = None
+        self._voids = 0
+        self._proving = False
+        self._unproved: list[tuple[int, Callable[[bool], None]]] = []
+        self._appends = Appends(self)
+        self._reads = Reads(self)
+
+    # -- what callers use
+
+    def append(self, batch: Batch, on_done: OnAppended, *, acks_all: bool = True) -> None:
+        """File a batch for the next entry; `on_done` gets `Appended` or a KafkaError, once, after this returns.
+
+        OutOfOrderSequenceNumber and InvalidProducerEpoch are answered after a look; UnknownTopicOrPartition
+        when the topic is gone; StoreUnavailable when the outcome may be unknown; NotEnoughReplicasAfterAppend
+        when it stands but was not proved as `durability` asks (acks=all only).
+        """
+        self._appends.append(batch, on_done, acks_all)
+
+    def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: OnSlice) -> None:
+        """Whole batches from the one that holds `offset`, at most `bytes_max` (the first may exceed it if asked).
+
+        Calls back at once when the tail cache or the known end answers. Gets OffsetOutOfRange (after a look),
+        UnknownTopicOrPartition, StoreUnavailable.
+        """
+        self._reads.read(offset, bytes_max, at_least_one, on_done)
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after appends, trims and deletion by any broker; the result removes it."""
+        return self.hearing.on_change(listener)
+
+    def known(self) -> Known | None:
+        """What this broker knows of the log, without asking; None until a view is loaded."""
+        return self.view.known() if self.view is not None else None
+
+    async def ensure(self) -> Known:
+        """Load a view if there is none. Raises UnknownTopicOrPartition, StoreUnavailable."""
+        return (await self.load()).known()
+
+    async def end_offset(self) -> Known:
+        """The offsets after a look. Raises UnknownTopicOrPartition, StoreUnavailable."""
+        return (await self.look()).known()
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record at or after the time."""
+        return await positions.offset_for_timestamp(self, timestamp_ms)
+
+    async def max_timestamp(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record that carries the largest timestamp."""
+        return await positions.max_timestamp(self)
+
+    async def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """(leader epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) where undefined."""
+        return positions.epoch_end(await self.look(), epoch)
+
+    async def delete_records(self, offset: int) -> int:
+        """Move the log start to `offset` (-1: the high watermark). Raises OffsetOutOfRange."""
+        return await retention.delete_records(self, offset)
+
+    # -- the view
+
+    @property
+    def log_append_time(self) -> bool:
+        """Whether the topic's records carry the broker's time."""
+        return bool(self.topic.config.message_timestamp_type == _LOG_APPEND_TIME)
+
+    def is_fresh(self, view: View) -> bool:
+        """Whether log start and existence were heard of, or asked for, within the poll interval."""
+        return self.hearing.heard or self.loop.time() - view.proved_at < self._poll_s
+
+    def with_view(self, on_view: OnView) -> None:
+        """Call with a view loaded from now on (a look, then), or with why there is none."""
+        self._waiting.append(on_view)
+        if self._loading is None:
+            self._loading = self.loop.create_task(self._load())
+
+    async def load(self) -> View:
+        """The view, loaded if need be. Raises UnknownTopicOrPartition, StoreUnavailable."""
+        if self.view is not None:
+            return self.view
+        future: asyncio.Future[View | Exception] = self.loop.create_future()
+        self.with_view(_into(future))
+        loaded = await future
+        if isinstance(loaded, Exception):
+            raise loaded
+        return loaded
+
+    async def look(self) -> View:
+        """The view, proved after the call. Raises UnknownTopicOrPartition, StoreUnavailable."""
+        for _ in range(_LOAD_TRIES):
+            future: asyncio.Future[Exception | None] = self.loop.create_future()
+            self.looks.look(_into(future))
+            failure = await future
+            if failure is not None:
+                raise failure
+            if self.view is not None:
+                return self.view
+        raise StoreUnavailable("the view of the log does not last")
+
+    async def _load(self) -> None:
+        outcome: View | Exception = StoreUnavailable("the view of the log does not last")
+        try:
+            for _ in range(_LOAD_TRIES):
+                incarnation = await self._logs.incarnations.ready()
+                voids = self._voids
+                try:
+                    view, own, last = await load_view(self.store, self.keys, incarnation, self.writer.name)
+                    own += await self._entries_at(self._appends.doubtful_below(view.snapshot_offset))
+                except StoreUnavailable as error:
+                    outcome = error
+                    if self._voids == voids and self._logs.incarnations.number == incarnation:
+                        break  # refused, not cut off
+                    continue
+                if not self.durability.immediate and not await self._held():
+                    view.high_watermark = view.log_start
+                if self._voids == voids and self._logs.incarnations.number == incarnation:
+                    self._install(view, own, last)
+                    outcome = view
+                    break
+        except (StoreUnavailable, UnknownTopicOrPartition) as error:
+            outcome = error
+        except Exception as error:
+            logger.exception("view_not_loaded", log=self.keys.log)
+            outcome = StoreUnavailable(str(error))
+        finally:
+            self._loading = None
+            waiting, self._waiting = self._waiting, []
+            for on_view in waiting:
+                self.guarded(on_view, outcome)
+            if not isinstance(outcome, StoreUnavailable):
+                self.hearing.tell()
+
+    async def _held(self) -> bool:
+        """Whether all that is in the log now is held as `durability` asks."""
+        future: asyncio.Future[bool] = self.loop.create_future()
+        self.durability.prove(_into(future))
+        return await future
+
+    async def _entries_at(self, bases: list[int]) -> list[Entry]:
+        """Entries of unknown outcome below the snapshot, as far as they are there."""
+        entries: list[Entry] = []
+        for base in bases:
+            entry_id = f"{base}-1"
+            entries += map(parse_entry, await call_in(self.store, "XRANGE", self.keys.log, entry_id, entry_id))
+        return entries
+
+    def _install(self, view: View, own: list[Entry], last: list[Entry]) -> None:
+        view.proved_at = self.loop.time()
+        self.view = view
+        self.pages.clear()
+        self.pages.insert(last)
+        self.progress.reset()
+        if view.high_watermark < view.end:
+            self._prove()
+        for entry in own:
+            self._appends.found(entry)
+        self._appends.passed(view.end)
+
+    def void(self, reason: str) -> None:
+        """The view may be wrong from now on, and what is cached with it."""
+        self._voids += 1
+        if self.view is not None:
+            logger.debug("view_voided", log=self.keys.log, reason=reason)
+            self.view = None
+            self.pages.clear()
+            self._reads.forget()
+
+    def gone(self) -> UnknownTopicOrPartition:
+        """The partition was deleted."""
+        self.void("deleted")
+        self.hearing.tell()
+        return UnknownTopicOrPartition()
+
+    def close(self) -> None:
+        """Stop hearing and loading; what is filed gets StoreUnavailable."""
+        self.hearing.stop()
+        self._appends.fail(StoreUnavailable("the broker closes"))
+        if self._loading is not None:
+            self._loading.cancel()
+
+    # -- changes
+
+    def appended(self, view: View, entry: Entry) -> None:
+        """This broker's entry is in the log, and in the view."""
+        self.pages.append(entry)
+        self.progress.appended(view, entry)
+        self._raise_high_watermark(view)
+
+    def found(self, view: View, entries: list[Entry], log_start: int) -> None:
+        """Entries that follow the view, and the log start, as a look read them."""
+        changed = log_start > view.log_start
+        view.log_start = max(view.log_start, log_start)
+        for entry in entries:
+            view.apply(entry)
+            self.pages.append(entry)
+            self._appends.found(entry)
+        if entries:
+            self._appends.passed(view.end)
+            self._raise_high_watermark(view)
+        elif changed:
+            self.hearing.tell()
+
+    def when_durable(self, end: int, acks_all: bool, on_proved: Callable[[bool], None]) -> None:
+        """Call once the log is proved up to `end` as `durability` asks, or with False when it was not in time."""
+        proved_before = self.view is not None and self.view.high_watermark >= end
+        if self.durability.immediate or not acks_all or proved_before:
+            on_proved(True)
+        else:
+            self._unproved.append((end, on_proved))
+            self._prove()
+
+    def _raise_high_watermark(self, view: View) -> None:
+        if self.durability.immediate:
+            view.high_watermark = view.end
+            self.hearing.tell()
+        else:
+            self._prove()
+
+    def _prove(self) -> None:
+        """Prove everything up to the view's end; again while there is more."""
+        view = self.view
+        if self._proving or (view is None and not self._unproved):
+            return
+        self._proving = True
+        end = view.end if view is not None else -1
+        asked, self._unproved = self._unproved, []
+
+        def proved(held: bool) -> None:
+            self._proving = False
+            if held and view is not None and self.view is view and end > view.high_watermark:
+                view.high_watermark = end
+                self.hearing.tell()
+            for _, on_proved in asked:
+                self.guarded(on_proved, held)
+            if self._unproved or (self.view is not None and self.view.high_watermark < self.view.end):
+                self._prove() if held else self.loop.call_later(self._poll_s, self._prove)
+
+        self.durability.prove(proved)
+
+    def guarded(self, callback: Callable[..., Any], *args: Any) -> None:
+        """Call; a fault of one waiter harms no other."""
+        try:
+            callback(*args)
+        except Exception:
+            logger.exception("log_callback_failed", log=self.keys.log)
+
+
+def _into(future: asyncio.Future[Outcome]) -> Callable[[Outcome], None]:
+    """A callback that a future waits for; it may have been cancelled meanwhile."""
+
+    def done(outcome: Outcome) -> None:
+        if not future.done():
+            future.set_result(outcome)
+
+    return done

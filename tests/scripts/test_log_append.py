@@ -1,0 +1,142 @@
+"""Append and read on a real server, one broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from broker.log.logs import Logs
+from broker.log.partition import PartitionLog
+from broker.log.partitions import delete_partition
+from broker.settings import Settings
+from broker.store.store import Store
+from tests.support.logs import TOPIC, append, append_later, batch, batches_of, broker, given_log, read, read_all
+
+
+async def _open(store: Store, logs: Logs) -> PartitionLog:
+    await given_log(store)
+    return logs.partition(TOPIC, 0)
+
+
+async def test_batches_get_dense_offsets_and_come_back_as_they_were(store: Store, settings: Settings) -> None:
+    async with broker(settings) as logs:
+        log = await _open(store, logs)
+        first, second = batch(count=3), batch(count=2)
+        offsets = [(await append(log, item)).base_offset for item in (first, second, batch())]
+        found = batches_of(await read(log, 0))
+
+    assert offsets == [0, 3, 5]
+    assert [item.base_offset for item in found] == [0, 3, 5]
+    assert [item.leader_epoch for item in found] == [0, 0, 0]
+    assert bytes(found[0].buffer[16:]) == bytes(first.buffer[16:])
+    found[1].verify_crc()
+
+
+async def test_what_a_tick_brings_becomes_one_entry(store: Store, settings: Settings) -> None:
+    async with broker(settings) as logs:
+        log = await _open(store, logs)
+        answers = await asyncio.gather(*(append_later(log, batch(count=2)) for _ in range(50)))
+        assert [answer.base_offset for answer in answers] == list(range(0, 100, 2))
+        assert await store.command("XLEN", log.keys.log) == 1
+
+
+async def test_entries_stay_below_the_cap(store: Store, settings: Settings) -> None:
+    async with broker(settings, log_entry_bytes_max=1_000) as logs:
+        log = await _open(store, logs)
+        await asyncio.gather(*(append_later(log, batch(value=b"x" * 400)) for _ in range(5)))
+        await append(log, value=b"x" * 5_000)
+        assert await store.command("XLEN", log.keys.log) == 4
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+async def test_a_read_starts_with_the_batch_that_holds_the_offset(
+    store: Store, settings: Settings, cache_bytes: int
+) -> None:
+    async with broker(settings, log_tail_cache_bytes=cache_bytes) as logs:
+        log = await _open(store, logs)
+        await asyncio.gather(*(append_later(log, batch(count=10)) for _ in range(3)))
+        await append(log, count=10)
+        log.void("start cold")
+        one = batch(count=10).size
+        assert [b.base_offset for b in batches_of(await read(log, 15))] == [10, 20, 30]
+        assert [b.base_offset for b in batches_of(await read(log, 15, one))] == [10]
+        assert [b.base_offset for b in batches_of(await read(log, 39, 2 * one))] == [30]
+        assert [b.base_offset for b in batches_of(await read(log, 5, one - 1))] == [0]
+        assert (await read(log, 5, one - 1, at_least_one=False)).size == 0
+        found = await read(log, 0, 2 * one + 5)
+        assert (found.end_offset, found.high_watermark) == (20, 40)
+
+
+async def test_the_known_end_is_empty_and_above_it_is_out_of_range(store: Store, settings: Settings) -> None:
+    async with broker(settings) as logs:
+        log = await _open(store, logs)
+        await append(log, count=4)
+        assert (await read(log, 4)).size == 0
+        with pytest.raises(OffsetOutOfRange):
+            await read(log, 5)
+
+
+async def test_another_brokers_append_wakes_the_listener(store: Store, settings: Settings) -> None:
+    async with broker(settings) as ours, broker(settings) as theirs:
+        log = await _open(store, ours)
+        await log.ensure()
+        heard = asyncio.Event()
+        remove = log.on_change(heard.set)
+        await asyncio.sleep(0.05)
+        heard.clear()
+        await append(theirs.partition(TOPIC, 0), count=3)
+        await asyncio.wait_for(heard.wait(), 2)
+        known = log.known()
+        remove()
+
+    assert known is not None and known.high_watermark == 3
+
+
+async def test_a_lost_message_costs_one_poll(store: Store, settings: Settings) -> None:
+    async with broker(settings, fetch_wait_poll_ms=50) as ours:
+        log = await _open(store, ours)
+        heard = asyncio.Event()
+        log.on_change(heard.set)
+        await asyncio.sleep(0.1)
+        heard.clear()
+        await store.command("XADD", log.keys.log, "0-1", "w", "x:1", "b", bytes(batch(count=2).buffer))
+        await asyncio.wait_for(heard.wait(), 2)
+
+        assert (await log.ensure()).high_watermark == 2
+
+
+async def test_log_append_time_is_stamped_with_a_new_crc(store: Store, settings: Settings) -> None:
+    from dataclasses import replace
+
+    topic = replace(TOPIC, config=replace(TOPIC.config, message_timestamp_type="LogAppendTime"))
+    async with broker(settings) as logs:
+        await given_log(store)
+        log = logs.partition(topic, 0)
+        answer = await append(log, timestamp=1)
+        (found,) = batches_of(await read(log, 0))
+
+    found.verify_crc()
+    assert found.is_log_append_time and found.base_timestamp == 1
+    assert found.max_timestamp == answer.log_append_time_ms > 1
+
+
+async def test_a_deleted_partition_is_unknown_to_appends_and_reads(store: Store, settings: Settings) -> None:
+    async with broker(settings, fetch_wait_poll_ms=10) as logs:
+        log = await _open(store, logs)
+        await append(log)
+        await delete_partition(store, log.keys)
+        with pytest.raises(UnknownTopicOrPartition):
+            await append(log)
+        with pytest.raises(UnknownTopicOrPartition):
+            await read(log, 0)
+
+
+async def test_a_cold_log_is_read_to_its_end(store: Store, settings: Settings) -> None:
+    async with broker(settings, log_entry_bytes_max=300, log_tail_cache_bytes=2_000) as logs:
+        log = await _open(store, logs)
+        await asyncio.gather(*(append_later(log, batch(count=2, value=b"y" * 50)) for _ in range(100)))
+        found = await read_all(log)
+
+    assert [item.base_offset for item in found] == list(range(0, 200, 2))
