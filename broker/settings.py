@@ -105,6 +105,9 @@ class Settings(BaseSettings):
     log_tail_cache_bytes: int = Field(256 << 20, ge=0, description="bytes of recent entries kept for reads")
     log_snapshot_interval_bytes: int = Field(8 << 20, ge=1 << 10, description="bytes appended between producer snapshots")
     log_snapshot_interval_entries: int = Field(512, ge=1, description="entries appended between producer snapshots")
+    decompressed_batch_bytes_max: int = Field(
+        128 << 20, ge=1 << 10, description="most bytes that the records of one batch may have when it must be opened"
+    )
     produce_gap_wait_ms: int = Field(500, ge=0, description="ms that a sequence gap waits for the missing batch")
     fetch_max_bytes: int = Field(57_671_680, ge=1024, description="most record bytes of one fetch reply")
     fetch_wait_poll_ms: int = Field(500, ge=10, description="longest that a lost wake-up delays a waiting fetch")

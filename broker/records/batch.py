@@ -24,6 +24,8 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER_BYTES: Final = 61
 """Where the records area starts."""
+RECORD_BYTES_MIN: Final = 7
+"""Length, attributes, two deltas, key, value and header count, a byte each."""
 MAGIC: Final = 2
 HEADER: Final = Struct(">qiibIhiqqqhii")
 """The whole header, as in the table above."""
@@ -40,6 +42,7 @@ _LENGTH_AT: Final = 8
 _LENGTH_OVERHEAD: Final = 12
 _LENGTH: Final = Struct(">i")
 _PLACE: Final = Struct(">qii")
+_SPARE_BYTES_MAX: Final = 512
 _ZSTD_FIRST_PRODUCE_VERSION: Final = 7
 
 
@@ -63,6 +66,18 @@ class Batch:
         "attributes", "base_offset", "base_sequence", "base_timestamp", "buffer", "crc", "last_offset_delta",
         "leader_epoch", "max_timestamp", "producer_epoch", "producer_id", "record_count", "size",
     )  # fmt: skip
+
+    base_offset: int
+    leader_epoch: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
 
     def __init__(self, buffer: memoryview) -> None:
         """`buffer` is one whole batch of magic 2 and at least `HEADER_BYTES`; `parse` finds out."""
@@ -130,13 +145,11 @@ class Batch:
         if crc32c(self.buffer[CRC_FROM:]) != self.crc:
             raise CorruptMessage("the CRC of the record batch is wrong")
 
-    def compacted(self, excess_bytes_max: int) -> Batch:
-        """This batch, or a copy when the buffer behind it would keep more than `excess_bytes_max` other bytes alive."""
-        held = self.buffer.obj
-        if len(held) - self.size <= excess_bytes_max:  # type: ignore[arg-type]
-            return self
-        self.buffer = memoryview(bytes(self.buffer))
-        return self
+    def release_frame(self) -> None:
+        """Copy the bytes when the buffer they are part of is much larger: a cache should not keep that alive."""
+        held: bytes | bytearray = self.buffer.obj  # type: ignore[assignment]
+        if len(held) - self.size > max(self.size, _SPARE_BYTES_MAX):
+            self.buffer = memoryview(bytes(self.buffer))
 
 
 def parse_produced(buffer: Buffer | None, version: int, batch_bytes_max: int) -> Batch:
@@ -159,17 +172,23 @@ def parse_produced(buffer: Buffer | None, version: int, batch_bytes_max: int) ->
         raise InvalidRecord(f"the base offset of a produced batch is 0, not {batch.base_offset}")
     if batch.size > batch_bytes_max:
         raise MessageTooLarge(f"the record batch has {batch.size} bytes, the topic takes {batch_bytes_max}")
-    if crc32c(batch.buffer[CRC_FROM:]) != batch.crc:
-        raise CorruptMessage("the CRC of the record batch is wrong")
+    batch.verify_crc()
     if codec > Codec.ZSTD:
         raise CorruptMessage(f"unknown compression codec {codec}")
-    if batch.record_count <= 0 or batch.last_offset_delta + 1 != batch.record_count:
-        raise InvalidRecord(f"{batch.record_count} records, but the last offset delta is {batch.last_offset_delta}")
-    if attributes & CONTROL:
+    _check_counts(batch, codec)
+    return batch
+
+
+def _check_counts(batch: Batch, codec: int) -> None:
+    count = batch.record_count
+    if count <= 0 or batch.last_offset_delta + 1 != count:
+        raise InvalidRecord(f"{count} records, but the last offset delta is {batch.last_offset_delta}")
+    if batch.attributes & CONTROL:
         raise InvalidRecord("clients may not write control records")
     if batch.producer_id >= 0 and batch.base_sequence < 0:
         raise InvalidRecord("a batch with a producer id needs a base sequence")
-    return batch
+    if codec == Codec.NONE and count * RECORD_BYTES_MIN > batch.size - HEADER_BYTES:
+        raise InvalidRecord(f"{count} records do not fit into {batch.size - HEADER_BYTES} bytes")
 
 
 def iter_headers(buffer: Buffer) -> Iterator[Batch]:
