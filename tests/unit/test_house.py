@@ -1,0 +1,244 @@
+"""The house itself: scripts keep their contracts, every key and API is written down, rooms stay small."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from broker.apis import registry
+from broker.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
+from broker.store.scripts import Script
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+SCRIPTS: Final = REPOSITORY / "redis_scripts"
+DOCS: Final = REPOSITORY / "docs"
+
+ADDS_USER_DATA: Final = frozenset(
+    {
+        "groups/stage_offsets",
+        "log/append_records",
+        "log/create_log",
+        "topics/add_partitions",
+        "topics/create_topic",
+    }
+)
+"""Scripts that a full Redis refuses; every other one that writes is allowed then."""
+
+TYPES: Final = frozenset({"hash", "zset", "stream", "string", "set", "list"})
+WRITES: Final = re.compile(
+    r"(APPEND|P?EXPIRE(AT)?|H?DEL|UNLINK|H?INCR(BY)?|M?SET|SETNX|PERSIST|PUBLISH|RENAME|[LR]PUSH"
+    r"|HM?SET|HSETNX|S(ADD|REM)|X(ACK|ADD|DEL|GROUP|READGROUP|SETID|TRIM)|Z(ADD|INCRBY|REM\w*))",
+    re.IGNORECASE,
+)
+LINES_MAX: Final = 400
+TEXT_SUFFIXES: Final = frozenset({".py", ".lua", ".md", ".toml", ".yaml", ".yml", ".txt", ".json", ".svg", ".tpl", ""})
+SKIPPED: Final = frozenset({".git", ".venv", "__pycache__", "build", "dist", "node_modules"})
+
+
+def script_names() -> list[str]:
+    """Every script by its name, without what is only included."""
+    found = (path.relative_to(SCRIPTS).with_suffix("").as_posix() for path in SCRIPTS.rglob("*.lua"))
+    return sorted(name for name in found if not name.startswith("lib/"))
+
+
+def source(name: str) -> str:
+    """A script's own text."""
+    return (SCRIPTS / f"{name}.lua").read_text("utf-8")
+
+
+def rendered(name: str) -> str:
+    """What runs: the text with its includes, without comments."""
+    script = object.__new__(Script)  # not registered: that is the callers' business
+    object.__setattr__(script, "name", name)
+    text = re.sub(r"--\[\[.*?\]\]", "", script.source.decode(), flags=re.DOTALL)
+    return re.sub(r"--[^\n]*", "", text)
+
+
+def header(name: str) -> str:
+    """A script's contract."""
+    match = re.match(r"#!lua[^\n]*\n--\[\[(.*?)\n\]\]\n", source(name), re.DOTALL)
+    assert match, f"{name}: a shebang, then --[[ its contract ]]"
+    return match.group(1)
+
+
+def flags(name: str) -> set[str]:
+    """The flags of a script's first line."""
+    match = re.fullmatch(r"#!lua(?: flags=([a-z,-]+))?", source(name).split("\n", 1)[0])
+    assert match, f"{name}: the first line is `#!lua` with its flags"
+    return set((match.group(1) or "").split(",")) - {""}
+
+
+def declared(name: str, kind: str) -> tuple[list[int], bool]:
+    """Indexes of KEYS or ARGV that the header names, and whether the last stands for any number."""
+    indexes, variadic = [], False
+    for number, dots, meaning in re.findall(rf"^{kind}\[(\d+)(\.{{2,3}})?\] +(.*)$", header(name), re.MULTILINE):
+        indexes.append(int(number))
+        variadic = bool(dots) or meaning.startswith(("then ", "and on"))
+    return indexes, variadic
+
+
+def used(name: str, kind: str) -> tuple[set[int], bool]:
+    """Indexes of KEYS or ARGV that what runs takes, and whether it takes others by computing them."""
+    text = rendered(name)
+    computed = re.search(rf"#{kind}\b|\b{kind}\[\D|\b(?:unpack|ipairs)\({kind}\b", text)
+    return {int(number) for number in re.findall(rf"\b{kind}\[(\d+)\]", text)}, bool(computed)
+
+
+@pytest.mark.parametrize("name", script_names())
+def test_flags_say_what_a_script_does_to_a_full_server(name: str) -> None:
+    commands = re.findall(r'redis\.p?call\(\s*"([A-Za-z]+)"', rendered(name))
+    writes = any(WRITES.fullmatch(command) for command in commands)
+
+    if name in ADDS_USER_DATA:
+        assert flags(name) == set()
+    elif writes:
+        assert flags(name) == {"allow-oom"}
+    else:
+        assert flags(name) == {"no-writes"}
+
+
+@pytest.mark.parametrize("name", script_names())
+@pytest.mark.parametrize("kind", ["KEYS", "ARGV"])
+def test_header_names_what_the_script_takes(name: str, kind: str) -> None:
+    indexes, variadic = declared(name, kind)
+    taken, computed = used(name, kind)
+
+    assert indexes == list(range(1, len(indexes) + 1)), f"{kind} are numbered from 1 without gaps"
+    fixed = set(indexes[:-1] if variadic else indexes)
+    surplus = {index for index in taken if index > len(indexes)}
+    assert not surplus or variadic, f"{kind}{sorted(surplus)} are not in the header"
+    assert computed == variadic, f"a {kind} list of any length is declared as {kind}[n...]"
+    assert fixed <= taken or computed, f"{kind}{sorted(fixed - taken)} are declared and not used"
+
+
+@pytest.mark.parametrize("name", script_names())
+def test_header_is_a_contract(name: str) -> None:
+    contract = header(name)
+    codes = set(re.findall(r"^  ([A-Z_]+) =", source("lib/errors"), re.MULTILINE))
+    _, _, errors = contract.partition("\nErrors ")
+    own = re.sub(r"--\[\[.*?\]\]", "", source(name), flags=re.DOTALL)
+
+    for number, what in re.findall(r"^KEYS\[(\d+)(?:\.{2,3})?\] +\S+ +(\S+)", contract, re.MULTILINE):
+        assert what in TYPES, f"KEYS[{number}]: a name, then a type of Redis"
+    assert re.search(r"^Returns +\S", contract, re.MULTILINE)
+    assert errors, "Errors, or `Errors   none`"
+    assert re.search(r"(safe to )?run(ning)? twice", contract, re.IGNORECASE), "is it safe to run twice?"
+    assert set(re.findall(r"\b[A-Z]{3,}_[A-Z_]+\b", errors)) - {"NONE"} <= codes
+    assert set(re.findall(r"\bERROR\.([A-Z_]+)", own)) - {"NONE"} <= set(re.findall(r"\b[A-Z_]+\b", contract))
+
+
+def test_every_script_has_one_caller() -> None:
+    callers = Counter(
+        name
+        for path in (REPOSITORY / "broker").rglob("*.py")
+        for name in re.findall(r'\bScript\("([^"]+)"', path.read_text())
+    )
+
+    assert dict(callers) == dict.fromkeys(script_names(), 1)
+
+
+def test_every_include_exists_and_is_used() -> None:
+    wanted = {
+        included
+        for path in SCRIPTS.rglob("*.lua")
+        for included in re.findall(r"^-- @include (\S+)$", path.read_text(), re.MULTILINE)
+    }
+
+    assert wanted == {f"lib/{path.stem}" for path in (SCRIPTS / "lib").glob("*.lua")}
+
+
+def key_names() -> Iterator[str]:
+    """Every key that keys.py can make, with placeholders."""
+
+    def strings(keys: Any, but: set[str]) -> Iterator[str]:
+        for name in keys.__dataclass_fields__:
+            if name not in but and isinstance(getattr(keys, name), str):
+                yield getattr(keys, name)
+
+    cluster = ClusterKeys("tidegate")
+    yield from strings(cluster, {"prefix"})
+    for name, method in inspect.getmembers(cluster, inspect.ismethod):
+        if not name.startswith("_"):
+            yield method(*(f"<{parameter.replace('_', ' ')}>" for parameter in inspect.signature(method).parameters))
+    shard = ShardKeys("tidegate", 0)
+    group = GroupKeys.of("tidegate", 1, "<org>", "G")
+    for key in (*strings(shard, {"prefix"}), *strings(group, {"org", "group_id", "ref"})):
+        yield key.replace("{co:0}", "{co:<n>}").replace(">:G", ">:<group>")
+    yield from strings(LogKeys.of("tidegate", "<org>", "<topic>", "<p>", "<topic id>"), set())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", list(key_names()))
+def test_every_key_is_described(key: str) -> None:
+    assert f"`{key}`" in (DOCS / "redis-layout.md").read_text()
+
+
+def test_every_served_api_is_described() -> None:
+    rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+)-(\d+) \|", (DOCS / "apis.md").read_text(), re.MULTILINE)
+    described = {(name, int(key), int(first), int(last)) for name, key, first, last in rows}
+    served = {
+        ("".join(word.title() for word in api.name.split("_")), key, api.first, api.last)
+        for key, api in registry.load_all().items()
+    }
+
+    assert described == served
+
+
+def modules() -> list[Path]:
+    """Every module that ships or measures."""
+    return sorted(path for room in ("broker", "pipeline", "bench") for path in (REPOSITORY / room).rglob("*.py"))
+
+
+def test_modules_fit_one_sitting() -> None:
+    lengths = {path.relative_to(REPOSITORY).as_posix(): len(path.read_text().splitlines()) for path in modules()}
+
+    assert {path: length for path, length in lengths.items() if length > LINES_MAX} == {}
+
+
+def test_names_say_what_is_inside() -> None:
+    vague = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
+
+    assert [path for path in (*modules(), *SCRIPTS.rglob("*.lua")) if path.stem in vague] == []
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Every text file of the tree, by its path."""
+    for path in sorted(REPOSITORY.rglob("*")):
+        parts = path.relative_to(REPOSITORY).parts
+        hidden = any(part in SKIPPED or part.endswith((".egg-info", "_cache")) for part in parts)
+        if not hidden and parts[0] != ".hypothesis" and path.suffix in TEXT_SUFFIXES and path.is_file():
+            yield "/".join(parts), path.read_text("utf-8", "replace")
+
+
+def test_nothing_depends_on_one_machine() -> None:
+    words = ("/" + "work/", "--index" + "-url", "--extra-index" + "-url", "--find" + "-links", "--trusted" + "-host")
+
+    found = [(path, word) for path, text in texts() for word in words if word in text]
+
+    assert found == []
+
+
+def test_links_in_documents_lead_somewhere() -> None:
+    broken = []
+    for path in (*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md")):
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)):
+            here = target.partition("#")[0]
+            if here and "://" not in here and not (path.parent / here).exists():
+                broken.append(f"{path.relative_to(REPOSITORY)}: {target}")
+
+    assert broken == []
+
+
+def test_every_document_is_in_the_index() -> None:
+    index = (DOCS / "README.md").read_text()
+
+    missing = [
+        path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if f"({path.relative_to(DOCS)})" not in index
+    ]
+
+    assert [path for path in missing if path != "README.md"] == []
