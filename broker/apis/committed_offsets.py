@@ -15,6 +15,7 @@ from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+from kio.static.primitive import i32Timedelta
 
 from broker.apis.call import Call
 from broker.apis.registry import ApiKey, api, hot_api
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
+_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 _NONE: Final = ErrorCode.none.value
 _UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition.value
 _METADATA_TOO_LARGE: Final = ErrorCode.offset_metadata_too_large.value
@@ -296,7 +298,7 @@ async def offset_delete(call: Call, request: Any) -> OffsetDeleteResponse:
         if known:
             wanted.setdefault(asked.name, []).extend(known)
     keys = call.store.group_keys(call.org, request.group_id)
-    subscribed = await offsets.delete(call.store, call.rooms.offsets.settle, keys, wanted)
+    subscribed = await offsets.delete(call.store, keys, str(call.rooms.membership.node_id), wanted)
 
     def code_of(topic: str, partition: int) -> ErrorCode:
         if partition not in wanted.get(topic, ()):
@@ -305,7 +307,7 @@ async def offset_delete(call: Call, request: Any) -> OffsetDeleteResponse:
 
     return OffsetDeleteResponse(
         error_code=ErrorCode.none,
-        throttle_time=timedelta(0),
+        throttle_time=_NOT_THROTTLED,
         topics=tuple(
             OffsetDeleteResponseTopic(
                 name=asked.name,

@@ -19,7 +19,7 @@ import hiredis
 from ulid import ULID
 
 from broker.errors import StoreUnavailable
-from broker.groups.settled import Settle, SettledCall, run_settled
+from broker.groups.settled import Settle, SettledCall, group_script_args, group_script_keys
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
@@ -251,14 +251,14 @@ class _Read:
         return found
 
 
-async def delete(store: Store, settle: Settle, keys: GroupKeys, topics: Mapping[str, Sequence[int]]) -> set[str]:
-    """Forget a group's offsets of partitions, committed and staged. Returns the topics refused as subscribed (KIP-496).
+async def delete(store: Store, keys: GroupKeys, broker: str, topics: Mapping[str, Sequence[int]]) -> set[str]:
+    """Forget a group's offsets of partitions, committed and staged (KIP-496). Returns the topics refused as subscribed.
 
-    Raises GroupIdNotFound, NonEmptyGroup (members of another protocol type than `consumer`).
+    Raises GroupIdNotFound, NonEmptyGroup (members of another protocol type than `consumer`), StoreUnavailable.
     """
-    args: list[Arg] = []
+    args = group_script_args(store, keys, broker)
     for topic, partitions in topics.items():
         args += (topic, len(partitions), *partitions)
-    key_names = (keys.group, keys.sessions, keys.offsets, keys.staged, keys.unstable)
-    refused = await run_settled(store, settle, keys, DELETE_OFFSETS, key_names, *args)
+    key_names = [*group_script_keys(keys), keys.offsets, keys.staged, keys.unstable]
+    refused = await store.run(DELETE_OFFSETS, key_names, *args)
     return {topic for topic, code in zip(topics, refused, strict=True) if code}

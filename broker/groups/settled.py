@@ -1,8 +1,9 @@
-"""Run a group's script with whatever is overdue in the group applied first.
+"""Whatever is overdue in a group is applied before anything else.
 
-Scripts that judge a request by the group's state answer OVERDUE instead when one of its deadlines has
-passed (a session, the end of a join phase, the wait for assignments). The caller then settles the group,
-which is a script of its own, and asks again. The outcome is that of one serial order.
+Scripts that change a group settle it themselves: they include `lib/classic_group` and take the keys and
+arguments below first. The small scripts of the hot path answer OVERDUE instead when a deadline of the group
+has passed (a session, the end of a join phase, the wait for assignments); the caller settles the group, which
+is a script of its own, and asks again. Either way the outcome is that of one serial order.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.errors import CoordinatorLoadInProgress, from_code
+from broker.errors import CoordinatorLoadInProgress
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
 from broker.store.scripts import Script
@@ -25,6 +26,18 @@ Settle = Callable[[GroupKeys, Callable[[Exception | None], None]], None]
 
 OnAnswer = Callable[[Any], None]
 """Called once with a script's reply, code first and never OVERDUE, or with an exception."""
+
+
+def group_script_keys(keys: GroupKeys) -> list[str]:
+    """KEYS[1..11] of every script that includes `lib/classic_group`."""
+    shard = keys.shard_keys
+    own = [keys.group, keys.members, keys.subscriptions, keys.assignments, keys.protocols, keys.instances]
+    return [*own, keys.sessions, keys.pending, shard.groups, shard.deadlines, shard.events]
+
+
+def group_script_args(store: Store, keys: GroupKeys, broker: str) -> list[Arg]:
+    """ARGV[1..4] of the same scripts; `broker` is who the events name."""
+    return [keys.ref, keys.shard_keys.wake, store.settings.group_events_max, broker]
 
 
 class SettledCall:
@@ -67,21 +80,17 @@ class SettledCall:
             self._on_answer(failure)
 
 
-async def run_settled(
-    store: Store, settle: Settle, keys: GroupKeys, script: Script, key_names: Sequence[str], *args: Arg
-) -> list[Any]:
-    """Run a script on a group and return what follows its code. Raises the KafkaError of a code other than NONE."""
-    future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+async def settled(settle: Settle, keys: GroupKeys) -> None:
+    """Settle a group before it is read plain. Raises StoreUnavailable."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def answered(reply: Any) -> None:
+    def done(failure: Exception | None) -> None:
         if future.done():
             return
-        if isinstance(reply, Exception):
-            future.set_exception(reply)
-        elif reply[0] != 0:
-            future.set_exception(from_code(reply[0]))
+        if failure is None:
+            future.set_result(None)
         else:
-            future.set_result(reply[1:])
+            future.set_exception(failure)
 
-    SettledCall(store, settle, keys, script, key_names, args, answered).send()
-    return await future
+    settle(keys, done)
+    await future

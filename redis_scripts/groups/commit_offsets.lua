@@ -35,8 +35,7 @@ end
 local function make_simple_group()
   state, current = "Empty", "0"
   redis.call("HSET", group, "id", ARGV[2], "type", "classic", "state", state, "prev_state", "Dead",
-    "generation", current, "version", "1", "state_since", now_text, "created", now_text, "reason", "offset commit",
-    "round", "0", "members_count", "0", "joined_count", "0", "pending_count", "0", "awaiting_sync", "0")
+    "generation", current, "version", "1", "state_since", now_text, "created", now_text, "reason", "")
   redis.call("HSET", groups, ARGV[1], "classic Empty ")
 end
 

@@ -1,63 +1,49 @@
 #!lua flags=allow-oom
 --[[ Forget a group's offsets of topics that it is not subscribed to (KIP-496).
 
-KEYS[1]  group     hash  state, protocol_type, generation, subscribed, subscribed_generation, deadlines
-KEYS[2]  sessions  zset  member id -> session deadline, ms
-KEYS[3]  offsets   hash  <topic>:<partition> -> JSON
-KEYS[4]  staged    hash  <producer id>:<topic>:<partition> -> offset inside an open transaction
-KEYS[5]  unstable  hash  <topic>:<partition> -> how many transactions hold an offset
-ARGV[1]  then for each topic: its name, count of partitions, and the partitions
-Returns  {NONE, NONE or GROUP_SUBSCRIBED_TO_TOPIC for each topic ...}; safe to run twice
-Errors   OVERDUE             a deadline of the group has passed: settle it, then ask again
-         GROUP_ID_NOT_FOUND  no such group
-         NON_EMPTY_GROUP     it has members, and their protocol type is not `consumer`
+KEYS[1]   group          hash    state, protocol_type, generation, subscribed and its generation, deadlines
+KEYS[2]   members        hash    member id -> its record
+KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata
+KEYS[4]   assignments    hash    member id -> bytes
+KEYS[5]   protocols      hash    protocol -> how many members support it
+KEYS[6]   instances      hash    static instance id -> member id
+KEYS[7]   sessions       zset    member id -> session deadline, ms
+KEYS[8]   pending        hash    member ids handed out and not yet back
+KEYS[9]   groups         hash    the shard's groups: name -> "<type> <state> <protocol type>"
+KEYS[10]  deadlines      zset    the shard's hints of overdue work
+KEYS[11]  events         stream  the shard's events
+KEYS[12]  offsets        hash    <topic>:<partition> -> JSON
+KEYS[13]  staged         hash    <producer id>:<topic>:<partition> -> offset inside an open transaction
+KEYS[14]  unstable       hash    <topic>:<partition> -> how many transactions hold an offset
+ARGV[1]   the group's name in the shard's keys
+ARGV[2]   the shard's wake channel
+ARGV[3]   events kept
+ARGV[4]   this broker, for events
+ARGV[5]   then for each topic: its name, count of partitions, and the partitions
+Returns   {NONE, NONE or GROUP_SUBSCRIBED_TO_TOPIC for each topic ...}; safe to run twice
+Errors    GROUP_ID_NOT_FOUND  no such group
+          NON_EMPTY_GROUP     it has members, and their protocol type is not `consumer`
 ]]
--- @include lib/errors
--- @include lib/clock
-local group, sessions, offsets, staged, unstable = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local now = now_ms()
-local state, protocol_type, generation, subscribed, subscribed_generation, join_deadline, sync_deadline =
-  unpack(redis.call("HMGET", group, "state", "protocol_type", "generation", "subscribed", "subscribed_generation",
-    "join_deadline", "sync_deadline"))
+-- @include lib/classic_group
+-- @include lib/offset_keys
+-- @include lib/subscribed
+-- @include lib/forget_offset
+if g.absent then return { ERROR.GROUP_ID_NOT_FOUND } end
 
-local function passed(deadline)
-  local at = tonumber(deadline or 0) or 0
-  return at > 0 and at <= now
-end
+settle()
+finish()
+if g.state ~= EMPTY and g.protocol_type ~= "consumer" then return { ERROR.NON_EMPTY_GROUP } end
 
--- What members subscribed to: a set; or nil where it is not known, which protects every topic.
-local function subscribed_topics()
-  if state == "Empty" or protocol_type ~= "consumer" then return {} end
-  if not subscribed or subscribed_generation ~= generation then return nil end
-  local topics = {}
-  for _, topic in ipairs(cjson.decode(subscribed)) do topics[topic] = true end
-  return topics
-end
-
-local function forget(field)
-  redis.call("HDEL", offsets, field)
-  if redis.call("HDEL", unstable, field) == 0 then return end
-  for _, name in ipairs(redis.call("HKEYS", staged)) do
-    if string.sub(name, -#field - 1) == ":" .. field then redis.call("HDEL", staged, name) end
-  end
-end
-
-if not state then return { ERROR.GROUP_ID_NOT_FOUND } end
-if state ~= "Empty" then
-  local earliest = redis.call("ZRANGE", sessions, 0, 0, "WITHSCORES")
-  if passed(earliest[2]) or passed(join_deadline) or passed(sync_deadline) then return { ERROR.OVERDUE } end
-  if protocol_type ~= "consumer" then return { ERROR.NON_EMPTY_GROUP } end
-end
-
-local protected = subscribed_topics()
-local reply, at = { ERROR.NONE }, 1
-while ARGV[at] do
-  local topic, count = ARGV[at], tonumber(ARGV[at + 1])
+local known = redis.call("HMGET", group, "subscribed", "subscribed_generation")
+local protected = subscribed_topics(g.state, g.protocol_type, g.generation, known[1], known[2])
+local reply, next_arg = { ERROR.NONE }, 5
+while ARGV[next_arg] do
+  local topic, count = ARGV[next_arg], tonumber(ARGV[next_arg + 1])
   local refused = not protected or protected[topic]
   if not refused then
-    for i = at + 2, at + 1 + count do forget(topic .. ":" .. ARGV[i]) end
+    for i = next_arg + 2, next_arg + 1 + count do forget_offset(topic .. ":" .. ARGV[i]) end
   end
   reply[#reply + 1] = refused and ERROR.GROUP_SUBSCRIBED_TO_TOPIC or ERROR.NONE
-  at = at + 2 + count
+  next_arg = next_arg + 2 + count
 end
 return reply

@@ -1,0 +1,70 @@
+#!lua flags=allow-oom
+--[[ Forget offsets that are past their retention (KIP-211), and the group once it is empty and has none.
+
+KEYS[1]   group          hash    state, protocol_type, generation, subscribed and its generation, deadlines
+KEYS[2]   members        hash    member id -> its record
+KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata
+KEYS[4]   assignments    hash    member id -> bytes
+KEYS[5]   protocols      hash    protocol -> how many members support it
+KEYS[6]   instances      hash    static instance id -> member id
+KEYS[7]   sessions       zset    member id -> session deadline, ms
+KEYS[8]   pending        hash    member ids handed out and not yet back
+KEYS[9]   groups         hash    the shard's groups: name -> "<type> <state> <protocol type>"
+KEYS[10]  deadlines      zset    the shard's hints of overdue work
+KEYS[11]  events         stream  the shard's events
+KEYS[12]  offsets        hash    <topic>:<partition> -> JSON
+KEYS[13]  staged         hash    <producer id>:<topic>:<partition> -> offset inside an open transaction
+KEYS[14]  unstable       hash    <topic>:<partition> -> how many transactions hold an offset
+ARGV[1]   the group's name in the shard's keys
+ARGV[2]   the shard's wake channel
+ARGV[3]   events kept
+ARGV[4]   this broker, for events
+ARGV[5]   retention, ms
+ARGV[6]   then fields of `offsets` to look at: a part of them, the caller goes through all
+Returns   {NONE, how many went, 1 if offsets of the group may expire in its state, 1 if the group went}
+          safe to run twice
+Errors    GROUP_ID_NOT_FOUND  no such group
+]]
+-- @include lib/classic_group
+-- @include lib/offset_keys
+-- @include lib/subscribed
+-- @include lib/forget_group
+-- @include lib/forget_offset
+if g.absent then return { ERROR.GROUP_ID_NOT_FOUND } end
+
+settle()
+finish()
+local retention_ms = tonumber(ARGV[5])
+
+-- The topics whose offsets are kept whatever their age; nil if that is all of them.
+local function kept_topics()
+  if g.state == EMPTY then return {} end
+  if g.protocol_type ~= "consumer" or g.state ~= STABLE then return nil end
+  local known = redis.call("HMGET", group, "subscribed", "subscribed_generation")
+  return subscribed_topics(g.state, g.protocol_type, g.generation, known[1], known[2])
+end
+
+-- A group that had members starts the clock of all its offsets when it becomes empty; an admin's later commit its own.
+local function expired(stored)
+  local expire_time = tonumber(stored:match(',"expire_time":(%d+)}$'))
+  if expire_time then return now >= expire_time end
+  local since = tonumber(stored:match(',"commit_time":(%d+)}$'))
+  if g.state == EMPTY and g.protocol_type ~= "" then since = math.max(since, g.state_since) end
+  return now - since >= retention_ms
+end
+
+local kept, gone = kept_topics(), 0
+for i = 6, kept and #ARGV or 0 do
+  local stored = redis.call("HGET", offsets, ARGV[i])
+  local held = tonumber(redis.call("HGET", unstable, ARGV[i]) or 0) > 0
+  if stored and not held and not kept[ARGV[i]:match("^(.*):")] and expired(stored) then
+    gone = gone + forget_offset(ARGV[i])
+  end
+end
+
+local nothing_left = redis.call("EXISTS", offsets, staged, unstable, pending) == 0
+if g.state == EMPTY and nothing_left then
+  forget_group("no members and no offsets left")
+  return { ERROR.NONE, gone, 1, 1 }
+end
+return { ERROR.NONE, gone, kept and 1 or 0, 0 }

@@ -1,0 +1,8 @@
+-- What the members of a group are subscribed to: a set; nil where it is not known, which protects every topic.
+local function subscribed_topics(state, protocol_type, generation, subscribed, subscribed_generation)
+  if state == "Empty" or protocol_type ~= "consumer" then return {} end
+  if not subscribed or tonumber(subscribed_generation) ~= tonumber(generation) then return nil end
+  local topics = {}
+  for _, topic in ipairs(cjson.decode(subscribed)) do topics[topic] = true end
+  return topics
+end

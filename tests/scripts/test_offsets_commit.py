@@ -1,0 +1,379 @@
+"""OffsetCommit: who may commit, what is stored, and where each error goes (scenarios 84 to 89)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+
+from broker.groups.offsets import Commit, Committed, Offsets, entry_json, metadata_fits, offset_field, parse_entry
+from broker.settings import Settings
+from broker.store.keys import GroupKeys
+from broker.store.store import Store
+from tests.support.clock import SteppedClock
+from tests.support.groups import Broker, FakeCatalog, given_group, settler, topic
+
+NONE, UNKNOWN_PARTITION, TOO_LARGE, NOT_AVAILABLE = 0, 3, 12, 15
+ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE, GROUP_NOT_FOUND, FENCED = 22, 25, 27, 69, 82
+VERSIONS = range(2, 10)
+T1 = topic("t1", number=1)
+
+
+def commit_request(
+    version: int,
+    *,
+    group_id: str = "orders",
+    generation: int = -1,
+    member_id: str = "",
+    instance_id: str | None = None,
+    topics: dict[str, dict[int, tuple[int, str | None]]] | None = None,
+    retention_ms: int | None = None,
+) -> Any:
+    """OffsetCommit of topic -> partition -> (offset, metadata)."""
+    kio = load_payload_module(8, version, EntityType.request)
+    wanted = {"t1": {0: (5, "")}} if topics is None else topics
+    extra: dict[str, Any] = {"group_instance_id": instance_id} if version >= 7 else {}
+    if retention_ms is not None:
+        extra["retention_time"] = timedelta(milliseconds=retention_ms)
+    return kio.OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        topics=tuple(
+            kio.OffsetCommitRequestTopic(
+                name=name,
+                partitions=tuple(
+                    kio.OffsetCommitRequestPartition(
+                        partition_index=index, committed_offset=offset, committed_metadata=metadata
+                    )
+                    for index, (offset, metadata) in partitions.items()
+                ),
+            )
+            for name, partitions in wanted.items()
+        ),
+        **extra,
+    )
+
+
+def codes(response: Any) -> dict[str, int]:
+    """Field -> error code."""
+    return {
+        f"{one.name}:{partition.partition_index}": partition.error_code.value
+        for one in response.topics
+        for partition in one.partitions
+    }
+
+
+@pytest.fixture
+async def broker(store: Store) -> AsyncIterator[Broker]:
+    yield Broker(store, FakeCatalog(T1, topic("t2", number=2)))
+
+
+@pytest.fixture
+def keys(store: Store) -> GroupKeys:
+    return store.group_keys("default", "orders")
+
+
+async def stored(store: Store, keys: GroupKeys, name: str = "t1:0") -> dict[str, Any] | None:
+    value = await store.command("HGET", keys.offsets, name)
+    return None if value is None else json.loads(value)
+
+
+# -- who may commit
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_scenario_84_a_commit_without_generation_makes_a_simple_group(
+    broker: Broker, keys: GroupKeys, version: int
+) -> None:
+    assert codes(await broker.ask(commit_request(version, generation=0))) == {
+        "t1:0": GROUP_NOT_FOUND if version >= 9 else ILLEGAL_GENERATION
+    }
+    assert await broker.store.command("EXISTS", keys.group, keys.offsets) == 0
+
+    assert codes(await broker.ask(commit_request(version))) == {"t1:0": NONE}
+    assert await broker.store.command("HGET", keys.shard_keys.groups, keys.ref) == b"classic Empty "
+    assert (await broker.store.command("HGET", keys.group, "id")).startswith(b"cgp_0")
+
+
+async def test_scenario_85_a_group_with_members_takes_commits_of_its_members_only(
+    broker: Broker, keys: GroupKeys
+) -> None:
+    async def ask(**request: Any) -> int:
+        return codes(await broker.ask(commit_request(9, **request)))["t1:0"]
+
+    await given_group(broker.store, keys, state="Stable", generation=3)
+    assert await ask() == UNKNOWN_MEMBER
+    assert await ask(generation=2, member_id="m-1") == ILLEGAL_GENERATION
+    assert await ask(generation=-1, member_id="m-1") == ILLEGAL_GENERATION
+    assert await ask(generation=3, member_id="m-2") == UNKNOWN_MEMBER
+    assert await ask(generation=3, member_id="m-1", instance_id="i") == UNKNOWN_MEMBER
+    assert await stored(broker.store, keys) is None
+
+    await broker.store.command("HSET", keys.group, "state", "CompletingRebalance")
+    assert await ask(generation=3, member_id="m-1") == REBALANCE
+    assert await stored(broker.store, keys) is None
+
+    await broker.store.command("HSET", keys.group, "state", "PreparingRebalance")
+    assert await ask(generation=3, member_id="m-1") == NONE
+    await broker.store.command("HSET", keys.group, "state", "Stable")
+    assert await ask(generation=3, member_id="m-1") == NONE
+
+
+async def test_scenario_86_an_empty_group_takes_any_commit_without_generation(broker: Broker, keys: GroupKeys) -> None:
+    await given_group(broker.store, keys, state="Empty", generation=3, members=())
+
+    assert codes(await broker.ask(commit_request(9, generation=3, member_id="m-1"))) == {"t1:0": UNKNOWN_MEMBER}
+    assert codes(await broker.ask(commit_request(9, generation=3, member_id="", instance_id="i"))) == {
+        "t1:0": UNKNOWN_MEMBER
+    }
+    assert codes(await broker.ask(commit_request(9, member_id="anyone", instance_id="i"))) == {"t1:0": NONE}
+
+
+async def test_scenario_87_a_removed_member_overwrites_nothing(
+    broker: Broker, settings: Settings, keys: GroupKeys
+) -> None:
+    """The old and the new owner commit at once through two brokers, again and again."""
+    other_store = Store(settings)
+    await other_store.start()
+    try:
+        other = Broker(other_store, FakeCatalog(T1))
+        for generation in range(2, 12):
+            await given_group(broker.store, keys, generation=generation, members=["new"])
+            old, new = await asyncio.gather(
+                other.ask(commit_request(9, generation=generation - 1, member_id="new", topics={"t1": {0: (1, "")}})),
+                broker.ask(commit_request(9, generation=generation, member_id="new", topics={"t1": {0: (50, "")}})),
+            )
+            removed = await other.ask(commit_request(9, generation=generation - 1, member_id="old"))
+            assert codes(old) == {"t1:0": ILLEGAL_GENERATION}
+            assert codes(removed) == {"t1:0": UNKNOWN_MEMBER}
+            assert codes(new) == {"t1:0": NONE}
+            committed = await stored(broker.store, keys)
+            assert committed is not None and committed["offset"] == 50
+    finally:
+        await other_store.close()
+
+
+async def test_a_replaced_static_member_is_fenced(broker: Broker, keys: GroupKeys) -> None:
+    await given_group(broker.store, keys, members=["new"], instances={"i": "new"})
+
+    assert codes(await broker.ask(commit_request(9, generation=1, member_id="old", instance_id="i"))) == {
+        "t1:0": FENCED
+    }
+    assert codes(await broker.ask(commit_request(9, generation=1, member_id="old"))) == {"t1:0": UNKNOWN_MEMBER}
+    assert codes(await broker.ask(commit_request(9, generation=1, member_id="new", instance_id="i"))) == {"t1:0": NONE}
+
+
+# -- sessions and deadlines
+
+
+async def test_a_commit_extends_the_session_but_not_while_assignments_are_awaited(
+    clock: SteppedClock, clock_store: Store
+) -> None:
+    broker, keys = Broker(clock_store, FakeCatalog(T1)), clock_store.group_keys("default", "orders")
+    soon = clock.now_ms + 1_000
+    for state, code, deadline in (
+        ("Stable", NONE, clock.now_ms + 10_000),
+        ("PreparingRebalance", NONE, clock.now_ms + 10_000),
+        ("CompletingRebalance", REBALANCE, soon),
+    ):
+        await given_group(clock_store, keys, state=state, deadline=soon)
+        assert codes(await broker.ask(commit_request(9, generation=1, member_id="m-1"))) == {"t1:0": code}
+        assert int(await clock_store.command("ZSCORE", keys.sessions, "m-1")) == deadline, state
+
+
+async def test_a_parked_members_lease_is_not_shortened(clock: SteppedClock, clock_store: Store) -> None:
+    broker, keys = Broker(clock_store, FakeCatalog(T1)), clock_store.group_keys("default", "orders")
+    await given_group(clock_store, keys, state="PreparingRebalance", deadline=clock.now_ms + 30_000)
+
+    assert codes(await broker.ask(commit_request(9, generation=1, member_id="m-1"))) == {"t1:0": NONE}
+    assert int(await clock_store.command("ZSCORE", keys.sessions, "m-1")) == clock.now_ms + 30_000
+
+
+async def test_a_member_whose_session_is_over_is_removed_before_its_commit_is_judged(
+    clock: SteppedClock, clock_store: Store
+) -> None:
+    broker, keys = Broker(clock_store, FakeCatalog(T1)), clock_store.group_keys("default", "orders")
+    await given_group(clock_store, keys, deadline=clock.now_ms + 10_000)
+    await clock.advance(10_000)
+
+    assert codes(await broker.ask(commit_request(9, generation=1, member_id="m-1"))) == {"t1:0": UNKNOWN_MEMBER}
+    assert await clock_store.command("HGET", keys.group, "state") == b"Empty"
+    assert codes(await broker.ask(commit_request(9))) == {"t1:0": NONE}
+
+
+# -- what is stored
+
+
+async def test_a_commit_is_stored_as_text_with_rediss_time(clock: SteppedClock, clock_store: Store) -> None:
+    broker, keys = Broker(clock_store, FakeCatalog(T1)), clock_store.group_keys("default", "orders")
+    await broker.ask(commit_request(9, topics={"t1": {0: (7, 'a "quoted" ünïcode \n'), 1: (1 << 62, None)}}))
+
+    assert await stored(clock_store, keys) == {
+        "offset": 7,
+        "leader_epoch": -1,
+        "topic_id": T1.topic_hex,
+        "metadata": 'a "quoted" ünïcode \n',
+        "commit_time": clock.now_ms,
+    }
+    second = await stored(clock_store, keys, "t1:1")
+    assert second is not None and second["offset"] == 1 << 62 and second["metadata"] == ""
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+async def test_an_old_clients_retention_is_kept_with_the_offset(
+    clock: SteppedClock, clock_store: Store, version: int
+) -> None:
+    broker, keys = Broker(clock_store, FakeCatalog(T1)), clock_store.group_keys("default", "orders")
+    await broker.ask(commit_request(version, retention_ms=60_000))
+    committed = await stored(clock_store, keys)
+    assert committed is not None and committed["expire_time"] == clock.now_ms + 60_000
+
+    await broker.ask(commit_request(version, retention_ms=-1))
+    committed = await stored(clock_store, keys)
+    assert committed is not None and "expire_time" not in committed
+
+
+async def test_the_last_commit_wins_and_may_go_back(broker: Broker, keys: GroupKeys) -> None:
+    for offset in (9, 3):
+        await broker.ask(commit_request(9, topics={"t1": {0: (offset, "")}}))
+    committed = await stored(broker.store, keys)
+    assert committed is not None and committed["offset"] == 3
+
+
+async def test_a_commit_of_thousands_of_partitions_is_stored_whole(store: Store, keys: GroupKeys) -> None:
+    broker = Broker(store, FakeCatalog(topic("wide", 5_000)))
+    wanted = {"wide": {index: (index, "") for index in range(5_000)}}
+
+    assert set(codes(await broker.ask(commit_request(9, topics=wanted))).values()) == {NONE}
+    assert await store.command("HLEN", keys.offsets) == 5_000
+    last = await stored(store, keys, "wide:4999")
+    assert last is not None and last["offset"] == 4_999
+
+
+# -- errors of partitions
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_scenario_88_metadata_is_counted_in_utf_16_units(broker: Broker, keys: GroupKeys, version: int) -> None:
+    wanted = {"t1": {0: (5, "x" * 4_097), 1: (6, "x" * 4_096), 2: (7, "é" * 4_096), 3: (8, "\U0001f600" * 2_049)}}
+    assert codes(await broker.ask(commit_request(version, topics=wanted))) == {
+        "t1:0": TOO_LARGE,
+        "t1:1": NONE,
+        "t1:2": NONE,
+        "t1:3": TOO_LARGE,
+    }
+    assert await broker.store.command("HKEYS", keys.offsets) == [b"t1:1", b"t1:2"]
+
+
+async def test_the_groups_error_replaces_the_metadatas_but_not_the_unknown_partitions(
+    broker: Broker, keys: GroupKeys
+) -> None:
+    await given_group(broker.store, keys)
+    wanted = {"t1": {0: (5, "x" * 4_097), 1: (5, ""), 9: (5, "")}, "nowhere": {0: (5, "")}}
+    assert codes(await broker.ask(commit_request(9, topics=wanted))) == {
+        "t1:0": UNKNOWN_MEMBER,
+        "t1:1": UNKNOWN_MEMBER,
+        "t1:9": UNKNOWN_PARTITION,
+        "nowhere:0": UNKNOWN_PARTITION,
+    }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_scenario_89_with_unknown_topics_only_the_member_is_not_looked_at(
+    broker: Broker, keys: GroupKeys, version: int
+) -> None:
+    await given_group(broker.store, keys)
+    wanted = {"nowhere": {0: (5, "")}, "t1": {4: (5, "")}}
+    assert codes(await broker.ask(commit_request(version, member_id="nobody", generation=7, topics=wanted))) == {
+        "nowhere:0": UNKNOWN_PARTITION,
+        "t1:4": UNKNOWN_PARTITION,
+    }
+    assert codes(await broker.ask(commit_request(version, member_id="nobody", topics={}))) == {}
+
+
+async def test_a_topic_that_this_broker_has_not_heard_of_is_looked_up(store: Store, keys: GroupKeys) -> None:
+    catalog = FakeCatalog()
+    catalog.stored = {"t1": topic("t1", 8)}
+    broker = Broker(store, catalog)
+    assert codes(await broker.ask(commit_request(9))) == {"t1:0": NONE}
+
+    catalog.known, catalog.looks = {"t1": topic("t1", 4)}, 0
+    assert codes(await broker.ask(commit_request(9, topics={"t1": {7: (5, "")}}))) == {"t1:7": NONE}
+    assert codes(await broker.ask(commit_request(9, topics={"t1": {0: (5, "")}}))) == {"t1:0": NONE}
+    assert catalog.looks == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_store_that_is_away_is_retriable_on_every_partition(broker: Broker, version: int) -> None:
+    await broker.store.close()
+    assert codes(await broker.ask(commit_request(version, topics={"t1": {0: (5, ""), 1: (5, "")}}))) == {
+        "t1:0": NOT_AVAILABLE,
+        "t1:1": NOT_AVAILABLE,
+    }
+
+
+# -- the tick
+
+
+async def test_commits_of_a_tick_are_judged_one_by_one_in_order(
+    store: Store, settings: Settings, keys: GroupKeys
+) -> None:
+    await given_group(store, keys, generation=2, members=["a", "b"])
+    offsets, answers = Offsets(store, settings, settler(store)), []
+    done = asyncio.Event()
+
+    def entry(offset: int) -> list[str]:
+        return [offset_field("t1", 0), entry_json(offset, -1, T1.topic_hex, "")]
+
+    def commit(number: int, generation: int, member_id: str) -> None:
+        def on_code(code: int | Exception) -> None:
+            answers.append((number, code))
+            if len(answers) == 4:
+                done.set()
+
+        offsets.commit(keys, Commit(generation, member_id, None, entry(number)), on_code)
+
+    commit(1, 2, "a")
+    commit(2, 1, "a")
+    commit(3, 2, "b")
+    commit(4, 2, "c")
+    await asyncio.wait_for(done.wait(), 5)
+
+    assert answers == [(1, NONE), (2, ILLEGAL_GENERATION), (3, NONE), (4, UNKNOWN_MEMBER)]
+    committed = await stored(store, keys)
+    assert committed is not None and committed["offset"] == 3
+
+
+async def test_a_repeated_script_changes_nothing_more(clock: SteppedClock, clock_store: Store) -> None:
+    from broker.groups.offsets import COMMIT_OFFSETS
+
+    keys = clock_store.group_keys("default", "orders")
+    key_names = [keys.group, keys.members, keys.instances, keys.sessions, keys.offsets, keys.shard_keys.groups]
+    args = [keys.ref, "cgp_a", -1, "", "", -1, 1, "t1:0", entry_json(5, 2, T1.topic_hex, "x")]
+    pictures = []
+    for _ in range(2):
+        assert await clock_store.run(COMMIT_OFFSETS, key_names, *args) == [NONE]
+        pictures.append(
+            [await clock_store.command("HGETALL", key) for key in (keys.group, keys.offsets, keys.shard_keys.groups)]
+        )
+    assert pictures[0] == pictures[1]
+
+
+def test_a_value_reads_back_as_it_was_written() -> None:
+    value = entry_json(12, 3, T1.topic_hex, 'tab\t "q" \\ 😀') + ',"commit_time":1}'
+    assert parse_entry(value.encode()) == Committed(12, 3, 'tab\t "q" \\ 😀', T1.topic_hex)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "fits"),
+    [("", True), ("abcd", True), ("abcde", False), ("😀😀", True), ("😀😀a", False), ("éééé", True)],
+)
+def test_metadata_units(metadata: str, fits: bool) -> None:
+    assert metadata_fits(metadata, 4) is fits
