@@ -38,7 +38,11 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(9092, ge=0, le=65_535, description="port to listen on; 0 takes a free one")
     advertised_host: str | None = Field(None, description="host that clients are told; default: host")
-    advertised_port: int | None = Field(None, ge=1, le=65_535, description="port that clients are told; default: port")
+    advertised_port: str | None = Field(
+        None,
+        pattern=r"^(\d+|(\d*\{ordinal\})|(\d+\+\{ordinal\}))$",
+        description="port that clients are told; default: port; external: also 3000{ordinal} or 30000+{ordinal}",
+    )
     address_mode: Literal["direct", "single", "external"] = Field(
         "direct",
         description="direct: each broker's own address; single: one load-balanced address; "
@@ -95,6 +99,9 @@ class Settings(BaseSettings):
     auto_create_topics_enable: bool = Field(True, description="create an unknown topic when a client asks for it")
     num_partitions: int = Field(1, ge=1, le=100_000, description="partitions of a topic made without a count")
     delete_topic_enable: bool = Field(True, description="allow topics to be deleted")
+    topic_partitions_max: int = Field(10_000, ge=1, le=1_000_000, description="most partitions of one topic")
+    topic_poll_ms: int = Field(3_000, ge=20, description="longest that a lost notice hides a change of topics")
+    metadata_cache_bytes: int = Field(32 << 20, ge=0, description="bytes of encoded Metadata replies kept for reuse")
 
     # -- the log
     message_max_bytes: int = Field(1_048_588, ge=0, description="largest batch, bytes; default of max.message.bytes")
@@ -125,4 +132,4 @@ class Settings(BaseSettings):
     @property
     def advertised(self) -> tuple[str, int]:
         """Host and port that clients of this broker are told in `direct` mode."""
-        return self.advertised_host or self.host, self.advertised_port or self.port
+        return self.advertised_host or self.host, int(self.advertised_port or self.port)

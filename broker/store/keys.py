@@ -41,8 +41,11 @@ class ClusterKeys:
     info: str = field(
         init=False
     )  # hash: cluster id, layout version, incarnation, master_replid, settings all must share
-    brokers: str = field(init=False)  # hash: node id -> JSON of listeners, rack, version, state, started
-    topics: str = field(init=False)  # hash: <org>/<topic> -> JSON of id, partitions, format, state
+    brokers: str = field(init=False)  # hash: node id -> JSON of process, listeners, rack, version, state
+    leases: str = field(init=False)  # zset: node id -> when its lease was last renewed, Redis ms
+    topics: str = field(init=False)  # hash: <org>/<topic> -> JSON of id, partitions, wanted, format, state, config
+    topic_names: str = field(init=False)  # hash: <org>/<topic with . as _> -> the topic that has this name
+    topic_changes: str = field(init=False)  # pub/sub channel: <version> <org>/<topic>
     upkeep: str = field(init=False)  # zset: due retention work, score = Redis ms
     producer_ids: str = field(init=False)  # string: next producer id
 
@@ -51,15 +54,14 @@ class ClusterKeys:
         for name, suffix in (
             ("info", "info"),
             ("brokers", "brokers"),
+            ("leases", "leases"),
             ("topics", "topics"),
+            ("topic_names", "topic-names"),
+            ("topic_changes", "topic-changes"),
             ("upkeep", "upkeep"),
             ("producer_ids", "producer-ids"),
         ):
             object.__setattr__(self, name, f"{base}:{suffix}")
-
-    def lease(self, node_id: int) -> str:
-        """string, PX: the lease of one broker."""
-        return f"{self.prefix}:{{cluster}}:broker:{node_id}"
 
     def topic(self, org: str, topic: str) -> str:
         """hash: the configs of a topic that differ from the defaults."""

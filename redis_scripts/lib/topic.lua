@@ -1,0 +1,22 @@
+-- One topic's record in the catalogue: JSON for people, its fields always in the same order.
+local topic = {}
+
+function topic.read(topics, name)
+  local text = redis.call("HGET", topics, name)
+  if text then return cjson.decode(text) end
+end
+
+-- Every change raises the catalogue's version; the message tells brokers which topic to read again.
+function topic.announce(info, channel, name)
+  local version = redis.call("HINCRBY", info, "topics_version", 1)
+  redis.call("PUBLISH", channel, string.format("%.0f %s", version, name))
+end
+
+function topic.write(topics, name, record)
+  local text = string.format(
+    '{"id":"%s","partitions":%d,"wanted":%d,"format":"%s","state":"%s","config":%d}',
+    record.id, record.partitions, record.wanted, record.format, record.state, record.config
+  )
+  redis.call("HSET", topics, name, text)
+  return text
+end

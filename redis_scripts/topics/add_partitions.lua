@@ -1,0 +1,26 @@
+#!lua
+--[[ Decide that a topic grows; its new partitions are made next, then `finish_topic` shows them.
+
+KEYS[1]  topics  hash  <org>/<topic> -> record
+KEYS[2]  info    hash  topics_version
+ARGV[1]  <org>/<topic>
+ARGV[2]  topic id, hex
+ARGV[3]  number of partitions wanted, with those there are
+ARGV[4]  channel of topic changes
+Returns  {NONE, record}; a repeat before the end finds its own wish, one after the end INVALID_PARTITIONS
+Errors   UNKNOWN_TOPIC_OR_PARTITION  no topic of this id, or it is being deleted
+         INVALID_PARTITIONS          not more than there are, or than are wanted already
+]]
+-- @include lib/errors
+-- @include lib/topic
+local topics, info = KEYS[1], KEYS[2]
+local name, id, wanted, channel = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+
+local record = topic.read(topics, name)
+if not record or record.id ~= id or record.state == "deleting" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
+if wanted <= record.partitions or wanted < record.wanted then return { ERROR.INVALID_PARTITIONS } end
+
+record.wanted = wanted
+local text = topic.write(topics, name, record)
+topic.announce(info, channel, name)
+return { ERROR.NONE, text }

@@ -1,0 +1,37 @@
+#!lua
+--[[ Take a name for a new topic, in state `creating`: its partitions are made next, each in its own slot.
+
+KEYS[1]  topics       hash  <org>/<topic> -> record
+KEYS[2]  config       hash  the topic's configs that differ from the defaults
+KEYS[3]  topic_names  hash  <org>/<topic with . as _> -> <org>/<topic>
+KEYS[4]  info         hash  topics_version
+ARGV[1]  <org>/<topic>
+ARGV[2]  the same with . as _, or "" where no other name can collide
+ARGV[3]  topic id, hex
+ARGV[4]  number of partitions
+ARGV[5]  format
+ARGV[6]  channel of topic changes
+ARGV[7]  and on: config key, value, ...
+Returns  {NONE, record}: another id means that the name is taken; safe to run twice
+Errors   INVALID_TOPIC_EXCEPTION  a topic exists whose name differs only by . and _
+]]
+-- @include lib/errors
+-- @include lib/topic
+local topics, config, topic_names, info = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local name, plain_name, id, count, format, channel = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+
+local taken = redis.call("HGET", topics, name)
+if taken then return { ERROR.NONE, taken } end
+if plain_name ~= "" and redis.call("HEXISTS", topic_names, plain_name) == 1 then
+  return { ERROR.INVALID_TOPIC_EXCEPTION }
+end
+
+if plain_name ~= "" then redis.call("HSET", topic_names, plain_name, name) end
+redis.call("UNLINK", config)
+if #ARGV > 6 then redis.call("HSET", config, unpack(ARGV, 7)) end
+local record = {
+  id = id, partitions = count, wanted = count, format = format, state = "creating", config = #ARGV > 6 and 1 or 0,
+}
+local text = topic.write(topics, name, record)
+topic.announce(info, channel, name)
+return { ERROR.NONE, text }
