@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import prometheus_client
 from aiohttp import web
 
@@ -37,21 +39,18 @@ def application(health: Health) -> web.Application:
 
 
 class AdminServer:
-    """The admin HTTP server. Raises OSError at `start` when it cannot listen."""
+    """The admin HTTP server on a bound socket. Raises OSError at `start` when it cannot listen."""
 
-    def __init__(self, health: Health, host: str, port: int) -> None:
-        self._runner = web.AppRunner(application(health), access_log=None, handle_signals=False)
-        self._host = host
-        self.port = port
+    def __init__(self, health: Health, sock: socket.socket) -> None:
+        self._runner = web.AppRunner(application(health), access_log=None, shutdown_timeout=1.0)
+        self._sock = sock
 
     async def start(self) -> None:
-        """Listen; `port` becomes the one taken."""
+        """Listen."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self.port, shutdown_timeout=1.0)
-        await site.start()
-        address = self._runner.addresses[0]
-        self.port = int(address[1])
+        await web.SockSite(self._runner, self._sock).start()
 
     async def close(self) -> None:
         """Stop listening and close what is open."""
         await self._runner.cleanup()
+        self._sock.close()
