@@ -1,0 +1,248 @@
+"""The nine rules that make a plain conditional XADD a safe append (design, offsets and the log)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from broker.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber, UnknownTopicOrPartition
+from broker.settings import Settings
+from broker.store.store import Store
+from tests.support.logs import TOPIC, append, append_later, batch, broker, given_log, read, read_all
+from tests.support.proxy import Cut, Proxy
+from tests.support.valkey import ValkeyServer
+
+
+@pytest.fixture
+async def proxy(valkey: ValkeyServer) -> AsyncIterator[Proxy]:
+    opened = Proxy(valkey.port)
+    await opened.start()
+    yield opened
+    await opened.close()
+
+
+async def _entry_ids(store: Store) -> list[bytes]:
+    keys = store.log_keys(TOPIC.org, TOPIC.name, 0, TOPIC.topic_hex)
+    return [item[0] for item in await store.command("XRANGE", keys.log, "-", "+")]
+
+
+async def test_rule_1_the_id_holds_the_base(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as ours, broker(settings) as theirs:
+        log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
+        await asyncio.gather(log.ensure(), other.ensure())
+        assert (await append(log, count=3)).base_offset == 0
+        # With a count or a last offset in the id, this longer batch from an old view would slip past.
+        assert (await append(other, count=10)).base_offset == 3
+
+    assert await _entry_ids(store) == [b"0-1", b"3-1"]
+
+
+async def test_rule_2_one_append_in_flight_and_the_rest_goes_together(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        await log.ensure()
+        first = append_later(log, batch())
+        await asyncio.sleep(0)  # the entry is on its way
+        later = [append_later(log, batch()) for _ in range(20)]
+        answers = await asyncio.gather(first, *later)
+
+    assert [answer.base_offset for answer in answers] == list(range(21))
+    assert await _entry_ids(store) == [b"0-1", b"1-1"]
+
+
+async def test_rule_2_a_refused_entry_is_judged_again_batch_by_batch(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as ours, broker(settings) as theirs:
+        log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
+        await asyncio.gather(log.ensure(), other.ensure())
+        sent = batch(producer_id=7, epoch=0, sequence=0)
+        await append(other, sent)
+        answers = await asyncio.gather(
+            append_later(log, batch()),
+            append_later(log, sent),
+            append_later(log, batch(producer_id=7, epoch=0, sequence=1)),
+        )
+
+    assert [answer.base_offset for answer in answers] == [1, 0, 2]
+
+
+async def test_rule_3_an_append_to_a_deleted_log_makes_no_stream(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        await append(log)
+        await store.command("DEL", log.keys.log)
+        with pytest.raises(UnknownTopicOrPartition):
+            await append(log)
+        assert await store.command("EXISTS", log.keys.log) == 0
+
+
+@pytest.mark.parametrize("how", [Cut.NOW, Cut.DROP_REPLY, Cut.DROP_REQUEST, Cut.LATE_REQUEST])
+@pytest.mark.parametrize("producer_id", [-1, 9])
+async def test_rule_4_an_unknown_outcome_is_read_from_the_tail(
+    store: Store, settings: Settings, proxy: Proxy, how: Cut, producer_id: int
+) -> None:
+    await given_log(store)
+    async with broker(settings, redis_url=proxy.url) as logs:
+        log = logs.partition(TOPIC, 0)
+        await append(log)
+        sent = batch(count=2, producer_id=producer_id, epoch=0, sequence=0)
+        for place in range(5):  # whichever lane that is
+            proxy.cut(how, place % max(1, len(proxy._pipes)))
+        answer = await asyncio.wait_for(append_later(log, sent), 10)
+        after = await asyncio.wait_for(append_later(log, batch()), 10)
+        await asyncio.sleep(2 * proxy.late_s)
+        found = await read_all(log)
+
+    assert (answer.base_offset, after.base_offset) == (1, 3)
+    assert [item.base_offset for item in found] == [0, 1, 3]
+
+
+async def test_rule_4_an_own_entry_below_a_newer_snapshot_is_found(
+    store: Store, settings: Settings, proxy: Proxy
+) -> None:
+    await given_log(store)
+    async with broker(settings, redis_url=proxy.url) as ours, broker(settings) as theirs:
+        log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
+        await append(log)
+        proxy.cut_all(Cut.DROP_REPLY)
+        proxy.refusing = True
+        answer = append_later(log, batch())
+        await asyncio.sleep(0.05)
+        await append(other, count=5)
+        await other.progress.save_now(await other.load())
+        proxy.refusing = False
+
+        assert (await asyncio.wait_for(answer, 5)).base_offset == 1
+        assert [item.base_offset for item in await read_all(log)] == [0, 1, 2]
+
+
+async def test_rule_5_the_table_of_producers_follows_from_the_log(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    sent = [batch(count=2, producer_id=7, epoch=0, sequence=2 * i) for i in range(6)]
+    async with broker(settings) as ours, broker(settings) as theirs:
+        log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
+        for i, item in enumerate(sent):
+            assert (await append(log if i % 2 else other, item)).base_offset == 2 * i
+        assert (await append(log, sent[5])).base_offset == 10
+        assert (await append(other, sent[1])).base_offset == 2
+        with pytest.raises(OutOfOrderSequenceNumber):  # older than the last five
+            await append(log, sent[0])
+        await log.progress.save_now(await log.load())
+        async with broker(settings) as third:
+            assert (await append(third.partition(TOPIC, 0), sent[3])).base_offset == 6
+
+    assert len(await _entry_ids(store)) == 6
+
+
+async def test_rule_6_a_refusal_is_given_after_a_look(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as ours, broker(settings) as theirs:
+        log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
+        await asyncio.gather(log.ensure(), other.ensure())
+        await append(log, producer_id=7, epoch=0, sequence=0)
+        for sequence in range(1, 4):
+            await append(other, producer_id=7, epoch=0, sequence=sequence)
+        began = time.monotonic()
+        assert (await append(log, producer_id=7, epoch=0, sequence=4)).base_offset == 4
+        assert time.monotonic() - began < 0.3
+        assert (await read(other, 5)).size == 0  # above the end of the other's view
+        assert (await other.end_offset()).high_watermark == 5
+        await append(log, producer_id=7, epoch=3, sequence=0)
+        with pytest.raises(InvalidProducerEpoch):
+            await append(other, producer_id=7, epoch=2, sequence=0)
+
+
+async def test_rule_7_a_gap_waits_for_the_missing_batch(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as ours, broker(settings) as theirs:
+        log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
+        await append(other, producer_id=7, epoch=0, sequence=0)
+        early = append_later(log, batch(producer_id=7, epoch=0, sequence=2))
+        first_ever = append_later(log, batch(producer_id=8, epoch=0, sequence=1))
+        await asyncio.sleep(0.1)
+        assert not early.done() and not first_ever.done()
+        await append(other, producer_id=7, epoch=0, sequence=1)
+        await append(other, producer_id=8, epoch=0, sequence=0)
+
+        assert (await early).base_offset > 1
+        assert (await first_ever).base_offset > 2
+        assert [(b.producer_id, b.base_sequence) for b in await read_all(log) if b.producer_id == 8] == [(8, 0), (8, 1)]
+
+
+async def test_rule_7_a_gap_that_stays_is_refused(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings, produce_gap_wait_ms=150) as logs:
+        log = logs.partition(TOPIC, 0)
+        await append(log, producer_id=7, epoch=0, sequence=0)
+        began = time.monotonic()
+        with pytest.raises(OutOfOrderSequenceNumber):
+            await append(log, producer_id=7, epoch=0, sequence=2)
+        assert 0.14 < time.monotonic() - began < 1
+        # Nothing is known of this one, and nothing comes before it: its state had expired.
+        assert (await append(log, producer_id=8, epoch=0, sequence=5)).base_offset == 1
+
+
+async def test_rule_8_a_lost_tail_is_fenced_by_a_new_leader_epoch() -> None:
+    server = ValkeyServer(["--enable-debug-command", "yes"])
+    store = Store(Settings(redis_url=server.url))
+    try:
+        await store.start()
+        await given_log(store)
+        async with broker(store.settings) as logs:
+            log = logs.partition(TOPIC, 0)
+            await append(log, count=4)
+            held = await store.command("DUMP", log.keys.log)
+            await append(log, count=3)
+            assert (await log.ensure()).leader_epoch == 0
+            # What a fail-over does that lost the last entry.
+            await store.command("RESTORE", log.keys.log, 0, held, "REPLACE")
+            await store.command("DEBUG", "CHANGE-REPL-ID")
+            await store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            answer = await append(log, count=2)
+            known = await log.end_offset()
+            ends = [await log.epoch_end(epoch) for epoch in (0, 1, 2)]
+            first, second = await read_all(log)
+
+        assert (answer.base_offset, answer.leader_epoch) == (4, 1)
+        assert (known.log_end_offset, known.leader_epoch) == (6, 1)
+        assert ends == [(0, 4), (1, 6), (-1, -1)]
+        assert (first.leader_epoch, second.leader_epoch) == (0, 1)
+    finally:
+        await store.close()
+        server.stop()
+
+
+async def test_rule_8_a_reconnection_alone_keeps_the_epoch(store: Store, settings: Settings, proxy: Proxy) -> None:
+    await given_log(store)
+    async with broker(settings, redis_url=proxy.url) as logs:
+        log = logs.partition(TOPIC, 0)
+        await append(log)
+        before = logs.incarnations.number
+        proxy.cut_all()
+        await asyncio.sleep(0.01)
+        assert log.known() is None
+        answer = await append(log)
+
+        assert (answer.base_offset, answer.leader_epoch) == (1, 0)
+        assert logs.incarnations.number == before
+
+
+async def test_rule_9_the_last_entry_is_never_removed(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as ours:
+        log = ours.partition(TOPIC, 0)
+        for _ in range(3):
+            await append(log, count=4)
+        assert await log.delete_records(-1) == 12
+        assert (await _entry_ids(store))[-1] == b"8-1"
+    async with broker(settings) as theirs:
+        log = theirs.partition(TOPIC, 0)
+        known = await log.ensure()
+        assert (known.log_start_offset, known.log_end_offset) == (12, 12)
+        assert (await append(log)).base_offset == 12

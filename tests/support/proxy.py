@@ -1,0 +1,148 @@
+"""A TCP proxy in front of Redis that cuts connections: at once, in the middle of a reply, or leaving a late request.
+
+Three ends that a connection can have for the one who sent a command and heard nothing:
+`drop_reply` the server did it, the answer is lost; `drop_request` the server never saw it; `late_request`
+the connection is gone for the client, and the server sees the request only some time after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from enum import Enum
+
+
+class Cut(Enum):
+    """How a connection ends."""
+
+    NOW = "both ends at once"
+    DROP_REPLY = "the next reply is lost, or all but its first bytes"
+    DROP_REQUEST = "the next request is lost"
+    LATE_REQUEST = "the next request arrives after the client was cut off"
+
+
+class _Pipe:
+    """One client's connection."""
+
+    def __init__(self, proxy: Proxy, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self.proxy = proxy
+        self.client = client
+        self.server = server
+        self.armed: Cut | None = None
+
+    def abort(self) -> None:
+        """End both sides."""
+        for writer in (self.client, self.server):
+            writer.transport.abort()
+
+    async def upward(self, reader: asyncio.StreamReader) -> None:
+        """Client to server."""
+        while data := await reader.read(1 << 20):
+            if self.armed is Cut.DROP_REQUEST:
+                break
+            if self.armed is Cut.LATE_REQUEST:
+                self.client.transport.abort()
+                await asyncio.sleep(self.proxy.late_s)
+                self.server.write(data)
+                with suppress(OSError):
+                    await self.server.drain()
+                await asyncio.sleep(0.01)
+                break
+            self.server.write(data)
+            await self.server.drain()
+
+    async def downward(self, reader: asyncio.StreamReader) -> None:
+        """Server to client."""
+        while data := await reader.read(1 << 20):
+            if self.armed is Cut.DROP_REPLY:
+                self.client.write(data[: self.proxy.random.randrange(len(data))])
+                with suppress(OSError):
+                    await self.client.drain()
+                break
+            if self.armed is not Cut.LATE_REQUEST:
+                self.client.write(data)
+                await self.client.drain()
+
+
+class Proxy:
+    """Listens on a free loopback port and forwards to `port`."""
+
+    def __init__(self, port: int, seed: int = 0, late_s: float = 0.05) -> None:
+        self.target = port
+        self.port = 0
+        self.late_s = late_s
+        self.random = random.Random(seed)
+        self.cuts = 0
+        self._pipes: set[_Pipe] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self.refusing = False
+
+    @property
+    def url(self) -> str:
+        """Its address as `redis_url` takes it."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 22)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Stop listening and cut what is left."""
+        assert self._server is not None
+        self._server.close()
+        for pipe in list(self._pipes):
+            pipe.abort()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self, how: Cut, place: int | None = None) -> None:
+        """End one connection (at random, or the `place`-th oldest), or arm it to end at its next traffic."""
+        pipes = sorted(self._pipes, key=id)
+        if pipes:
+            self._cut(pipes[self.random.randrange(len(pipes)) if place is None else place], how)
+
+    def cut_all(self, how: Cut = Cut.NOW) -> None:
+        """The same to every connection."""
+        for pipe in list(self._pipes):
+            self._cut(pipe, how)
+
+    def _cut(self, pipe: _Pipe, how: Cut) -> None:
+        self.cuts += 1
+        if how is Cut.NOW:
+            pipe.abort()
+        else:
+            pipe.armed = how
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        pipe: _Pipe | None = None
+        try:
+            if self.refusing:
+                return
+            upstream, server = await asyncio.open_connection("127.0.0.1", self.target, limit=1 << 22)
+            pipe = _Pipe(self, writer, server)
+            self._pipes.add(pipe)
+            ways = [asyncio.ensure_future(pipe.upward(reader)), asyncio.ensure_future(pipe.downward(upstream))]
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                if pipe.armed is Cut.LATE_REQUEST and not ways[0].done():
+                    await asyncio.wait(ways[:1])
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+        except OSError:
+            pass
+        finally:
+            if pipe is not None:
+                self._pipes.discard(pipe)
+                pipe.abort()
+            else:
+                writer.transport.abort()
+            self._tasks.discard(task)
