@@ -16,8 +16,6 @@ ONE = build_batch([NewRecord(b"value", timestamp=5)])
 THREE = build_batch(
     [NewRecord(b"v", b"k", 100 + i) for i in range(3)], producer_id=7, producer_epoch=2, base_sequence=9
 )
-    [NewRecord(b"v", b"k", 100 + i) for i in range(3)], producer_id=7, producer_epoch=2, base_sequence=9
-)
 ANY_BYTES = 1 << 30
 
 
