@@ -1,231 +1,272 @@
-"""Groups written straight into the store, and the API handlers without sockets: for tests of offsets and admin APIs."""
+"""Brokers and members of classic groups, at the level of the domain: every step and every millisecond in the test's hand."""
 
 from __future__ import annotations
 
 import asyncio
-import io
-import json
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
-from uuid import UUID
+from typing import Any, TypeVar
 
-from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader, entity_writer
-
-from broker.apis import committed_offsets, registry
-from broker.apis.call import Call, Client, Rooms
-from broker.groups.offsets import Offsets
-from broker.groups.settled import Settle, group_script_args, group_script_keys
-from broker.protocol import codec
+from broker.errors import KafkaError, MemberIdRequired
+from broker.groups import classic
+from broker.groups.expiry import GroupExpiry
+from broker.groups.heartbeats import Heartbeats
+from broker.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membership, Synced, SyncRequest
+from broker.groups.waiting import GroupWaits, Waiter
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
-from broker.store.scripts import Script
 from broker.store.store import Store
+from tests.support.clock import SteppedClock
 
-FAR_MS = 9_000_000_000_000
+Answer = TypeVar("Answer")
+
+STEP_MS = 1_000
+ANSWER_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class FakeTopic:
-    """A topic as far as offsets look at it."""
+class Broker:
+    """One broker's rooms for groups, on its own links."""
 
-    name: str
-    topic_id: UUID
-    partition_count: int
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.settings = settings
+        self.store = Store(settings)
+        self.name = name
+
+    async def start(self) -> None:
+        await self.store.start()
+        self.waits = GroupWaits(self.store, self.settings, self.name)
+        self.heartbeats = Heartbeats(self.store, self.settings, self.name)
+        self.expiry = GroupExpiry(self.store, lambda _: True, self.name)
+        await self.waits.start()
+
+    async def close(self) -> None:
+        await self.waits.close()
+        await self.store.close()
+
+    def waiters(self) -> set[Waiter]:
+        return {waiter for entry in self.waits._entries.values() for waiter in entry.waiters}
+
+
+class World:
+    """Several brokers, one clock. Time passes only in `advance`."""
+
+    def __init__(self, settings: Settings, clock: SteppedClock, group_id: str = "orders") -> None:
+        self.clock = clock
+        self.settings = settings
+        self.brokers = [Broker(settings, "1"), Broker(settings, "2")]
+        self.group_id = group_id
+        self.sweeping = True
+        self.peers: list[Peer] = []
+
+    async def start(self) -> None:
+        for broker in self.brokers:
+            await broker.start()
+
+    async def close(self) -> None:
+        for peer in self.peers:
+            for task in peer.tasks:
+                task.cancel()
+        await asyncio.gather(*(task for peer in self.peers for task in peer.tasks), return_exceptions=True)
+        for broker in self.brokers:
+            await broker.close()
+
+    def use(self, **changes: Any) -> None:
+        """Change settings of every broker from now on."""
+        self.settings = self.settings.model_copy(update=changes)
+        for broker in self.brokers:
+            broker.settings = broker.store.settings = broker.waits._settings = self.settings
 
     @property
-    def topic_hex(self) -> str:
-        """The id as it is stored."""
-        return self.topic_id.hex
+    def store(self) -> Store:
+        return self.brokers[0].store
 
+    @property
+    def keys(self) -> GroupKeys:
+        return self.store.group_keys("default", self.group_id)
 
-class FakeCatalog:
-    """A catalogue: `known` is this broker's cache, `stored` what a look at the store would find."""
+    def peer(self, name: str, **traits: Any) -> Peer:
+        """A member to be; peers alternate between the brokers."""
+        peer = Peer(self, name, broker=self.brokers[len(self.peers) % len(self.brokers)], **traits)
+        self.peers.append(peer)
+        return peer
 
-    def __init__(self, *topics: FakeTopic) -> None:
-        self.known = {topic.name: topic for topic in topics}
-        self.stored = dict(self.known)
-        self.looks = 0
+    async def advance(self, ms: int, beating: Sequence[Peer] = ()) -> None:
+        """Let time pass as brokers see it: leases renewed, deadlines swept, waiters looking, `beating` heartbeating."""
+        while ms > 0:
+            step = min(ms, STEP_MS)
+            await self.clock.advance(step)
+            ms -= step
+            if self.sweeping:
+                await asyncio.gather(*(broker.waits.renew_now() for broker in self.brokers))
+                await self.brokers[0].expiry.sweep_now()
+            for peer in beating:
+                await peer.heartbeat()
+            if self.sweeping:
+                await self.look()
 
-    def get(self, org: str, name: str) -> FakeTopic | None:
-        """From the cache."""
-        return self.known.get(name)
+    async def look(self) -> None:
+        """Every waiter looks now, and what that answers is answered."""
+        for _ in range(2):
+            await asyncio.gather(*(broker.waits.look_now() for broker in self.brokers))
+            await asyncio.sleep(0)
 
-    async def find(self, org: str, name: str) -> FakeTopic | None:
-        """From the cache, else after a look."""
-        if name not in self.known:
-            await self.refresh()
-        return self.known.get(name)
+    async def field(self, name: str) -> str:
+        value = await self.store.command("HGET", self.keys.group, name)
+        return "" if value is None else value.decode()
 
-    async def refresh(self) -> None:
-        """Look at the store."""
-        self.looks += 1
-        await asyncio.sleep(0)
-        self.known = dict(self.stored)
+    async def state(self) -> tuple[str, int]:
+        """State and generation."""
+        return await self.field("state"), int(await self.field("generation") or 0)
 
+    async def members(self) -> set[str]:
+        return {member_id.decode() for member_id in await self.store.command("HKEYS", self.keys.members)}
 
-EXPIRE_GROUP = Script("groups/expire_group")
+    async def events(self) -> list[str]:
+        """The kinds of all events so far."""
+        entries = await self.store.command("XRANGE", self.keys.shard_keys.events, "-", "+")
+        return [dict(zip(fields[::2], fields[1::2], strict=True))[b"kind"].decode() for _, fields in entries]
 
+    async def stable(self, *names: str, **traits: Any) -> list[Peer]:
+        """Stable{first*, ...}@1: peers that joined and synced one generation; the first leads."""
+        peers = [self.peer(name, **traits) for name in names]
+        await self.form(*peers)
+        return peers
 
-def settler(store: Store) -> Settle:
-    """Settling as the broker does it."""
+    async def form(self, *peers: Peer) -> None:
+        """Peers of a new group join within the initial delay, and sync."""
+        joins = [await peer.entering() for peer in peers]
+        await self.advance(self.settings.group_initial_rebalance_delay_ms * 2)
+        await asyncio.gather(*(answer(join) for join in joins))
+        await self.sync_all(*peers)
 
-    def settle(keys: GroupKeys, on_done: Callable[[Exception | None], None]) -> None:
-        store.send_script(
-            EXPIRE_GROUP,
-            group_script_keys(keys),
-            group_script_args(store, keys, "1"),
-            lambda reply: on_done(reply if isinstance(reply, Exception) else None),
-        )
-
-    return settle
-
-
-def topic(name: str, partition_count: int = 4, number: int = 1) -> FakeTopic:
-    """A topic whose id follows from `number`."""
-    return FakeTopic(name, UUID(int=number), partition_count)
-
-
-@dataclass(slots=True)
-class Broker:
-    """The handlers of one broker over a store; `ask` sends a request through codec, handler and writer."""
-
-    store: Store
-    catalog: FakeCatalog
-    node_id: int = 1
-    brokers: list[Any] = field(default_factory=lambda: [SimpleNamespace(node_id=1)])
-    rooms: Any = None
-
-    def __post_init__(self) -> None:
-        settings = self.store.settings
-        self.rooms = Rooms(
-            settings=settings,
-            store=self.store,
-            membership=SimpleNamespace(node_id=self.node_id, preferred=lambda: self.brokers),  # type: ignore[arg-type]
-            catalog=self.catalog,  # type: ignore[arg-type]
-            logs=None,  # type: ignore[arg-type]
-            waits=None,  # type: ignore[arg-type]
-            heartbeats=None,  # type: ignore[arg-type]
-            offsets=Offsets(self.store, settings, settler(self.store)),
-            producer_ids=None,  # type: ignore[arg-type]
-        )
-
-    async def ask(self, request: Any) -> Any:
-        """Answer a kio request of any version as a client would get it."""
-        schema = type(request)
-        api_key, version = int(schema.__api_key__), int(schema.__version__)
-        buffer = io.BytesIO()
-        entity_writer(load_request_schema(api_key, version))(buffer, request)
-        decoded = codec.decode(api_key, version, buffer.getvalue())
-        assert committed_offsets  # importing a module registers its handlers
-        api = registry.served[api_key]
-        replied: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-        def reply(body: Any) -> None:
-            replied.set_result(bytes(body) if isinstance(body, bytes | bytearray) else b"".join(body))
-
-        call = Call(
-            rooms=self.rooms,
-            client=Client(1, "127.0.0.1", 50_000),
-            api_key=api_key,
-            version=version,
-            correlation_id=1,
-            client_id="test",
-            reply=reply,
-            drop=lambda: None,
-            close=lambda reason: None,
-            draining=asyncio.Event(),
-        )
-        if api.hot:
-            api.handler(call, decoded)
-            body = await asyncio.wait_for(replied, 10)
-        else:
-            body = codec.encode(api_key, version, await api.handler(call, decoded))
-        response, size = entity_reader(load_response_schema(api_key, version))(body, 0)
-        assert size == len(body)
-        return response
-
-
-def subscription(protocols: Mapping[str, bytes]) -> bytes:
-    """A member's protocols as they are stored."""
-    return b"".join(
-        struct.pack(">H", len(name)) + name.encode() + struct.pack(">I", len(metadata)) + metadata
-        for name, metadata in protocols.items()
-    )
-
-
-async def given_group(
-    store: Store,
-    keys: GroupKeys,
-    *,
-    state: str = "Stable",
-    generation: int = 1,
-    members: Sequence[str] = ("m-1",),
-    instances: Mapping[str, str] | None = None,
-    protocol_type: str = "consumer",
-    subscribed: Sequence[str] | None = ("t1",),
-    deadline: int = FAR_MS,
-    state_since: int = 0,
-    **fields: str | int,
-) -> None:
-    """A group of dynamic members (static where `instances` maps instance to member id) as the scripts write it."""
-    hash_fields: dict[str, str | int] = {
-        "id": "cgp_01test",
-        "type": "classic",
-        "state": state,
-        "prev_state": "Empty",
-        "generation": generation,
-        "version": 1,
-        "round": 1,
-        "protocol_type": protocol_type,
-        "protocol": "range" if state in ("Stable", "CompletingRebalance") else "",
-        "leader": members[0] if members else "",
-        "state_since": state_since,
-        "joined_count": 0,
-        "awaiting_sync": len(members) if state == "CompletingRebalance" else 0,
-        "join_deadline": FAR_MS if state == "PreparingRebalance" else 0,
-        "sync_deadline": FAR_MS if state == "CompletingRebalance" else 0,
-    }
-    if subscribed is not None:
-        hash_fields |= {"subscribed": json.dumps(list(subscribed)), "subscribed_generation": generation}
-    hash_fields |= fields
-    static = {member_id: instance for instance, member_id in (instances or {}).items()}
-    await store.command("HSET", keys.group, *[part for pair in hash_fields.items() for part in pair])
-    await store.command("HSET", keys.shard_keys.groups, keys.ref, f"classic {state} {protocol_type}")
-    for member_id in members:
-        record = {
-            "session_timeout_ms": 10_000,
-            "rebalance_timeout_ms": 20_000,
-            "join_round": 0,
-            "sync_generation": generation if state == "Stable" else 0,
-            "added_round": 1,
-            "join_by": 0,
-            "joined_at": 1,
-            "join_generation": generation - 1,
-            "join_token": "",
-            "sync_token": "",
-            "told_leader": "",
-            "instance_id": static.get(member_id, ""),
-            "client_id": "client",
-            "client_host": "/127.0.0.1",
-            "protocols": ["range"],
+    async def sync_all(self, *peers: Peer) -> None:
+        """All sync; the leader hands each member `<its id>@<generation>`."""
+        leader = next(peer for peer in peers if peer.joined.members)
+        plan = {
+            member.member_id: f"{member.member_id}@{leader.generation}".encode() for member in leader.joined.members
         }
-        text = json.dumps(record, separators=(",", ":"))
-        await store.command("HSET", keys.members, member_id, text)
-        await store.command(
-            "HSET", keys.subscriptions, member_id, subscription({"range": b"wants " + member_id.encode()})
-        )
-        await store.command("HINCRBY", keys.protocols, "range", 1)
-        await store.command("ZADD", keys.sessions, deadline, member_id)
-        if state == "Stable":
-            await store.command("HSET", keys.assignments, member_id, b"has " + member_id.encode())
-    for instance, member_id in (instances or {}).items():
-        await store.command("HSET", keys.instances, instance, member_id)
+        syncs = [await peer.syncing(plan if peer is leader else {}) for peer in peers]
+        await asyncio.gather(*(answer(sync) for sync in syncs))
 
 
-def settings_of(store: Store, **changed: Any) -> Settings:
-    """The settings of a store with some changed."""
-    return store.settings.model_copy(update=changed)
+@dataclass(eq=False)
+class Peer:
+    """One member: what it sends, and what it was told."""
+
+    world: World
+    name: str
+    broker: Broker
+    instance_id: str | None = None
+    protocols: Sequence[tuple[str, bytes]] = (("range", b"metadata"),)
+    protocol_type: str = "consumer"
+    session_timeout_ms: int = 10_000
+    rebalance_timeout_ms: int = 20_000
+    version: int = 9
+    member_id: str = ""
+    generation: int = -1
+    joined: Joined = field(default_factory=lambda: Joined("", -1, "", "", ""))
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+
+    @property
+    def keys(self) -> GroupKeys:
+        return self.broker.store.group_keys("default", self.world.group_id)
+
+    @property
+    def is_leader(self) -> bool:
+        return self.joined.leader == self.member_id
+
+    def request(self, **changes: Any) -> JoinRequest:
+        """The JoinGroup that this peer sends now."""
+        values = {
+            "member_id": self.member_id,
+            "instance_id": self.instance_id,
+            "client_id": self.name,
+            "client_host": "/127.0.0.1",
+            "session_timeout_ms": self.session_timeout_ms,
+            "rebalance_timeout_ms": self.rebalance_timeout_ms,
+            "protocol_type": self.protocol_type,
+            "protocols": tuple(self.protocols),
+            "id_required": self.version >= 4,
+            "static_leader_list": self.version >= 9,
+        }
+        return JoinRequest(**(values | changes))
+
+    async def ask_join(self, **changes: Any) -> Joined:
+        """One JoinGroup as it is."""
+        return await classic.join(self.broker.store, self.broker.waits, self.keys, self.request(**changes))
+
+    async def join(self) -> Joined:
+        """Both round trips of a new member, or a rejoin."""
+        try:
+            joined = await self.ask_join()
+        except JoinRefused as refused:
+            if not isinstance(refused.error, MemberIdRequired):
+                raise
+            self.member_id = refused.member_id
+            joined = await self.ask_join()
+        self.member_id, self.generation, self.joined = joined.member_id, joined.generation, joined
+        return joined
+
+    async def claim_id(self) -> str:
+        """Only the first round trip (KIP-394)."""
+        with_id = await refused(self.ask_join(), MemberIdRequired)
+        self.member_id = with_id
+        return with_id
+
+    async def entering(self) -> asyncio.Task[Joined]:
+        """A join under way: parked, or answered."""
+        return await self.parked(self.join())
+
+    async def parked(self, request: Awaitable[Answer]) -> asyncio.Task[Answer]:
+        """A request under way: returns once it waits here, or has its answer."""
+        before = self.broker.waiters()
+        task: asyncio.Task[Answer] = asyncio.ensure_future(request)  # type: ignore[assignment]
+        self.tasks.append(task)
+        async with asyncio.timeout(ANSWER_S):
+            while not task.done() and not self.broker.waiters() - before:
+                await asyncio.sleep(0.001)
+        return task
+
+    async def sync(self, assignments: Mapping[str, bytes] | None = None, **changes: Any) -> Synced:
+        membership = Membership(self.member_id, changes.pop("generation", self.generation), self.instance_id)
+        values: dict[str, Any] = {"protocol_type": self.protocol_type, "protocol": self.joined.protocol or None}
+        request = SyncRequest(membership, assignments=tuple((assignments or {}).items()), **(values | changes))
+        return await classic.sync(self.broker.store, self.broker.waits, self.keys, request)
+
+    async def syncing(self, assignments: Mapping[str, bytes] | None = None) -> asyncio.Task[Synced]:
+        return await self.parked(self.sync(assignments))
+
+    async def heartbeat(self, **changes: Any) -> int:
+        """One heartbeat; its error code."""
+        values: dict[str, Any] = {
+            "member_id": self.member_id,
+            "generation": self.generation,
+            "instance_id": self.instance_id,
+        }
+        told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.broker.heartbeats.add(self.keys, Membership(**(values | changes)), told.set_result)
+        return await asyncio.wait_for(told, ANSWER_S)
+
+    async def leave(self, **changes: Any) -> int:
+        """Leave alone; this member's code."""
+        values: dict[str, Any] = {"member_id": self.member_id, "instance_id": self.instance_id}
+        codes = await classic.leave(self.broker.store, self.keys, [Leaving(**(values | changes))], self.broker.name)
+        return codes[0]
+
+
+async def answer(task: asyncio.Task[Answer]) -> Answer:
+    """What a request under way is answered; it must be answered by now."""
+    return await asyncio.wait_for(task, ANSWER_S)
+
+
+async def refused(request: Awaitable[Any], error: type[KafkaError]) -> str:
+    """The request must fail so; returns the member id of a join's answer, else ""."""
+    try:
+        result = await asyncio.wait_for(request, ANSWER_S)
+    except JoinRefused as refusal:
+        assert isinstance(refusal.error, error), refusal.error
+        return refusal.member_id
+    except KafkaError as refusal:
+        assert isinstance(refusal, error), refusal
+        return ""
+    raise AssertionError(f"expected {error.__name__}, got {result}")

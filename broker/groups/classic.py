@@ -1,0 +1,221 @@
+"""Classic consumer groups (KIP-62 and after): join, sync, leave. The rules are in the scripts, the waits in `waiting`.
+
+A join or sync enters once, by one script; where it is parked, `GroupWaits` tells when its wait is over, and the
+answer is read from the store by whichever broker holds the connection then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import hiredis
+
+from broker.errors import IllegalGeneration, InvalidSessionTimeout, StoreUnavailable, from_code
+from broker.groups.directory import metadata_of
+from broker.groups.model import (
+    GroupState,
+    Joined,
+    JoinedMember,
+    JoinRefused,
+    JoinRequest,
+    Leaving,
+    Synced,
+    SyncRequest,
+    pack_protocols,
+)
+from broker.groups.settled import group_script_args, group_script_keys
+from broker.groups.waiting import AGAIN, Again, GroupWaits, Opened, Watch
+from broker.store.keys import GroupKeys
+from broker.store.link import Arg
+from broker.store.scripts import Script
+from broker.store.store import Store
+
+JOIN_GROUP = Script("groups/join_group")
+SYNC_GROUP = Script("groups/sync_group")
+LEAVE_GROUP = Script("groups/leave_group")
+NOTE_SUBSCRIBED = Script("groups/note_subscribed")
+
+REASON_LENGTH_MAX: Final = 255
+_READS_MAX: Final = 10
+_INSTANCE: Final = re.compile(rb'"instance_id":("(?:[^"\\]|\\.)*")')
+
+
+async def join(store: Store, waits: GroupWaits, keys: GroupKeys, request: JoinRequest) -> Joined:
+    """Join a group, or join it again, and wait for the others. Raises JoinRefused, StoreUnavailable."""
+    settings = store.settings
+    if not settings.group_min_session_timeout_ms <= request.session_timeout_ms <= settings.group_max_session_timeout_ms:
+        raise JoinRefused(InvalidSessionTimeout(), request.member_id)
+    while True:
+        with waits.watch(keys) as watch:
+            joined = await _join_once(store, waits, watch, keys, request)
+        if isinstance(joined, Joined):
+            return joined
+        request = request.again(joined)
+
+
+async def _join_once(
+    store: Store, waits: GroupWaits, watch: Watch, keys: GroupKeys, request: JoinRequest
+) -> Joined | str:
+    """Enter, wait, read the answer; or the member id with which to enter once more."""
+    reply = await _ask(store, waits.broker, JOIN_GROUP, keys, _join_args(store, request))
+    member_id: str = reply[1].decode()
+    if reply[0] != 0:
+        raise JoinRefused(from_code(reply[0]), member_id)
+    if reply[2] == b"now":
+        generation, leader, protocol_type, protocol, listed, skip = reply[3:]
+        opened = Opened(generation, protocol_type.decode(), protocol.decode(), leader.decode())
+        return await _answer(store, keys, member_id, opened, bool(listed), bool(skip))
+    generation, phase, due_ms = reply[3:]
+    outcome = await watch.joined(member_id, request.instance_id, generation, phase, due_ms)
+    if isinstance(outcome, Again):
+        return member_id
+    return await _answer(store, keys, member_id, outcome, outcome.leader == member_id, False)
+
+
+async def _answer(
+    store: Store, keys: GroupKeys, member_id: str, opened: Opened, listed: bool, skip: bool
+) -> Joined | str:
+    members: tuple[JoinedMember, ...] = ()
+    if listed:
+        found = await read_members(store, keys, opened.generation, opened.protocol)
+        if found is None:
+            return member_id
+        members = found
+    return Joined(member_id, opened.generation, opened.protocol_type, opened.protocol, opened.leader, members, skip)
+
+
+def _join_args(store: Store, request: JoinRequest) -> list[Arg]:
+    settings = store.settings
+    return [
+        request.candidate_id,
+        request.member_id,
+        request.instance_id or "",
+        request.token,
+        request.client_id,
+        request.client_host,
+        request.session_timeout_ms,
+        max(request.rebalance_timeout_ms, 0),
+        request.protocol_type,
+        pack_protocols(request.protocols),
+        int(request.id_required),
+        int(request.static_leader_list),
+        settings.group_initial_rebalance_delay_ms,
+        settings.group_new_member_join_timeout_ms,
+        settings.group_park_lease_ms,
+        settings.group_max_size,
+        request.group_candidate,
+        request.reason[:REASON_LENGTH_MAX],
+    ]
+
+
+async def read_members(
+    store: Store, keys: GroupKeys, generation: int, protocol: str
+) -> tuple[JoinedMember, ...] | None:
+    """The members of a generation with their metadata of a protocol, read plain; None once the group has moved on."""
+    head = ("HMGET", keys.group, "generation", "state", "version")
+    for _ in range(_READS_MAX):
+        before, records, subscriptions, after = await asyncio.gather(
+            _read(store, *head),
+            _read(store, "HGETALL", keys.members),
+            _read(store, "HGETALL", keys.subscriptions),
+            _read(store, *head),
+        )
+        if int(after[0] or 0) != generation or after[1].decode() == GroupState.PREPARING:
+            return None
+        if before == after:
+            return tuple(
+                JoinedMember(
+                    member_id.decode(), _instance_of(record), metadata_of(subscriptions.get(member_id, b""), protocol)
+                )
+                for member_id, record in records.items()
+            )
+    return None
+
+
+def _instance_of(record: bytes) -> str | None:
+    found = _INSTANCE.search(record)
+    return (json.loads(found.group(1)) or None) if found else None
+
+
+async def _read(store: Store, *args: Arg) -> Any:
+    """On the lane of large reads, where they delay no heartbeat."""
+    try:
+        return await store.data_in.call(*args)
+    except hiredis.ReplyError as error:
+        raise StoreUnavailable(str(error)) from error
+
+
+async def sync(store: Store, waits: GroupWaits, keys: GroupKeys, request: SyncRequest) -> Synced:
+    """Hand in the leader's assignments, or wait for one's own.
+
+    Raises UnknownMemberId, FencedInstanceId, IllegalGeneration, InconsistentGroupProtocol, RebalanceInProgress,
+    StoreUnavailable.
+    """
+    membership = request.membership
+    while True:
+        with waits.watch(keys) as watch:
+            reply = await _ask(store, waits.broker, SYNC_GROUP, keys, _sync_args(store, request))
+            if reply[0] != 0:
+                raise from_code(reply[0])
+            if reply[1] == b"now":
+                return Synced(reply[2], reply[3].decode(), reply[4].decode())
+            synced = await watch.synced(
+                membership.member_id, membership.instance_id, membership.generation, due_ms=reply[2]
+            )
+        if synced is not AGAIN:
+            assert isinstance(synced, Synced)
+            return synced
+
+
+def _sync_args(store: Store, request: SyncRequest) -> list[Arg]:
+    membership = request.membership
+    args: list[Arg] = [
+        membership.member_id,
+        membership.instance_id or "",
+        membership.generation,
+        "" if request.protocol_type is None else f"={request.protocol_type}",
+        "" if request.protocol is None else f"={request.protocol}",
+        request.token,
+        store.settings.group_park_lease_ms,
+    ]
+    for member_id, assignment in request.assignments:
+        args += [member_id, assignment]
+    return args
+
+
+async def leave(store: Store, keys: GroupKeys, leaving: Sequence[Leaving], broker: str = "") -> list[int]:
+    """Members go, each with its own code: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID. Raises StoreUnavailable."""
+    args: list[Arg] = []
+    for member in leaving:
+        args += [member.member_id, member.instance_id or "", member.reason[:REASON_LENGTH_MAX]]
+    codes: list[int] = (await _ask(store, broker, LEAVE_GROUP, keys, args))[1:]
+    return codes
+
+
+async def note_subscribed(store: Store, keys: GroupKeys, generation: int, topics: Sequence[str] | None) -> None:
+    """Note the topics that a generation's members subscribe to, None if they cannot be told. Raises StoreUnavailable."""
+    noted = "" if topics is None else json.dumps(sorted(topics), separators=(",", ":"))
+    try:
+        await store.run(NOTE_SUBSCRIBED, [keys.group], generation, noted)
+    except IllegalGeneration:
+        return  # a later generation notes its own
+
+
+async def _ask(store: Store, broker: str, script: Script, keys: GroupKeys, args: Sequence[Arg]) -> list[Any]:
+    """Run a script that changes the group, and return its reply with the code. Raises StoreUnavailable."""
+    future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+    def answered(reply: Any) -> None:
+        if future.done():
+            return
+        if isinstance(reply, Exception):
+            future.set_exception(reply)
+        else:
+            future.set_result(reply)
+
+    store.send_script(script, group_script_keys(keys), [*group_script_args(store, keys, broker), *args], answered)
+    return await future

@@ -1,0 +1,360 @@
+"""Requests that wait for a group: parked joins and syncs. Listen, look, wait, look again.
+
+Each group with waiting requests has one entry here and one task, whatever their number. The task looks when
+a wake-up says so, when something of the group falls due, and every `group_wait_poll_ms`, which bounds what a
+lost wake-up costs. One look serves all who wait. It settles what is overdue, so no broker owns a timer; and
+the task renews the lease by which a parked request holds its member's session.
+
+A waiter that is cancelled (its client went away) leaves nothing behind but its place in the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import Any, Final
+
+import structlog
+
+from broker.errors import FencedInstanceId, KafkaError, RebalanceInProgress, StoreUnavailable, UnknownMemberId
+from broker.groups.model import GroupState, JoinRefused, Synced
+from broker.groups.settled import group_script_args, group_script_keys
+from broker.settings import Settings
+from broker.store.keys import GroupKeys
+from broker.store.link import Arg
+from broker.store.scripts import Script
+from broker.store.store import Store
+
+LOOK_GROUP = Script("groups/look_group")
+RENEW_PARKED = Script("groups/renew_parked")
+
+_LOOKS_MAX: Final = 10
+_RENEWALS_PER_LEASE: Final = 3
+
+logger = structlog.get_logger()
+
+
+class Again(Enum):
+    """The answer to a waiter whose parked request does not stand any more: enter it once more."""
+
+    AGAIN = "again"
+
+
+AGAIN: Final = Again.AGAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The generation that a join phase opened: what every member's answer shares."""
+
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A group at one version."""
+
+    state: str
+    generation: int
+    version: int
+    round: int
+    protocol_type: str
+    protocol: str
+    leader: str
+    assigned_generation: int
+    due_ms: int
+
+    @staticmethod
+    def of(reply: Sequence[Any]) -> Look:
+        """From what `groups/look_group` returned behind its code."""
+        state, generation, version, phase, protocol_type, protocol, leader, assigned, due_ms = reply
+        return Look(
+            state.decode(),
+            generation,
+            version,
+            phase,
+            protocol_type.decode(),
+            protocol.decode(),
+            leader.decode(),
+            assigned,
+            due_ms,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """One parked request: the member, and the generation (and phase) it entered at."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    round: int
+    """The join phase it waits for; -1 for a sync."""
+    answer: asyncio.Future[Opened | Synced | Again]
+    checked_version: int = -1
+
+    def judge(self, look: Look, record: bytes | None, owner: bytes | None, assignment: bytes | None) -> None:
+        """Answer, if this look decides it."""
+        if record is None:
+            self._refuse(owner)
+        elif self.round >= 0:
+            self._judge_join(look, record)
+        else:
+            self._judge_sync(look, record, assignment)
+        self.checked_version = look.version
+
+    def _judge_join(self, look: Look, record: bytes) -> None:
+        if look.generation > self.generation:
+            if look.state == GroupState.PREPARING and look.leader == self.member_id:
+                self._tell(AGAIN)  # the list is gone with its generation: this join stands for the next phase
+            else:
+                self._tell(Opened(look.generation, look.protocol_type, look.protocol, look.leader))
+        elif b'"join_round":%d,' % self.round not in record:
+            self._tell(AGAIN)
+
+    def _judge_sync(self, look: Look, record: bytes, assignment: bytes | None) -> None:
+        if look.assigned_generation == look.generation == self.generation:
+            self._tell(Synced(assignment or b"", look.protocol_type, look.protocol))
+        elif look.state == GroupState.PREPARING or look.generation != self.generation:
+            self._fail(RebalanceInProgress())
+        elif b'"sync_generation":%d,' % self.generation not in record:
+            self._tell(AGAIN)
+
+    def _refuse(self, owner: bytes | None) -> None:
+        fenced = owner is not None and owner.decode() != self.member_id
+        error: KafkaError = FencedInstanceId() if fenced else UnknownMemberId()
+        self._fail(JoinRefused(error, self.member_id if fenced else "") if self.round >= 0 else error)
+
+    def _tell(self, answer: Opened | Synced | Again) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+    def unavailable(self, error: StoreUnavailable) -> None:
+        """The store has been away for too long."""
+        self._fail(error)
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """One group that requests of this broker wait for."""
+
+    keys: GroupKeys
+    watching: int = 0
+    wakes: int = 0
+    waiters: set[Waiter] = field(default_factory=set)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    due_ms: int = -1
+    renewed_at: float = 0.0
+    away_since: float | None = None
+    looked: int = 0
+    task: asyncio.Task[None] | None = None
+
+
+class Watch:
+    """Hears a group from before its request enters until it is answered, so that no wake-up is lost."""
+
+    def __init__(self, waits: GroupWaits, keys: GroupKeys) -> None:
+        self._waits = waits
+        self._keys = keys
+
+    def __enter__(self) -> Watch:
+        self._entry = self._waits.enter(self._keys)
+        self._wakes = self._entry.wakes
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._waits.leave(self._entry)
+
+    async def joined(
+        self, member_id: str, instance_id: str | None, generation: int, phase: int, due_ms: int
+    ) -> Opened | Again:
+        """Wait until the join phase ends. Raises JoinRefused, StoreUnavailable."""
+        answer = await self._wait(Waiter(member_id, instance_id, generation, phase, self._future()), due_ms)
+        assert not isinstance(answer, Synced)
+        return answer
+
+    async def synced(self, member_id: str, instance_id: str | None, generation: int, due_ms: int) -> Synced | Again:
+        """Wait for the assignment. Raises RebalanceInProgress, UnknownMemberId, FencedInstanceId, StoreUnavailable."""
+        answer = await self._wait(Waiter(member_id, instance_id, generation, -1, self._future()), due_ms)
+        assert not isinstance(answer, Opened)
+        return answer
+
+    @staticmethod
+    def _future() -> asyncio.Future[Opened | Synced | Again]:
+        return asyncio.get_running_loop().create_future()
+
+    async def _wait(self, waiter: Waiter, due_ms: int) -> Opened | Synced | Again:
+        self._waits.park(self._entry, waiter, due_ms, missed=self._entry.wakes != self._wakes)
+        try:
+            return await waiter.answer
+        finally:
+            self._entry.waiters.discard(waiter)
+
+
+class GroupWaits:
+    """The waiting requests of one broker. `broker` is who the events name."""
+
+    def __init__(self, store: Store, settings: Settings, broker: str = "") -> None:
+        self.broker = broker
+        self._store = store
+        self._settings = settings
+        self._entries: dict[str, _Entry] = {}
+        self._poll_ms = min(settings.group_wait_poll_ms, settings.group_park_lease_ms // _RENEWALS_PER_LEASE)
+        self._channels = [store.shard_keys(shard).wake for shard in range(settings.coordinator_shards)]
+
+    # -- life
+
+    async def start(self) -> None:
+        """Hear every shard's wake channel."""
+        confirmed = [self._store.wakeups.listen(channel, self._on_wake) for channel in self._channels]
+        await asyncio.wait_for(asyncio.gather(*confirmed), self._settings.redis_command_timeout_ms / 1000)
+
+    async def close(self) -> None:
+        """Stop waiting; what is parked keeps its place in the groups."""
+        for channel in self._channels:
+            self._store.wakeups.forget(channel, self._on_wake)
+        tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def waiting(self) -> int:
+        """Requests parked on this broker now."""
+        return sum(len(entry.waiters) for entry in self._entries.values())
+
+    def watch(self, keys: GroupKeys) -> Watch:
+        """Hear a group while the `with` block runs."""
+        return Watch(self, keys)
+
+    async def look_now(self) -> None:
+        """Look at every group that somebody waits for, and return when all have been looked at (for tests)."""
+        await asyncio.gather(*(self._look(entry) for entry in list(self._entries.values()) if entry.waiters))
+
+    async def renew_now(self) -> None:
+        """Renew the lease of every parked request (for tests)."""
+        await asyncio.gather(*(self._renew(entry) for entry in list(self._entries.values()) if entry.waiters))
+
+    # -- what a watch does
+
+    def enter(self, keys: GroupKeys) -> _Entry:
+        """The entry of a group, kept until `leave`."""
+        entry = self._entries.get(keys.ref)
+        if entry is None:
+            entry = self._entries[keys.ref] = _Entry(keys)
+        entry.watching += 1
+        return entry
+
+    def leave(self, entry: _Entry) -> None:
+        """One watch less; the last one ends the entry."""
+        entry.watching -= 1
+        if entry.watching == 0:
+            self._entries.pop(entry.keys.ref, None)
+            if entry.task is not None:
+                entry.task.cancel()
+
+    def park(self, entry: _Entry, waiter: Waiter, due_ms: int, *, missed: bool) -> None:
+        """Have a waiter looked after; `missed` where a wake-up came between entering and now."""
+        entry.waiters.add(waiter)
+        loop = asyncio.get_running_loop()
+        if entry.task is None:
+            entry.renewed_at = loop.time()
+            entry.due_ms = due_ms
+            entry.task = loop.create_task(self._serve(entry), name=f"wait-{entry.keys.ref}")
+        if missed or 0 <= due_ms < (entry.due_ms if entry.due_ms >= 0 else self._poll_ms):
+            entry.due_ms = due_ms
+            entry.changed.set()
+
+    # -- looking
+
+    def _on_wake(self, payload: bytes | None) -> None:
+        if payload is None:
+            entries: Sequence[_Entry] = list(self._entries.values())
+        else:
+            found = self._entries.get(payload.rsplit(b":", 2)[0].decode())
+            entries = [] if found is None else [found]
+        for entry in entries:
+            entry.wakes += 1
+            entry.changed.set()
+
+    async def _serve(self, entry: _Entry) -> None:
+        loop = asyncio.get_running_loop()
+        lease_s = self._settings.group_park_lease_ms / 1000
+        while True:
+            wait_ms = min(entry.due_ms, self._poll_ms) if entry.due_ms >= 0 else self._poll_ms
+            if not entry.changed.is_set():
+                handle = loop.call_later(max(wait_ms, 1) / 1000, entry.changed.set)
+                await entry.changed.wait()
+                handle.cancel()
+            entry.changed.clear()
+            try:
+                if loop.time() - entry.renewed_at >= lease_s / _RENEWALS_PER_LEASE:
+                    entry.renewed_at = loop.time()
+                    await self._renew(entry)
+                await self._look(entry)
+                entry.away_since = None
+            except StoreUnavailable as error:
+                self._note_away(entry, error)
+
+    def _note_away(self, entry: _Entry, error: StoreUnavailable) -> None:
+        """A short absence of Redis costs no parked request its place; a longer one is told to the clients."""
+        now = asyncio.get_running_loop().time()
+        entry.due_ms = -1
+        if entry.away_since is None:
+            entry.away_since = now
+        elif now - entry.away_since > self._settings.redis_command_timeout_ms / 1000:
+            for waiter in list(entry.waiters):
+                waiter.unavailable(error)
+
+    async def _renew(self, entry: _Entry) -> None:
+        member_ids = [waiter.member_id for waiter in entry.waiters]
+        if member_ids:
+            args = self._args(entry.keys, self._settings.group_park_lease_ms, *member_ids)
+            await self._store.run(RENEW_PARKED, group_script_keys(entry.keys), *args)
+
+    async def _look(self, entry: _Entry) -> None:
+        for _ in range(_LOOKS_MAX):
+            reply = await self._store.run(LOOK_GROUP, group_script_keys(entry.keys), *self._args(entry.keys))
+            look = Look.of(reply)
+            entry.due_ms = look.due_ms
+            waiters = [waiter for waiter in entry.waiters if waiter.checked_version != look.version]
+            if not waiters or await self._judge(entry.keys, look, waiters):
+                return
+
+    async def _judge(self, keys: GroupKeys, look: Look, waiters: Sequence[Waiter]) -> bool:
+        """Read what concerns the waiters, plain, and answer them; False where the group changed meanwhile."""
+        ids = [waiter.member_id for waiter in waiters]
+        instances = [waiter.instance_id or "" for waiter in waiters]
+        nobody: list[bytes | None] = [None] * len(waiters)
+        reads: list[tuple[Arg, ...]] = [("HMGET", keys.members, *ids)]
+        if any(instances):
+            reads.append(("HMGET", keys.instances, *instances))
+        syncing = any(waiter.round < 0 for waiter in waiters) and look.assigned_generation == look.generation
+        if syncing:
+            reads.append(("HMGET", keys.assignments, *ids))
+        *replies, version = await asyncio.gather(
+            *(self._store.command(*read) for read in reads), self._store.command("HGET", keys.group, "version")
+        )
+        if int(version or 0) != look.version:
+            return False
+        records = replies[0]
+        owners = replies[1] if any(instances) else nobody
+        assignments = replies[-1] if syncing else nobody
+        for waiter, record, owner, assignment in zip(waiters, records, owners, assignments, strict=True):
+            waiter.judge(look, record, owner, assignment)
+        return True
+
+    def _args(self, keys: GroupKeys, *more: Arg) -> list[Arg]:
+        return [*group_script_args(self._store, keys, self.broker), *more]

@@ -1,0 +1,64 @@
+#!lua flags=allow-oom
+--[[ Members go, or an administrator removes them; one rebalance for all (LeaveGroup).
+
+KEYS[1]   group          hash    state, generation, round, leader, protocol, deadlines
+KEYS[2]   members        hash    member id -> its record
+KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata, packed
+KEYS[4]   assignments    hash    member id -> the leader's bytes
+KEYS[5]   protocols      hash    protocol -> how many members support it
+KEYS[6]   instances      hash    static instance id -> member id
+KEYS[7]   sessions       zset    member id (also pending) -> deadline or lease, ms
+KEYS[8]   pending        hash    ids handed out and not yet back -> client
+KEYS[9]   groups         hash    group -> type, state, protocol type
+KEYS[10]  deadlines      zset    kind|group -> earliest deadline, ms
+KEYS[11]  events         stream  transitions of the shard's groups
+ARGV[1]   group's name in the shard's keys
+ARGV[2]   wake channel
+ARGV[3]   events kept, 0 none
+ARGV[4]   broker
+ARGV[5...]  member id, instance id, reason, one triple after the other
+Returns   {NONE, code of each in order}
+          Run twice, those that left are UNKNOWN_MEMBER_ID the second time, as in Kafka; nothing else changes.
+Errors    of each: UNKNOWN_MEMBER_ID   not a member, neither pending; or no such group
+                   FENCED_INSTANCE_ID  another member id owns the instance
+]]
+-- @include lib/classic_group
+-- @include lib/known_member
+
+local why
+
+local function remove(member_id, member, reason)
+  remove_member(member_id, member, "member_left", reason)
+  why = why or (reason ~= "" and reason or "a member left")
+  return ERROR.NONE
+end
+
+local function remove_instance(instance_id, reason)
+  local owner = instance_id ~= "" and redis.call("HGET", instances, instance_id)
+  if not owner then return ERROR.UNKNOWN_MEMBER_ID end
+  return remove(owner, unpack_member(redis.call("HGET", members, owner)), reason)
+end
+
+local function leave(member_id, instance_id, reason)
+  if member_id == "" then return remove_instance(instance_id, reason) end
+  if redis.call("HDEL", pending, member_id) == 1 then
+    redis.call("ZREM", sessions, member_id)
+    return ERROR.NONE
+  end
+  local member, code = known_member(member_id, instance_id)
+  if code then return code end
+  return remove(member_id, member, reason)
+end
+
+settle()
+local codes = { ERROR.NONE }
+for i = 5, #ARGV, 3 do
+  codes[#codes + 1] = leave(ARGV[i], ARGV[i + 1], ARGV[i + 2])
+end
+if why and g.state ~= PREPARING then
+  prepare_rebalance(why)
+elseif g.state == PREPARING then
+  maybe_complete()
+end
+finish()
+return codes

@@ -1,0 +1,73 @@
+-- Let a member into the group, or in again; its join is parked until the phase ends (spec P4, P5).
+local function lease_end(member)
+  local held = now + park_lease_ms
+  if member.added_round == g.round then held = math.min(held, member.join_by) end
+  return string.format("%.0f", held)
+end
+
+local function park_join(member_id, member)
+  if not is_joined(member) then put("joined_count", g.joined_count + 1) end
+  member.join_round, member.join_generation, member.join_token, member.told_leader = g.round, g.generation, token, ""
+  redis.call("HSET", members, member_id, pack_member(member))
+  redis.call("HSET", subscriptions, member_id, subscription)
+  redis.call("ZADD", sessions, lease_end(member), member_id)
+end
+
+local function offer(member)
+  count_protocols(names, 1)
+  member.protocols = names
+  member.session_timeout_ms, member.rebalance_timeout_ms = session_timeout_ms, rebalance_timeout_ms
+end
+
+local function parked(member_id, generation)
+  finish()
+  return { ERROR.NONE, member_id, "parked", generation, g.round, until_next() }
+end
+
+-- Park, inside the phase under way or one that this join begins.
+local function join_phase(member_id, member, reason)
+  local begins, entered = g.state ~= PREPARING, g.generation
+  if begins then begin_rebalance(reason, member_id, member) end
+  park_join(member_id, member)
+  if begins then await_joins() else maybe_complete() end
+  return parked(member_id, entered)
+end
+
+local function create_group()
+  g.absent = false
+  put("id", group_candidate)
+  put("type", "classic")
+  put("created", now)
+  put("reason", "")
+  for _, field in ipairs(FIELDS) do put(field, g[field]) end
+  put("state_since", now)
+  touch()
+end
+
+local function add_member(member_id, reason)
+  if g.state == EMPTY then
+    put("initial_delay", initial_delay_ms)
+    put("initial_remaining", math.max(rebalance_timeout_ms - initial_delay_ms, 0))
+  elseif g.state == PREPARING and g.prev_state == EMPTY then
+    put("new_member_added", 1)
+  end
+  if redis.call("HLEN", members) == 0 then
+    put("protocol_type", protocol_type)
+    put("leader", member_id)
+  end
+  local member = { join_round = 0, sync_generation = 0, join_by = now + first_join_ms, joined_at = now, sync_token = "",
+    instance_id = instance_id, client_id = client_id, client_host = client_host }
+  member.added_round = g.state == PREPARING and g.round or g.round + 1
+  offer(member)
+  redis.call("HDEL", pending, member_id)
+  if instance_id ~= "" then redis.call("HSET", instances, instance_id, member_id) end
+  touch()
+  event("member_joined", member_id, member, reason)
+  return join_phase(member_id, member, "a member joined")
+end
+
+local function rejoin_member(member_id, member, why)
+  count_protocols(member.protocols, -1)
+  offer(member)
+  return join_phase(member_id, member, why)
+end

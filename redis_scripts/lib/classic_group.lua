@@ -1,0 +1,15 @@
+-- All that a script needs to change a classic group. A script that includes it begins with `settle()`.
+-- @include lib/errors
+-- @include lib/clock
+-- @include lib/member
+-- @include lib/group
+-- @include lib/notify
+-- @include lib/event
+-- @include lib/finish
+-- @include lib/transition
+-- @include lib/protocols
+-- @include lib/select_protocol
+-- @include lib/remove_member
+-- @include lib/complete_join
+-- @include lib/prepare_rebalance
+-- @include lib/settle

@@ -1,0 +1,65 @@
+-- Who may join, and how: the order of checks is Kafka's (spec 6.1 to 6.3).
+local function refuse(code, reply_member_id)
+  finish()
+  return { code, reply_member_id }
+end
+
+local function has_room(claimed)
+  if g.state == EMPTY then return true end
+  local member = unpack_member(redis.call("HGET", members, claimed))
+  if g.state == PREPARING then return (member and is_joined(member)) or g.joined_count < size_max end
+  return member or redis.call("HLEN", members) < size_max
+end
+
+-- The last to rejoin lose their place when the group is too large (KAFKA-9885).
+local function refuse_full(claimed)
+  local member = unpack_member(redis.call("HGET", members, claimed))
+  if member then
+    remove_member(claimed, member, "member_evicted", "the group is full")
+    maybe_complete()
+  end
+  return refuse(ERROR.GROUP_MAX_SIZE_REACHED, "")
+end
+
+local function hand_out_id()
+  if g.absent then create_group() end
+  if redis.call("HEXISTS", members, member_id) == 0 then
+    redis.call("HSET", pending, member_id, json({ client_id = client_id, client_host = client_host, handed_out = now }))
+    redis.call("ZADD", sessions, string.format("%.0f", now + session_timeout_ms), member_id)
+  end
+  return refuse(ERROR.MEMBER_ID_REQUIRED, member_id)
+end
+
+local function join_new(owner)
+  if owner then return replace_member(owner, unpack_member(redis.call("HGET", members, owner))) end
+  if id_required and instance_id == "" then return hand_out_id() end
+  if g.absent then create_group() end
+  return add_member(member_id, reason)
+end
+
+local function answer_now(is_leader)
+  finish()
+  return { ERROR.NONE, member_id, "now", g.generation, g.leader, g.protocol_type, g.protocol, is_leader and 1 or 0, 0 }
+end
+
+local function join_member(member)
+  if g.state == PREPARING then return rejoin_member(member_id, member, "") end
+  local is_leader = g.leader == member_id
+  local same = redis.call("HGET", subscriptions, member_id) == subscription
+  if same and (g.state == COMPLETING or not is_leader) then return answer_now(is_leader) end
+  return rejoin_member(member_id, member, same and "the leader rejoined" or "a member's subscription changed")
+end
+
+local function join_known(member)
+  if redis.call("HEXISTS", pending, member_id) == 1 then
+    if instance_id ~= "" then return refuse(ERROR.UNKNOWN_MEMBER_ID, member_id) end
+    return add_member(member_id, reason)
+  end
+  if instance_id ~= "" then
+    local current = redis.call("HGET", instances, instance_id)
+    if not current then return refuse(ERROR.UNKNOWN_MEMBER_ID, member_id) end
+    if current ~= member_id then return refuse(ERROR.FENCED_INSTANCE_ID, member_id) end
+  end
+  if not member then return refuse(ERROR.UNKNOWN_MEMBER_ID, member_id) end
+  return join_member(member)
+end

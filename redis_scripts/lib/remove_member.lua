@@ -1,0 +1,20 @@
+-- Forget one member, whatever the cause. What follows (a rebalance, a completed phase) is the caller's.
+local function remove_member(member_id, member, kind, reason)
+  if is_joined(member) then
+    put("joined_count", g.joined_count - 1)
+    wake()
+  elseif is_syncing(member) then
+    wake()
+  elseif (g.state == COMPLETING or g.state == STABLE) and member.sync_generation ~= g.generation then
+    put("awaiting_sync", g.awaiting_sync - 1)
+  end
+  redis.call("HDEL", members, member_id)
+  redis.call("HDEL", subscriptions, member_id)
+  redis.call("HDEL", assignments, member_id)
+  redis.call("ZREM", sessions, member_id)
+  if member.instance_id ~= "" then redis.call("HDEL", instances, member.instance_id) end
+  count_protocols(member.protocols, -1)
+  if g.leader == member_id then put("leader", "") end
+  touch()
+  event(kind, member_id, member, reason)
+end

@@ -1,0 +1,45 @@
+-- A static member restarts: its new id takes the old one's place (spec section 7).
+local function same_list(a, b)
+  return table.concat(a, "\0") == table.concat(b, "\0")
+end
+
+local function rename(old_id, member)
+  local assignment = redis.call("HGET", assignments, old_id)
+  if assignment then redis.call("HSET", assignments, member_id, assignment) end
+  redis.call("HDEL", assignments, old_id)
+  redis.call("HDEL", subscriptions, old_id)
+  redis.call("HDEL", members, old_id)
+  redis.call("ZREM", sessions, old_id)
+  redis.call("ZADD", sessions, string.format("%.0f", now + member.session_timeout_ms), member_id)
+  redis.call("HSET", instances, instance_id, member_id)
+  redis.call("HSET", subscriptions, member_id, subscription)
+  if g.leader == old_id then put("leader", member_id) end
+  if g.elected == old_id then put("elected", member_id) end
+end
+
+-- The vote can only change where the list of protocols did.
+local function same_vote(old_protocols)
+  if same_list(old_protocols, names) then return true end
+  return select_protocol(redis.call("HVALS", members), redis.call("HGET", members, g.leader)) == g.protocol
+end
+
+local function replaced(member)
+  finish()
+  local list = static_leader_list and g.leader == member_id and 1 or 0
+  return { ERROR.NONE, member_id, "now", g.generation, member.told_leader, g.protocol_type, g.protocol, list, list }
+end
+
+local function replace_member(old_id, member)
+  local old_protocols, old_leader = member.protocols, g.leader
+  if is_joined(member) or is_syncing(member) then wake() end
+  rename(old_id, member)
+  count_protocols(old_protocols, -1)
+  offer(member)
+  member.client_id, member.client_host, member.added_round = client_id, client_host, 0
+  member.told_leader, member.join_token = static_leader_list and g.leader or old_leader, token
+  redis.call("HSET", members, member_id, pack_member(member))
+  touch()
+  event("member_replaced", member_id, member, old_id)
+  if g.state == STABLE and same_vote(old_protocols) then return replaced(member) end
+  return join_phase(member_id, member, "a static member restarted")
+end

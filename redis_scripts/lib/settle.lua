@@ -1,0 +1,82 @@
+-- Apply what is overdue, in deadline order (ties: session, join, sync), each as of the time it fell due.
+local function after_removal(reason, member_id, member)
+  if g.state == STABLE or g.state == COMPLETING then
+    prepare_rebalance(reason, member_id, member)
+  elseif g.state == PREPARING then
+    maybe_complete()
+  end
+end
+
+-- A parked request holds its member's session by a lease; past it, the broker that parked it is gone.
+local function lose_lease(member_id, member)
+  if is_joined(member) then
+    put("joined_count", g.joined_count - 1)
+    member.join_round = 0
+  else
+    put("awaiting_sync", g.awaiting_sync + 1)
+    member.sync_generation = 0
+  end
+  redis.call("HSET", members, member_id, pack_member(member))
+  redis.call("ZADD", sessions, string.format("%.0f", now + math.max(member.session_timeout_ms, 1)), member_id)
+  touch()
+  event("lease_lost", member_id, member)
+end
+
+local EXPIRE = {}
+
+function EXPIRE.session(member_id)
+  local member = unpack_member(redis.call("HGET", members, member_id))
+  if not member then
+    redis.call("ZREM", sessions, member_id)
+    redis.call("HDEL", pending, member_id)
+    if g.state == PREPARING then maybe_complete() end
+    return
+  end
+  local overstayed = is_joined(member) and member.added_round == g.round and at >= member.join_by
+  if (is_joined(member) or is_syncing(member)) and not overstayed then return lose_lease(member_id, member) end
+  remove_member(member_id, member, "member_expired", overstayed and "first join not answered in time" or "session timed out")
+  after_removal("a member's session timed out", member_id, member)
+end
+
+function EXPIRE.join()
+  if g.prev_state == EMPTY and g.new_member_added == 1 and g.initial_remaining > 0 then
+    local delay = math.min(g.initial_delay, g.initial_remaining)
+    put("new_member_added", 0)
+    put("initial_remaining", math.max(g.initial_remaining - delay, 0))
+    put("join_deadline", at + delay)
+  else
+    complete_join()
+  end
+end
+
+function EXPIRE.sync()
+  put("sync_deadline", 0)
+  local everyone, removed = redis.call("HGETALL", members), false
+  for i = 1, #everyone, 2 do
+    if tonumber((select(4, everyone[i + 1]:match(HOT)))) ~= g.generation then
+      remove_member(everyone[i], unpack_member(everyone[i + 1]), "member_expired", "did not sync in time")
+      removed = true
+    end
+  end
+  if removed then prepare_rebalance("members did not sync in time") end
+end
+
+local function earliest_due()
+  local first = redis.call("ZRANGE", sessions, 0, 0, "WITHSCORES")
+  local kind, due = "session", tonumber(first[2] or math.huge)
+  if g.join_deadline > 0 and g.join_deadline < due then kind, due = "join", g.join_deadline end
+  if g.sync_deadline > 0 and g.sync_deadline < due then kind, due = "sync", g.sync_deadline end
+  if due <= now then return kind, due, first[1] end
+end
+
+local function settle()
+  local settled = false
+  local kind, due, member_id = earliest_due()
+  while kind do
+    at, settled = due, true
+    EXPIRE[kind](member_id)
+    kind, due, member_id = earliest_due()
+  end
+  at = now
+  return settled
+end
