@@ -197,7 +197,7 @@ async def leave(store: Store, keys: GroupKeys, leaving: Sequence[Leaving], broke
 
 
 async def note_subscribed(store: Store, keys: GroupKeys, generation: int, topics: Sequence[str] | None) -> None:
-    """Note the topics that a generation's members subscribe to, None if they cannot be told. Raises StoreUnavailable."""
+    """Note the topics that a generation's members subscribe to; None: they cannot be told. Raises StoreUnavailable."""
     noted = "" if topics is None else json.dumps(sorted(topics), separators=(",", ":"))
     try:
         await store.run(NOTE_SUBSCRIBED, [keys.group], generation, noted)

@@ -1,4 +1,4 @@
-"""Brokers and members of classic groups, at the level of the domain: every step and every millisecond in the test's hand."""
+"""Brokers and members of classic groups, without the wire: every step and millisecond in the test's hand."""
 
 from __future__ import annotations
 

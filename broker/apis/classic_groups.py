@@ -1,0 +1,172 @@
+"""JoinGroup, SyncGroup and LeaveGroup (they may wait for others), Heartbeat (hot: no task and no future)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+from kio.schema.errors import ErrorCode
+from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
+from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
+from kio.schema.sync_group.v5.response import SyncGroupResponse
+from kio.static.primitive import i32, i32Timedelta
+
+from broker.apis.call import Call
+from broker.apis.registry import ApiKey, api, hot_api
+from broker.errors import InconsistentGroupProtocol, InvalidGroupId, StoreUnavailable
+from broker.groups import classic
+from broker.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membership, SyncRequest
+from broker.protocol import fast_writers
+from broker.protocol.consumer_blobs import subscribed_topics
+
+logger = structlog.get_logger()
+
+_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+_MS: Final = timedelta(milliseconds=1)
+_CONSUMER: Final = "consumer"
+
+
+@api(ApiKey.JOIN_GROUP, first=0, last=9)
+async def join_group(call: Call, request: Any) -> JoinGroupResponse:
+    """Join a group, or join it again, and wait for the others.
+
+    v0: the session timeout is also the rebalance timeout. v4: new members come back with the id that they are
+    given (KIP-394). v5: static members (KIP-345). v7: protocol type (KIP-559). v8: reason (KIP-800).
+    v9: skip_assignment (KIP-814).
+    """
+    if not request.group_id:
+        raise InvalidGroupId
+    keys = call.store.group_keys(call.org, request.group_id)
+    try:
+        joined = await classic.join(call.store, call.rooms.waits, keys, _join_request(call, request))
+    except JoinRefused as refused:
+        return _refused(refused)
+    if joined.members and not joined.skip_assignment and joined.protocol_type == _CONSUMER:
+        await _note_subscribed(call, request.group_id, joined)
+    return _joined(joined)
+
+
+def _join_request(call: Call, request: Any) -> JoinRequest:
+    return JoinRequest(
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        client_id=call.client_id or "",
+        client_host=f"/{call.client.host}",
+        session_timeout_ms=request.session_timeout // _MS,
+        rebalance_timeout_ms=request.rebalance_timeout // _MS,
+        protocol_type=request.protocol_type,
+        protocols=[(protocol.name, protocol.metadata) for protocol in request.protocols],
+        id_required=call.version >= 4,
+        static_leader_list=call.version >= 9,
+        reason=request.reason or "",
+    )
+
+
+def _joined(joined: Joined) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        throttle_time=_NOT_THROTTLED,
+        error_code=ErrorCode.none,
+        generation_id=i32(joined.generation),
+        protocol_type=joined.protocol_type or None,
+        protocol_name=joined.protocol or None,
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=tuple(
+            JoinGroupResponseMember(
+                member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
+            )
+            for member in joined.members
+        ),
+    )
+
+
+def _refused(refused: JoinRefused) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        throttle_time=_NOT_THROTTLED,
+        error_code=refused.error.code,
+        generation_id=i32(-1),
+        protocol_type=None,
+        protocol_name=None,
+        leader="",
+        skip_assignment=False,
+        member_id=refused.member_id,
+        members=(),
+    )
+
+
+async def _note_subscribed(call: Call, group_id: str, joined: Joined) -> None:
+    """What the generation subscribes to protects offsets from deletion; without the note all topics are protected."""
+    topics: set[str] | None = set()
+    for member in joined.members:
+        subscribed = subscribed_topics(member.metadata)
+        if subscribed is None:
+            logger.warning("subscription_unreadable", group=group_id, member=member.member_id)
+            topics = None
+            break
+        assert topics is not None
+        topics |= subscribed
+    keys = call.store.group_keys(call.org, group_id)
+    try:
+        await classic.note_subscribed(call.store, keys, joined.generation, None if topics is None else sorted(topics))
+    except StoreUnavailable as error:
+        logger.warning("subscription_not_noted", group=group_id, reason=str(error))
+
+
+@api(ApiKey.SYNC_GROUP, first=0, last=5)
+async def sync_group(call: Call, request: Any) -> SyncGroupResponse:
+    """Hand in the leader's assignments, or wait for one's own. v3: static members. v5: protocol named (KIP-559)."""
+    if call.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+        raise InconsistentGroupProtocol
+    if not request.group_id:
+        raise InvalidGroupId
+    keys = call.store.group_keys(call.org, request.group_id)
+    entered = SyncRequest(
+        Membership(request.member_id, request.generation_id, request.group_instance_id),
+        request.protocol_type,
+        request.protocol_name,
+        [(assigned.member_id, assigned.assignment) for assigned in request.assignments],
+    )
+    synced = await classic.sync(call.store, call.rooms.waits, keys, entered)
+    return SyncGroupResponse(
+        throttle_time=_NOT_THROTTLED,
+        error_code=ErrorCode.none,
+        protocol_type=synced.protocol_type or None,
+        protocol_name=synced.protocol or None,
+        assignment=synced.assignment,
+    )
+
+
+@hot_api(ApiKey.HEARTBEAT, first=0, last=4)
+def heartbeat(call: Call, request: Any) -> None:
+    """Keep a member alive, and tell it of a rebalance (KIP-62). v3: static members (KIP-345)."""
+    if not request.group_id:
+        raise InvalidGroupId
+    version, reply = call.version, call.reply
+    keys = call.store.group_keys(call.org, request.group_id)
+    membership = Membership(request.member_id, request.generation_id, request.group_instance_id)
+    call.rooms.heartbeats.add(keys, membership, lambda code: reply(fast_writers.heartbeat(version, code)))
+
+
+@api(ApiKey.LEAVE_GROUP, first=0, last=5)
+async def leave_group(call: Call, request: Any) -> LeaveGroupResponse:
+    """Members go, or an administrator removes them: one rebalance for all. v3: several members (KIP-345)."""
+    if not request.group_id:
+        raise InvalidGroupId
+    keys = call.store.group_keys(call.org, request.group_id)
+    leaving = [Leaving(member.member_id, member.group_instance_id, member.reason or "") for member in request.members]
+    codes = await classic.leave(call.store, keys, leaving, call.rooms.waits.broker)
+    return LeaveGroupResponse(
+        throttle_time=_NOT_THROTTLED, error_code=ErrorCode.none, members=_left(request.members, codes)
+    )
+
+
+def _left(members: Sequence[Any], codes: Sequence[int]) -> tuple[MemberResponse, ...]:
+    return tuple(
+        MemberResponse(
+            member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=ErrorCode(code)
+        )
+        for member, code in zip(members, codes, strict=True)
+    )
