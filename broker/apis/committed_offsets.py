@@ -21,7 +21,7 @@ from broker.apis.call import Call
 from broker.apis.registry import ApiKey, api, hot_api
 from broker.errors import InvalidGroupId, KafkaError, StoreUnavailable
 from broker.groups import offsets
-from broker.groups.offsets import Commit, Committed, entry_json, metadata_fits, offset_field, split_field
+from broker.groups.offsets import Commit, Committed, entry_json, offset_field, split_field
 from broker.protocol import fast_writers
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _take(call: Call, commit: Commit, topic: Topic | None, one: Any) -> int:
     if topic is None or not 0 <= one.partition_index < topic.partition_count:
         return _UNKNOWN_PARTITION
     metadata = one.committed_metadata or ""
-    if not metadata_fits(metadata, call.rooms.settings.offset_metadata_max_bytes):
+    if not call.rooms.offsets.takes_metadata(metadata):
         return _METADATA_TOO_LARGE
     commit.entries += (
         offset_field(topic.name, one.partition_index),

@@ -64,7 +64,7 @@ async def describe_groups(call: Call, request: Any) -> DescribeGroupsResponse:
 async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
     try:
         keys = call.store.group_keys(call.org, group_id)
-        found = await directory.describe(call.store, call.rooms.offsets.settle, keys)
+        found = await directory.describe(call.store, keys, str(call.rooms.membership.node_id))
     except GroupIdNotFound:
         return _absent(group_id, call.version)
     except KafkaError as error:

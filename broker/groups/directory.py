@@ -11,7 +11,8 @@ from typing import Final
 from urllib.parse import unquote
 
 from broker.errors import CoordinatorLoadInProgress, GroupIdNotFound
-from broker.groups.settled import Settle, group_script_args, group_script_keys, settled
+from broker.groups.expiry import settle_group
+from broker.groups.settled import group_script_args, group_script_keys
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
 from broker.store.scripts import Script
@@ -74,12 +75,13 @@ async def list_groups(store: Store, org: str, shards: Iterable[int]) -> list[Lis
     return sorted(found, key=lambda group: group.group_id)
 
 
-async def describe(store: Store, settle: Settle, keys: GroupKeys) -> DescribedGroup:
+async def describe(store: Store, keys: GroupKeys, broker: str) -> DescribedGroup:
     """A group and its members: settled, then read plain, and read again where it changed meanwhile.
 
-    Raises GroupIdNotFound (also for a group of another type), CoordinatorLoadInProgress where it never holds still.
+    `broker` is who events name, should anything be overdue. Raises GroupIdNotFound (also for a group of another
+    type), StoreUnavailable, CoordinatorLoadInProgress where it never holds still.
     """
-    await settled(settle, keys)
+    await settle_group(store, keys, broker)
     head_command: list[Arg] = ["HMGET", keys.group, *_HEAD]
     for _ in range(_LOOKS_MAX):
         before, members, subscriptions, assignments, after = await asyncio.gather(

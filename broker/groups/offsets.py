@@ -19,7 +19,8 @@ import hiredis
 from ulid import ULID
 
 from broker.errors import StoreUnavailable
-from broker.groups.settled import Settle, SettledCall, group_script_args, group_script_keys
+from broker.groups.expiry import settler
+from broker.groups.settled import SettledCall, group_script_args, group_script_keys
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
@@ -99,14 +100,18 @@ def metadata_fits(metadata: str, units_max: int) -> bool:
 class Offsets:
     """Commits and fetches of this broker's tick. A group's fetch sees every commit filed before it."""
 
-    def __init__(self, store: Store, settings: Settings, settle: Settle) -> None:
-        self.settings = settings
+    def __init__(self, store: Store, settings: Settings, broker: str = "") -> None:
         self._store = store
-        self.settle = settle
+        self._metadata_units_max = settings.offset_metadata_max_bytes
+        self._settle = settler(store, broker)
         self._loop = asyncio.get_event_loop()
         self._commits: dict[str, tuple[GroupKeys, list[tuple[Commit, OnCode]]]] = {}
         self._reads: dict[str, dict[tuple[bool, tuple[str, ...] | None], _Read]] = {}
         self._scheduled = False
+
+    def takes_metadata(self, metadata: str) -> bool:
+        """Whether commit metadata is within `offset_metadata_max_bytes`."""
+        return metadata_fits(metadata, self._metadata_units_max)
 
     def commit(self, keys: GroupKeys, commit: Commit, on_code: OnCode) -> None:
         """File a commit for this tick's script. `on_code` gets 0, or the code that applies to all its entries:
@@ -174,7 +179,7 @@ class Offsets:
     def _send_commit_script(self, keys: GroupKeys, filed: list[tuple[Commit, OnCode]]) -> None:
         key_names = (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets, keys.shard_keys.groups)
         args = _commit_args(keys, filed)
-        SettledCall(self._store, self.settle, keys, COMMIT_OFFSETS, key_names, args, partial(_hand_out, filed)).send()
+        SettledCall(self._store, self._settle, keys, COMMIT_OFFSETS, key_names, args, partial(_hand_out, filed)).send()
 
 
 def _commit_args(keys: GroupKeys, filed: list[tuple[Commit, OnCode]]) -> list[Arg]:

@@ -8,7 +8,6 @@ is a script of its own, and asks again. Either way the outcome is that of one se
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -78,19 +77,3 @@ class SettledCall:
             self.send()
         else:
             self._on_answer(failure)
-
-
-async def settled(settle: Settle, keys: GroupKeys) -> None:
-    """Settle a group before it is read plain. Raises StoreUnavailable."""
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(failure: Exception | None) -> None:
-        if future.done():
-            return
-        if failure is None:
-            future.set_result(None)
-        else:
-            future.set_exception(failure)
-
-    settle(keys, done)
-    await future

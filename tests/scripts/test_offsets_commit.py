@@ -17,7 +17,7 @@ from broker.settings import Settings
 from broker.store.keys import GroupKeys
 from broker.store.store import Store
 from tests.support.clock import SteppedClock
-from tests.support.groups import Broker, FakeCatalog, given_group, settler, topic
+from tests.support.handlers import Broker, FakeCatalog, given_group, topic
 
 NONE, UNKNOWN_PARTITION, TOO_LARGE, NOT_AVAILABLE = 0, 3, 12, 15
 ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE, GROUP_NOT_FOUND, FENCED = 22, 25, 27, 69, 82
@@ -326,7 +326,7 @@ async def test_commits_of_a_tick_are_judged_one_by_one_in_order(
     store: Store, settings: Settings, keys: GroupKeys
 ) -> None:
     await given_group(store, keys, generation=2, members=["a", "b"])
-    offsets, answers = Offsets(store, settings, settler(store)), []
+    offsets, answers = Offsets(store, settings), []
     done = asyncio.Event()
 
     def entry(offset: int) -> list[str]:

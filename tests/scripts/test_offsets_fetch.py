@@ -1,0 +1,284 @@
+"""OffsetFetch: what is answered where (scenarios 90 to 92), and that equal reads are shared."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+
+from broker.errors import StoreUnavailable
+from broker.groups.offsets import Commit, Committed, Offsets, entry_json
+from broker.settings import Settings
+from broker.store.keys import GroupKeys
+from broker.store.link import Arg
+from broker.store.store import Store
+from tests.scripts.test_offsets_commit import commit_request
+from tests.support.handlers import Broker, FakeCatalog, given_group, topic
+
+NONE, NOT_COORDINATOR, UNSTABLE = 0, 16, 88
+VERSIONS = range(1, 10)
+T1, T2 = topic("t1", number=1), topic("t2", number=2)
+
+
+def fetch_request(
+    version: int,
+    groups: dict[str, dict[str, list[int]] | None],
+    require_stable: bool = False,
+) -> Any:
+    """OffsetFetch of group -> topic -> partitions, or None for all. Below version 8 of one group."""
+    kio = load_payload_module(9, version, EntityType.request)
+    stable = {"require_stable": require_stable} if version >= 7 else {}
+    if version < 8:
+        ((group_id, wanted),) = groups.items()
+        topics = None if wanted is None else _topics(kio.OffsetFetchRequestTopic, wanted)
+        return kio.OffsetFetchRequest(group_id=group_id, topics=topics, **stable)
+    return kio.OffsetFetchRequest(
+        groups=tuple(
+            kio.OffsetFetchRequestGroup(
+                group_id=group_id, topics=None if wanted is None else _topics(kio.OffsetFetchRequestTopics, wanted)
+            )
+            for group_id, wanted in groups.items()
+        ),
+        **stable,
+    )
+
+
+def _topics(kind: Any, wanted: dict[str, list[int]]) -> tuple[Any, ...]:
+    return tuple(kind(name=name, partition_indexes=tuple(indexes)) for name, indexes in wanted.items())
+
+
+Answer = tuple[int, dict[str, tuple[int, int, str, int]]]
+"""The group's code (NONE where the version has none); field -> offset, leader epoch, metadata, code."""
+
+
+def answers(version: int, response: Any) -> dict[str, Answer]:
+    """Group -> answer; the group is "" below version 8."""
+    groups = response.groups if version >= 8 else [response]
+    return {
+        getattr(group, "group_id", ""): (
+            group.error_code.value if version >= 2 else NONE,
+            {
+                f"{one.name}:{partition.partition_index}": (
+                    partition.committed_offset,
+                    partition.committed_leader_epoch if version >= 5 else -1,
+                    partition.metadata,
+                    partition.error_code.value,
+                )
+                for one in group.topics
+                for partition in one.partitions
+            },
+        )
+        for group in groups
+    }
+
+
+async def fetch(
+    broker: Broker,
+    wanted: dict[str, list[int]] | None,
+    version: int = 9,
+    require_stable: bool = False,
+    group_id: str = "orders",
+) -> Answer:
+    """One group's answer."""
+    response = await broker.ask(fetch_request(version, {group_id: wanted}, require_stable))
+    (answer,) = answers(version, response).values()
+    return answer
+
+
+NOTHING = (-1, -1, "", NONE)
+
+
+@pytest.fixture
+def broker(store: Store) -> Broker:
+    return Broker(store, FakeCatalog(T1, T2))
+
+
+@pytest.fixture
+def keys(store: Store) -> GroupKeys:
+    return store.group_keys("default", "orders")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_scenario_90_nothing_committed_is_no_error(broker: Broker, keys: GroupKeys, version: int) -> None:
+    assert await fetch(broker, {"t1": [0, 1], "nowhere": [7]}, version) == (
+        NONE,
+        {"t1:0": NOTHING, "t1:1": NOTHING, "nowhere:7": NOTHING},
+    )
+    assert await fetch(broker, {}, version) == (NONE, {})
+    if version >= 2:
+        assert await fetch(broker, None, version) == (NONE, {})
+    assert await broker.store.command("EXISTS", keys.group) == 0
+
+    await broker.ask(commit_request(9, topics={"t1": {1: (5, "m")}}))
+    assert await fetch(broker, {"t1": [0, 1]}, version) == (NONE, {"t1:0": NOTHING, "t1:1": (5, -1, "m", NONE)})
+    if version >= 2:
+        assert await fetch(broker, None, version) == (NONE, {"t1:1": (5, -1, "m", NONE)})
+
+
+async def test_scenario_91_each_group_of_a_batch_has_its_own_answer(broker: Broker, store: Store) -> None:
+    await broker.ask(commit_request(9, group_id="there", topics={"t1": {0: (5, "")}, "t2": {3: (6, "")}}))
+    await store.command("SET", store.group_keys("default", "broken").offsets, "not a hash")
+
+    for version in (8, 9):
+        request = fetch_request(
+            version, {"there": {"t1": [0]}, "absent": {"t1": [0]}, "broken": {"t1": [0]}, "": {"t1": [1]}}
+        )
+        assert answers(version, await broker.ask(request)) == {
+            "there": (NONE, {"t1:0": (5, -1, "", NONE)}),
+            "absent": (NONE, {"t1:0": NOTHING}),
+            "broken": (NOT_COORDINATOR, {}),
+            "": (NONE, {"t1:1": NOTHING}),
+        }
+        request = fetch_request(version, {"there": None})
+        assert answers(version, await broker.ask(request))["there"] == (
+            NONE,
+            {"t1:0": (5, -1, "", NONE), "t2:3": (6, -1, "", NONE)},
+        )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_scenario_91_a_store_that_is_away_shows_at_the_groups_place_and_below_v8_on_each_partition(
+    broker: Broker, version: int
+) -> None:
+    await broker.store.close()
+    refused = (-1, -1, "", NOT_COORDINATOR)
+    assert await fetch(broker, {"t1": [0, 1], "nowhere": [2]}, version) == (
+        NONE if version == 1 else NOT_COORDINATOR,
+        {"t1:0": refused, "t1:1": refused, "nowhere:2": refused} if version < 8 else {},
+    )
+    if version >= 2:
+        assert await fetch(broker, None, version) == (NOT_COORDINATOR, {})
+
+
+async def test_a_group_named_twice_is_answered_twice(broker: Broker) -> None:
+    kio = load_payload_module(9, 9, EntityType.request)
+    group = fetch_request(9, {"orders": {"t1": [0]}}).groups[0]
+    response = await broker.ask(kio.OffsetFetchRequest(groups=(group, group)))
+    assert [one.group_id for one in response.groups] == ["orders", "orders"]
+    assert (await broker.ask(kio.OffsetFetchRequest(groups=()))).groups == ()
+
+
+@pytest.mark.parametrize("version", [7, 8, 9])
+async def test_scenario_92_an_open_transaction_makes_its_partitions_unstable_for_who_asks(
+    broker: Broker, keys: GroupKeys, version: int
+) -> None:
+    await broker.ask(commit_request(9, topics={"t1": {0: (5, "old"), 1: (6, "")}}))
+    await broker.store.command("HSET", keys.unstable, "t1:0", 1, "t1:2", 1)
+    unstable = (-1, -1, "", UNSTABLE)
+
+    assert await fetch(broker, {"t1": [0, 1, 2]}, version, require_stable=True) == (
+        NONE,
+        {"t1:0": unstable, "t1:1": (6, -1, "", NONE), "t1:2": unstable},
+    )
+    assert await fetch(broker, None, version, require_stable=True) == (
+        NONE,
+        {"t1:0": unstable, "t1:1": (6, -1, "", NONE)},
+    )
+    assert (await fetch(broker, {"t1": [0]}, version))[1] == {"t1:0": (5, -1, "old", NONE)}
+
+    await broker.store.command("HSET", keys.offsets, "t1:0", entry_json(9, 2, T1.topic_hex, "") + ',"commit_time":1}')
+    await broker.store.command("HDEL", keys.unstable, "t1:0")
+    assert (await fetch(broker, {"t1": [0]}, version, require_stable=True))[1] == {"t1:0": (9, 2, "", NONE)}
+
+
+async def test_a_fetch_extends_no_session(broker: Broker, keys: GroupKeys) -> None:
+    await given_group(broker.store, keys, deadline=9_000_000_000_000)
+    await fetch(broker, {"t1": [0]})
+    assert int(await broker.store.command("ZSCORE", keys.sessions, "m-1")) == 9_000_000_000_000
+
+
+# -- topics made again
+
+
+async def test_a_commit_of_a_topic_that_was_made_again_is_none(broker: Broker) -> None:
+    await broker.ask(commit_request(9, topics={"t1": {0: (5, "")}, "t2": {0: (6, "")}}))
+    broker.catalog.stored["t1"] = topic("t1", number=77)
+    broker.catalog.known["t1"] = topic("t1", number=77)
+
+    assert await fetch(broker, {"t1": [0], "t2": [0]}) == (NONE, {"t1:0": NOTHING, "t2:0": (6, -1, "", NONE)})
+    assert await fetch(broker, None) == (NONE, {"t2:0": (6, -1, "", NONE)})
+
+
+async def test_a_commit_of_a_newer_topic_than_this_broker_knows_counts_after_a_look(
+    broker: Broker, settings: Settings
+) -> None:
+    """Another broker saw the topic made again and took a commit for it; here the old id is still in the cache."""
+    store = Store(settings)
+    await store.start()
+    try:
+        other = Broker(store, FakeCatalog(topic("t1", number=77), T2, topic("t3", number=3)))
+        await other.ask(commit_request(9, topics={"t1": {0: (5, "")}, "t3": {0: (7, "")}}))
+        broker.catalog.stored = dict(other.catalog.stored)
+        broker.catalog.looks = 0
+
+        assert (await fetch(broker, {"t1": [0], "t3": [0]}))[1] == {
+            "t1:0": (5, -1, "", NONE),
+            "t3:0": (7, -1, "", NONE),
+        }
+        assert (await fetch(broker, {"t1": [0]}))[1] == {"t1:0": (5, -1, "", NONE)}
+        assert broker.catalog.looks == 1
+    finally:
+        await store.close()
+
+
+async def test_a_catalogue_that_cannot_look_is_retriable(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await broker.ask(commit_request(9, topics={"t1": {0: (5, "")}}))
+    broker.catalog.known["t1"] = topic("t1", number=77)
+
+    async def refuse() -> None:
+        raise StoreUnavailable
+
+    monkeypatch.setattr(broker.catalog, "refresh", refuse)
+    assert await fetch(broker, {"t1": [0]}) == (NOT_COORDINATOR, {})
+
+
+# -- the tick
+
+
+class Listening:
+    """Counts the commands of a store by name."""
+
+    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: list[str] = []
+        send = store.control.send
+
+        def counted(args: Any, on_reply: Any, timeout_ms: int | None = None) -> None:
+            names: list[Arg] = list(args)
+            self.sent.append(str(names[0]))
+            send(args, on_reply, timeout_ms)
+
+        monkeypatch.setattr(store.control, "send", counted)
+
+
+async def test_equal_reads_of_a_tick_are_one_command(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await broker.ask(commit_request(9, topics={"t1": {0: (5, "")}}))
+    listening = Listening(broker.store, monkeypatch)
+
+    found = await asyncio.gather(*(fetch(broker, {"t1": [0]}) for _ in range(20)), fetch(broker, {"t1": [0, 1]}))
+    assert [one["t1:0"][0] for _, one in found] == [5] * 21
+    assert listening.sent == ["HMGET", "HMGET"]
+
+    await fetch(broker, {"t1": [0]})
+    assert listening.sent == ["HMGET"] * 3
+
+
+async def test_a_fetch_sees_the_commits_filed_before_it_in_the_same_tick(
+    store: Store, settings: Settings, keys: GroupKeys
+) -> None:
+    offsets, seen = Offsets(store, settings), asyncio.Queue[Any]()
+
+    def commit(offset: int) -> None:
+        entries = ["t1:0", entry_json(offset, -1, T1.topic_hex, "")]
+        offsets.commit(keys, Commit(-1, "", None, entries), lambda code: None)
+
+    for offset in (1, 2, 3):
+        commit(offset)
+        offsets.fetch(keys, ["t1:0"], False, seen.put_nowait)
+    offsets.fetch(keys, ["t1:0"], False, seen.put_nowait)
+
+    found = [await asyncio.wait_for(seen.get(), 5) for _ in range(4)]
+    assert [one["t1:0"].offset for one in found] == [1, 2, 3, 3]
+    assert found[0]["t1:0"] == Committed(1, -1, "", T1.topic_hex)

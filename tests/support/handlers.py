@@ -1,0 +1,212 @@
+"""Groups written straight into the store, and the API handlers without sockets: for tests of offsets and admin APIs."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from broker.apis import committed_offsets, registry
+from broker.apis.call import Call, Client, Rooms
+from broker.groups.offsets import Offsets
+from broker.protocol import codec
+from broker.settings import Settings
+from broker.store.keys import GroupKeys
+from broker.store.store import Store
+
+FAR_MS = 9_000_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FakeTopic:
+    """A topic as far as offsets look at it."""
+
+    name: str
+    topic_id: UUID
+    partition_count: int
+
+    @property
+    def topic_hex(self) -> str:
+        """The id as it is stored."""
+        return self.topic_id.hex
+
+
+class FakeCatalog:
+    """A catalogue: `known` is this broker's cache, `stored` what a look at the store would find."""
+
+    def __init__(self, *topics: FakeTopic) -> None:
+        self.known = {topic.name: topic for topic in topics}
+        self.stored = dict(self.known)
+        self.looks = 0
+
+    def get(self, org: str, name: str) -> FakeTopic | None:
+        """From the cache."""
+        return self.known.get(name)
+
+    async def find(self, org: str, name: str) -> FakeTopic | None:
+        """From the cache, else after a look."""
+        if name not in self.known:
+            await self.refresh()
+        return self.known.get(name)
+
+    async def refresh(self) -> None:
+        """Look at the store."""
+        self.looks += 1
+        await asyncio.sleep(0)
+        self.known = dict(self.stored)
+
+
+def topic(name: str, partition_count: int = 4, number: int = 1) -> FakeTopic:
+    """A topic whose id follows from `number`."""
+    return FakeTopic(name, UUID(int=number), partition_count)
+
+
+@dataclass(slots=True)
+class Broker:
+    """The handlers of one broker over a store; `ask` sends a request through codec, handler and writer."""
+
+    store: Store
+    catalog: FakeCatalog
+    node_id: int = 1
+    brokers: list[Any] = field(default_factory=lambda: [SimpleNamespace(node_id=1)])
+    rooms: Any = None
+
+    def __post_init__(self) -> None:
+        settings = self.store.settings
+        self.rooms = Rooms(
+            settings=settings,
+            store=self.store,
+            membership=SimpleNamespace(node_id=self.node_id, preferred=lambda: self.brokers),  # type: ignore[arg-type]
+            catalog=self.catalog,  # type: ignore[arg-type]
+            logs=None,  # type: ignore[arg-type]
+            waits=None,  # type: ignore[arg-type]
+            heartbeats=None,  # type: ignore[arg-type]
+            offsets=Offsets(self.store, settings, str(self.node_id)),
+            producer_ids=None,  # type: ignore[arg-type]
+        )
+
+    async def ask(self, request: Any) -> Any:
+        """Answer a kio request of any version as a client would get it."""
+        schema = type(request)
+        api_key, version = int(schema.__api_key__), int(schema.__version__)
+        buffer = io.BytesIO()
+        entity_writer(load_request_schema(api_key, version))(buffer, request)
+        decoded = codec.decode(api_key, version, buffer.getvalue())
+        assert committed_offsets  # importing a module registers its handlers
+        api = registry.served[api_key]
+        replied: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def reply(body: Any) -> None:
+            replied.set_result(bytes(body) if isinstance(body, bytes | bytearray) else b"".join(body))
+
+        call = Call(
+            rooms=self.rooms,
+            client=Client(1, "127.0.0.1", 50_000),
+            api_key=api_key,
+            version=version,
+            correlation_id=1,
+            client_id="test",
+            reply=reply,
+            drop=lambda: None,
+            close=lambda reason: None,
+            draining=asyncio.Event(),
+        )
+        if api.hot:
+            api.handler(call, decoded)
+            body = await asyncio.wait_for(replied, 10)
+        else:
+            body = codec.encode(api_key, version, await api.handler(call, decoded))
+        response, size = entity_reader(load_response_schema(api_key, version))(body, 0)
+        assert size == len(body)
+        return response
+
+
+def subscription(protocols: Mapping[str, bytes]) -> bytes:
+    """A member's protocols as they are stored."""
+    return b"".join(
+        struct.pack(">H", len(name)) + name.encode() + struct.pack(">I", len(metadata)) + metadata
+        for name, metadata in protocols.items()
+    )
+
+
+async def given_group(
+    store: Store,
+    keys: GroupKeys,
+    *,
+    state: str = "Stable",
+    generation: int = 1,
+    members: Sequence[str] = ("m-1",),
+    instances: Mapping[str, str] | None = None,
+    protocol_type: str = "consumer",
+    subscribed: Sequence[str] | None = ("t1",),
+    deadline: int = FAR_MS,
+    state_since: int = 0,
+    **fields: str | int,
+) -> None:
+    """A group of dynamic members (static where `instances` maps instance to member id) as the scripts write it."""
+    hash_fields: dict[str, str | int] = {
+        "id": "cgp_01test",
+        "type": "classic",
+        "state": state,
+        "prev_state": "Empty",
+        "generation": generation,
+        "version": 1,
+        "round": 1,
+        "protocol_type": protocol_type,
+        "protocol": "range" if state in ("Stable", "CompletingRebalance") else "",
+        "leader": members[0] if members else "",
+        "state_since": state_since,
+        "joined_count": 0,
+        "awaiting_sync": len(members) if state == "CompletingRebalance" else 0,
+        "join_deadline": FAR_MS if state == "PreparingRebalance" else 0,
+        "sync_deadline": FAR_MS if state == "CompletingRebalance" else 0,
+    }
+    if subscribed is not None:
+        hash_fields |= {"subscribed": json.dumps(list(subscribed)), "subscribed_generation": generation}
+    hash_fields |= fields
+    static = {member_id: instance for instance, member_id in (instances or {}).items()}
+    await store.command("HSET", keys.group, *[part for pair in hash_fields.items() for part in pair])
+    await store.command("HSET", keys.shard_keys.groups, keys.ref, f"classic {state} {protocol_type}")
+    for member_id in members:
+        record = {
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 20_000,
+            "join_round": 0,
+            "sync_generation": generation if state == "Stable" else 0,
+            "added_round": 1,
+            "join_by": 0,
+            "joined_at": 1,
+            "join_generation": generation - 1,
+            "join_token": "",
+            "sync_token": "",
+            "told_leader": "",
+            "instance_id": static.get(member_id, ""),
+            "client_id": "client",
+            "client_host": "/127.0.0.1",
+            "protocols": ["range"],
+        }
+        text = json.dumps(record, separators=(",", ":"))
+        await store.command("HSET", keys.members, member_id, text)
+        await store.command(
+            "HSET", keys.subscriptions, member_id, subscription({"range": b"wants " + member_id.encode()})
+        )
+        await store.command("HINCRBY", keys.protocols, "range", 1)
+        await store.command("ZADD", keys.sessions, deadline, member_id)
+        if state == "Stable":
+            await store.command("HSET", keys.assignments, member_id, b"has " + member_id.encode())
+    for instance, member_id in (instances or {}).items():
+        await store.command("HSET", keys.instances, instance, member_id)
+
+
+def settings_of(store: Store, **changed: Any) -> Settings:
+    """The settings of a store with some changed."""
+    return store.settings.model_copy(update=changed)
