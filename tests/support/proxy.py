@@ -30,6 +30,7 @@ class _Pipe:
         self.client = client
         self.server = server
         self.armed: Cut | None = None
+        self.last_sent = b""
 
     def abort(self) -> None:
         """End both sides."""
@@ -39,6 +40,7 @@ class _Pipe:
     async def upward(self, reader: asyncio.StreamReader) -> None:
         """Client to server."""
         while data := await reader.read(1 << 20):
+            self.last_sent = data
             if self.armed is Cut.DROP_REQUEST:
                 break
             if self.armed is Cut.LATE_REQUEST:
@@ -99,9 +101,12 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def cut(self, how: Cut, place: int | None = None) -> None:
-        """End one connection (at random, or the `place`-th oldest), or arm it to end at its next traffic."""
-        pipes = sorted(self._pipes, key=id)
+    def cut(self, how: Cut, place: int | None = None, carrying: bytes = b"") -> None:
+        """End one connection (at random, or by its place), or arm it to end at its next traffic.
+
+        `carrying` chooses among those whose last request held these bytes.
+        """
+        pipes = [pipe for pipe in sorted(self._pipes, key=id) if carrying in pipe.last_sent]
         if pipes:
             self._cut(pipes[self.random.randrange(len(pipes)) if place is None else place], how)
 
