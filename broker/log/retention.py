@@ -45,7 +45,9 @@ async def delete_records(log: PartitionLog, offset: int) -> int:
         offset = view.high_watermark
     if offset < 0 or offset > view.high_watermark:
         raise OffsetOutOfRange
-    return await trim(log, view, offset, 0)
+    if offset <= view.log_start:
+        return view.log_start
+    return await trim(log, view, offset, await _bytes_below(log, view, offset))
 
 
 async def apply_retention(log: PartitionLog) -> int:
@@ -72,10 +74,20 @@ async def trim(log: PartitionLog, view: View, offset: int, removed_bytes: int) -
     removed = 1
     while removed:
         log_start, removed = await log.store.run(TRIM_LOG, names, offset, SLICE_ENTRIES, removed_bytes, keys.wake)
-        removed_bytes = 0
         await asyncio.sleep(0)
     view = await log.look()
     return max(view.log_start, int(log_start))
+
+
+async def _bytes_below(log: PartitionLog, view: View, offset: int) -> int:
+    """The bytes of the entries that end at or below the offset: counted too high, size would take too much later."""
+    size = 0
+    async for entries in pages(log.store, log.keys, view.log_start, view.mean_entry_bytes):
+        for entry in entries:
+            if entry.end > offset:
+                return size
+            size += entry.size
+    return size
 
 
 async def _log_bytes(log: PartitionLog) -> int:

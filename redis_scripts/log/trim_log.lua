@@ -10,7 +10,7 @@ KEYS[3]  times      zset  base offset, 19 digits -> largest timestamp
 KEYS[4]  producers  hash  offset of the snapshot, which the log start never passes
 ARGV[1]  log start offset
 ARGV[2]  most entries removed
-ARGV[3]  bytes that the caller counted in what goes, "0" when it repeats the call
+ARGV[3]  bytes that the caller counted below the new log start
 ARGV[4]  wake channel: hears "trimmed"
 Returns  {NONE, log start offset, entries removed}; safe to run twice
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
@@ -26,6 +26,7 @@ if tonumber(log_start) > tonumber(redis.call("HGET", producers, "offset") or 0) 
 
 if tonumber(log_start) > tonumber(current) then
   redis.call("HSET", meta, "log_start", log_start)
+  redis.call("HINCRBY", meta, "bytes", -tonumber(ARGV[3]))
   redis.call("PUBLISH", ARGV[4], "trimmed")
 else
   log_start = current
@@ -35,7 +36,6 @@ local holder = redis.call("XREVRANGE", log, string.format("%.0f-1", tonumber(log
 if not holder then return { ERROR.NONE, log_start, 0 } end
 local removed = redis.call("XTRIM", log, "MINID", "~", holder[1], "LIMIT", ARGV[2])
 if removed > 0 then
-  redis.call("HINCRBY", meta, "bytes", -tonumber(ARGV[3]))
   for _, base in ipairs(redis.call("ZRANGE", times, 0, 99)) do
     if tonumber(base) >= tonumber(log_start) then break end
     redis.call("ZREM", times, base)

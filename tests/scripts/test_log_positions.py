@@ -1,0 +1,204 @@
+"""Positions by time, trimming and retention, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.errors import OffsetOutOfRange
+from broker.log.logs import Logs
+from broker.log.retention import Retention, apply_retention, upkeep_item
+from broker.settings import Settings
+from broker.store.store import Store
+from tests.support.logs import TOPIC, append, append_later, batch, batches_of, broker, given_log, read, read_all
+
+
+def _topic(**configs: Any) -> Any:
+    return replace(TOPIC, config=replace(TOPIC.config, **configs))
+
+
+async def test_a_time_is_found_exact_inside_its_batch(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        await append(log, timestamps=[100, 200, 300])
+        await append(log, timestamps=[50, 450, 400])
+        await append(log, timestamps=[500])
+        found = [await log.offset_for_timestamp(at) for at in (0, 200, 201, 301, 451, 501)]
+
+        assert found == [(0, 100), (1, 200), (2, 300), (4, 450), (6, 500), None]
+        assert await log.max_timestamp() == (6, 500)
+        assert await log.delete_records(5) == 5
+        assert await log.offset_for_timestamp(0) == (5, 400)
+
+
+async def test_the_time_index_finds_what_a_scan_finds(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        times = [1_000 + (i * 37) % 50 + 10 * i for i in range(400)]
+        for i, at in enumerate(times):
+            await append(log, timestamp=at)
+            if i % 100 == 99:
+                log.progress.write()
+        await store.command("PING")
+        assert await store.command("ZCARD", log.keys.times) == 4
+        for target in range(990, 5_060, 97):
+            expected = next(((i, at) for i, at in enumerate(times) if at >= target), None)
+            assert await log.offset_for_timestamp(target) == expected
+
+
+async def test_an_empty_log_has_no_times(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        assert await log.max_timestamp() is None
+        assert await log.offset_for_timestamp(0) is None
+
+
+async def test_the_largest_timestamp_is_searched_anew_when_it_was_trimmed(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        for at in (900, 100, 300, 200):
+            await append(log, timestamp=at)
+        await log.delete_records(1)
+
+        assert await log.max_timestamp() == (2, 300)
+
+
+async def test_delete_records_keeps_the_batch_that_holds_the_start(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs, broker(settings) as others:
+        log, other = logs.partition(TOPIC, 0), others.partition(TOPIC, 0)
+        for _ in range(3):
+            await append(log, count=10)
+        await read(other, 0)
+        assert await log.delete_records(15) == 15
+        assert await log.delete_records(3) == 15
+        with pytest.raises(OffsetOutOfRange):
+            await log.delete_records(31)
+        with pytest.raises(OffsetOutOfRange):
+            await read(log, 14)
+        assert batches_of(await read(log, 15))[0].base_offset == 10
+        assert (await other.end_offset()).log_start_offset == 15
+        with pytest.raises(OffsetOutOfRange):
+            await read(other, 0)
+
+
+async def test_a_trim_wakes_listeners_of_other_brokers(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs, broker(settings) as others:
+        log, other = logs.partition(TOPIC, 0), others.partition(TOPIC, 0)
+        await append(log, count=10)
+        heard = asyncio.Event()
+        other.on_change(heard.set)
+        await asyncio.sleep(0.05)
+        heard.clear()
+        await log.delete_records(4)
+        await asyncio.wait_for(heard.wait(), 2)
+        known = other.known()
+
+    assert known is not None and known.log_start_offset == 4
+
+
+async def test_the_log_start_never_passes_the_producer_snapshot(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        await append(log, producer_id=7, epoch=0, sequence=0)
+        await append(log, count=9)
+        await log.delete_records(-1)
+        assert await store.command("HGET", log.keys.producers, "offset") == b"10"
+    async with broker(settings) as others:
+        again = await append(others.partition(TOPIC, 0), producer_id=7, epoch=0, sequence=0)
+
+    assert again.base_offset == 0
+
+
+async def test_time_takes_what_is_old_and_nothing_behind_a_younger_batch(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    now = int(time.time() * 1000)
+    async with broker(settings, log_entry_bytes_max=1) as logs:
+        log = logs.partition(_topic(retention_ms=60_000), 0)
+        for age in (90_000, 80_000, 10_000, 70_000, 0):
+            await append(log, timestamp=now - age)
+        assert await apply_retention(log) == 2
+        log.topic = _topic(retention_ms=0)
+        await asyncio.sleep(0.01)
+        assert await apply_retention(log) == 5
+        assert (await append(log)).base_offset == 5
+        log.topic = _topic(retention_ms=-1)
+        assert await apply_retention(log) == 5
+
+
+async def test_size_takes_the_oldest_until_the_rest_fits(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    one = batch(value=b"x" * 5_000).size
+    async with broker(settings) as logs:
+        log = logs.partition(_topic(retention_bytes=3 * one), 0)
+        for _ in range(10):
+            await append(log, value=b"x" * 5_000)
+        assert await apply_retention(log) == 7
+        assert await apply_retention(log) == 7
+        assert await store.command("XLEN", log.keys.log) <= 4
+        assert [item.base_offset for item in await read_all(log)] == [7, 8, 9]
+
+
+async def test_compacted_topics_are_not_trimmed(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs:
+        log = logs.partition(_topic(retention_ms=0, cleanup_policy=frozenset({"compact"})), 0)
+        await append(log, timestamp=1)
+        assert await apply_retention(log) == 0
+
+
+async def test_any_broker_takes_due_upkeep_also_when_nobody_writes(clock_store: Store, clock: Any) -> None:
+    store, settings = clock_store, clock_store.settings
+    await given_log(store)
+    topic = _topic(retention_ms=60_000)
+    async with broker(settings) as logs, broker(settings) as others:
+        await append(logs.partition(topic, 0), timestamp=1)
+        logs._sweep()
+        await store.command("PING")
+        upkeep = store.cluster_keys.upkeep
+        assert await store.command("ZRANGE", upkeep, 0, -1) == [upkeep_item(topic, 0).encode()]
+
+        topics: dict[str, Any] = {"orders": topic}
+        taker = Retention(others, lambda org, name: topics.get(name))
+        assert await taker.run_due() == 1
+        assert (await others.partition(topic, 0).end_offset()).log_start_offset == 1
+        assert await taker.run_due() == 0
+        await clock.advance(settings.log_retention_check_interval_ms)
+        topics.clear()
+        assert await taker.run_due() == 1
+        assert await store.command("ZCARD", upkeep) == 0
+
+
+async def test_trimming_goes_in_slices(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.log.retention.SLICE_ENTRIES", 100)
+    await given_log(store)
+    async with broker(settings, log_entry_bytes_max=1) as logs:
+        log = logs.partition(TOPIC, 0)
+        answers = [append_later(log, batch(value=b"x" * 200)) for _ in range(600)]
+        await asyncio.gather(*answers)
+        assert await log.delete_records(590) == 590
+        assert await store.command("XLEN", log.keys.log) < 120
+        assert (await log.end_offset()).log_end_offset == 600
+
+
+async def test_snapshots_keep_the_load_of_a_view_short(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings, log_snapshot_interval_entries=10) as logs:
+        log = logs.partition(TOPIC, 0)
+        for sequence in range(25):
+            await append(log, producer_id=7, epoch=0, sequence=sequence)
+        await store.command("PING")
+        offset = int(await store.command("HGET", log.keys.producers, "offset"))
+
+    assert 20 <= offset <= 25
+    assert isinstance(logs, Logs)
