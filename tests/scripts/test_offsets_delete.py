@@ -1,0 +1,175 @@
+"""OffsetDelete, and the offsets of deleted topics (scenario 95)."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.offset_delete.v0.request import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+
+from broker.errors import GroupIdNotFound, InvalidGroupId, NonEmptyGroup
+from broker.groups import offsets
+from broker.groups.offsets import entry_json
+from broker.groups.retention import forget_topic
+from broker.store.keys import GroupKeys
+from broker.store.store import Store
+from tests.support.clock import SteppedClock
+from tests.support.handlers import Broker, FakeCatalog, given_group, topic
+
+NONE, UNKNOWN_PARTITION, SUBSCRIBED = 0, 3, 86
+T1, T2 = topic("t1", number=1), topic("t2", number=2)
+
+
+async def given_offsets(store: Store, keys: GroupKeys, *fields: str, topic_id: str = T1.topic_hex) -> None:
+    """Committed offsets of some partitions."""
+    for field in fields:
+        await store.command("HSET", keys.offsets, field, entry_json(5, -1, topic_id, "") + ',"commit_time":1}')
+
+
+async def left(store: Store, keys: GroupKeys) -> list[str]:
+    """The fields that are left."""
+    return sorted(field.decode() for field in await store.command("HKEYS", keys.offsets))
+
+
+async def delete(broker: Broker, wanted: dict[str, list[int]], group_id: str = "orders") -> dict[str, int]:
+    """OffsetDelete; field -> code."""
+    response = await broker.ask(
+        OffsetDeleteRequest(
+            group_id=group_id,
+            topics=tuple(
+                OffsetDeleteRequestTopic(
+                    name=name,
+                    partitions=tuple(OffsetDeleteRequestPartition(partition_index=index) for index in indexes),
+                )
+                for name, indexes in wanted.items()
+            ),
+        )
+    )
+    assert response.error_code.value == NONE
+    return {
+        f"{one.name}:{partition.partition_index}": partition.error_code.value
+        for one in response.topics
+        for partition in one.partitions
+    }
+
+
+@pytest.fixture
+def broker(store: Store) -> Broker:
+    return Broker(store, FakeCatalog(T1, T2))
+
+
+@pytest.fixture
+def keys(store: Store) -> GroupKeys:
+    return store.group_keys("default", "orders")
+
+
+async def test_scenario_95_only_topics_that_nobody_is_subscribed_to_are_deleted(
+    broker: Broker, store: Store, keys: GroupKeys
+) -> None:
+    await given_group(store, keys, subscribed=["t1"])
+    await given_offsets(store, keys, "t1:0", "t2:0", "t2:1")
+
+    assert await delete(broker, {"t1": [0, 1], "t2": [0, 3], "nowhere": [0]}) == {
+        "t1:0": SUBSCRIBED,
+        "t1:1": SUBSCRIBED,
+        "t2:0": NONE,
+        "t2:3": NONE,
+        "nowhere:0": UNKNOWN_PARTITION,
+    }
+    assert await left(store, keys) == ["t1:0", "t2:1"]
+
+
+@pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "CompletingRebalance"])
+async def test_scenario_95_an_unknown_subscription_protects_every_topic(
+    broker: Broker, store: Store, keys: GroupKeys, state: str
+) -> None:
+    await given_group(store, keys, state=state, subscribed=None)
+    await given_offsets(store, keys, "t2:0")
+    assert await delete(broker, {"t2": [0]}) == {"t2:0": SUBSCRIBED}
+
+    await given_group(store, keys, state=state, subscribed=[], generation=2, subscribed_generation=1)
+    assert await delete(broker, {"t2": [0]}) == {"t2:0": SUBSCRIBED}
+    assert await left(store, keys) == ["t2:0"]
+
+
+async def test_scenario_95_a_phase_after_empty_protects_nothing(broker: Broker, store: Store, keys: GroupKeys) -> None:
+    await given_group(store, keys, state="PreparingRebalance", subscribed=[])
+    await given_offsets(store, keys, "t1:0")
+    assert await delete(broker, {"t1": [0]}) == {"t1:0": NONE}
+    assert await left(store, keys) == []
+
+
+async def test_scenario_95_groups_of_other_types_must_be_empty(broker: Broker, store: Store, keys: GroupKeys) -> None:
+    await given_group(store, keys, protocol_type="connect", subscribed=None)
+    await given_offsets(store, keys, "t1:0")
+    with pytest.raises(NonEmptyGroup):
+        await delete(broker, {"t1": [0]})
+    with pytest.raises(NonEmptyGroup):
+        await delete(broker, {"nowhere": [0]})
+    assert await left(store, keys) == ["t1:0"]
+
+    other = store.group_keys("default", "idle")
+    await given_group(store, other, state="Empty", protocol_type="connect", members=(), subscribed=None)
+    await given_offsets(store, other, "t1:0", "t1:1")
+    assert await delete(broker, {"t1": [0]}, "idle") == {"t1:0": NONE}
+    assert await left(store, other) == ["t1:1"]
+
+
+async def test_scenario_95_an_absent_group_and_an_empty_name(broker: Broker, store: Store, keys: GroupKeys) -> None:
+    with pytest.raises(GroupIdNotFound):
+        await delete(broker, {"t1": [0]})
+    with pytest.raises(InvalidGroupId):
+        await delete(broker, {"t1": [0]}, "")
+
+
+async def test_deleting_the_last_offset_keeps_the_group_and_staged_offsets_go_too(
+    broker: Broker, store: Store, keys: GroupKeys
+) -> None:
+    await given_group(store, keys, state="Empty", protocol_type="", members=(), subscribed=None)
+    await given_offsets(store, keys, "t1:0")
+    await store.command("HSET", keys.unstable, "t1:0", 2, "t1:1", 1)
+    await store.command("HSET", keys.staged, "7:t1:0", "a", "8:t1:0", "b", "7:t1:1", "c")
+
+    for _ in range(2):
+        assert await delete(broker, {"t1": [0]}) == {"t1:0": NONE}
+        assert await left(store, keys) == []
+        assert await store.command("HGETALL", keys.staged) == {b"7:t1:1": b"c"}
+        assert await store.command("HGETALL", keys.unstable) == {b"t1:1": b"1"}
+    assert await store.command("EXISTS", keys.group) == 1
+
+
+async def test_members_whose_time_is_over_are_gone_before_it_is_judged(clock: SteppedClock, clock_store: Store) -> None:
+    keys = clock_store.group_keys("default", "orders")
+    await given_group(clock_store, keys, protocol_type="connect", subscribed=None, deadline=clock.now_ms + 10_000)
+    await given_offsets(clock_store, keys, "t1:0")
+    with pytest.raises(NonEmptyGroup):
+        await offsets.delete(clock_store, keys, "1", {"t1": [0]})
+    await clock.advance(10_000)
+    assert await offsets.delete(clock_store, keys, "1", {"t1": [0]}) == set()
+    assert await left(clock_store, keys) == []
+
+
+async def test_scenario_95_a_deleted_topics_offsets_vanish_in_all_groups(store: Store) -> None:
+    stable, simple, foreign = (
+        store.group_keys(org, name) for org, name in (("default", "a b/c"), ("default", "d"), ("other", "e"))
+    )
+    await given_group(store, stable, subscribed=["t1"])
+    for keys in (simple, foreign):
+        await given_group(store, keys, state="Empty", protocol_type="", members=(), subscribed=None)
+    for keys in (stable, simple, foreign):
+        await given_offsets(store, keys, "t1:0", "t1:599", "t1:600", "t2:0")
+    await given_offsets(store, simple, "t1:1", topic_id="ff" * 16)
+    await store.command("HSET", stable.unstable, "t1:0", 1)
+    await store.command("HSET", stable.staged, "7:t1:0", "x")
+
+    assert await forget_topic(store, "default", "t1", 600, T1.topic_hex) == 4
+    assert await forget_topic(store, "default", "t1", 600, T1.topic_hex) == 0
+    assert await left(store, stable) == ["t1:600", "t2:0"]
+    assert await left(store, simple) == ["t1:1", "t1:600", "t2:0"]
+    assert await left(store, foreign) == ["t1:0", "t1:599", "t1:600", "t2:0"]
+    assert await store.command("EXISTS", stable.unstable, stable.staged) == 0
+
+    assert await forget_topic(store, "default", "t1", 600) == 1
+    assert await left(store, simple) == ["t1:600", "t2:0"]
