@@ -59,6 +59,12 @@ class Settings(BaseSettings):
     socket_request_max_bytes: int = Field(104_857_600, ge=1024, description="largest request frame, bytes")
     connections_max: int = Field(20_000, ge=1, description="most client connections at one time")
     connections_max_idle_ms: int = Field(600_000, ge=1_000, description="ms without a request until a connection closes")
+    connections_max_age_ms: int = Field(
+        0, ge=0, description="ms after which a connection is closed between requests (20 % of jitter); 0 never"
+    )
+    connection_frame_timeout_ms: int = Field(
+        30_000, ge=100, description="ms without a byte in the middle of a request until the connection closes"
+    )
     connection_in_flight_max: int = Field(
         1_024, ge=1, description="requests of one connection taken and not answered, above which reading pauses"
     )

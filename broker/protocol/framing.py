@@ -1,0 +1,91 @@
+"""Bytes from a socket -> whole frames, as they come. No I/O and no copy beyond one of each chunk.
+
+Small frames are read where they lie in the chunk. A frame above LARGE_BYTES that has not come whole gets
+a buffer of its own, into which the socket then writes directly (`room`).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+LARGE_BYTES: Final = 32 * 1024
+"""Frames above this size are received into their own buffer."""
+
+_SIZE: Final = struct.Struct(">i").unpack_from
+
+
+class FrameError(Exception):
+    """A length that no frame has: the connection closes at once."""
+
+
+class Splitter:
+    """The bytes of one connection that are not yet frames."""
+
+    __slots__ = ("_data", "_filled", "_frame_bytes_max", "_large", "_position", "wanted")
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._data = b""
+        self._position = 0
+        self._large: bytearray | None = None
+        self._filled = 0
+        self.wanted = 0
+        """Size of a large frame that is not whole and has no buffer yet: `allocate` it, or wait. Else 0."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether a frame has begun and is not whole."""
+        return self._large is not None or len(self._data) > self._position
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of the large frame being received; 0 without one."""
+        return 0 if self._large is None else len(self._large)
+
+    def room(self) -> memoryview | None:
+        """Where the socket may write the rest of a large frame; None: give chunks to `feed`."""
+        return None if self._large is None else memoryview(self._large)[self._filled :]
+
+    def wrote(self, count: int) -> None:
+        """So many bytes were written into `room`."""
+        self._filled += count
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the connection."""
+        self._data = self._data[self._position :] + chunk if len(self._data) > self._position else chunk
+        self._position = 0
+
+    def allocate(self) -> None:
+        """Make the buffer of the large frame that has begun."""
+        begun = self._data[self._position + 4 :]
+        self._large = bytearray(self.wanted)
+        self._large[: len(begun)] = begun
+        self._filled = len(begun)
+        self._data, self._position, self.wanted = b"", 0, 0
+
+    def take(self) -> tuple[bytes | memoryview, int, int] | None:
+        """The next whole frame as (bytes, start, end), without its length. Raises FrameError."""
+        if self._large is not None:
+            return self._take_large()
+        data, position = self._data, self._position
+        available = len(data) - position
+        if available < 4:
+            return None
+        (size,) = _SIZE(data, position)
+        if not 0 <= size <= self._frame_bytes_max:
+            raise FrameError(f"a frame of {size} bytes")
+        if available - 4 < size:
+            if size > LARGE_BYTES:
+                self.wanted = size
+            return None
+        position += 4
+        self._position = end = position + size
+        return data, position, end
+
+    def _take_large(self) -> tuple[memoryview, int, int] | None:
+        large = self._large
+        if large is None or self._filled < len(large):
+            return None
+        self._large, self._filled = None, 0
+        return memoryview(large).toreadonly(), 0, len(large)

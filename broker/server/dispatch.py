@@ -1,0 +1,177 @@
+"""Frame -> handler -> reply. The only place that turns exceptions into error codes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from broker.apis.registry import Api
+from broker.errors import KafkaError, StoreUnavailable
+from broker.protocol import codec, error_responses, fast_writers, headers
+from broker.protocol.schema_walk import Buffer, DecodeError
+from broker.telemetry.metrics import metrics
+
+if TYPE_CHECKING:
+    from broker.server.turn import Turn
+
+logger = structlog.get_logger()
+
+PRODUCE, FETCH, JOIN_GROUP, SYNC_GROUP, API_VERSIONS = 0, 1, 11, 14, 18
+
+_STORE_AWAY: Final[Mapping[int, ErrorCode]] = {
+    0: ErrorCode.kafka_storage_error,
+    1: ErrorCode.kafka_storage_error,
+    2: ErrorCode.kafka_storage_error,
+    3: ErrorCode.leader_not_available,
+    9: ErrorCode.not_coordinator,
+    19: ErrorCode.request_timed_out,
+    20: ErrorCode.request_timed_out,
+    23: ErrorCode.kafka_storage_error,
+    32: ErrorCode.request_timed_out,
+    37: ErrorCode.request_timed_out,
+    60: ErrorCode.request_timed_out,
+}
+"""The code that clients of an API retry on; the others: COORDINATOR_NOT_AVAILABLE."""
+
+
+class Route:
+    """One version of one served API, with everything that its requests need."""
+
+    __slots__ = (
+        "decode",
+        "exclusive",
+        "handler",
+        "has_tags",
+        "header_size",
+        "hot",
+        "key",
+        "meter",
+        "name",
+        "pack",
+        "raw",
+        "version",
+        "waits",
+    )
+
+    def __init__(self, api: Api, version: int) -> None:
+        self.key = api.key
+        self.name = api.name
+        self.version = version
+        self.handler = api.handler
+        self.hot = api.hot
+        self.raw = api.raw
+        self.exclusive = api.key == FETCH
+        """Only one at a time of a connection: the answers are large."""
+        self.waits = api.key in (JOIN_GROUP, SYNC_GROUP)
+        """Cancelled when the client goes; other handlers finish what they began."""
+        self.meter = metrics.apis[api.key]
+        self.decode = codec.decoder(api.key, version)
+        self.has_tags = headers.request_has_tags(api.key, version)
+        header = headers.answer_header(api.key, version)
+        self.pack: Callable[[int, int], bytes] = header.pack
+        self.header_size = header.size - 4
+
+
+class Routes(dict[int, Route]):
+    """`headers.route_key` -> route, made at the first request of each version."""
+
+    def __init__(self, apis: Mapping[int, Api]) -> None:
+        super().__init__()
+        self._apis = apis
+
+    def find(self, route_key: int) -> Route | None:
+        """The route of the API key and version in a header; None when that is not served."""
+        api_key, version = headers.api_and_version(route_key)
+        api = self._apis.get(api_key)
+        if api is None:
+            return None
+        if not api.serves(version):
+            return self._old_api_versions(api) if api_key == API_VERSIONS else None
+        route = self[route_key] = Route(api, version)
+        return route
+
+    @staticmethod
+    def _old_api_versions(api: Api) -> Route:
+        """A client from the future learns which versions of ApiVersions there are (KIP-511), in the oldest form."""
+        body = fast_writers.api_versions(
+            0, ErrorCode.unsupported_version.value, [(API_VERSIONS, api.listed_first, api.last)]
+        )
+
+        def answer(turn: Turn, _: Buffer) -> None:
+            turn.reply(body)
+
+        route = Route(Api(api.key, api.name, 0, 0, answer, True, True, 0), 0)
+        route.has_tags = False
+        return route
+
+
+def start(turn: Turn) -> None:
+    """Give a request to its handler. A body that cannot be read ends the connection."""
+    route = turn.route
+    try:
+        if route.raw:
+            request: Any = memoryview(turn.data)[turn.start : turn.end]
+        else:
+            request = route.decode(turn.data, turn.start, turn.end)
+        turn.data = b""
+    except DecodeError as error:
+        turn.close(f"malformed {route.name} v{route.version}: {error}")
+        return
+    if not route.hot:
+        turn.task = asyncio.get_running_loop().create_task(_run_cold(turn, request))
+        return
+    try:
+        route.handler(turn, request)
+    except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
+        fail(turn, request, error)
+
+
+async def _run_cold(turn: Turn, request: Any) -> None:
+    try:
+        response = await turn.route.handler(turn, request)
+        written = isinstance(response, bytes | list)
+        body = response if written else codec.encode(turn.api_key, turn.version, response)
+    except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
+        fail(turn, request, error)
+    else:
+        turn.reply(body)
+    finally:
+        turn.task = None
+
+
+def code_of(api_key: int, error: BaseException) -> ErrorCode:
+    """The code that a client is told when a request failed as a whole."""
+    if isinstance(error, StoreUnavailable):
+        return _STORE_AWAY.get(api_key, ErrorCode.coordinator_not_available)
+    if isinstance(error, KafkaError):
+        return error.code
+    return ErrorCode.unknown_server_error
+
+
+def fail(turn: Turn, request: Any, error: BaseException) -> None:
+    """Answer a request whose handler failed."""
+    route = turn.route
+    code = code_of(route.key, error)
+    if code is ErrorCode.unknown_server_error:
+        logger.error("request_failed", api=route.name, version=route.version, exc_info=error)
+    if turn.answer is not None:
+        return
+    route.meter.error(code.value)
+    try:
+        if route.raw:
+            request = codec.decode(route.key, route.version, request)
+        if route.key == PRODUCE and request.acks == 0:
+            turn.close(f"Produce with acks=0 failed: {code.name}")
+            return
+        body = codec.encode(route.key, route.version, error_responses.error_response(route.key, request, code))
+    except DecodeError as malformed:
+        turn.close(f"malformed {route.name} v{route.version}: {malformed}")
+    except Exception:
+        logger.exception("error_response_failed", api=route.name, version=route.version)
+        turn.close(f"{route.name} failed and its error cannot be told")
+    else:
+        turn.reply(body)

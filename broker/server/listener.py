@@ -1,0 +1,152 @@
+"""The ports of a broker and the connections behind them: opening, sweeping, draining, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Final
+
+import structlog
+
+from broker.apis.call import Rooms
+from broker.apis.registry import Api
+from broker.server.connection import Connection
+from broker.server.dispatch import Routes
+from broker.server.limits import RequestBytes
+from broker.settings import Settings
+from broker.telemetry.metrics import CONNECTIONS, metrics
+
+logger = structlog.get_logger()
+
+CHUNK_BYTES: Final = 256 * 1024
+SWEEP_INTERVAL_S: Final = 5.0
+AGE_JITTER: Final = 0.2
+DRAIN_SPREAD: Final = 0.5
+"""Share of a drain's budget over which connections are closed."""
+
+
+class Server:
+    """All listeners of one broker. `rooms` and the table of served APIs come from `app.py`."""
+
+    def __init__(self, rooms: Rooms, apis: Mapping[int, Api], settings: Settings) -> None:
+        self.rooms = rooms
+        self.settings = settings
+        self.routes = Routes(apis)
+        self.draining = asyncio.Event()
+        self.request_bytes = RequestBytes(settings.requests_in_flight_bytes_max)
+        self.shared_room = memoryview(bytearray(CHUNK_BYTES))
+        """What sockets read into: a chunk is copied out before the next one is read."""
+        self.connections: set[Connection] = set()
+        self.loop = asyncio.get_running_loop()
+        self._ports: list[asyncio.Server] = []
+        self._dirty: list[Connection] = []
+        self._last_connection_id = 0
+        self._sweeper: asyncio.Task[None] | None = None
+        self._refusal_told_s = -60.0
+        self._empty = asyncio.Event()
+        self._empty.set()
+        metrics.sample(CONNECTIONS, lambda: {(): len(self.connections)})
+
+    # -- life
+
+    async def open(self, host: str, port: int, listener: str = "PLAINTEXT") -> int:
+        """Accept on host:port; the port, which may have been given as 0. Raises OSError."""
+        opened = await self.loop.create_server(lambda: Connection(self, listener), host, port, backlog=1024)
+        self._ports.append(opened)
+        if self._sweeper is None:
+            self._sweeper = self.loop.create_task(self._sweep())
+        bound: int = opened.sockets[0].getsockname()[1]
+        logger.info("listening", host=host, port=bound, listener=listener)
+        return bound
+
+    @property
+    def listening(self) -> bool:
+        """Whether new connections are accepted."""
+        return any(port.is_serving() for port in self._ports)
+
+    def stop_accepting(self) -> None:
+        """Refuse new connections; those that are open go on."""
+        for port in self._ports:
+            port.close()
+
+    async def drain(self, budget_ms: int) -> None:
+        """Let clients go to other brokers: no new connections, long polls answered, the rest closed bit by bit.
+
+        Requests under way are answered. What still waits when the budget ends (parked joins) is cut: its
+        place is kept in the store.
+        """
+        ends_s = perf_counter() + budget_ms / 1000
+        self.stop_accepting()
+        self.draining.set()
+        leaving = list(self.connections)
+        random.shuffle(leaving)
+        pause_s = budget_ms / 1000 * DRAIN_SPREAD / max(len(leaving), 1)
+        for connection in leaving:
+            connection.leave()
+            await asyncio.sleep(min(pause_s, 0.1))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), max(ends_s - perf_counter(), 0))
+        await self.close()
+
+    async def close(self) -> None:
+        """Cut whatever is left."""
+        self.stop_accepting()
+        self.draining.set()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for connection in list(self.connections):
+            connection.abort()
+        await self._empty.wait()
+
+    # -- for connections
+
+    def next_connection_id(self) -> int:
+        """A number of its own for each connection."""
+        self._last_connection_id += 1
+        return self._last_connection_id
+
+    def admit(self, connection: Connection) -> bool:
+        """Take a new connection in, unless there are too many."""
+        if len(self.connections) >= self.settings.connections_max:
+            metrics.connections_refused += 1
+            now_s = perf_counter()
+            if now_s - self._refusal_told_s > 10:
+                self._refusal_told_s = now_s
+                logger.warning("connections_refused", connections_max=self.settings.connections_max)
+            return False
+        metrics.connections_opened += 1
+        self.connections.add(connection)
+        self._empty.clear()
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self._empty.set()
+
+    def flush_soon(self, connection: Connection) -> None:
+        """Have a connection write at the end of this tick."""
+        if not self._dirty:
+            self.loop.call_soon(self._flush_all)
+        self._dirty.append(connection)
+
+    def _flush_all(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection.flush()
+
+    async def _sweep(self) -> None:
+        """One look at all connections every few seconds instead of a timer for each request."""
+        settings = self.settings
+        interval_s = min(SWEEP_INTERVAL_S, settings.connections_max_idle_ms / 4000)
+        while True:
+            await asyncio.sleep(interval_s)
+            now_s = perf_counter()
+            for connection in list(self.connections):
+                age_s = settings.connections_max_age_ms / 1000 * (1 + AGE_JITTER * connection.jitter)
+                connection.sweep(now_s, age_s)
