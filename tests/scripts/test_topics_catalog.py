@@ -1,0 +1,334 @@
+"""The catalogue on a real server: steps that are cut and finished by others, races, changes that others hear."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from uuid import UUID
+
+import pytest
+
+from broker.errors import InvalidPartitions, InvalidTopic, StoreUnavailable, TopicAlreadyExists, UnknownTopicOrPartition
+from broker.log.partitions import create_partition, delete_partition
+from broker.settings import Settings
+from broker.store.keys import LogKeys
+from broker.store.store import Store
+from broker.topics.catalog import Catalog, PartitionStorage, Topic
+from broker.topics.steps import new_topic_id
+
+ORG = "default"
+REAL = PartitionStorage(create_partition, delete_partition)
+
+
+class CutStorage:
+    """The real steps, until they have run `left` times: then the broker is as good as dead."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def storage(self) -> PartitionStorage:
+        return PartitionStorage(self._cut(create_partition), self._cut(delete_partition))
+
+    def _cut(self, step: Callable[[Store, LogKeys], Awaitable[None]]) -> Callable[[Store, LogKeys], Awaitable[None]]:
+        async def run(store: Store, keys: LogKeys) -> None:
+            if self.left == 0:
+                raise StoreUnavailable("cut")
+            self.left -= 1
+            await step(store, keys)
+
+        return run
+
+
+@pytest.fixture
+async def catalog(store: Store) -> AsyncIterator[Catalog]:
+    opened = Catalog(store, store.settings, REAL)
+    await opened.start()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def other(catalog: Catalog, settings: Settings) -> AsyncIterator[Catalog]:
+    """The catalogue of another broker, on links of its own, that polls often."""
+    store = Store(settings.model_copy(update={"topic_poll_ms": 40}))
+    await store.start()
+    opened = Catalog(store, store.settings, REAL)
+    await opened.start()
+    yield opened
+    await opened.close()
+    await store.close()
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 3.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def streams(store: Store, topic: Topic) -> int:
+    keys = [store.log_keys(ORG, topic.name, index, topic.topic_hex).log for index in range(topic.partition_count)]
+    return sum([await store.command("EXISTS", key) for key in keys])
+
+
+async def test_a_made_topic_is_ready_with_all_its_logs(store: Store, catalog: Catalog) -> None:
+    topic = await catalog.create(ORG, "orders", 3, {"retention.ms": "1000"})
+
+    assert catalog.get(ORG, "orders") is catalog.by_id(ORG, topic.topic_id) is topic
+    assert (topic.partition_count, topic.state, topic.format) == (3, "ready", "batch")
+    assert topic.config.retention_ms == 1000
+    assert topic.config.max_message_bytes == 1_048_588
+    assert await streams(store, topic) == 3
+
+
+async def test_the_catalogue_is_text_for_people(store: Store, catalog: Catalog) -> None:
+    topic = await catalog.create(ORG, "orders", 3, {"retention.ms": "1000"})
+
+    assert (
+        await store.command("HGET", "tidegate:{cluster}:topics", "default/orders")
+        == (
+            f'{{"id":"{topic.topic_hex}","partitions":3,"wanted":3,"format":"batch","state":"ready","config":1}}'
+        ).encode()
+    )
+    assert await store.command("HGET", "tidegate:{cluster}:topic:default:orders", "retention.ms") == b"1000"
+
+
+async def test_another_broker_hears_of_it(catalog: Catalog, other: Catalog) -> None:
+    before = other.version
+    topic = await catalog.create(ORG, "orders", 2, {"cleanup.policy": "compact"})
+
+    await until(lambda: other.get(ORG, "orders"))
+    assert other.get(ORG, "orders") == topic
+    assert other.version > before
+
+
+async def test_another_broker_finds_it_at_once_when_asked(catalog: Catalog, other: Catalog) -> None:
+    topic = await catalog.create(ORG, "orders", 2)
+
+    assert await other.find(ORG, "orders") == topic
+    assert await other.find_by_id(ORG, topic.topic_id) == topic
+    assert await other.find("elsewhere", "orders") is None
+    assert await other.find_by_id("elsewhere", topic.topic_id) is None
+
+
+async def test_a_lost_notice_costs_a_poll(store: Store, catalog: Catalog, other: Catalog) -> None:
+    other._store.wakeups.forget(store.cluster_keys.topic_changes, other._heard)
+    await catalog.create(ORG, "orders", 1)
+
+    await until(lambda: other.get(ORG, "orders"))
+
+
+async def test_two_creators_one_winner(catalog: Catalog, other: Catalog) -> None:
+    """Scenario 19."""
+    outcomes = await asyncio.gather(catalog.create(ORG, "c", 2), other.create(ORG, "c", 5), return_exceptions=True)
+
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Topic", "TopicAlreadyExists"]
+    made = next(outcome for outcome in outcomes if isinstance(outcome, Topic))
+    assert await catalog.find(ORG, "c") == await other.find(ORG, "c") == made
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+async def test_a_creation_that_was_cut_is_finished_by_who_asks(
+    store: Store, catalog: Catalog, other: Catalog, steps: int
+) -> None:
+    """After the name, after each partition, before the end."""
+    topic_id = new_topic_id()
+    cut = Catalog(store, store.settings, CutStorage(min(steps, 2)).storage())
+    if steps < 3:
+        with pytest.raises(StoreUnavailable):
+            await cut.create(ORG, "orders", 3, {"retention.ms": "5"}, topic_id)
+    else:  # all partitions made, not told yet
+        await cut._steps.take_name(ORG, "orders", topic_id, 3, "batch", {"retention.ms": "5"})
+        for index in range(3):
+            await create_partition(store, store.log_keys(ORG, "orders", index, topic_id.hex))
+
+    topic = await other.find(ORG, "orders")
+
+    assert topic is not None and topic.topic_id == topic_id
+    assert topic.config.retention_ms == 5
+    assert await streams(store, topic) == 3
+    with pytest.raises(TopicAlreadyExists):
+        await catalog.create(ORG, "orders", 3)
+
+
+async def test_a_creation_that_was_cut_is_finished_though_nobody_asks(store: Store, other: Catalog) -> None:
+    cut = Catalog(store, store.settings, CutStorage(1).storage())
+    with pytest.raises(StoreUnavailable):
+        await cut.create(ORG, "orders", 3)
+
+    await until(lambda: other.get(ORG, "orders"))
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+async def test_a_deletion_that_was_cut_is_finished_by_another(
+    store: Store, catalog: Catalog, other: Catalog, steps: int
+) -> None:
+    topic = await catalog.create(ORG, "orders", 2)
+    cut = Catalog(store, store.settings, CutStorage(min(steps, 1)).storage())
+    if steps < 2:
+        with pytest.raises(StoreUnavailable):
+            await cut.delete(ORG, "orders")
+    else:
+        await cut._steps.hide(ORG, "orders", topic.topic_id)
+        for index in range(2):
+            await delete_partition(store, store.log_keys(ORG, "orders", index, topic.topic_hex))
+    await other.refresh()
+    assert other.get(ORG, "orders") is None
+
+    again = await other.create(ORG, "orders", 1)
+
+    assert again.topic_id != topic.topic_id
+    assert await streams(store, topic) == 0
+    assert await streams(store, again) == 1
+
+
+async def test_a_deletion_that_was_cut_is_finished_though_nobody_asks(
+    store: Store, catalog: Catalog, other: Catalog
+) -> None:
+    topic = await catalog.create(ORG, "a.b", 3)
+    cut = Catalog(store, store.settings, CutStorage(1).storage())
+    with pytest.raises(StoreUnavailable):
+        await cut.delete(ORG, "a.b")
+
+    await until(lambda: not other._records)
+    assert await store.command("EXISTS", "tidegate:{cluster}:topics", "tidegate:{cluster}:topic-names") == 0
+    assert await streams(store, topic) == 0
+
+
+async def test_deletion_is_heard_and_takes_the_offsets_along(store: Store, catalog: Catalog, other: Catalog) -> None:
+    removed: list[Topic] = []
+    offsets: list[tuple[str, str, UUID]] = []
+
+    async def on_deleted_offsets(org: str, name: str, topic_id: UUID) -> None:
+        offsets.append((org, name, topic_id))
+
+    topic = await catalog.create(ORG, "orders", 2, {"retention.ms": "1000"})
+    await until(lambda: other.get(ORG, "orders"))
+    other.on_removed.append(removed.append)
+    deleting = Catalog(store, store.settings, REAL, on_deleted_offsets)
+    await deleting.delete(ORG, "orders")
+
+    assert offsets == [(ORG, "orders", topic.topic_id)]
+    await until(lambda: removed)
+    assert removed == [topic]
+    assert other.by_id(ORG, topic.topic_id) is None
+    with pytest.raises(UnknownTopicOrPartition):
+        await catalog.delete(ORG, "orders")
+    assert not await store.command("EXISTS", "tidegate:{cluster}:topic:default:orders")
+
+
+async def test_a_topic_made_again_has_another_id_and_an_empty_log(store: Store, catalog: Catalog) -> None:
+    """Scenario 18."""
+    first = await catalog.create(ORG, "a", 1, {"retention.ms": "1000"})
+    await store.command("XADD", store.log_keys(ORG, "a", 0, first.topic_hex).log, "NOMKSTREAM", "0-1", "w", "x")
+    await catalog.delete(ORG, "a")
+    second = await catalog.create(ORG, "a", 1)
+
+    assert second.topic_id != first.topic_id
+    assert second.config.retention_ms == 604_800_000
+    assert await store.command("XLEN", store.log_keys(ORG, "a", 0, second.topic_hex).log) == 0
+    assert catalog.by_id(ORG, first.topic_id) is None
+
+
+async def test_deletion_by_an_old_id_spares_the_new_topic(catalog: Catalog) -> None:
+    first = await catalog.create(ORG, "a", 1)
+    await catalog.delete(ORG, "a")
+    await catalog.create(ORG, "a", 1)
+
+    with pytest.raises(UnknownTopicOrPartition):
+        await catalog._steps.hide(ORG, "a", first.topic_id)
+    assert await catalog.find(ORG, "a") is not None
+
+
+async def test_a_late_creator_does_not_bring_a_deleted_topic_back(store: Store, catalog: Catalog) -> None:
+    slow = Catalog(store, store.settings, CutStorage(0).storage())
+    topic_id = new_topic_id()
+    with pytest.raises(StoreUnavailable):
+        await slow.create(ORG, "orders", 2, topic_id=topic_id)
+    await catalog.delete(ORG, "orders")
+
+    with pytest.raises(UnknownTopicOrPartition):
+        await Catalog(store, store.settings, REAL).create(ORG, "orders", 2, topic_id=topic_id)
+
+    assert not await store.command("EXISTS", store.log_keys(ORG, "orders", 0, topic_id.hex).log)
+    assert (await catalog.create(ORG, "orders", 1)).partition_count == 1
+
+
+async def test_partitions_are_added_and_never_removed(store: Store, catalog: Catalog, other: Catalog) -> None:
+    """Scenario 21, without its group."""
+    await catalog.create(ORG, "t", 3)
+    for count in (3, 2):
+        with pytest.raises(InvalidPartitions):
+            await catalog.add_partitions(ORG, "t", count)
+
+    topic = await catalog.add_partitions(ORG, "t", 5)
+
+    assert topic.partition_count == 5
+    assert await streams(store, topic) == 5
+    await until(lambda: other.get(ORG, "t") == topic)
+    with pytest.raises(UnknownTopicOrPartition):
+        await catalog.add_partitions(ORG, "nope", 5)
+
+
+async def test_a_growth_that_was_cut_is_finished_by_another(store: Store, catalog: Catalog, other: Catalog) -> None:
+    await catalog.create(ORG, "t", 2)
+    cut = Catalog(store, store.settings, CutStorage(1).storage())
+    with pytest.raises(StoreUnavailable):
+        await cut.add_partitions(ORG, "t", 5)
+    assert (await other.find(ORG, "t")).partition_count == 2  # type: ignore[union-attr]
+
+    await until(lambda: (found := other.get(ORG, "t")) and found.partition_count == 5)
+    assert await streams(store, other.get(ORG, "t")) == 5  # type: ignore[arg-type]
+
+
+async def test_a_growth_that_was_cut_can_be_asked_for_again(catalog: Catalog, store: Store) -> None:
+    await catalog.create(ORG, "t", 2)
+    cut = Catalog(store, store.settings, CutStorage(1).storage())
+    with pytest.raises(StoreUnavailable):
+        await cut.add_partitions(ORG, "t", 5)
+
+    with pytest.raises(InvalidPartitions):
+        await catalog.add_partitions(ORG, "t", 4)
+    assert (await catalog.add_partitions(ORG, "t", 5)).partition_count == 5
+
+
+@pytest.mark.parametrize(("first", "second"), [("a.b", "a_b"), ("a_b", "a.b"), ("a._b", "a..b")])
+async def test_names_that_differ_by_dot_and_underscore_collide(catalog: Catalog, first: str, second: str) -> None:
+    await catalog.create(ORG, first, 1)
+    with pytest.raises(InvalidTopic):
+        await catalog.create(ORG, second, 1)
+    await catalog.create("elsewhere", second, 1)
+    await catalog.delete(ORG, first)
+
+    assert (await catalog.create(ORG, second, 1)).name == second
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "ü", "a" * 250, "a\n"])
+async def test_a_name_outside_the_rules_is_refused(store: Store, catalog: Catalog, name: str) -> None:
+    with pytest.raises(InvalidTopic):
+        await catalog.create(ORG, name, 1)
+    assert not await store.command("EXISTS", "tidegate:{cluster}:topics")
+
+
+@pytest.mark.parametrize("count", [0, -2, 10_001, 2_147_483_647])
+async def test_a_count_that_cannot_be_is_refused(catalog: Catalog, count: int) -> None:
+    with pytest.raises(InvalidPartitions):
+        await catalog.create(ORG, "orders", count)
+
+
+async def test_an_unknown_name_costs_one_small_read(store: Store, catalog: Catalog) -> None:
+    await catalog.create(ORG, "orders", 1)
+    calls = (await store.command("INFO", "commandstats")).decode()
+    before = calls.split("cmdstat_hgetall:calls=")[1].split(",")[0]
+    for _ in range(20):
+        assert await catalog.find(ORG, "nope") is None
+    after = (await store.command("INFO", "commandstats")).decode().split("cmdstat_hgetall:calls=")[1].split(",")[0]
+
+    assert before == after
+
+
+async def test_two_organisations_may_use_the_same_name(catalog: Catalog) -> None:
+    one, two = await catalog.create("one", "t", 1), await catalog.create("two", "t", 2)
+
+    assert (catalog.get("one", "t"), catalog.get("two", "t")) == (one, two)
+    assert [topic.name for topic in catalog.topics("one")] == ["t"]
+    assert catalog.topics("three") == []
