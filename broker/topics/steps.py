@@ -37,8 +37,8 @@ class PartitionStorage:
     remove: Callable[[Store, LogKeys], Awaitable[None]]
 
 
-OnDeletedOffsets = Callable[[str, str, UUID], Awaitable[None]]
-"""(org, topic, topic id): remove the offsets that groups committed for it. Repeatable."""
+OnDeletedOffsets = Callable[[str, str, UUID, int], Awaitable[None]]
+"""(org, topic, topic id, partitions): remove the offsets that groups committed for it. Repeatable."""
 
 
 class TopicSteps:
@@ -108,7 +108,7 @@ class TopicSteps:
     async def _finish_deletion(self, org: str, name: str, record: Record) -> None:
         await self._each_partition(self._storage.remove, org, name, record, range(record.wanted))
         if self._on_deleted_offsets is not None:
-            await self._on_deleted_offsets(org, name, record.topic_id)
+            await self._on_deleted_offsets(org, name, record.topic_id, record.wanted)
         keys = self._keys
         await self._store.run(
             FORGET_TOPIC,

@@ -198,7 +198,7 @@ async def test_deletion_is_heard_and_takes_the_offsets_along(store: Store, catal
     removed: list[Topic] = []
     offsets: list[tuple[str, str, UUID]] = []
 
-    async def on_deleted_offsets(org: str, name: str, topic_id: UUID) -> None:
+    async def on_deleted_offsets(org: str, name: str, topic_id: UUID, partition_count: int) -> None:
         offsets.append((org, name, topic_id))
 
     topic = await catalog.create(ORG, "orders", 2, {"retention.ms": "1000"})
