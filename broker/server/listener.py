@@ -41,7 +41,9 @@ class Server:
         """What sockets read into: a chunk is copied out before the next one is read."""
         self.connections: set[Connection] = set()
         self.loop = asyncio.get_running_loop()
-        self._ports: list[asyncio.Server] = []
+        self.ports: list[int] = []
+        """The ports that were opened, in order."""
+        self._opened: list[asyncio.Server] = []
         self._dirty: list[Connection] = []
         self._last_connection_id = 0
         self._sweeper: asyncio.Task[None] | None = None
@@ -55,22 +57,23 @@ class Server:
     async def open(self, host: str, port: int, listener: str = "PLAINTEXT") -> int:
         """Accept on host:port; the port, which may have been given as 0. Raises OSError."""
         opened = await self.loop.create_server(lambda: Connection(self, listener), host, port, backlog=1024)
-        self._ports.append(opened)
+        self._opened.append(opened)
         if self._sweeper is None:
             self._sweeper = self.loop.create_task(self._sweep())
         bound: int = opened.sockets[0].getsockname()[1]
+        self.ports.append(bound)
         logger.info("listening", host=host, port=bound, listener=listener)
         return bound
 
     @property
     def listening(self) -> bool:
         """Whether new connections are accepted."""
-        return any(port.is_serving() for port in self._ports)
+        return any(opened.is_serving() for opened in self._opened)
 
     def stop_accepting(self) -> None:
         """Refuse new connections; those that are open go on."""
-        for port in self._ports:
-            port.close()
+        for opened in self._opened:
+            opened.close()
 
     async def drain(self, budget_ms: int) -> None:
         """Let clients go to other brokers: no new connections, long polls answered, the rest closed bit by bit.

@@ -1,0 +1,147 @@
+"""A server with handlers that a test steers, and raw connections to it."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+import uvloop
+from kio.schema.create_topics.v7.response import CreateTopicsResponse
+from kio.schema.errors import ErrorCode
+
+from broker.apis.call import Call, Rooms
+from broker.apis.registry import Api
+from broker.protocol import fast_writers
+from broker.server.listener import Server
+from broker.settings import Settings
+from tests.support.wire import RawClient
+
+API_VERSIONS, PRODUCE, FETCH, CREATE_TOPICS, HEARTBEAT, JOIN_GROUP = 18, 0, 1, 19, 12, 11
+
+
+Scenario = Callable[[], Coroutine[Any, Any, None]]
+
+
+def on_both_loops(scenario: Scenario) -> Callable[[Any], None]:
+    """Run a scenario on asyncio's own loop and on uvloop, which differ in how they call a protocol."""
+
+    @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+    def test(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        run(scenario())
+
+    test.__name__, test.__doc__, test.__module__ = scenario.__name__, scenario.__doc__, scenario.__module__
+    return test
+
+
+class Handlers:
+    """Handlers that note what starts, and answer when the test lets them."""
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.cancelled: list[str] = []
+        self.parked: list[Call] = []
+        self.cold_gate = asyncio.Event()
+        self.cold_gate.set()
+        self.error: Exception | None = None
+        self.fetch_bytes = 0
+
+    def table(self) -> dict[int, Api]:
+        """What `registry.load_all` would give."""
+        apis = [
+            Api(API_VERSIONS, "api_versions", 0, 4, self.api_versions, True, False, 0),
+            Api(PRODUCE, "produce", 3, 13, self.produce, True, True, 0),
+            Api(FETCH, "fetch", 4, 18, self.fetch, True, False, 4),
+            Api(HEARTBEAT, "heartbeat", 0, 4, self.heartbeat, True, False, 0),
+            Api(CREATE_TOPICS, "create_topics", 2, 7, self.create_topics, False, False, 2),
+            Api(JOIN_GROUP, "join_group", 0, 9, self.join_group, False, False, 0),
+        ]
+        return {api.key: api for api in apis}
+
+    def _note(self, name: str) -> None:
+        self.started.append(name)
+        if self.error is not None:
+            raise self.error
+
+    def api_versions(self, call: Call, request: Any) -> None:
+        self._note("api_versions")
+        apis = [(api.key, api.listed_first, api.last) for api in self.table().values()]
+        call.reply(fast_writers.api_versions(call.version, 0, apis))
+
+    def produce(self, call: Call, body: memoryview) -> None:
+        self._note(f"produce of {len(body)}")
+        call.drop()
+
+    def fetch(self, call: Call, request: Any) -> None:
+        """Parked until the test answers with `answer_fetch`, unless bytes are to be returned at once."""
+        self._note("fetch")
+        if self.fetch_bytes:
+            self.answer_fetch(call)
+        else:
+            self.parked.append(call)
+
+    def answer_fetch(self, call: Call) -> None:
+        records = bytes(self.fetch_bytes)
+        partition = fast_writers.FetchPartition(index=0, buffers=[records], size=len(records))
+        call.reply(fast_writers.fetch(call.version, 0, 0, [("t", [partition])]))
+
+    def heartbeat(self, call: Call, request: Any) -> None:
+        self._note(f"heartbeat {request.group_id}")
+        call.reply(fast_writers.heartbeat(call.version, 0))
+
+    async def create_topics(self, call: Call, request: Any) -> Any:
+        self._note("create_topics")
+        await self.cold_gate.wait()
+        self.started.append("create_topics done")
+        return CreateTopicsResponse(throttle_time=cast(Any, datetime.timedelta(0)), topics=())
+
+    async def join_group(self, call: Call, request: Any) -> Any:
+        self._note("join_group")
+        try:
+            await self.cold_gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append("join_group")
+            raise
+        return fast_writers.join_group(call.version, ErrorCode.none.value, 1, None, "range", "m", "m", [])
+
+
+@asynccontextmanager
+async def running(handlers: Handlers, **settings: Any) -> AsyncIterator[tuple[Server, str]]:
+    """A server on loopback and its address."""
+    rooms = cast(Rooms, None)  # these handlers have no store
+    server = Server(rooms, handlers.table(), Settings(**settings))
+    port = await server.open("127.0.0.1", 0)
+    try:
+        yield server, f"127.0.0.1:{port}"
+    finally:
+        await server.close()
+
+
+@asynccontextmanager
+async def connected(handlers: Handlers, **settings: Any) -> AsyncIterator[tuple[Server, RawClient]]:
+    """A server with one client."""
+    async with running(handlers, **settings) as (server, address), await RawClient.connect(address) as client:
+        yield server, client
+
+
+async def another(server: Server) -> RawClient:
+    """One more client of a server."""
+    return await RawClient.connect(f"127.0.0.1:{server.ports[0]}")
+
+
+async def closed(client: RawClient, timeout_s: float = 5.0) -> bytes:
+    """What else the broker sends until it closes; fails when it stays open."""
+    try:
+        return await asyncio.wait_for(client.reader.read(), timeout_s)
+    except ConnectionError:
+        return b""
+
+
+async def until(condition: Any, timeout_s: float = 5.0) -> None:
+    """Wait for a condition of this process."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.001)
