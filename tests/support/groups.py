@@ -128,16 +128,15 @@ class World:
 
     async def stable(self, *names: str, **traits: Any) -> list[Peer]:
         """Stable{first*, ...}@1: peers that joined and synced one generation; the first leads."""
-        peers = [self.peer(name, **traits) for name in names]
-        await self.form(*peers)
-        return peers
+        return await self.stable_of(*(self.peer(name, **traits) for name in names))
 
-    async def form(self, *peers: Peer) -> None:
+    async def stable_of(self, *peers: Peer) -> list[Peer]:
         """Peers of a new group join within the initial delay, and sync."""
         joins = [await peer.entering() for peer in peers]
         await self.advance(self.settings.group_initial_rebalance_delay_ms * 2)
         await asyncio.gather(*(answer(join) for join in joins))
         await self.sync_all(*peers)
+        return list(peers)
 
     async def sync_all(self, *peers: Peer) -> None:
         """All sync; the leader hands each member `<its id>@<generation>`."""
@@ -206,6 +205,12 @@ class Peer:
             joined = await self.ask_join()
         self.member_id, self.generation, self.joined = joined.member_id, joined.generation, joined
         return joined
+
+    async def join_with(self, **changes: Any) -> Joined:
+        """Rejoin with something changed from now on."""
+        for name, value in changes.items():
+            setattr(self, name, value)
+        return await self.join()
 
     async def claim_id(self) -> str:
         """Only the first round trip (KIP-394)."""

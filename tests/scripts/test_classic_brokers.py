@@ -1,0 +1,395 @@
+"""Classic groups over several brokers: one dies, a wake-up is lost, a request is repeated, nobody sweeps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from broker.errors import RebalanceInProgress, UnknownMemberId
+from broker.groups import classic
+from broker.groups.classic import JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+from broker.groups.expiry import EXPIRE_GROUP, settle_group
+from broker.groups.model import JoinRequest, Membership, SyncRequest
+from broker.groups.settled import group_script_args, group_script_keys
+from tests.scripts.test_classic_rejoining import completing
+from tests.support.groups import World, answer, refused
+
+NONE, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS = 0, 25, 27
+
+
+async def run(world: World, script: Any, *args: Any) -> list[Any]:
+    """A group script's whole reply."""
+    told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    all_args = [*group_script_args(world.store, world.keys, "1"), *args]
+    world.store.send_script(script, group_script_keys(world.keys), all_args, told.set_result)
+    reply = await told
+    assert isinstance(reply, list), reply
+    return reply
+
+
+def join_args(world: World, request: JoinRequest) -> list[Any]:
+    return classic._join_args(world.store, request)
+
+
+async def dump(world: World) -> dict[str, Any]:
+    """All that is stored of the group."""
+    keys = world.keys
+    return {
+        name: await world.store.command("HGETALL", getattr(keys, name))
+        for name in ("group", "members", "subscriptions", "assignments", "protocols", "instances", "pending")
+    }
+
+
+# -- a broker dies
+
+
+async def test_scenario_98_a_parked_join_survives_its_broker(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    join = await world.peer("c").entering()
+    b.broker = world.brokers[1]
+    parked = await b.entering()
+    parked.cancel()
+    await asyncio.gather(parked, return_exceptions=True)
+    b.broker = world.brokers[0]
+
+    again = await b.entering()
+    assert not again.done()
+    assert (await a.join()).generation == 2
+
+    assert (await answer(again)).generation == 2 == (await answer(join)).generation
+
+
+async def test_scenario_98_a_dead_broker_and_a_dead_client(world: World) -> None:
+    a, b = await world.stable("a", "b", rebalance_timeout_ms=300_000)
+    join = await world.peer("c").entering()
+    parked = await b.entering()
+    parked.cancel()
+    await asyncio.gather(parked, return_exceptions=True)
+
+    await world.advance(19_999, beating=[a])
+    assert b.member_id in await world.members()
+    await world.advance(1)
+    assert b.member_id not in await world.members()
+    assert (await a.join()).generation == 2 == (await answer(join)).generation
+
+
+async def test_a_member_whose_broker_died_stays_while_it_heartbeats(world: World) -> None:
+    a, b = await world.stable("a", "b", rebalance_timeout_ms=300_000)
+    await world.peer("c").entering()
+    parked = await b.entering()
+    parked.cancel()
+    await asyncio.gather(parked, return_exceptions=True)
+
+    await world.advance(60_000, beating=[a, b])
+
+    assert b.member_id in await world.members()
+
+
+async def test_a_parked_sync_survives_its_broker(world: World) -> None:
+    a, b = await completing(world, "a", "b")
+    waiting = await b.syncing()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+    await world.advance(10_000, beating=[a])
+    assert b.member_id in await world.members()
+    await a.sync({b.member_id: b"for b"})
+
+    assert (await b.sync()).assignment == b"for b"
+
+
+async def test_a_broker_that_was_paused_enters_its_parked_joins_again(world: World) -> None:
+    a, b = await world.stable("a", "b", rebalance_timeout_ms=300_000)
+    join = await world.peer("c").entering()
+    parked = await b.entering()
+
+    world.sweeping = False
+    await world.advance(12_000, beating=[a])
+    await settle_group(world.store, world.keys)
+    assert "lease_lost" in await world.events()
+    world.sweeping = True
+    await world.look()
+
+    async with asyncio.timeout(5):
+        while (await world.field("joined_count")) != "2":
+            await asyncio.sleep(0.01)
+    assert (await a.join()).generation == 2 == (await answer(parked)).generation == (await answer(join)).generation
+
+
+async def test_scenario_98_every_retry_gets_the_same_generation(world: World) -> None:
+    a, b = await completing(world, "a", "b")
+
+    again = [await a.join(), await b.join(), await a.join(), await b.join()]
+
+    assert {joined.generation for joined in again} == {1}
+    assert {joined.leader for joined in again} == {a.member_id}
+
+
+async def test_a_lost_wake_up_costs_a_poll(world: World) -> None:
+    a, b = await completing(world, "a", "b")
+    b.broker = world.brokers[1]
+    b.broker.waits._on_wake = lambda payload: None  # type: ignore[method-assign]
+    await b.broker.waits.close()
+    await asyncio.sleep(0.05)
+    waiting = await b.syncing()
+
+    await a.sync({b.member_id: b"for b"})
+
+    assert (await answer(waiting)).assignment == b"for b"
+
+
+async def test_a_wake_up_between_entering_and_waiting_is_not_lost(world: World) -> None:
+    a, b = await completing(world, "a", "b")
+    world.use(group_wait_poll_ms=60_000)
+    for broker in world.brokers:
+        broker.waits._poll_ms = 60_000
+
+    replies = await asyncio.wait_for(asyncio.gather(b.sync(), a.sync({b.member_id: b"for b"})), 5)
+
+    assert replies[0].assignment == b"for b"
+
+
+async def test_waits_leave_nothing_behind(world: World) -> None:
+    _, b = await completing(world, "a", "b")
+    waiting = await b.syncing()
+    assert b.broker.waits.waiting == 1
+
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+    assert b.broker.waits.waiting == 0
+    assert not b.broker.waits._entries
+
+
+async def test_many_join_through_two_brokers_at_once(world: World) -> None:
+    peers = [world.peer(f"p{i}") for i in range(40)]
+    joins = [asyncio.ensure_future(peer.join()) for peer in peers]
+    async with asyncio.timeout(5):
+        while sum(broker.waits.waiting for broker in world.brokers) < len(peers):
+            await asyncio.sleep(0.01)
+
+    await world.advance(6_000)
+
+    joined = await asyncio.gather(*joins)
+    assert {one.generation for one in joined} == {1}
+    assert len({one.leader for one in joined}) == 1
+    assert [len(one.members) for one in joined if one.members] == [40]
+
+
+# -- the same request twice
+
+
+async def test_the_same_first_join_twice(world: World) -> None:
+    request = world.peer("a").request()
+
+    first = await run(world, JOIN_GROUP, *join_args(world, request))
+    second = await run(world, JOIN_GROUP, *join_args(world, request))
+
+    assert first == second == [79, request.candidate_id.encode()]
+    assert await world.store.command("HLEN", world.keys.pending) == 1
+
+
+@pytest.mark.parametrize("traits", [{"version": 3}, {"instance_id": "s1"}])
+async def test_the_same_parked_join_twice(world: World, traits: dict[str, Any]) -> None:
+    request = world.peer("a", **traits).request()
+
+    first = await run(world, JOIN_GROUP, *join_args(world, request))
+    stored = await dump(world)
+    second = await run(world, JOIN_GROUP, *join_args(world, request))
+
+    assert first == second
+    assert first[2] == b"parked"
+    assert await dump(world) == stored
+
+
+async def test_the_same_rejoin_twice(world: World) -> None:
+    a, _ = await world.stable("a", "b")
+    request = a.request()
+
+    first = await run(world, JOIN_GROUP, *join_args(world, request))
+    stored = await dump(world)
+    second = await run(world, JOIN_GROUP, *join_args(world, request))
+
+    assert first == second
+    assert await dump(world) == stored
+
+
+@pytest.mark.parametrize("version", [8, 9])
+async def test_the_same_static_restart_twice(world: World, version: int) -> None:
+    s1, _ = await world.stable_of(world.peer("s1", instance_id="s1", version=version), world.peer("b"))
+    request = s1.request(member_id="")
+
+    first = await run(world, JOIN_GROUP, *join_args(world, request))
+    stored = await dump(world)
+    second = await run(world, JOIN_GROUP, *join_args(world, request))
+
+    assert first == second
+    assert first[2] == b"now"
+    assert await dump(world) == stored
+
+
+async def test_the_same_parked_sync_twice(world: World) -> None:
+    _, b = await completing(world, "a", "b")
+    request = SyncRequest(Membership(b.member_id, 1), "consumer", "range")
+    args = classic._sync_args(world.store, request)
+
+    first = await run(world, SYNC_GROUP, *args)
+    stored = await dump(world)
+    second = await run(world, SYNC_GROUP, *args)
+
+    assert first == second
+    assert first[1] == b"parked"
+    assert (await dump(world))["members"] == stored["members"]
+    assert await world.field("awaiting_sync") == "1"
+
+
+async def test_the_same_leaders_sync_twice(world: World) -> None:
+    a, b = await completing(world, "a", "b")
+    request = SyncRequest(Membership(a.member_id, 1), "consumer", "range", [(b.member_id, b"b"), (a.member_id, b"a")])
+    args = classic._sync_args(world.store, request)
+
+    first = await run(world, SYNC_GROUP, *args)
+    stored = await dump(world)
+    second = await run(world, SYNC_GROUP, *args)
+
+    assert first == second == [0, b"now", b"a", b"consumer", b"range"]
+    assert (await dump(world))["assignments"] == stored["assignments"]
+
+
+async def test_the_same_leave_twice(world: World) -> None:
+    a, _ = await world.stable("a", "b")
+
+    assert await run(world, LEAVE_GROUP, a.member_id, "", "") == [0, NONE]
+    stored = await dump(world)
+    assert await run(world, LEAVE_GROUP, a.member_id, "", "") == [0, UNKNOWN_MEMBER_ID]
+    assert await dump(world) == stored
+
+
+async def test_settling_twice_does_nothing(world: World) -> None:
+    await world.stable("a", "b")
+    world.sweeping = False
+    await world.advance(10_000)
+    assert (await run(world, EXPIRE_GROUP))[0] == 0
+    stored = await dump(world)
+
+    assert (await run(world, EXPIRE_GROUP))[0] == 0
+
+    assert await dump(world) == stored
+    assert await world.state() == ("Empty", 2)
+
+
+# -- nobody sweeps
+
+
+async def test_what_is_overdue_is_applied_in_order_by_the_next_request(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    world.sweeping = False
+    await world.advance(4_000)
+    await b.heartbeat()
+
+    await world.advance(60_000)
+
+    assert await b.heartbeat() == UNKNOWN_MEMBER_ID
+    assert await world.state() == ("Empty", 2)
+    started = [event for event in await world.events() if event in ("member_expired", "emptied")]
+    assert started == ["member_expired", "member_expired", "emptied"]
+    await refused(a.ask_join(), UnknownMemberId)
+
+
+async def test_a_sweep_settles_groups_that_nobody_looks_at(world: World) -> None:
+    await world.stable("a", "b")
+    world.sweeping = False
+    await world.advance(10_000)
+
+    await world.brokers[1].expiry.sweep_now()
+
+    assert await world.state() == ("Empty", 2)
+    assert await world.store.command("ZCARD", world.keys.shard_keys.deadlines) == 0
+
+
+async def test_scenario_100_two_sweepers_race_a_heartbeat(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    world.sweeping = False
+    await world.advance(9_999)
+    await a.heartbeat()
+    await world.clock.advance(1)
+
+    _, _, code = await asyncio.gather(
+        world.brokers[0].expiry.sweep_now(), world.brokers[1].expiry.sweep_now(), a.heartbeat()
+    )
+
+    assert code in (NONE, REBALANCE_IN_PROGRESS)
+    assert await world.members() == {a.member_id}
+    assert (await world.events()).count("member_expired") == 1
+    assert b.member_id not in await world.members()
+
+
+async def test_generations_go_on_when_a_group_empties(world: World) -> None:
+    [a] = await world.stable("a")
+    identity = await world.field("id")
+    await a.leave()
+    a.member_id = ""
+    join = await a.entering()
+    await world.advance(3_000)
+
+    assert (await answer(join)).generation == 3
+    assert await world.field("id") == identity
+    assert identity.startswith("cgp_")
+
+
+async def test_what_people_see(world: World) -> None:
+    a, _ = await world.stable("a", "b")
+    await classic.note_subscribed(world.store, world.keys, 1, ["t2", "t1"])
+    await classic.note_subscribed(world.store, world.keys, 0, ["old"])
+
+    record = json.loads(await world.store.command("HGET", world.keys.members, a.member_id))
+    assert record["client_id"] == "a" and record["client_host"] == "/127.0.0.1"
+    assert record["protocols"] == ["range"]
+    assert (await world.field("subscribed"), await world.field("subscribed_generation")) == ('["t1","t2"]', "1")
+    assert await world.store.command("HGET", world.keys.shard_keys.groups, world.keys.ref) == b"classic Stable consumer"
+    assert await world.events() == [
+        "member_joined",
+        "rebalance_started",
+        "member_joined",
+        "barrier_joined",
+        "assignment_stored",
+        "stable",
+    ]
+
+
+async def test_a_strange_client_cannot_spoil_a_record(world: World) -> None:
+    strange = 'x","session_timeout_ms":1,"join_round":9,"protocols":["z"]/\\\u20ac\n'
+    a = world.peer(strange, protocols=(('r"]}', b"1"), ("y", b"2")))
+    b = world.peer("b", protocols=(("y", b"3"), ('r"]}', b"4")))
+    joins = [await a.entering(), await b.entering()]
+    await world.advance(6_000)
+
+    assert [(await answer(join)).protocol for join in joins] == ['r"]}', 'r"]}']
+    record = json.loads(await world.store.command("HGET", world.keys.members, a.member_id))
+    assert record["client_id"] == strange
+    assert await a.heartbeat() == NONE
+
+
+async def test_a_follower_that_was_slow_to_look_gets_the_generation_it_was_in(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    for broker in world.brokers:
+        broker.waits._poll_ms = 60_000
+        broker.waits._on_wake(None)
+    slow = world.brokers[1]
+    b.broker, a.broker = slow, world.brokers[0]
+    rejoin = await b.parked(b.ask_join(protocols=(("range", b"changed"),)))
+    await slow.waits.close()  # b's broker hears and does nothing
+    [waiter] = slow.waiters()
+    await a.join()
+    await a.parked(a.ask_join(protocols=(("range", b"changed"),)))
+    assert await world.state() == ("PreparingRebalance", 2)
+
+    await slow.waits.look_now()
+
+    joined = await answer(rejoin)
+    assert (joined.generation, joined.leader) == (2, a.member_id)
+    assert waiter.answer.done()
+    await refused(b.sync(generation=2), RebalanceInProgress)

@@ -1,0 +1,146 @@
+"""Scenarios 55-66 of the specification: heartbeats, sessions, leaving."""
+
+from __future__ import annotations
+
+from broker.errors import UnknownMemberId
+from broker.groups import classic
+from broker.groups.model import Leaving
+from tests.scripts.test_classic_rejoining import completing
+from tests.support.groups import World, answer, refused
+
+NONE, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID = 0, 22, 25, 27, 82
+
+
+async def test_scenario_55_what_a_heartbeat_is_told(world: World) -> None:
+    [a] = await world.stable("a")
+    p = world.peer("p")
+    await p.claim_id()
+
+    assert await a.heartbeat() == NONE
+    assert await a.heartbeat(generation=0) == ILLEGAL_GENERATION
+    assert await a.heartbeat(generation=2) == ILLEGAL_GENERATION
+    assert await a.heartbeat(member_id="nobody") == UNKNOWN_MEMBER_ID
+    assert await p.heartbeat(generation=1) == UNKNOWN_MEMBER_ID
+    world.group_id = "absent"
+    assert await a.heartbeat() == UNKNOWN_MEMBER_ID
+
+
+async def test_scenario_56_a_heartbeat_counts_in_every_state(world: World) -> None:
+    a, b = await completing(world, "a", "b")
+    await world.advance(9_000)
+    assert await a.heartbeat() == await b.heartbeat() == NONE
+    await world.advance(9_000)
+    rejoin = await a.parked(a.ask_join(protocols=(("range", b"changed"),)))
+    assert await b.heartbeat() == REBALANCE_IN_PROGRESS
+    await world.advance(9_000)
+    assert await b.heartbeat() == REBALANCE_IN_PROGRESS
+    assert not rejoin.done()
+
+
+async def test_scenario_57_a_wrong_generation_keeps_nobody_alive(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    b.generation = 7
+
+    await world.advance(10_000, beating=[a, b])
+
+    assert await world.members() == {a.member_id}
+
+
+async def test_scenario_58_a_parked_join_holds_the_session(world: World) -> None:
+    a, b = await world.stable("a", "b", rebalance_timeout_ms=120_000)
+    rejoin = await a.entering()
+
+    await world.advance(60_000, beating=[b])
+    assert not rejoin.done()
+    assert (await b.join()).generation == 2
+    await answer(rejoin)
+
+    await world.advance(9_999)
+    assert a.member_id in await world.members()
+    await world.advance(1)
+    assert a.member_id not in await world.members()
+
+
+async def test_scenario_60_a_session_ends_to_the_millisecond(world: World) -> None:
+    [a] = await world.stable("a")
+    world.sweeping = False
+    await a.heartbeat()
+
+    await world.advance(9_999)
+    assert await a.heartbeat() == NONE
+    await world.advance(10_001)
+    assert await a.heartbeat() == UNKNOWN_MEMBER_ID
+
+
+async def leave(world: World, *leaving: Leaving) -> list[int]:
+    return await classic.leave(world.store, world.keys, leaving)
+
+
+async def test_scenario_61_who_is_unknown_cannot_leave(world: World) -> None:
+    assert await leave(world, Leaving("a"), Leaving("b")) == [UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER_ID]
+    await world.stable("a")
+    assert await leave(world, Leaving("nobody")) == [UNKNOWN_MEMBER_ID]
+    assert await leave(world) == []
+    assert await world.state() == ("Stable", 1)
+
+
+async def test_scenario_62_a_batch_leaves_with_one_rebalance(world: World) -> None:
+    a, b, c = await world.stable("a", "b", "c")
+
+    codes = await leave(world, Leaving(a.member_id), Leaving(b.member_id), Leaving("nobody"), Leaving(a.member_id))
+
+    assert codes == [NONE, NONE, UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER_ID]
+    assert await c.heartbeat() == REBALANCE_IN_PROGRESS
+    assert (await world.events()).count("rebalance_started") == 2
+    assert (await c.join()).generation == 2
+
+
+async def test_scenario_63_an_instance_is_removed_whoever_owns_it(world: World) -> None:
+    a, s1 = await world.stable_of(world.peer("a"), world.peer("s", instance_id="s1"))
+
+    assert await leave(world, Leaving("", "s1"), Leaving("", "s2"), Leaving("")) == [NONE, 25, 25]
+    assert await world.members() == {a.member_id}
+    assert await s1.heartbeat() == UNKNOWN_MEMBER_ID
+
+
+async def test_scenario_64_a_replaced_member_cannot_leave(world: World) -> None:
+    _, s1 = await world.stable_of(world.peer("a"), world.peer("s", instance_id="s1"))
+    old_id = s1.member_id
+    await s1.ask_join(member_id="")
+
+    assert await leave(world, Leaving(old_id, "s1")) == [FENCED_INSTANCE_ID]
+    assert await world.state() == ("Stable", 1)
+
+
+async def test_scenario_65_a_pending_id_leaves(world: World) -> None:
+    [a] = await world.stable("a")
+    p, q = world.peer("p"), world.peer("q")
+    await p.claim_id()
+
+    assert await p.leave() == NONE
+    assert await world.state() == ("Stable", 1)
+
+    join = await world.peer("b").entering()
+    await q.claim_id()
+    rejoin = await a.entering()
+    assert not rejoin.done()
+    assert await q.leave() == NONE
+    assert (await answer(rejoin)).generation == (await answer(join)).generation == 2
+
+
+async def test_scenario_66_a_member_parked_in_join_leaves(world: World) -> None:
+    a, _ = await world.stable("a", "b")
+    rejoin = await a.entering()
+
+    assert await a.leave() == NONE
+
+    assert await refused(rejoin, UnknownMemberId) == ""
+
+
+async def test_scenario_66_a_member_parked_in_sync_leaves(world: World) -> None:
+    _, b = await completing(world, "a", "b")
+    waiting = await b.syncing()
+
+    assert await b.leave() == NONE
+
+    await refused(waiting, UnknownMemberId)
