@@ -125,6 +125,7 @@ class Settings(BaseSettings):
     fetch_max_bytes: int = Field(57_671_680, ge=1024, description="most record bytes of one fetch reply")
     fetch_wait_poll_ms: int = Field(500, ge=10, description="longest that a lost wake-up delays a waiting fetch")
     max_incremental_fetch_session_cache_slots: int = Field(1_000, ge=0, description="most fetch sessions of a broker")
+    transaction_max_timeout_ms: int = Field(900_000, ge=1, description="greatest transaction timeout of a producer")
     producer_id_expiration_ms: int = Field(86_400_000, ge=1_000, description="ms until an idle producer's state is dropped")
 
     # -- durability

@@ -114,6 +114,13 @@ def with_create_time(batch: Batch) -> Batch:
     return Batch(memoryview(seal(changed)))
 
 
+def with_max_timestamp(batch: Batch, timestamp_ms: int) -> Batch:
+    """A copy whose header tells the true largest timestamp of its records."""
+    changed = bytearray(batch.buffer)
+    _TIMESTAMP.pack_into(changed, _MAX_TIMESTAMP_AT, timestamp_ms)
+    return Batch(memoryview(seal(changed)))
+
+
 def with_log_append_time(batch: Batch, now_ms: int) -> Batch:
     """A copy that carries the broker's time: bit 3 and the max timestamp; the base timestamp stays."""
     changed = bytearray(batch.buffer)

@@ -1,0 +1,43 @@
+"""InitProducerId for idempotent producers. Transactional ids are refused for as long as no transactions are served."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
+from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
+from kio.schema.types import ProducerId
+from kio.static.primitive import i16, i32Timedelta
+
+from broker.apis.call import Call
+from broker.apis.registry import ApiKey, api
+from broker.errors import InvalidRequest, InvalidTransactionTimeout, KafkaError, UnsupportedVersion
+
+_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+@api(ApiKey.INIT_PRODUCER_ID, first=0, last=5)
+async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    """Give an idempotent producer a new id, epoch 0 (KIP-98), whatever id and epoch it names."""
+    if request.transactional_id is not None:
+        raise _refusal(call, request)
+    producer_id = await call.rooms.producer_ids.take()
+    return InitProducerIdResponse(
+        throttle_time=_NOT_THROTTLED,
+        error_code=ErrorCode.none,
+        producer_id=ProducerId(producer_id),
+        producer_epoch=i16(0),
+    )
+
+
+def _refusal(call: Call, request: InitProducerIdRequest) -> KafkaError:
+    """Why a transactional producer gets no id. Clients end fatally, with this code's text."""
+    if not request.transactional_id:
+        return InvalidRequest("an empty transactional id")
+    timeout_ms = request.transaction_timeout // _MILLISECOND
+    if not 0 < timeout_ms <= call.rooms.settings.transaction_max_timeout_ms:
+        return InvalidTransactionTimeout()
+    return UnsupportedVersion("transactions are not served")

@@ -1,0 +1,24 @@
+#!lua flags=allow-oom
+--[[ Take a block of producer ids that were never given out before, and never will be again.
+
+A server that came back or took over may have forgotten the last blocks. It has another replication id then,
+so the counter leaps over whatever can have been given out: a million ids, and at least to the clock's
+milliseconds, which also covers a server that came back empty.
+
+KEYS[1]  producer_ids  string  "<next id> <replication id of the server that counted>"
+ARGV[1]  ids in a block
+Returns  {NONE, first id as text}; run twice it takes two blocks: the first is lost, which harms nothing
+Errors   none
+]]
+-- @include lib/errors
+-- @include lib/clock
+local counter, block = KEYS[1], tonumber(ARGV[1])
+local LEAP = 1000000
+
+local replid = string.match(redis.call("INFO", "replication"), "master_replid:(%w+)") or "unknown"
+local next_id, counted_by = string.match(redis.call("GET", counter) or "0 none", "^(%d+) (%S+)$")
+local first = tonumber(next_id)
+if counted_by ~= replid then first = math.max(first + LEAP, now_ms()) end
+
+redis.call("SET", counter, string.format("%.0f %s", first + block, replid))
+return { ERROR.NONE, string.format("%.0f", first) }
