@@ -1,0 +1,118 @@
+"""What kind of server this is, and whether Tidegate can work on it; asked once, at the start."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import hiredis
+import structlog
+
+from broker.errors import CannotStart
+from broker.settings import Settings
+from broker.store.scripts import Script
+from broker.store.store import Store
+
+logger = structlog.get_logger()
+
+PROBE_RIGHTS = Script("cluster/probe_rights")
+
+_LEAST: Final = {"redis": (7, 0), "valkey": (7, 2)}
+
+
+class UnsuitedRedis(CannotStart):
+    """The server lacks something that Tidegate needs; the message says what, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReport:
+    """What the server says of itself. `maxmemory` in bytes, 0 is without limit. `warnings` are for people."""
+
+    flavour: str
+    version: str
+    maxmemory: int
+    maxmemory_policy: str
+    appendonly: bool
+    replicas: int
+    warnings: tuple[str, ...]
+
+
+async def check_server(store: Store, settings: Settings) -> ServerReport:
+    """Look at the server and try the rights. Raises UnsuitedRedis, StoreUnavailable."""
+    facts = await _facts(store)
+    flavour, version = _flavour(facts)
+    _refuse_unsuited(facts, flavour, version, settings)
+    await _try_rights(store)
+    report = ServerReport(
+        flavour,
+        version,
+        int(facts.get("maxmemory", 0)),
+        facts.get("maxmemory_policy", "unknown"),
+        facts.get("aof_enabled") == "1",
+        int(facts.get("connected_slaves", 0)),
+        tuple(_warnings(facts, flavour)),
+    )
+    for warning in report.warnings:
+        logger.warning("redis_setting", advice=warning)
+    return report
+
+
+async def _facts(store: Store) -> dict[str, str]:
+    facts: dict[str, str] = {}
+    for section in ("server", "memory", "persistence", "replication", "cluster"):
+        try:
+            reply = await store.control.call("INFO", section)
+        except hiredis.ReplyError as error:
+            raise UnsuitedRedis(f"INFO {section} is refused: {error}") from None
+        text = reply.decode("utf-8", "replace")
+        facts.update(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return facts
+
+
+def _flavour(facts: dict[str, str]) -> tuple[str, str]:
+    for flavour in ("valkey", "dragonfly"):
+        if f"{flavour}_version" in facts:
+            return flavour, facts[f"{flavour}_version"]
+    return "redis", facts.get("redis_version", "0.0")
+
+
+def _refuse_unsuited(facts: dict[str, str], flavour: str, version: str, settings: Settings) -> None:
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    least = _LEAST.get(flavour)
+    if least is not None and numbers < least:
+        raise UnsuitedRedis(f"{flavour} {version} is too old: {flavour} {least[0]}.{least[1]} or newer is needed")
+    if facts.get("role", "master") != "master":
+        raise UnsuitedRedis(f"this {flavour} is a replica: redis_url must name the primary")
+    if facts.get("cluster_enabled") == "1":
+        raise UnsuitedRedis(f"this {flavour} runs in cluster mode, which this version cannot use")
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction" and not settings.redis_allow_eviction:
+        raise UnsuitedRedis(
+            f"maxmemory-policy is {policy}, which loses data: set it to noeviction "
+            "(or TIDEGATE_REDIS_ALLOW_EVICTION=true)"
+        )
+
+
+def _warnings(facts: dict[str, str], flavour: str) -> list[str]:
+    warnings = []
+    if flavour not in _LEAST:
+        warnings.append(f"{flavour} was not tried by us")
+    if facts.get("maxmemory_policy", "noeviction") != "noeviction":
+        warnings.append("maxmemory-policy may evict keys: data will be lost")
+    if int(facts.get("maxmemory", 0)) == 0:
+        warnings.append("maxmemory is not set: the server may be killed when memory runs out")
+    if facts.get("aof_enabled") != "1":
+        warnings.append("appendonly is off: a restart of the server loses records and offsets")
+    return warnings
+
+
+async def _try_rights(store: Store) -> None:
+    """Run a script that writes our keys and sends a message. Any refusal but a full server is a missing right."""
+    channel = f"{store.prefix}:{{cluster}}:probe"
+    source = PROBE_RIGHTS.source
+    try:
+        await store.control.call("EVAL", source, 1, channel, channel)
+    except hiredis.ReplyError as error:
+        reason = str(error).split(" script:")[0].splitlines()[0]
+        raise UnsuitedRedis(f"Lua scripts on keys and channels {store.prefix}:* are refused: {reason}") from None

@@ -1,0 +1,42 @@
+#!lua flags=allow-oom
+--[[ Renew a broker's lease and show it the others, in one round trip.
+
+KEYS[1]  leases   zset  node id -> when its lease was last renewed, ms
+KEYS[2]  brokers  hash  node id -> what the broker says of itself
+KEYS[3]  info     hash  brokers_version
+ARGV[1]  node id
+ARGV[2]  process that holds it
+ARGV[3]  its record, kept where it differs
+ARGV[4]  ms after the last renewal until a lease has ended
+ARGV[5]  brokers_version whose records the caller has
+Returns  {NONE, 1, ms since the last renewal, brokers_version, {node id, ms since its renewal, ...}, {record, ...}}:
+         the records in the order of the node ids, or none where the caller has them;
+         {NONE, 0} where the lease has ended; safe to run twice
+Errors   none
+]]
+-- @include lib/errors
+-- @include lib/clock
+-- @include lib/lease
+local leases, brokers, info = KEYS[1], KEYS[2], KEYS[3]
+local node_id, process, record, gone_ms, known = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+
+local now = now_ms()
+local age = now - lease.renewed_at(leases, node_id)
+if age >= gone_ms or lease.process(brokers, node_id) ~= process then return { ERROR.NONE, 0 } end
+
+redis.call("ZADD", leases, now, node_id)
+if redis.call("HGET", brokers, node_id) ~= record then
+  redis.call("HSET", brokers, node_id, record)
+  lease.changed(info)
+end
+
+local live = redis.call("ZRANGEBYSCORE", leases, string.format("(%.0f", now - gone_ms), "+inf", "WITHSCORES")
+local ids, ages = {}, {}
+for i = 1, #live, 2 do
+  ids[#ids + 1] = live[i]
+  ages[#ages + 1] = tonumber(live[i])
+  ages[#ages + 1] = now - tonumber(live[i + 1])
+end
+local version = redis.call("HGET", info, "brokers_version") or "0"
+local records = version ~= known and redis.call("HMGET", brokers, unpack(ids)) or {}
+return { ERROR.NONE, 1, age, version, ages, records }

@@ -1,0 +1,51 @@
+#!lua flags=allow-oom
+--[[ Give a broker process a node id: the one it had, the one it asks for, or the lowest that is free.
+
+KEYS[1]  leases   zset  node id -> when its lease was last renewed, ms
+KEYS[2]  brokers  hash  node id -> what the broker says of itself
+KEYS[3]  info     hash  brokers_version
+ARGV[1]  process that asks
+ARGV[2]  its record (JSON with process, address)
+ARGV[3]  node id asked for, or ""
+ARGV[4]  ms after the last renewal until a lease has ended
+ARGV[5]  ms after the end of a lease until its node id is given to another process
+ARGV[6]  1: a lease of the same address has ended, for its process cannot have the port any more
+Returns  {NONE, node id, 0}, or where the node id asked for is held {NONE, -1, when it was last renewed}; safe to run twice
+Errors   none
+]]
+-- @include lib/errors
+-- @include lib/clock
+-- @include lib/lease
+local leases, brokers, info = KEYS[1], KEYS[2], KEYS[3]
+local process, record, wanted = ARGV[1], ARGV[2], ARGV[3]
+local gone_ms, reuse_ms, address_is_ours = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == "1"
+
+local now, own = now_ms(), nil
+local address = cjson.decode(record).address
+for _, node_id in ipairs(redis.call("ZRANGE", leases, 0, -1)) do
+  local renewed_at = lease.renewed_at(leases, node_id)
+  local held = cjson.decode(redis.call("HGET", brokers, node_id) or "{}")
+  if held.process == process then
+    own = node_id
+  elseif renewed_at + gone_ms + reuse_ms <= now then
+    redis.call("ZREM", leases, node_id)
+    redis.call("HDEL", brokers, node_id)
+  elseif address_is_ours and held.address == address and renewed_at + gone_ms > now then
+    redis.call("ZADD", leases, now - gone_ms, node_id)
+  end
+end
+
+local node_id = own
+if wanted ~= "" then
+  local renewed_at = lease.renewed_at(leases, wanted)
+  if wanted ~= own and renewed_at + gone_ms > now then return { ERROR.NONE, -1, renewed_at } end
+  node_id = wanted
+elseif not own then
+  node_id = 1
+  while redis.call("ZSCORE", leases, node_id) do node_id = node_id + 1 end
+end
+
+redis.call("ZADD", leases, now, node_id)
+redis.call("HSET", brokers, node_id, record)
+lease.changed(info)
+return { ERROR.NONE, tonumber(node_id), 0 }

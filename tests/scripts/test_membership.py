@@ -1,0 +1,297 @@
+"""Leases of node ids and the live set, with a clock that the test steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from broker.cluster.membership import SINGLE_NODE_ID, Membership
+from broker.errors import CannotStart
+from broker.settings import Settings
+from broker.store.store import Store
+from tests.support.clock import SteppedClock
+
+GONE_MS, SUSPECT_MS, REUSE_MS = 10_000, 750, 60_000
+
+Make = Callable[..., Membership]
+
+
+@pytest.fixture
+async def brokers(clock: SteppedClock) -> AsyncIterator[Make]:
+    """Makes brokers by port. They renew when the test says so."""
+    made: list[Membership] = []
+
+    def make(port: int, **changes: Any) -> Membership:
+        settings = clock._store.settings.model_copy(update={"lease_renew_ms": 20, **changes})
+        membership = Membership(clock._store, settings, {"PLAINTEXT": ("127.0.0.1", port)}, None)
+        made.append(membership)
+        return membership
+
+    yield make
+    for membership in made:
+        await membership._loops.close()
+
+
+async def start(*memberships: Membership) -> None:
+    """Start without the loop: the test renews."""
+    for membership in memberships:
+        await membership.start()
+        await membership._loops.close()
+
+
+def ids(membership: Membership) -> list[int]:
+    return [one.node_id for one in membership.live()]
+
+
+def named(membership: Membership) -> list[int]:
+    return [one.node_id for one in membership.preferred()]
+
+
+async def pass_time(clock: SteppedClock, ms: int, *alive: Membership) -> None:
+    """Time goes by in steps of a renewal; those alive renew."""
+    for _ in range(0, ms, 250):
+        await clock.advance(250)
+        for membership in alive:
+            await membership.keep_once()
+
+
+async def test_brokers_see_each_other(brokers: Make) -> None:
+    one, two = brokers(9092), brokers(9093)
+    await start(one, two)
+    await one.renew()
+
+    assert (one.node_id, two.node_id) == (1, 2)
+    assert ids(one) == ids(two) == named(one) == [1, 2]
+    assert one.live()[1].endpoint("PLAINTEXT") == ("127.0.0.1", 9093)
+    assert one.cluster_id == two.cluster_id and len(one.cluster_id) == 22
+
+
+async def test_two_brokers_race_for_an_id(clock: SteppedClock, brokers: Make, settings: Settings) -> None:
+    other_store = Store(settings)
+    await other_store.start()
+    racing = [
+        Membership(store, settings, {"PLAINTEXT": ("h", port)}, None)
+        for port in range(1, 21)
+        for store in ((clock._store, other_store)[port % 2],)
+    ]
+    await asyncio.gather(*(membership._take() for membership in racing))
+    await other_store.close()
+
+    assert sorted(membership.node_id for membership in racing) == list(range(1, 21))
+
+
+async def test_a_repeated_script_gives_the_same_id(brokers: Make) -> None:
+    one = brokers(9092)
+    await start(one)
+    await one._take()
+    await one._take()
+
+    assert one.node_id == 1
+
+
+async def test_nothing_changed_is_nothing_new(clock: SteppedClock, brokers: Make) -> None:
+    one, two = brokers(9092), brokers(9093)
+    await start(one, two)
+    await one.renew()
+    version = one.version
+    await pass_time(clock, 2_000, one, two)
+
+    assert one.version == version
+
+
+async def test_a_silent_broker_is_suspect_then_gone(clock: SteppedClock, brokers: Make) -> None:
+    one, two = brokers(9092), brokers(9093)
+    await start(one, two)
+    await pass_time(clock, SUSPECT_MS, one)
+    assert named(one) == [1, 2]
+
+    version = one.version
+    await pass_time(clock, 250, one)
+    assert (ids(one), named(one)) == ([1, 2], [1])
+    assert one.live()[1].suspect and one.version > version
+
+    await pass_time(clock, GONE_MS - SUSPECT_MS - 500, one)
+    assert ids(one) == [1, 2]
+    await pass_time(clock, 250, one)
+    assert ids(one) == [1]
+
+
+async def test_a_broker_that_comes_back_in_time_keeps_all(clock: SteppedClock, brokers: Make) -> None:
+    one, two = brokers(9092), brokers(9093)
+    await start(one, two)
+    await pass_time(clock, 5_000, one)
+    lost: list[int] = []
+    two.on_lost.append(lambda: lost.append(1))
+    await two.keep_once()
+    await one.keep_once()
+
+    assert not lost
+    assert two.node_id == 2
+    assert named(one) == [1, 2]
+
+
+async def test_a_lost_lease_is_told_once_and_taken_anew(clock: SteppedClock, brokers: Make) -> None:
+    one, two = brokers(9092), brokers(9093)
+    await start(one, two)
+    lost: list[bool] = []
+    two.on_lost.append(lambda: lost.append(two.held))
+    await pass_time(clock, GONE_MS + 250, one)
+    await two.keep_once()
+    await two.keep_once()
+    await one.keep_once()
+
+    assert lost == [False]
+    assert two.held and two.node_id == 2
+    assert ids(one) == [1, 2]
+
+
+async def test_a_lost_id_that_another_has_by_now_is_not_taken_back(clock: SteppedClock, brokers: Make) -> None:
+    one, two = brokers(9092), brokers(9093)
+    await start(one, two)
+    await pass_time(clock, GONE_MS + REUSE_MS + 250, one)
+    three = brokers(9094)
+    await start(three)
+    await two.keep_once()
+
+    assert (three.node_id, two.node_id) == (2, 3)
+
+
+async def test_an_ended_id_rests_before_another_process_has_it(clock: SteppedClock, brokers: Make) -> None:
+    one, two = brokers(9092), brokers(9093)
+    await start(one, two)
+    await one.close()
+    await two.renew()
+    assert ids(two) == [2]
+
+    await pass_time(clock, REUSE_MS - 250, two)
+    early = brokers(9094)
+    await start(early)
+    await pass_time(clock, 250, two, early)
+    late = brokers(9095)
+    await start(late)
+
+    assert (early.node_id, late.node_id) == (3, 1)
+
+
+async def test_a_restart_on_the_same_port_replaces_its_dead_predecessor_at_once(brokers: Make) -> None:
+    killed, beside = brokers(9092), brokers(9093)
+    await start(killed, beside)
+    again = brokers(9092)
+    await start(again)
+
+    assert again.node_id == 3
+    assert ids(again) == [2, 3]
+
+
+async def test_draining_is_seen_and_not_named(brokers: Make) -> None:
+    one, two = brokers(9092), brokers(9093)
+    await start(one, two)
+    await one.drain()
+    await two.renew()
+
+    assert ids(two) == [1, 2]
+    assert two.live()[0].state == "draining"
+    assert named(two) == named(one) == [2]
+
+
+async def test_when_all_drain_they_are_named_all_the_same(brokers: Make) -> None:
+    one = brokers(9092)
+    await start(one)
+    await one.drain()
+
+    assert named(one) == [1]
+
+
+async def test_after_a_silence_of_all_nobody_is_suspect(clock: SteppedClock, brokers: Make) -> None:
+    """Redis was away: the first broker back must not take the others for dead."""
+    one, two = brokers(9092), brokers(9093)
+    await start(one, two)
+    await one.renew()
+    await clock.advance(5_000)
+    await one.keep_once()
+    assert named(one) == [1, 2]
+
+    await clock.advance(20_000)
+    await one.keep_once()
+    assert (ids(one), named(one)) == ([1, 2], [1, 2])
+
+    one._lenient_until = 0.0
+    await pass_time(clock, 250, one)
+    assert ids(one) == [1]
+
+
+async def test_a_store_that_lost_everything_is_opened_again_under_the_same_cluster_id(
+    clock: SteppedClock, brokers: Make
+) -> None:
+    one = brokers(9092)
+    await start(one)
+    await clock._store.command("FLUSHALL")
+    await clock.set()
+    await one.keep_once()
+    two = brokers(9093)
+    await start(two)
+
+    assert two.cluster_id == one.cluster_id
+    assert one.held
+
+
+async def test_a_fixed_id_is_taken_from_a_dead_process_when_its_lease_ended(clock: SteppedClock, brokers: Make) -> None:
+    dead, two = brokers(9092, node_id=7), brokers(9093, node_id=7)
+    await start(dead)
+    starting = asyncio.create_task(two.start())
+    await asyncio.sleep(0.1)
+    assert not starting.done()
+    await clock.advance(GONE_MS)
+    await asyncio.wait_for(starting, 2)
+
+    assert two.node_id == 7
+
+
+async def test_a_fixed_id_of_a_live_process_is_refused(clock: SteppedClock, brokers: Make) -> None:
+    live, two = brokers(9092, node_id=7), brokers(9093, node_id=7)
+    await start(live)
+    starting = asyncio.create_task(two.start())
+    await asyncio.sleep(0.05)
+    await pass_time(clock, 250, live)
+
+    with pytest.raises(CannotStart, match="node id 7 is held by another live broker"):
+        await asyncio.wait_for(starting, 2)
+
+
+async def test_settings_that_place_data_must_be_the_clusters(brokers: Make) -> None:
+    await start(brokers(9092))
+
+    with pytest.raises(CannotStart, match=r"coordinator_shards=50, this broker has coordinator_shards=10") as refusal:
+        await brokers(9093, coordinator_shards=10).start()
+    assert "\n" not in str(refusal.value)
+
+
+async def test_one_address_is_one_node_for_clients(brokers: Make) -> None:
+    one, two = brokers(9092, address_mode="single"), brokers(9092, address_mode="single")
+    await start(one, two)
+    await one.renew()
+
+    assert ids(one) == [1, 2]
+    for membership in (one, two):
+        assert [(shown.node_id, shown.endpoint("PLAINTEXT")) for shown in membership.shown()] == [
+            (SINGLE_NODE_ID, ("127.0.0.1", 9092))
+        ]
+        assert membership.nameable() == membership.shown()
+        assert membership.shown_node_id == SINGLE_NODE_ID
+
+
+async def test_the_loop_renews(store: Store, settings: Settings) -> None:
+    """On the real clock."""
+    membership = Membership(store, settings.model_copy(update={"lease_renew_ms": 20}), {"PLAINTEXT": ("h", 1)}, "r1")
+    await membership.start()
+    first = float(await store.command("ZSCORE", "tidegate:{cluster}:leases", 1))
+    await asyncio.sleep(0.2)
+    second = float(await store.command("ZSCORE", "tidegate:{cluster}:leases", 1))
+    await membership.close()
+
+    assert 100 <= second - first <= 400
+    assert membership.live()[0].rack == "r1"
+    assert float(await store.command("ZSCORE", "tidegate:{cluster}:leases", 1)) < second - 5_000
