@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Health:
-    """The state that the probes read. `app.py` sets the flags; `store_up` is asked each time."""
+    """The state that the probes read: `app.py` sets the flags, the rest is asked each time."""
 
     store_up: Callable[[], bool]
-    lease_held: bool = False
+    lease_held: Callable[[], bool]
     listening: bool = False
     draining: bool = False
 
@@ -26,7 +26,7 @@ class Health:
         """Why this broker is not ready; empty when it is."""
         checks = (
             (self.store_up(), "redis is not reachable"),
-            (self.lease_held, "no lease is held"),
+            (self.lease_held(), "no lease is held"),
             (self.listening, "the listener is not open"),
             (not self.draining, "draining"),
         )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -21,12 +21,14 @@ LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": loggin
 
 _QUIET_LIBRARIES: Final = ("aiohttp.access",)
 
+_process_fields: dict[str, object] = {}
+
 
 def configure(log_format: LogFormat, level: LogLevel, stream: TextIO | None = None) -> None:
     """Set up logging for the whole process; `stream` is stderr unless a test gives another."""
     out = stream or sys.stderr
     shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
+        _with_process_fields,
         structlog.stdlib.add_log_level if log_format == "json" else structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
@@ -42,7 +44,11 @@ def configure(log_format: LogFormat, level: LogLevel, stream: TextIO | None = No
 
 def bind(**fields: object) -> None:
     """Fields that every later line of this process carries, such as the node id."""
-    structlog.contextvars.bind_contextvars(**fields)
+    _process_fields.update(fields)
+
+
+def _with_process_fields(_: Any, __: str, event: EventDict) -> EventDict:
+    return {**_process_fields, **event}
 
 
 def _renderers(log_format: LogFormat, out: TextIO) -> list[Processor]:

@@ -11,7 +11,7 @@ from broker.admin.health import Health
 
 
 async def test_a_broker_that_is_not_ready_says_why() -> None:
-    app = routes.application(Health(lambda: False, lease_held=True, listening=True, draining=True))
+    app = routes.application(Health(lambda: False, lambda: True, listening=True, draining=True))
 
     answer = await routes.ready(make_mocked_request("GET", "/health/ready", app=app))
 
@@ -20,19 +20,19 @@ async def test_a_broker_that_is_not_ready_says_why() -> None:
 
 
 async def test_a_ready_broker_is_200() -> None:
-    app = routes.application(Health(lambda: True, lease_held=True, listening=True))
+    app = routes.application(Health(lambda: True, lambda: True, listening=True))
 
     assert (await routes.ready(make_mocked_request("GET", "/health/ready", app=app))).status == 200
 
 
 async def test_a_broker_is_live_without_redis() -> None:
-    app = routes.application(Health(lambda: False))
+    app = routes.application(Health(lambda: False, lambda: False))
 
     assert (await routes.live(make_mocked_request("GET", "/health/live", app=app))).status == 200
 
 
 async def test_metrics_are_in_prometheus_text() -> None:
-    app = routes.application(Health(lambda: True))
+    app = routes.application(Health(lambda: True, lambda: True))
 
     answer = await routes.metrics(make_mocked_request("GET", "/metrics", app=app))
 

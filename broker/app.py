@@ -1,0 +1,247 @@
+"""One broker: builds the rooms; starts, drains and stops them in order.
+
+Nothing here survives the process, and nothing needs to: what must survive is in Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+from uuid import UUID
+
+import structlog
+import uvloop
+
+import broker
+from broker.admin.health import Health
+from broker.admin.options import without_password
+from broker.admin.routes import AdminServer
+from broker.apis import registry
+from broker.apis.call import Rooms
+from broker.cluster.addresses import advertised_endpoints
+from broker.cluster.membership import Membership
+from broker.cluster.placement import coordinator_of
+from broker.cluster.server_check import check_server
+from broker.errors import CannotStart, StoreUnavailable
+from broker.groups import retention as offsets_retention
+from broker.groups.expiry import GroupExpiry
+from broker.groups.heartbeats import Heartbeats
+from broker.groups.offsets import Offsets
+from broker.groups.waiting import GroupWaits
+from broker.log.logs import Logs
+from broker.log.partitions import create_partition, delete_partition
+from broker.process import LoopLag, Signals, bind
+from broker.server.listener import Server
+from broker.settings import Settings
+from broker.store.store import Store
+from broker.telemetry import logs as logging_setup
+from broker.telemetry import metrics as declared
+from broker.telemetry.metrics import metrics
+from broker.telemetry.supervised import Supervised
+from broker.topics.catalog import Catalog, PartitionStorage
+from broker.transactions.producers import ProducerIds
+
+logger = structlog.get_logger()
+
+LISTENER: Final = "PLAINTEXT"
+_CLOSE_S: Final = 5.0
+_HINT_PERIODS: Final = 2
+"""Renewals of the lease that others are given to learn of a drain before clients are sent to them."""
+
+
+class App:
+    """One broker process. `start`, then `drain` or `close`; each is called once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.store = Store(settings)
+        self.health = Health(lambda: self.store.available, lambda: self.membership.held)
+        self.loops = Supervised()
+        self.lag = LoopLag()
+        self.membership: Membership
+        self.rooms: Rooms
+        self.server: Server
+        self._closing = AsyncExitStack()
+
+    # -- start
+
+    async def start(self) -> None:
+        """Start every room, in order. Raises CannotStart."""
+        settings = self.settings
+        reserved = bind(settings.host, settings.port, "TIDEGATE_PORT")
+        admin_socket = bind(settings.admin_host, settings.admin_port, "TIDEGATE_ADMIN_PORT")
+        port: int = reserved.getsockname()[1]
+        apis = registry.load_all()  # every script must be known before the store loads them
+        try:
+            await self._start_store()
+            await self._start_membership(port)
+            await self._start_rooms()
+            reserved.close()
+            await self._open(apis, port)
+            await self._start_admin(admin_socket)
+        except (StoreUnavailable, TimeoutError) as error:
+            raise CannotStart(f"Redis is not usable at {self._address()}: {error or 'no answer'}") from None
+        finally:
+            reserved.close()
+        self._measure()
+        gc.collect()
+        gc.freeze()  # what is here stays: the collector need not look at it again
+        logger.info("ready", port=port, version=broker.__version__)
+
+    async def _start_store(self) -> None:
+        self._closing.push_async_callback(self.store.close)
+        try:
+            await self.store.start()
+        except StoreUnavailable:
+            reason = self.store.control.last_error
+            raise CannotStart(f"Redis is not reachable at {self._address()}: {reason}") from None
+        await check_server(self.store, self.settings)
+
+    async def _start_membership(self, port: int) -> None:
+        settings = self.settings
+        endpoints = advertised_endpoints(settings, {LISTENER: (settings.host, port)})
+        self.membership = Membership(self.store, settings, endpoints, settings.rack)
+        await self._started(self.membership.start(), self.membership.close)
+        self.membership.on_lost.append(self._lease_lost)
+        logging_setup.bind(node_id=self.membership.node_id)
+
+    async def _start_rooms(self) -> None:
+        store, settings, membership = self.store, self.settings, self.membership
+        name = str(membership.node_id)
+        catalog = Catalog(store, settings, PartitionStorage(create_partition, delete_partition), self._forget_offsets)
+        logs = Logs(store, settings, catalog.get)
+        catalog.on_removed.append(logs.forget_topic)
+        self.rooms = Rooms(
+            settings=settings,
+            store=store,
+            membership=membership,
+            catalog=catalog,
+            logs=logs,
+            waits=GroupWaits(store, settings, name),
+            heartbeats=Heartbeats(store, settings, name),
+            offsets=Offsets(store, settings, name),
+            producer_ids=ProducerIds(store, settings),
+        )
+        await self._started(catalog.start(), catalog.close)
+        await self._started(logs.start(), logs.close)
+        await self._started(self.rooms.waits.start(), self.rooms.waits.close)
+        expiry = GroupExpiry(store, self._prefers, name)
+        await self._started(expiry.start(), expiry.close)
+        sweep = offsets_retention.Retention(store, settings, self._preferred_shards, lambda: str(membership.node_id))
+        await self._started(sweep.start(), sweep.close)
+
+    async def _started(self, starting: Awaitable[None], close: Callable[[], Awaitable[None]]) -> None:
+        self._closing.push_async_callback(close)  # first: what starts half way is closed as well
+        await starting
+
+    async def _open(self, apis: dict[int, registry.Api], port: int) -> None:
+        settings = self.settings
+        self.server = Server(self.rooms, apis, settings)
+        self._closing.push_async_callback(self.server.close)
+        try:
+            await self.server.open(settings.host, port, LISTENER)
+        except OSError as error:
+            raise CannotStart(f"cannot listen on {settings.host}:{port} (TIDEGATE_PORT): {error.strerror}") from None
+        self.health.listening = True
+
+    async def _start_admin(self, admin_socket: socket.socket) -> None:
+        admin = AdminServer(self.health, admin_socket)
+        try:
+            await self._started(admin.start(), admin.close)
+        except OSError as error:
+            raise CannotStart(f"cannot listen for admin HTTP (TIDEGATE_ADMIN_PORT): {error.strerror}") from None
+
+    def _address(self) -> str:
+        return without_password(self.settings.redis_url)
+
+    # -- what rooms ask of one another
+
+    def _prefers(self, shard: int) -> bool:
+        """Whether this broker is the one to look after a shard of groups."""
+        return coordinator_of(shard, self.membership.preferred()).node_id == self.membership.node_id
+
+    def _preferred_shards(self) -> list[int]:
+        return [shard for shard in range(self.settings.coordinator_shards) if self._prefers(shard)]
+
+    async def _forget_offsets(self, org: str, topic: str, topic_id: UUID, partition_count: int) -> None:
+        await offsets_retention.forget_topic(self.store, org, topic, partition_count, topic_id.hex)
+
+    def _lease_lost(self) -> None:
+        """Another broker may have this node id by now: trust nothing that was known. Membership leases anew."""
+        self.rooms.logs.drop_views()
+
+    # -- what is measured from outside
+
+    def _measure(self) -> None:
+        """Values that are asked for at each scrape."""
+        links, health, membership = self.store.links, self.health, self.membership
+        metrics.sample(declared.LINK_UP, lambda: {(link.name,): float(link.connected) for link in links})
+        metrics.sample(declared.LINK_IN_FLIGHT, lambda: {(link.name,): link.in_flight for link in links})
+        metrics.sample(declared.LINK_CONNECTS, lambda: {(link.name,): link.incarnation for link in links})
+        metrics.sample(declared.LIVE_BROKERS, lambda: {(): len(membership.live())})
+        metrics.sample(declared.READY, lambda: {(): float(health.ready)})
+        metrics.sample(declared.LOOP_LAG_SECONDS, lambda: {(): self.lag.worst_s})
+        self.loops.run("loop-lag", self.lag.measure)
+
+    # -- end
+
+    async def drain(self) -> None:
+        """Let clients go to other brokers, within `drain_budget_ms`; no group rebalances because of it.
+
+        Not ready and marked draining first, so that others name somebody else; then long polls are answered and
+        connections closed one by one. Parked joins and syncs wait as long as the budget lets them; what is cut
+        then keeps its place in Redis.
+        """
+        settings, clock = self.settings, asyncio.get_running_loop().time
+        ends = clock() + settings.drain_budget_ms / 1000
+        logger.info("draining", connections=len(self.server.connections), budget_ms=settings.drain_budget_ms)
+        self.health.draining = True
+        try:
+            await asyncio.wait_for(self.membership.drain(), settings.drain_budget_ms / 4000)
+        except (StoreUnavailable, TimeoutError) as error:
+            logger.warning("drain_not_announced", reason=str(error) or "no answer from Redis")
+        if self.server.connections:
+            await asyncio.sleep(min(settings.lease_renew_ms * _HINT_PERIODS, settings.drain_budget_ms / 4) / 1000)
+        await self.server.drain(max(0, int((ends - clock()) * 1000)))
+        self.health.listening = False
+        logger.info("drained")
+
+    async def close(self) -> None:
+        """Stop what runs, in the opposite order of the start; the lease is given up."""
+        await self.loops.close()
+        try:
+            await asyncio.wait_for(self._closing.aclose(), _CLOSE_S)
+        except TimeoutError:
+            logger.warning("not_closed_in_time", seconds=_CLOSE_S)
+
+
+async def _run(settings: Settings, unknown: Sequence[str]) -> None:
+    signals = Signals()
+    logging_setup.bind(pid=os.getpid())
+    for variable in unknown:
+        logger.warning("unknown_setting", variable=variable)
+    app = App(settings)
+    starting = asyncio.ensure_future(app.start())
+    asked = asyncio.ensure_future(signals.asked.wait())
+    try:
+        await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            await asked
+            await app.drain()
+    finally:
+        starting.cancel()
+        asked.cancel()
+        await asyncio.gather(starting, asked, return_exceptions=True)
+        await app.close()
+
+
+def serve(settings: Settings, unknown: Sequence[str] = ()) -> None:
+    """Run one broker until a signal. `unknown` are variables that look like settings. Raises CannotStart."""
+    logging_setup.configure(settings.log_format, settings.log_level)
+    uvloop.run(_run(settings, unknown))
