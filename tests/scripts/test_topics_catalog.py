@@ -207,7 +207,7 @@ async def test_deletion_is_heard_and_takes_the_offsets_along(store: Store, catal
     deleting = Catalog(store, store.settings, REAL, on_deleted_offsets)
     await deleting.delete(ORG, "orders")
 
-    assert offsets == [(ORG, "orders", topic.topic_id)]
+    assert offsets == [(ORG, "orders", topic.topic_id, 2)]
     await until(lambda: removed)
     assert removed == [topic]
     assert other.by_id(ORG, topic.topic_id) is None
