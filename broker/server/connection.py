@@ -163,6 +163,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = False
         if self._out and not self._ended:
             self._flush()
+            if self._paused:
+                self._resume_if_free()
 
     def _take(self, data: bytes | memoryview, start: int, end: int) -> None:
         """One frame: find its route, and start it or queue it. Raises DecodeError."""
@@ -215,6 +217,8 @@ class Connection(asyncio.BufferedProtocol):
     def _make_room(self) -> None:
         """A frame is not whole yet: read on, unless all connections together hold too much."""
         splitter, held = self._splitter, self.server.request_bytes
+        if splitter.reserved:
+            return
         if not held.fits(splitter.wanted):
             self._pause()
             held.wait(self._resume_if_free)

@@ -1,0 +1,153 @@
+"""Memory stays bounded whatever clients send and however slowly they read; nothing waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import struct
+from typing import Any
+
+from kio.schema.heartbeat.v4.request import HeartbeatRequest
+
+from tests.support.samples import sample
+from tests.support.wire import RawClient, encode_request, request_type
+from tests.unit.server.fakes import FETCH, PRODUCE, Handlers, another, closed, connected, on_both_loops, until
+
+BEAT: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+FETCHES: Any = sample(request_type(FETCH, 12))
+MIB = 1 << 20
+
+
+def peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@on_both_loops
+async def test_a_client_that_does_not_read_stops_being_read() -> None:
+    """1 GB of answers asked for and none read: a few are made, then the broker stops taking requests."""
+    handlers = Handlers()
+    handlers.fetch_bytes = 4 * MIB
+    async with connected(handlers, connection_out_bytes_max=8 * MIB) as (server, other):
+        client = RawClient(*await asyncio.open_connection("127.0.0.1", server.ports[0], limit=1 << 16), None)
+        before = peak_mib()
+        client.writer.write(encode_request(FETCHES, 1) * 256)
+        await until(lambda: handlers.started)
+        await asyncio.sleep(0.3)
+        started = len(handlers.started)
+        assert started < 16
+        assert peak_mib() - before < 64
+
+        await other.ask(BEAT, timeout_s=5)
+
+        for _ in range(20):
+            assert len(await asyncio.wait_for(client.receive_frame(), 5)) > handlers.fetch_bytes
+        assert len(handlers.started) > started
+        await client.close()
+
+
+@on_both_loops
+async def test_answers_behind_a_parked_one_are_bounded() -> None:
+    handlers = Handlers()
+    async with connected(handlers, connection_in_flight_max=50) as (_, client):
+        first = client.send(FETCHES)
+        sent = [first, *(client.send(BEAT) for _ in range(1000))]
+        await until(lambda: len(handlers.started) == 50)
+        await asyncio.sleep(0.05)
+        assert len(handlers.started) == 50
+
+        handlers.answer_fetch(handlers.parked[0])
+
+        assert [(await asyncio.wait_for(client.receive(), 5))[0] for _ in sent] == sent
+
+
+@on_both_loops
+async def test_a_large_request_arrives_whole() -> None:
+    handlers = Handlers()
+    async with connected(handlers) as (server, client):
+        produce: Any = sample(request_type(PRODUCE, 9))
+        partition = produce.topic_data[0].partition_data[0]
+        object.__setattr__(partition, "records", bytes(5 * MIB))
+        beat = client.send(BEAT)
+        client.send(produce)
+        client.send(produce)
+        last = client.send(BEAT)
+        assert [(await asyncio.wait_for(client.receive(), 5))[0] for _ in range(2)] == [beat, last]
+        assert len(handlers.started) == 4
+        assert handlers.started[1] == handlers.started[2]
+        assert int(handlers.started[1].split()[-1]) > 5 * MIB
+        assert server.request_bytes.held == 0
+
+
+@on_both_loops
+async def test_large_requests_of_all_connections_together_are_bounded() -> None:
+    """Two connections send 3 MiB each where 4 are allowed: the second waits until the first is answered."""
+    handlers = Handlers()
+    settings = {"requests_in_flight_bytes_max": 4 * MIB}
+    async with connected(handlers, **settings) as (server, first), await another(server) as second:
+        large: Any = sample(request_type(FETCH, 12))
+        object.__setattr__(large, "rack_id", "r" * (3 * MIB))
+        waiting = [first.send(large), second.send(large)]
+        await until(lambda: handlers.parked)
+        await asyncio.sleep(0.1)
+        assert handlers.started == ["fetch"]
+        assert 3 * MIB < server.request_bytes.held < 4 * MIB
+
+        handlers.answer_fetch(handlers.parked[0])
+        await until(lambda: len(handlers.parked) == 2)
+        handlers.answer_fetch(handlers.parked[1])
+
+        assert [(await client.receive())[0] for client in (first, second)] == waiting
+        assert server.request_bytes.held == 0
+
+
+@on_both_loops
+async def test_a_request_above_the_cap_of_all_is_taken_alone() -> None:
+    handlers = Handlers()
+    async with connected(handlers, requests_in_flight_bytes_max=MIB) as (_, client):
+        large: Any = sample(request_type(FETCH, 12))
+        object.__setattr__(large, "rack_id", "r" * (3 * MIB))
+        client.send(large)
+        await until(lambda: handlers.parked)
+
+
+@on_both_loops
+async def test_a_client_that_goes_in_the_middle_of_a_large_request_frees_its_room() -> None:
+    async with connected(Handlers()) as (server, client):
+        client.writer.write(struct.pack(">i", 50 * MIB) + bytes(100_000))
+        await until(lambda: server.request_bytes.held == 50 * MIB)
+        await client.close()
+        await until(lambda: server.request_bytes.held == 0)
+
+
+@on_both_loops
+async def test_an_idle_connection_is_closed_and_one_with_a_parked_request_is_not() -> None:
+    handlers = Handlers()
+    async with connected(handlers, connections_max_idle_ms=1000) as (server, idle), await another(server) as parked:
+        await idle.ask(BEAT)
+        fetch = parked.send(FETCHES)
+        assert await closed(idle) == b""
+        await asyncio.sleep(1.0)
+        handlers.answer_fetch(handlers.parked[0])
+        assert (await parked.receive())[0] == fetch
+
+
+@on_both_loops
+async def test_a_request_that_stops_in_its_middle_ends_the_connection() -> None:
+    settings = {"connections_max_idle_ms": 1000, "connection_frame_timeout_ms": 100}
+    async with connected(Handlers(), **settings) as (server, client):
+        client.writer.write(struct.pack(">i", 10 * MIB) + bytes(10))
+        assert await closed(client) == b""
+        assert server.request_bytes.held == 0
+
+
+@on_both_loops
+async def test_an_old_connection_is_closed_between_requests() -> None:
+    handlers = Handlers()
+    settings = {"connections_max_idle_ms": 1000, "connections_max_age_ms": 300}
+    async with connected(handlers, **settings) as (server, busy), await another(server) as parked:
+        fetch = parked.send(FETCHES)
+        await busy.ask(BEAT)
+        assert await closed(busy) == b""
+        handlers.answer_fetch(handlers.parked[0])
+        assert (await parked.receive())[0] == fetch
+        assert await closed(parked) == b""
