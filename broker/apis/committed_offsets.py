@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -24,12 +24,10 @@ from broker.groups import offsets
 from broker.groups.offsets import Commit, Committed, entry_json, offset_field, split_field
 from broker.protocol import fast_writers
 
-if TYPE_CHECKING:
-    from broker.topics.catalog import Topic
-
 logger = structlog.get_logger()
 
 _NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _NONE: Final = ErrorCode.none.value
 _UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition.value
 _METADATA_TOO_LARGE: Final = ErrorCode.offset_metadata_too_large.value
@@ -80,66 +78,69 @@ def offset_commit(call: Call, request: Any) -> None:
     v2-4: retention_time (KIP-211 ended it). v6: leader epoch. v7: static members (KIP-345). v9: an unknown
     group is GROUP_ID_NOT_FOUND. The group's error is repeated on each partition.
     """
-    missing = _unknown_topics(call, request)
-    if missing:
-        _start(_commit_after_look(call, request, missing))
-    else:
-        _commit(call, request)
+    if not _commit(call, request, looked=False):
+        _start(_commit_after_look(call, request))
+
+
+async def _commit_after_look(call: Call, request: Any) -> None:
+    try:
+        await _look_again(call, _unknown_topics(call, request))
+        _commit(call, request, looked=True)
+    except Exception as error:  # noqa: BLE001 - the request must be answered
+        code = _code_of(error, ErrorCode.coordinator_not_available)
+        results = [(topic.name, [(one.partition_index, code) for one in topic.partitions]) for topic in request.topics]
+        _reply_commit(call, results)
 
 
 def _unknown_topics(call: Call, request: Any) -> set[str]:
     """Topics of the request that this broker does not know, or not that many partitions of."""
-    get, org, missing = call.rooms.catalog.get, call.org, set()
+    missing = set()
     for wanted in request.topics:
-        topic = get(org, wanted.name)
+        topic = call.rooms.catalog.get(call.org, wanted.name)
         if topic is None or any(not 0 <= one.partition_index < topic.partition_count for one in wanted.partitions):
             missing.add(wanted.name)
     return missing
 
 
-async def _commit_after_look(call: Call, request: Any, missing: set[str]) -> None:
-    try:
-        await _look_again(call, missing)
-        _commit(call, request)
-    except Exception as error:  # noqa: BLE001 - the request must be answered
-        code = _code_of(error, ErrorCode.coordinator_not_available)
-        _reply_commit(
-            call, [(topic.name, [(one.partition_index, code) for one in topic.partitions]) for topic in request.topics]
-        )
+def _commit(call: Call, request: Any, looked: bool) -> bool:
+    """Judge the partitions by what this broker knows, and file the rest for the group's script.
 
-
-def _commit(call: Call, request: Any) -> None:
-    """Judge the partitions by what this broker knows now, and file the rest for the group's script."""
-    commit = Commit(request.generation_id_or_member_epoch, request.member_id, request.group_instance_id)
-    retention: timedelta | None = getattr(request, "retention_time", None)
-    if retention is not None:
-        commit.retention_ms = max(-1, retention // timedelta(milliseconds=1))
+    Does nothing and returns False where a partition is unknown and the store was not `looked` at for it yet.
+    """
+    rooms, org = call.rooms, call.client.org
+    get_topic, takes_metadata = rooms.catalog.get, rooms.offsets.takes_metadata
+    entries: list[str] = []
     results: list[tuple[str, list[tuple[int, int]]]] = []
     to_judge = False
     for wanted in request.topics:
-        topic = call.rooms.catalog.get(call.org, wanted.name)
-        codes = [(one.partition_index, _take(call, commit, topic, one)) for one in wanted.partitions]
-        to_judge = to_judge or any(code != _UNKNOWN_PARTITION for _, code in codes)
-        results.append((wanted.name, codes))
+        name, codes = wanted.name, []
+        topic = get_topic(org, name)
+        partition_count, topic_id = (0, "") if topic is None else (topic.partition_count, topic.topic_hex)
+        for one in wanted.partitions:
+            index, metadata = one.partition_index, one.committed_metadata or ""
+            if not 0 <= index < partition_count:
+                if not looked:
+                    return False
+                codes.append((index, _UNKNOWN_PARTITION))
+                continue
+            to_judge = True
+            if metadata and not takes_metadata(metadata):
+                codes.append((index, _METADATA_TOO_LARGE))
+                continue
+            entries.append(offset_field(name, index))
+            entries.append(entry_json(one.committed_offset, one.committed_leader_epoch, topic_id, metadata))
+            codes.append((index, _NONE))
+        results.append((name, codes))
     if not to_judge:
         _reply_commit(call, results)
-        return
-    keys = call.store.group_keys(call.org, request.group_id)
-    call.rooms.offsets.commit(keys, commit, partial(_committed, call, results))
-
-
-def _take(call: Call, commit: Commit, topic: Topic | None, one: Any) -> int:
-    """Add one partition to the commit, or the code that keeps it out."""
-    if topic is None or not 0 <= one.partition_index < topic.partition_count:
-        return _UNKNOWN_PARTITION
-    metadata = one.committed_metadata or ""
-    if not call.rooms.offsets.takes_metadata(metadata):
-        return _METADATA_TOO_LARGE
-    commit.entries += (
-        offset_field(topic.name, one.partition_index),
-        entry_json(one.committed_offset, one.committed_leader_epoch, topic.topic_hex, metadata),
+        return True
+    retention_ms = max(-1, request.retention_time // _MILLISECOND) if call.version < 5 else -1
+    commit = Commit(
+        request.generation_id_or_member_epoch, request.member_id, request.group_instance_id, entries, retention_ms
     )
-    return _NONE
+    keys = rooms.store.group_keys(org, request.group_id)
+    rooms.offsets.commit(keys, commit, partial(_committed, call, results))
+    return True
 
 
 def _committed(call: Call, results: list[tuple[str, list[tuple[int, int]]]], answer: int | Exception) -> None:

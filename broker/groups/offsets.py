@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,6 +46,11 @@ class Committed:
 
 
 UNSTABLE: Final = Committed(-1, -1, "", "", stable=False)
+
+_PLAIN_ENTRY: Final = re.compile(
+    rb'{"offset":(-?\d+),"leader_epoch":(-?\d+),"topic_id":"([0-9a-f]*)","metadata":"([^"\\]*)",'
+)
+"""A stored value as `entry_json` writes it, with nothing in the metadata that JSON escapes."""
 
 OnCode = Callable[[int | Exception], None]
 """Called once with the code of a commit, or the exception that kept it from being judged."""
@@ -86,6 +92,10 @@ def entry_json(offset: int, leader_epoch: int, topic_id: str, metadata: str) -> 
 
 def parse_entry(value: bytes) -> Committed:
     """A stored value."""
+    plain = _PLAIN_ENTRY.match(value)
+    if plain is not None:
+        offset, leader_epoch, topic_id, metadata = plain.groups()
+        return Committed(int(offset), int(leader_epoch), metadata.decode(), topic_id.decode())
     stored = json.loads(value)
     return Committed(stored["offset"], stored["leader_epoch"], stored["metadata"], stored["topic_id"])
 

@@ -22,80 +22,72 @@ Codes    GROUP_ID_NOT_FOUND      no such group, and the commit names a generatio
 -- @include lib/errors
 -- @include lib/clock
 local group, members, instances, sessions, offsets, groups = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local now = now_ms()
+local call, now = redis.call, now_ms()
 local now_text = string.format("%.0f", now)
-local state, current, join_deadline, sync_deadline =
-  unpack(redis.call("HMGET", group, "state", "generation", "join_deadline", "sync_deadline"))
+local hash = call("HMGET", group, "state", "generation", "join_deadline", "sync_deadline")
+local state, current = hash[1], hash[2]
 
-local function passed(deadline)
-  local at = tonumber(deadline or 0) or 0
-  return at > 0 and at <= now
+if state and state ~= "Empty" then
+  local join_deadline, sync_deadline = tonumber(hash[3] or 0), tonumber(hash[4] or 0)
+  local first_session = call("ZRANGE", sessions, 0, 0, "WITHSCORES")[2]
+  if first_session and tonumber(first_session) <= now or join_deadline > 0 and join_deadline <= now
+    or sync_deadline > 0 and sync_deadline <= now then
+    return { ERROR.OVERDUE }
+  end
 end
 
-local function make_simple_group()
-  state, current = "Empty", "0"
-  redis.call("HSET", group, "id", ARGV[2], "type", "classic", "state", state, "prev_state", "Dead",
-    "generation", current, "version", "1", "state_since", now_text, "created", now_text, "reason", "")
-  redis.call("HSET", groups, ARGV[1], "classic Empty ")
+local function judge_without_members(generation, entry_count)
+  local simple = string.byte(generation) == 45
+  if state then return simple and ERROR.NONE or ERROR.UNKNOWN_MEMBER_ID end
+  if not simple then return ERROR.GROUP_ID_NOT_FOUND end
+  if entry_count > 0 then
+    state, current = "Empty", "0"
+    call("HSET", group, "id", ARGV[2], "type", "classic", "state", state, "prev_state", "Dead", "generation", current,
+      "version", "1", "state_since", now_text, "created", now_text, "reason", "")
+    call("HSET", groups, ARGV[1], "classic Empty ")
+  end
+  return ERROR.NONE
 end
 
-local function refuse_member(member_id, instance)
+local function judge(generation, member_id, instance)
   if instance ~= "" then
-    local holder = redis.call("HGET", instances, string.sub(instance, 2))
+    local holder = call("HGET", instances, string.sub(instance, 2))
     if not holder then return ERROR.UNKNOWN_MEMBER_ID end
     if holder ~= member_id then return ERROR.FENCED_INSTANCE_ID end
   end
-end
-
-local function judge(generation, member_id, instance, entry_count)
-  local simple = string.byte(generation) == 45
-  if not state then
-    if not simple then return ERROR.GROUP_ID_NOT_FOUND end
-    if entry_count > 0 then make_simple_group() end
-    return ERROR.NONE
-  end
-  if state == "Empty" then return simple and ERROR.NONE or ERROR.UNKNOWN_MEMBER_ID end
-  local refused = refuse_member(member_id, instance)
-  if refused then return refused end
-  local record = redis.call("HGET", members, member_id)
+  local record = call("HGET", members, member_id)
   if not record then return ERROR.UNKNOWN_MEMBER_ID end
   if generation ~= current then return ERROR.ILLEGAL_GENERATION end
   if state == "CompletingRebalance" then return ERROR.REBALANCE_IN_PROGRESS end
   -- Only forward: a parked member's lease may reach further than its session.
-  local session_timeout_ms = tonumber(string.match(record, '"session_timeout_ms":(%d+)'))
-  redis.call("ZADD", sessions, "XX", "GT", now + session_timeout_ms, member_id)
+  call("ZADD", sessions, "XX", "GT", now + string.match(record, '^{"session_timeout_ms":(%d+)'), member_id)
   return ERROR.NONE
 end
 
-local function store(first, entry_count, retention)
-  local tail = ',"commit_time":' .. now_text .. "}"
-  if retention ~= "-1" then
-    tail = string.format(',"commit_time":%s,"expire_time":%.0f}', now_text, now + tonumber(retention))
-  end
-  if entry_count == 1 then
-    redis.call("HSET", offsets, ARGV[first], ARGV[first + 1] .. tail)
-    return
-  end
+local function store(first, entry_count, tail)
   for start = first, first + 2 * entry_count - 1, 2000 do
     local fields = {}
     for i = start, math.min(start + 2000, first + 2 * entry_count) - 1, 2 do
       fields[#fields + 1] = ARGV[i]
       fields[#fields + 1] = ARGV[i + 1] .. tail
     end
-    redis.call("HSET", offsets, unpack(fields))
+    call("HSET", offsets, unpack(fields))
   end
 end
 
-if state and state ~= "Empty" then
-  local earliest = redis.call("ZRANGE", sessions, 0, 0, "WITHSCORES")
-  if passed(earliest[2]) or passed(join_deadline) or passed(sync_deadline) then return { ERROR.OVERDUE } end
-end
-
-local reply, at = { ERROR.NONE }, 3
-while ARGV[at] do
-  local entry_count = tonumber(ARGV[at + 4])
-  local code = judge(ARGV[at], ARGV[at + 1], ARGV[at + 2], entry_count)
-  if code == ERROR.NONE and entry_count > 0 then store(at + 5, entry_count, ARGV[at + 3]) end
+local reply, at, arg_count = { ERROR.NONE }, 3, #ARGV
+while at <= arg_count do
+  local entry_count, retention, code = tonumber(ARGV[at + 4]), ARGV[at + 3], nil
+  if not state or state == "Empty" then
+    code = judge_without_members(ARGV[at], entry_count)
+  else
+    code = judge(ARGV[at], ARGV[at + 1], ARGV[at + 2])
+  end
+  if code == ERROR.NONE and entry_count > 0 then
+    local tail = ',"commit_time":' .. now_text
+    if retention ~= "-1" then tail = string.format('%s,"expire_time":%.0f', tail, now + retention) end
+    store(at + 5, entry_count, tail .. "}")
+  end
   reply[#reply + 1] = code
   at = at + 5 + 2 * entry_count
 end
