@@ -1,0 +1,160 @@
+"""`tidegate serve`: one line and exit code 2 when it cannot start; ready while it can serve; drained on SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.cluster import BrokerProcess
+from tests.support.valkey import ValkeyServer, free_port
+
+START_S = 20.0
+
+
+def refusal(*options: str) -> str:
+    """What `tidegate serve` says when it cannot start; it must be one line, with exit code 2."""
+    ports = ["--port", "0", "--admin-port", "0"]
+    run = subprocess.run(
+        [sys.executable, "-m", "broker", "serve", *ports, "--log-level", "error", *options],
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+    )
+    assert run.returncode == 2, run.stderr
+    assert len(run.stderr.splitlines()) == 1, run.stderr
+    return run.stderr
+
+
+def answer(broker: BrokerProcess, path: str) -> tuple[int, Any]:
+    """Status and JSON of the admin HTTP."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}{path}", timeout=2) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def until(condition: Callable[[], object], seconds: float = START_S) -> None:
+    """Wait for something to become true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def server() -> Iterator[ValkeyServer]:
+    """An empty server of this test alone."""
+    started = ValkeyServer()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def broker(server: ValkeyServer, tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A ready broker with node id 7."""
+    started = BrokerProcess(server.url, tmp_path, "broker", {"TIDEGATE_NODE_ID": "7"})
+    started.start()
+    try:
+        started.wait_ready()
+        yield started
+    finally:
+        started.kill()
+
+
+def test_a_port_in_use_is_named(server: ValkeyServer) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+
+        said = refusal("--redis-url", server.url, "--port", port)
+        assert said.startswith(f"tidegate: port {port} on 127.0.0.1 is in use")
+        assert "TIDEGATE_ADMIN_PORT" in refusal("--redis-url", server.url, "--admin-port", port)
+
+
+def test_a_bad_value_is_named() -> None:
+    assert refusal("--set", "group_max_size=many").startswith("tidegate: --set group_max_size=many: ")
+
+
+def test_a_redis_that_is_away_is_named_without_its_password() -> None:
+    said = refusal("--redis-url", f"redis://user:secret@127.0.0.1:{free_port()}/0")
+
+    assert said.startswith("tidegate: Redis is not reachable at redis://user:***@127.0.0.1:")
+    assert "secret" not in said
+
+
+def test_a_redis_that_evicts_keys_is_refused() -> None:
+    server = ValkeyServer(["--maxmemory-policy", "allkeys-lru"])
+    try:
+        assert "maxmemory-policy is allkeys-lru" in refusal("--redis-url", server.url)
+    finally:
+        server.stop()
+
+
+def test_settings_that_differ_from_the_clusters_are_refused(server: ValkeyServer, broker: BrokerProcess) -> None:
+    said = refusal("--redis-url", server.url, "--set", "coordinator_shards=7")
+
+    assert "coordinator_shards=50" in said
+    assert "coordinator_shards=7" in said
+
+
+def test_a_fixed_node_id_that_is_held_is_refused(server: ValkeyServer, broker: BrokerProcess) -> None:
+    assert "node id 7 is held by another live broker" in refusal("--redis-url", server.url, "--node-id", "7")
+
+
+def test_a_broker_without_redis_is_live_and_not_ready_and_recovers(server: ValkeyServer, broker: BrokerProcess) -> None:
+    server.kill()
+    until(lambda: answer(broker, "/health/ready")[0] == 503)
+    assert "redis is not reachable" in answer(broker, "/health/ready")[1]["reasons"]
+    assert answer(broker, "/health/live")[0] == 200
+
+    server.start()
+
+    until(lambda: answer(broker, "/health/ready")[0] == 200)
+
+
+def test_sigterm_drains_and_exits_with_0(broker: BrokerProcess) -> None:
+    with socket.create_connection(("127.0.0.1", broker.port)) as client:
+        assert broker.drain() == 0
+
+        assert client.recv(1) == b""
+
+
+def test_a_drain_without_redis_ends_all_the_same(server: ValkeyServer, broker: BrokerProcess) -> None:
+    server.kill()
+
+    assert broker.drain() == 0
+
+
+def test_a_second_signal_ends_a_drain_at_once(server: ValkeyServer, tmp_path: Path) -> None:
+    waiting = BrokerProcess(server.url, tmp_path, "waiting", {"TIDEGATE_LEASE_RENEW_MS": "4000"})
+    waiting.start()
+    waiting.wait_ready()
+    process = waiting.process
+    assert process is not None
+    with socket.create_connection(("127.0.0.1", waiting.port)):
+        until(lambda: b"connections 1" in metrics_of(waiting))
+        waiting.signal(signal.SIGTERM)
+        until(lambda: answer(waiting, "/health/ready")[0] == 503)
+        waiting.signal(signal.SIGINT)
+
+        assert process.wait(2) == 1
+
+
+def metrics_of(broker: BrokerProcess) -> bytes:
+    """The Prometheus text."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/metrics", timeout=2) as response:
+        text: bytes = response.read()
+    return text
