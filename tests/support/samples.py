@@ -1,4 +1,4 @@
-"""One plausible value for any kio request, found from its schema: what a recorded conversation would hold."""
+"""One plausible value for any kio request or response, found from its schema: what a recorded conversation would hold."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import uuid
 from dataclasses import fields
 from typing import Any
 
+from kio.schema.errors import ErrorCode
 from kio.serial._introspect import (
     EntityField,
     EntityTupleField,
@@ -22,6 +23,7 @@ _VALUES: dict[str, Any] = {
     "bytes": b"\x00\x00\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00",
     "records": b"\x00" * 61,
     "bool": False,
+    "error_code": ErrorCode.unknown_member_id,
     "uuid": uuid.UUID(int=7),
     "timedelta_i32": datetime.timedelta(milliseconds=1),
     "timedelta_i64": datetime.timedelta(milliseconds=1),

@@ -1,0 +1,79 @@
+"""Frames come out as they went in, however the bytes arrive."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.protocol.framing import LARGE_BYTES, FrameError, Splitter
+
+FRAME_BYTES_MAX = 1 << 20
+
+
+def receive(splitter: Splitter, data: bytes, cuts: list[int]) -> list[bytes]:
+    """Give the bytes as a socket would: no more than `room` holds, in pieces of the given sizes."""
+    frames, position, turn = [], 0, 0
+    while position < len(data):
+        size = max(1, cuts[turn % len(cuts)])
+        turn += 1
+        room = splitter.room()
+        if room is not None:
+            piece = data[position : position + min(size, len(room))]
+            room[: len(piece)] = piece
+            splitter.wrote(len(piece))
+        else:
+            piece = data[position : position + size]
+            splitter.feed(piece)
+        position += len(piece)
+        while (taken := splitter.take()) is not None:
+            bytes_, start, end = taken
+            frames.append(bytes(bytes_[start:end]))
+        if splitter.wanted:
+            splitter.allocate()
+    return frames
+
+
+sizes = st.integers(0, 200) | st.integers(LARGE_BYTES - 5, LARGE_BYTES + 5) | st.just(200_000)
+
+
+@settings(deadline=None)
+@given(frame_sizes=st.lists(sizes, max_size=8), cuts=st.lists(st.integers(1, 100_000), min_size=1, max_size=10))
+def test_frames_survive_any_cutting(frame_sizes: list[int], cuts: list[int]) -> None:
+    frames = [bytes((index + 1,)) * size for index, size in enumerate(frame_sizes)]
+    data = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
+    splitter = Splitter(FRAME_BYTES_MAX)
+    assert receive(splitter, data, cuts) == frames
+    assert not splitter.partial
+
+
+def test_single_bytes() -> None:
+    frames = [b"abc", b"", b"x" * 300]
+    data = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
+    assert receive(Splitter(FRAME_BYTES_MAX), data, [1]) == frames
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), FRAME_BYTES_MAX + 1, 2**31 - 1])
+def test_a_length_that_no_frame_has(size: int) -> None:
+    splitter = Splitter(FRAME_BYTES_MAX)
+    splitter.feed(struct.pack(">i", size))
+    with pytest.raises(FrameError):
+        splitter.take()
+
+
+def test_the_largest_frame_is_taken() -> None:
+    frame = b"z" * FRAME_BYTES_MAX
+    assert receive(Splitter(FRAME_BYTES_MAX), struct.pack(">i", len(frame)) + frame, [65_536]) == [frame]
+
+
+def test_a_large_frame_is_received_into_its_own_buffer() -> None:
+    splitter = Splitter(FRAME_BYTES_MAX)
+    splitter.feed(struct.pack(">i", 500_000) + b"a" * 10)
+    assert splitter.take() is None
+    assert splitter.wanted == 500_000
+    splitter.allocate()
+    room = splitter.room()
+    assert room is not None and len(room) == 499_990
+    assert splitter.reserved == 500_000
