@@ -1,4 +1,4 @@
-"""One plausible value for any kio request or response, found from its schema: what a recorded conversation would hold."""
+"""One plausible value for any kio request or response, from its schema: what a recorded conversation would hold."""
 
 from __future__ import annotations
 
