@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
@@ -25,7 +23,8 @@ from broker.errors import (
     StoreUnavailable,
     UnknownTopicOrPartition,
 )
-from broker.log.entries import Buffer, Entry
+from broker.log.entries import Entry
+from broker.log.outgoing import Appended, Commands, Filed, OnAppended, Sent
 from broker.log.producers_table import REFUSALS, ProducerState, Verdict, advance, find_duplicate, judge
 from broker.records.build import with_log_append_time
 
@@ -34,59 +33,12 @@ if TYPE_CHECKING:
     from broker.log.view import View
     from broker.records.batch import Batch
 
+__all__ = ["Appended", "Appends", "OnAppended"]
+
 logger = structlog.get_logger()
 
 _STALE: Final = "ERR The ID specified in XADD is equal or smaller"
 _GAP_LOOK_S: Final = 0.05
-_JOINED_BYTES_MAX: Final = 16_384
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Where a batch stands; `log_append_time_ms` is -1 on CreateTime topics."""
-
-    base_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    leader_epoch: int
-
-
-OnAppended = Callable[[Appended | Exception], None]
-
-
-class Filed:
-    """One batch that waits for its place."""
-
-    __slots__ = (
-        "acks_all", "batch", "buffer", "deadline", "done", "gap_until", "on_done", "proved", "timestamp",
-    )  # fmt: skip
-
-    def __init__(self, batch: Batch, on_done: OnAppended, acks_all: bool, deadline: float) -> None:
-        self.batch = batch
-        self.buffer: Buffer = batch.buffer
-        self.timestamp = batch.max_timestamp
-        self.on_done = on_done
-        self.acks_all = acks_all
-        self.deadline = deadline
-        self.done = False
-        self.proved = False
-        self.gap_until = 0.0
-
-
-class Sent:
-    """One entry on its way, or of unknown outcome: its batches stand at `base` if it is in the log."""
-
-    __slots__ = ("base", "counter", "entry", "items", "producers", "view")
-
-    def __init__(
-        self, counter: int, base: int, entry: Entry, items: list[Filed], producers: dict[int, ProducerState], view: View
-    ) -> None:
-        self.counter = counter
-        self.base = base
-        self.entry = entry
-        self.items = items
-        self.producers = producers
-        self.view = view
 
 
 class Appends:
@@ -101,10 +53,7 @@ class Appends:
         self._looking = False
         self._loading = False
         self._timer: asyncio.TimerHandle | None = None
-        key = log.keys.log.encode()
-        self._command = b"$4\r\nXADD\r\n$%d\r\n%b\r\n$10\r\nNOMKSTREAM\r\n" % (len(key), key)
-        wake = log.keys.wake.encode()
-        self._publish = b"*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%b\r\n" % (len(wake), wake)
+        self._commands = Commands(log.keys)
 
     # -- filing
 
@@ -261,27 +210,12 @@ class Appends:
     def _send(self, view: View, items: list[Filed], producers: dict[int, ProducerState], size: int) -> None:
         log = self._log
         counter = log.writer.next()
-        writer = b"%b:%d" % (log.writer.name, counter)
-        base = end = view.end
-        entry_id = b"%d-1" % base
-        parts: list[Buffer] = [
-            b"*%d\r\n%b$%d\r\n%b\r\n$1\r\nw\r\n$%d\r\n%b\r\n"
-            % (2 * len(items) + 6, self._command, len(entry_id), entry_id, len(writer), writer)
-        ]
-        ends, timestamp = [], -1
-        for item in items:
-            end += item.batch.last_offset_delta + 1
-            ends.append(end)
-            timestamp = max(timestamp, item.timestamp)
-            parts += (b"$1\r\nb\r\n$%d\r\n" % len(item.buffer), item.buffer, b"\r\n")
-        entry = Entry(base, writer, [item.buffer for item in items], ends, size, timestamp)
-        sent = Sent(counter, base, entry, items, producers, view)
+        sent = Sent.of(counter, b"%b:%d" % (log.writer.name, counter), view, items, producers)
         self._in_flight = self._in_doubt[counter] = sent
-        wire = [b"".join(parts)] if size <= _JOINED_BYTES_MAX else parts
         link = log.store.data_out
-        link.send_buffers(wire, size, lambda reply: self._answered(sent, reply))  # type: ignore[arg-type]
-        payload = b"%d:%b" % (end, log.writer.name)
-        link.send_buffers([b"%b$%d\r\n%b\r\n" % (self._publish, len(payload), payload)], 64, _ignore)
+        link.send_buffers(self._commands.xadd(sent, size), size, lambda reply: self._answered(sent, reply))
+        publish = self._commands.publish(sent.entry.end, log.writer.name)
+        link.send_buffers([publish], len(publish), _ignore)
 
     def _answered(self, sent: Sent, reply: Any) -> None:
         self._in_flight = None
@@ -345,8 +279,12 @@ class Appends:
             view.proved_at = log.loop.time()
             log.appended(view, sent.entry)
             if self._queue:
-                self._flush()
-        self._resolve(sent)
+                self._flush()  # on its way before anybody is answered
+            self._resolve(sent)
+            if log.durability.immediate:
+                log.hearing.tell()
+        else:
+            self._resolve(sent)
 
     def found(self, entry: Entry) -> None:
         """An entry was read from the log. Is it one of ours that nobody answered for?"""
@@ -393,6 +331,12 @@ class Appends:
                 epoch=batch.producer_epoch, base_sequence=batch.base_sequence,
             )  # fmt: skip
         self._log.guarded(item.on_done, outcome)
+
+    def close(self, reason: Exception) -> None:
+        """No more looks for gaps; what is filed gets the reason."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.fail(reason)
 
     def fail(self, failure: Exception) -> None:
         """Nothing filed can be appended."""

@@ -30,7 +30,7 @@ class Durability:
         self._replicas = int(count or 0)
         self._timeout_ms = store.settings.durability_timeout_ms
         self.immediate = kind == "memory"
-        self._key = f"{store.prefix}:{{cluster}}:proof"
+        self._key = store.cluster_keys.proof
         self._waiting: list[OnProved] = []
         self._running: list[OnProved] = []
         self._scheduled = False

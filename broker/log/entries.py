@@ -42,7 +42,7 @@ def read_header(batch: Buffer) -> Header:
 class Entry:
     """One entry: `base` to `end` (exclusive), batches in order, `ends` their ends, `size` in bytes."""
 
-    __slots__ = ("base", "batches", "end", "ends", "max_timestamp", "pieces", "size", "writer")
+    __slots__ = ("_whole", "base", "batches", "end", "ends", "max_timestamp", "pieces", "size", "writer")
 
     def __init__(
         self, base: int, writer: bytes, batches: Sequence[Buffer], ends: list[int], size: int, max_timestamp: int
@@ -55,9 +55,21 @@ class Entry:
         self.size = size
         self.max_timestamp = max_timestamp
         self.pieces: list[tuple[Buffer, ...]] | None = None
+        self._whole: tuple[Buffer, ...] | None = None
+
+    def whole(self, epoch: int) -> tuple[Buffer, ...]:
+        """All batches, ready to send; small ones in one piece. Made once."""
+        if self._whole is None:
+            pieces = self.served(epoch)
+            flat = tuple(buffer for piece in pieces for buffer in piece)
+            small = self.size <= _JOINED_BYTES_MAX * len(pieces)
+            self._whole = (b"".join(flat),) if small and len(flat) > 1 else flat
+            if len(self._whole) < len(flat):
+                self.pieces = None
+        return self._whole
 
     def served(self, epoch: int) -> list[tuple[Buffer, ...]]:
-        """Each batch with its offset and leader epoch in place: a fresh head, the rest not copied. Made once."""
+        """Each batch with its offset and leader epoch in place: a fresh head, the rest not copied. Kept."""
         if self.pieces is None:
             base, pieces = self.base, []
             for batch, end in zip(self.batches, self.ends, strict=True):

@@ -6,7 +6,8 @@ what is read after it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any, Final
 
 import hiredis
@@ -44,7 +45,7 @@ async def call_in(store: Store, *args: Arg) -> Any:
         raise StoreUnavailable(str(error)) from error
 
 
-async def pages(store: Store, keys: LogKeys, offset: int, mean_entry_bytes: float) -> AsyncIterator[list[Entry]]:
+async def pages(store: Store, keys: LogKeys, offset: int, mean_entry_bytes: float) -> AsyncGenerator[list[Entry], None]:
     """The entries that start at or above `offset`, in pages, until the log ends."""
     while True:
         count = page_entries(mean_entry_bytes)
@@ -72,17 +73,18 @@ async def load_view(
         first, whole = True, True
         own: list[Entry] = []
         last: list[Entry] = []
-        async for last in pages(store, keys, view.end, view.mean_entry_bytes):
-            if first and last[0].base != view.end:
-                whole = False  # trimmed between the two reads: a newer snapshot was written before that
-                if attempt < _SNAPSHOT_TRIES - 1:
-                    break
-                logger.error("log_without_its_snapshot", log=keys.log, snapshot=view.end, first=last[0].base)
-            first = False
-            for entry in last:
-                view.apply(entry)
-                if entry.writer.startswith(writer):
-                    own.append(entry)
+        async with aclosing(pages(store, keys, view.end, view.mean_entry_bytes)) as read:
+            async for last in read:
+                if first and last[0].base != view.end:
+                    whole = False  # trimmed between the two reads: a newer snapshot was written before that
+                    if attempt < _SNAPSHOT_TRIES - 1:
+                        break
+                    logger.error("log_without_its_snapshot", log=keys.log, snapshot=view.end, first=last[0].base)
+                first = False
+                for entry in last:
+                    view.apply(entry)
+                    if entry.writer.startswith(writer):
+                        own.append(entry)
         if whole:
             break
     view.high_watermark = view.end

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from broker.errors import StoreUnavailable, UnknownTopicOrPartition
 from broker.log.durability import Durability
 from broker.log.incarnation import Incarnations
 from broker.log.partition import PartitionLog
@@ -83,7 +84,7 @@ class Logs:
         for timer in self._timers:
             timer.cancel()
         for log in list(self._partitions.values()):
-            log.close()
+            log.close(StoreUnavailable("the broker closes"))
         self.incarnations.close()
 
     # -- partitions
@@ -101,11 +102,11 @@ class Logs:
         """The topic was removed: those who wait for its partitions find out."""
         for key in [key for key in self._partitions if key[0] == topic.topic_hex]:
             log = self._partitions.pop(key)
-            log.gone()
-            log.close()
+            log.close(UnknownTopicOrPartition())
 
     def drop_views(self) -> None:
         """Nothing that is known may be relied on: a connection was cut, or this broker's lease is lost."""
+        self._upkeep_known.clear()
         for log in self._partitions.values():
             log.void("connections or lease lost")
 

@@ -58,6 +58,7 @@ class PartitionLog:
         self._waiting: list[OnView] = []
         self._loading: asyncio.Task[None] | None = None
         self._voids = 0
+        self._closed: Exception | None = None
         self._proving = False
         self._unproved: list[tuple[int, Callable[[bool], None]]] = []
         self._appends = Appends(self)
@@ -126,7 +127,10 @@ class PartitionLog:
         return self.hearing.heard or self.loop.time() - view.proved_at < self._poll_s
 
     def with_view(self, on_view: OnView) -> None:
-        """Call with a view loaded from now on (a look, then), or with why there is none."""
+        """Call with the view that is being loaded, or with why there is none. Never calls before it returns."""
+        if self._closed is not None:
+            self.loop.call_soon(self.guarded, on_view, self._closed)
+            return
         self._waiting.append(on_view)
         if self._loading is None:
             self._loading = self.loop.create_task(self._load())
@@ -228,20 +232,26 @@ class PartitionLog:
         self.hearing.tell()
         return UnknownTopicOrPartition()
 
-    def close(self) -> None:
-        """Stop hearing and loading; what is filed gets StoreUnavailable."""
+    def close(self, reason: Exception) -> None:
+        """Stop hearing and loading; what is filed, and what still comes, gets the reason."""
+        self._closed = reason
+        self.void(str(reason))
+        self.hearing.tell()
         self.hearing.stop()
-        self._appends.fail(StoreUnavailable("the broker closes"))
+        self._appends.close(reason)
         if self._loading is not None:
             self._loading.cancel()
 
     # -- changes
 
     def appended(self, view: View, entry: Entry) -> None:
-        """This broker's entry is in the log, and in the view."""
+        """This broker's entry is in the log, and in the view; `Appends` tells the listeners."""
         self.pages.append(entry)
         self.progress.appended(view, entry)
-        self._raise_high_watermark(view)
+        if self.durability.immediate:
+            view.high_watermark = view.end
+        else:
+            self._prove()
 
     def found(self, view: View, entries: list[Entry], log_start: int) -> None:
         """Entries that follow the view, and the log start, as a look read them."""
@@ -253,8 +263,11 @@ class PartitionLog:
             self._appends.found(entry)
         if entries:
             self._appends.passed(view.end)
-            self._raise_high_watermark(view)
-        elif changed:
+            if self.durability.immediate:
+                view.high_watermark = view.end
+            else:
+                self._prove()
+        if changed or (entries and self.durability.immediate):
             self.hearing.tell()
 
     def when_durable(self, end: int, acks_all: bool, on_proved: Callable[[bool], None]) -> None:
@@ -264,13 +277,6 @@ class PartitionLog:
             on_proved(True)
         else:
             self._unproved.append((end, on_proved))
-            self._prove()
-
-    def _raise_high_watermark(self, view: View) -> None:
-        if self.durability.immediate:
-            view.high_watermark = view.end
-            self.hearing.tell()
-        else:
             self._prove()
 
     def _prove(self) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _TRIES: Final = 4
 _READ_BYTES_MIN: Final = 1 << 20
+_KEPT_BYTES_MAX: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,10 @@ class Reads:
                     return
                 page, place = following, 0
 
-        self._last_key, self._last = key, gather(view, entries(), asked.offset, asked.bytes_max, asked.at_least_one)
-        return self._last
+        gathered = gather(view, entries(), asked.offset, asked.bytes_max, asked.at_least_one)
+        if gathered.size <= _KEPT_BYTES_MAX:  # a thousand consumers at the tail ask for the same
+            self._last_key, self._last = key, gathered
+        return gathered
 
     # -- cold data
 
@@ -175,6 +178,7 @@ class Reads:
         waiting = self._fetching.pop(offset, [])
         current = self._log.view is view
         if isinstance(failure, hiredis.ReplyError):
+            self._log.void(str(failure))
             failure = StoreUnavailable(str(failure))
         if current and not failure:
             entries = [entry for entry in entries if entry.base < view.end]
@@ -205,13 +209,13 @@ def gather(view: View, entries: Iterable[Entry], offset: int, bytes_max: int, at
     for entry in entries:
         if entry.base >= limit:
             break
-        pieces = entry.served(view.epoch_at(entry.base))
+        epoch = view.epoch_at(entry.base)
         if entry.base >= offset and entry.end <= limit and size + entry.size <= bytes_max:
-            for piece in pieces:
-                buffers.extend(piece)
+            buffers.extend(entry.whole(epoch))
             size += entry.size
             end_offset = entry.end
             continue
+        pieces = entry.served(epoch)
         for i in range(bisect_right(entry.ends, offset), len(pieces)):
             batch_size = len(entry.batches[i])
             if entry.ends[i] > limit or (size + batch_size > bytes_max and (size or not at_least_one)):

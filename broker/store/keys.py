@@ -48,6 +48,7 @@ class ClusterKeys:
     topic_changes: str = field(init=False)  # pub/sub channel: <version> <org>/<topic>
     upkeep: str = field(init=False)  # zset: due retention work, score = Redis ms
     producer_ids: str = field(init=False)  # string: next producer id
+    proof: str = field(init=False)  # string: a small write ahead of each WAIT or WAITAOF
 
     def __post_init__(self) -> None:
         base = f"{self.prefix}:{{cluster}}"
@@ -60,6 +61,7 @@ class ClusterKeys:
             ("topic_changes", "topic-changes"),
             ("upkeep", "upkeep"),
             ("producer_ids", "producer-ids"),
+            ("proof", "proof"),
         ):
             object.__setattr__(self, name, f"{base}:{suffix}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections import deque
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
@@ -64,9 +65,9 @@ async def _plain_producer(race: Race, name: int) -> None:
 
 
 async def _idempotent_producer(race: Race) -> None:
-    """Up to five batches in flight, each to whichever broker, each repeated until it is acknowledged."""
-    sequence, slots = 0, asyncio.Semaphore(IDEMPOTENT_IN_FLIGHT)
-    running: set[asyncio.Task[None]] = set()
+    """Up to five batches from the oldest without an answer, each to whichever broker, repeated until it has one."""
+    sequence = 0
+    window: deque[asyncio.Task[None]] = deque()
 
     async def deliver(item: Batch, value: bytes) -> None:
         while True:
@@ -81,20 +82,19 @@ async def _idempotent_producer(race: Race) -> None:
                 continue
             except OutOfOrderSequenceNumber:
                 race.stale.append(f"OUT_OF_ORDER for {value!r}")
-                break
+                return
         race.acknowledged[value] = answer.base_offset
-        slots.release()
 
     while race.take():
-        await slots.acquire()
+        if len(window) == IDEMPOTENT_IN_FLIGHT:
+            await window.popleft()
         count, value = race.random.randint(1, 5), b"idempotent-%d" % sequence
         task = asyncio.create_task(
             deliver(batch(count=count, value=value, producer_id=77, epoch=0, sequence=sequence), value)
         )
-        running.add(task)
-        task.add_done_callback(running.discard)
+        window.append(task)
         sequence += count
-    await asyncio.gather(*running)
+    await asyncio.gather(*window)
 
 
 async def _consumer(race: Race, log: PartitionLog, done: asyncio.Event, seen: list[bytes]) -> None:
