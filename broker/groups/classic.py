@@ -179,7 +179,6 @@ def _sync_args(store: Store, request: SyncRequest) -> list[Arg]:
         membership.generation,
         "" if request.protocol_type is None else f"={request.protocol_type}",
         "" if request.protocol is None else f"={request.protocol}",
-        request.token,
         store.settings.group_park_lease_ms,
     ]
     for member_id, assignment in request.assignments:

@@ -6,6 +6,7 @@ import enum
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from secrets import token_hex
 from uuid import uuid4
 
 from ulid import ULID
@@ -73,7 +74,7 @@ class JoinRequest:
     static_leader_list: bool = True
     """A restarted static leader is told that it leads, and to skip the assignment (KIP-814, v9)."""
     reason: str = ""
-    token: str = field(default_factory=lambda: uuid4().hex)
+    token: str = field(default_factory=lambda: token_hex(8))
     suffix: str = field(default_factory=lambda: str(uuid4()))
     group_candidate: str = field(default_factory=lambda: f"cgp_{str(ULID()).lower()}")
 
@@ -84,7 +85,7 @@ class JoinRequest:
 
     def again(self, member_id: str) -> JoinRequest:
         """The same join entered once more, as the member that it is by now."""
-        return replace(self, member_id=member_id, token=uuid4().hex)
+        return replace(self, member_id=member_id, token=token_hex(8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,6 @@ class SyncRequest:
     protocol_type: str | None = None
     protocol: str | None = None
     assignments: Sequence[tuple[str, bytes]] = ()
-    token: str = field(default_factory=lambda: uuid4().hex)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ Errors    {code, member id of the reply}, after anything overdue was settled
           GROUP_MAX_SIZE_REACHED       full; a late member is removed
 ]]
 -- @include lib/classic_group
+-- @include lib/offered
 local member_id, instance_id, token, client_id, client_host = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10]
 local session_timeout_ms, rebalance_timeout_ms = tonumber(ARGV[11]), tonumber(ARGV[12])
 local protocol_type, subscription, names = ARGV[13], ARGV[14], names_of(ARGV[14])
@@ -66,10 +67,11 @@ if known and known.join_token == token then
   if known.told_leader ~= "" then return replaced(known) end
   return parked(member_id, known.join_generation)
 end
-local claimed = owner or member_id
-if not has_room(claimed) then return refuse_full(claimed) end
-if not protocols_acceptable(protocol_type, names) then
+local holder = known
+if owner then holder = unpack_member(redis.call("HGET", members, owner)) end
+if not has_room(holder) then return refuse_full(owner or member_id, holder) end
+if not acceptable(protocol_type, names) then
   return refuse(ERROR.INCONSISTENT_GROUP_PROTOCOL, is_new and "" or member_id)
 end
-if is_new then return join_new(owner) end
+if is_new then return join_new(owner, holder) end
 return join_known(known)

@@ -23,15 +23,28 @@ Errors    none
 ]]
 -- @include lib/classic_group
 
+local phase, generation, held
+
+-- Until when the record's member is held; nil where it is not parked. A first join is held for so long at most.
+local function held_until(record)
+  local _, last, _, _, join_round, sync_generation = record:find(HOT)
+  if g.state == COMPLETING and sync_generation == generation then return held end
+  if g.state ~= PREPARING or join_round ~= phase then return nil end
+  local added_round, join_by = record:match(FIRST_JOIN, last + 1)
+  return added_round == phase and math.min(held, tonumber(join_by)) or held
+end
+
 settle()
-local held = now + tonumber(ARGV[5])
-for i = 6, #ARGV do
-  local member = unpack_member(redis.call("HGET", members, ARGV[i]))
-  if member and is_joined(member) and member.added_round == g.round then
-    redis.call("ZADD", sessions, string.format("%.0f", math.min(held, member.join_by)), ARGV[i])
-  elseif member and (is_joined(member) or is_syncing(member)) then
-    redis.call("ZADD", sessions, string.format("%.0f", held), ARGV[i])
+phase, generation = string.format("%.0f", g.round), string.format("%.0f", g.generation)
+held = now + tonumber(ARGV[5])
+local scores = {}
+for first = 6, #ARGV, 500 do
+  local ids = { unpack(ARGV, first, math.min(first + 499, #ARGV)) }
+  for i, record in ipairs(redis.call("HMGET", members, unpack(ids))) do
+    local score = record and held_until(record)
+    if score then scores[#scores + 1], scores[#scores + 2] = string.format("%.0f", score), ids[i] end
   end
 end
+arm(scores)
 finish()
 return { ERROR.NONE }

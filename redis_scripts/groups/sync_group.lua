@@ -21,9 +21,8 @@ ARGV[6]   instance id, "" for none
 ARGV[7]   generation
 ARGV[8]   "=" and the protocol type, or "" where the request has none
 ARGV[9]   "=" and the protocol, or "" where the request has none
-ARGV[10]  token of this sync
-ARGV[11]  lease of a parked sync, ms
-ARGV[12...]  member id, assignment, one pair after the other; only the leader's count
+ARGV[10]  lease of a parked sync, ms
+ARGV[11...]  member id, assignment, one pair after the other; only the leader's count
 Returns   {NONE, "parked", ms until something falls due or -1, protocol type, protocol}
           {NONE, "now", assignment, protocol type, protocol}
           Safe to run twice: the first assignments stand.
@@ -36,7 +35,7 @@ Errors    {code}, after anything overdue was settled
 ]]
 -- @include lib/classic_group
 local member_id, instance_id, generation = ARGV[5], ARGV[6], tonumber(ARGV[7])
-local protocol_type, protocol, token, park_lease_ms = ARGV[8], ARGV[9], ARGV[10], tonumber(ARGV[11])
+local protocol_type, protocol, park_lease_ms = ARGV[8], ARGV[9], tonumber(ARGV[10])
 -- @include lib/known_member
 -- @include lib/assign
 
@@ -46,7 +45,6 @@ local function refuse(code)
 end
 
 local function park(member)
-  member.sync_token = token
   note_synced(member)
   redis.call("ZADD", sessions, string.format("%.0f", now + park_lease_ms), member_id)
   finish()

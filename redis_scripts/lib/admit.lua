@@ -14,9 +14,16 @@ local function park_join(member_id, member)
 end
 
 local function offer(member)
-  count_protocols(names, 1)
   member.protocols = names
   member.session_timeout_ms, member.rebalance_timeout_ms = session_timeout_ms, rebalance_timeout_ms
+  count_member(member, 1)
+end
+
+local function offer_again(member)
+  local same = same_list(member.protocols, names) and member.session_timeout_ms == session_timeout_ms
+  if same and member.rebalance_timeout_ms == rebalance_timeout_ms then return end
+  count_member(member, -1)
+  offer(member)
 end
 
 local function parked(member_id, generation)
@@ -55,7 +62,7 @@ local function add_member(member_id, reason)
     put("protocol_type", protocol_type)
     put("leader", member_id)
   end
-  local member = { join_round = 0, sync_generation = 0, join_by = now + first_join_ms, joined_at = now, sync_token = "",
+  local member = { join_round = 0, sync_generation = 0, join_by = now + first_join_ms, joined_at = now,
     instance_id = instance_id, client_id = client_id, client_host = client_host }
   member.added_round = g.state == PREPARING and g.round or g.round + 1
   offer(member)
@@ -67,7 +74,6 @@ local function add_member(member_id, reason)
 end
 
 local function rejoin_member(member_id, member, why)
-  count_protocols(member.protocols, -1)
-  offer(member)
+  offer_again(member)
   return join_phase(member_id, member, why)
 end

@@ -13,33 +13,20 @@ local function note_synced(member)
 end
 
 local function store_assignments()
+  local known, given = {}, {}
+  for _, id in ipairs(redis.call("HKEYS", members)) do known[id] = true end
+  for i = 11, #ARGV, 2 do
+    if known[ARGV[i]] then given[#given + 1], given[#given + 2] = ARGV[i], ARGV[i + 1] end
+  end
   redis.call("DEL", assignments)
-  for first = 12, #ARGV, 400 do
-    local given, known = {}, {}
-    for i = first, math.min(first + 399, #ARGV), 2 do given[#given + 1] = ARGV[i] end
-    local records = redis.call("HMGET", members, unpack(given))
-    for i, id in ipairs(given) do
-      if records[i] then known[#known + 1], known[#known + 2] = id, ARGV[first + 2 * i - 1] end
-    end
-    if #known > 0 then redis.call("HSET", assignments, unpack(known)) end
+  for i = 1, #given, 900 do
+    redis.call("HSET", assignments, unpack(given, i, math.min(i + 899, #given)))
   end
-end
-
-local function rearm_synced()
-  local scores, everyone = {}, redis.call("HGETALL", members)
-  for i = 1, #everyone, 2 do
-    local session_ms, _, _, sync_generation = everyone[i + 1]:match(HOT)
-    if tonumber(sync_generation) == g.generation then
-      scores[#scores + 1] = string.format("%.0f", now + session_ms)
-      scores[#scores + 1] = everyone[i]
-    end
-  end
-  arm_sessions(scores)
 end
 
 local function assign()
   store_assignments()
-  rearm_synced()
+  arm_synced()
   put("assigned_generation", g.generation)
   event("assignment_stored", member_id)
   move(STABLE)

@@ -7,7 +7,8 @@
 -- @include lib/event
 -- @include lib/finish
 -- @include lib/transition
--- @include lib/protocols
+-- @include lib/tallies
+-- @include lib/sessions
 -- @include lib/select_protocol
 -- @include lib/remove_member
 -- @include lib/complete_join

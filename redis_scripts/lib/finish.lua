@@ -12,11 +12,10 @@ local function first_session()
 end
 
 local function until_next()
-  local first = math.huge
-  for _, deadline in ipairs({ first_session(), g.join_deadline, g.sync_deadline }) do
-    if deadline > 0 then first = math.min(first, deadline) end
-  end
-  return first == math.huge and -1 or math.max(first - now, 0)
+  local first = first_session()
+  if g.join_deadline > 0 and (first == 0 or g.join_deadline < first) then first = g.join_deadline end
+  if g.sync_deadline > 0 and (first == 0 or g.sync_deadline < first) then first = g.sync_deadline end
+  return first == 0 and -1 or math.max(first - now, 0)
 end
 
 local function finish()

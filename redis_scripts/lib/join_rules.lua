@@ -4,18 +4,16 @@ local function refuse(code, reply_member_id)
   return { code, reply_member_id }
 end
 
-local function has_room(claimed)
+local function has_room(holder)
   if g.state == EMPTY then return true end
-  local member = unpack_member(redis.call("HGET", members, claimed))
-  if g.state == PREPARING then return (member and is_joined(member)) or g.joined_count < size_max end
-  return member or redis.call("HLEN", members) < size_max
+  if g.state == PREPARING then return (holder and is_joined(holder)) or g.joined_count < size_max end
+  return holder or redis.call("HLEN", members) < size_max
 end
 
 -- The last to rejoin lose their place when the group is too large (KAFKA-9885).
-local function refuse_full(claimed)
-  local member = unpack_member(redis.call("HGET", members, claimed))
-  if member then
-    remove_member(claimed, member, "member_evicted", "the group is full")
+local function refuse_full(holder_id, holder)
+  if holder then
+    remove_member(holder_id, holder, "member_evicted", "the group is full")
     maybe_complete()
   end
   return refuse(ERROR.GROUP_MAX_SIZE_REACHED, "")
@@ -30,8 +28,8 @@ local function hand_out_id()
   return refuse(ERROR.MEMBER_ID_REQUIRED, member_id)
 end
 
-local function join_new(owner)
-  if owner then return replace_member(owner, unpack_member(redis.call("HGET", members, owner))) end
+local function join_new(owner, owner_record)
+  if owner then return replace_member(owner, owner_record) end
   if id_required and instance_id == "" then return hand_out_id() end
   if g.absent then create_group() end
   return add_member(member_id, reason)

@@ -1,17 +1,21 @@
 -- One member's record: JSON for people, its hot numbers first and in order, so that a pattern reads them.
 -- joined: answered the present join phase. syncing: its SyncGroup of the present generation is parked.
 local HOT = '^{"session_timeout_ms":(%d+),"rebalance_timeout_ms":(%d+),"join_round":(%d+),"sync_generation":(%d+)'
+local SESSION_TIMEOUT = '^{"session_timeout_ms":(%d+)'
+local FIRST_JOIN = '^,"added_round":(%d+),"join_by":(%d+)'
 local RECORD = '{"session_timeout_ms":%.0f,"rebalance_timeout_ms":%.0f,"join_round":%.0f,"sync_generation":%.0f'
-  .. ',"added_round":%.0f,"join_by":%.0f,"joined_at":%.0f,"join_generation":%.0f,"join_token":%s,"sync_token":%s'
+  .. ',"added_round":%.0f,"join_by":%.0f,"joined_at":%.0f,"join_generation":%.0f,"join_token":%s'
   .. ',"told_leader":%s,"instance_id":%s,"client_id":%s,"client_host":%s,"protocols":%s}'
 
 local function json(value)
-  return (cjson.encode(value):gsub("\\/", "/"))
+  local text = cjson.encode(value)
+  if text:find("/", 1, true) then text = text:gsub("\\/", "/") end
+  return text
 end
 
 local function pack_member(m)
   return string.format(RECORD, m.session_timeout_ms, m.rebalance_timeout_ms, m.join_round, m.sync_generation,
-    m.added_round, m.join_by, m.joined_at, m.join_generation, json(m.join_token), json(m.sync_token),
+    m.added_round, m.join_by, m.joined_at, m.join_generation, json(m.join_token),
     json(m.told_leader), json(m.instance_id), json(m.client_id), json(m.client_host), json(m.protocols))
 end
 

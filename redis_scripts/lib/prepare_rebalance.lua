@@ -1,14 +1,6 @@
 -- A join phase begins (spec P7), in two steps: whoever causes it stores its own join between them.
 local function fail_parked_syncs()
-  local scores, everyone = {}, redis.call("HGETALL", members)
-  for i = 1, #everyone, 2 do
-    local session_ms, _, _, sync_generation = everyone[i + 1]:match(HOT)
-    if tonumber(sync_generation) == g.generation then
-      scores[#scores + 1] = string.format("%.0f", now + session_ms)
-      scores[#scores + 1] = everyone[i]
-    end
-  end
-  arm_sessions(scores)
+  arm_synced()
   redis.call("DEL", assignments)
   wake()
 end

@@ -13,7 +13,7 @@ local function remove_member(member_id, member, kind, reason)
   redis.call("HDEL", assignments, member_id)
   redis.call("ZREM", sessions, member_id)
   if member.instance_id ~= "" then redis.call("HDEL", instances, member.instance_id) end
-  count_protocols(member.protocols, -1)
+  count_member(member, -1)
   if g.leader == member_id then put("leader", "") end
   touch()
   event(kind, member_id, member, reason)

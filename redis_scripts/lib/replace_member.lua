@@ -1,8 +1,4 @@
 -- A static member restarts: its new id takes the old one's place (spec section 7).
-local function same_list(a, b)
-  return table.concat(a, "\0") == table.concat(b, "\0")
-end
-
 local function rename(old_id, member)
   local assignment = redis.call("HGET", assignments, old_id)
   if assignment then redis.call("HSET", assignments, member_id, assignment) end
@@ -17,12 +13,6 @@ local function rename(old_id, member)
   if g.elected == old_id then put("elected", member_id) end
 end
 
--- The vote can only change where the list of protocols did.
-local function same_vote(old_protocols)
-  if same_list(old_protocols, names) then return true end
-  return select_protocol(redis.call("HVALS", members), redis.call("HGET", members, g.leader)) == g.protocol
-end
-
 local function replaced(member)
   finish()
   local list = static_leader_list and g.leader == member_id and 1 or 0
@@ -30,16 +20,15 @@ local function replaced(member)
 end
 
 local function replace_member(old_id, member)
-  local old_protocols, old_leader = member.protocols, g.leader
+  local old_leader = g.leader
   if is_joined(member) or is_syncing(member) then wake() end
   rename(old_id, member)
-  count_protocols(old_protocols, -1)
-  offer(member)
+  offer_again(member)
   member.client_id, member.client_host, member.added_round = client_id, client_host, 0
   member.told_leader, member.join_token = static_leader_list and g.leader or old_leader, token
   redis.call("HSET", members, member_id, pack_member(member))
   touch()
   event("member_replaced", member_id, member, old_id)
-  if g.state == STABLE and same_vote(old_protocols) then return replaced(member) end
+  if g.state == STABLE and select_protocol() == g.protocol then return replaced(member) end
   return join_phase(member_id, member, "a static member restarted")
 end

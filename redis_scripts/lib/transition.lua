@@ -1,4 +1,4 @@
--- The steps of the state machine that rules share: move, count, hold the longest rebalance timeout.
+-- The steps of the state machine that rules share, and what a member is doing in the present state.
 local function touch()
   changed.version = true
 end
@@ -21,18 +21,4 @@ end
 
 local function all_joined()
   return g.joined_count == redis.call("HLEN", members) and redis.call("HLEN", pending) == 0
-end
-
-local function arm_sessions(scores)
-  for i = 1, #scores, 900 do
-    redis.call("ZADD", sessions, unpack(scores, i, math.min(i + 899, #scores)))
-  end
-end
-
-local function max_rebalance_timeout()
-  local longest = 0
-  for _, record in ipairs(redis.call("HVALS", members)) do
-    longest = math.max(longest, tonumber((select(2, record:match(HOT)))))
-  end
-  return longest
 end

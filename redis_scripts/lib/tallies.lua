@@ -1,0 +1,28 @@
+-- Counts over all members, kept at each join and removal, so that no rule has to read every member:
+-- `supports:<protocol>`, `offers:<its whole list>`, `session_timeout_ms:<n>`, `rebalance_timeout_ms:<n>`.
+local function tally(field, step)
+  if redis.call("HINCRBY", protocols, field, step) <= 0 then redis.call("HDEL", protocols, field) end
+end
+
+local function count_member(member, step)
+  for _, name in ipairs(member.protocols) do tally("supports:" .. name, step) end
+  tally("offers:" .. json(member.protocols), step)
+  tally("session_timeout_ms:" .. string.format("%.0f", member.session_timeout_ms), step)
+  tally("rebalance_timeout_ms:" .. string.format("%.0f", member.rebalance_timeout_ms), step)
+end
+
+local function read_tallies()
+  local counted = { supports = {}, offers = {}, session_timeout_ms = {}, rebalance_timeout_ms = {} }
+  local all = redis.call("HGETALL", protocols)
+  for i = 1, #all, 2 do
+    local kind, what = all[i]:match("^([%l_]+):(.*)$")
+    counted[kind][what] = tonumber(all[i + 1])
+  end
+  return counted
+end
+
+local function max_rebalance_timeout()
+  local longest = 0
+  for timeout_ms in pairs(read_tallies().rebalance_timeout_ms) do longest = math.max(longest, tonumber(timeout_ms)) end
+  return longest
+end
