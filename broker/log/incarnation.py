@@ -1,7 +1,8 @@
 """Which life of the server a broker's connections belong to.
 
-Every reconnection asks its server for `master_replid`. Only when all lanes reach one and the same primary
-is there an incarnation, and views may be loaded. The first broker to see a new id mints the next one.
+Every reconnection asks its server for `master_replid`, and every connection again each second: a server can
+be demoted and come back while a connection stays. Only when all lanes reach one and the same primary is
+there an incarnation, and views may be loaded. The first broker to see a new id mints the next one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ logger = structlog.get_logger()
 MINT_INCARNATION = Script("log/mint_incarnation")
 
 _ASK_AGAIN_S: Final = 0.1
+_CHECK_S: Final = 1.0
 
 
 class Incarnations:
@@ -34,20 +36,27 @@ class Incarnations:
         self._current = asyncio.Event()
         self._number = 0
         self._closed = False
+        self._check_timer: asyncio.TimerHandle | None = None
         self.on_lost: list[Callable[[], None]] = []
-        self.on_ready: list[Callable[[], None]] = []
 
     def start(self) -> None:
         """Begin to follow the lanes."""
         for lane in self._lanes:
             lane.on_up.append(self._ask)
             lane.on_down.append(self._lost)
+        self._check()
+
+    def _check(self) -> None:
+        for lane in self._lanes:
             if lane.connected:
                 self._ask(lane)
+        self._check_timer = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
 
     def close(self) -> None:
         """Stop following."""
         self._closed = True
+        if self._check_timer is not None:
+            self._check_timer.cancel()
         for lane in self._lanes:
             if self._ask in lane.on_up:
                 lane.on_up.remove(self._ask)
@@ -81,18 +90,23 @@ class Incarnations:
         if self._closed or connection != lane.incarnation or not lane.connected:
             return
         facts = _parse_info(reply)
-        if facts.get("role") != "master" or "master_replid" not in facts:
-            logger.warning("redis_is_no_primary", link=lane.name, role=facts.get("role"))
+        replid = facts.get("master_replid", "") if facts.get("role") == "master" else ""
+        if replid and self._current.is_set() and self._replids.get(lane) == replid:
+            return
+        if self._current.is_set():
+            logger.warning("redis_is_another_primary", link=lane.name, role=facts.get("role"))
+            self._lost(lane)
+        if not replid:
             asyncio.get_running_loop().call_later(_ASK_AGAIN_S, self._ask_again, lane, connection)
             return
-        self._replids[lane] = facts["master_replid"]
+        self._replids[lane] = replid
         if len(self._replids) < len(self._lanes):
             return
         if len(set(self._replids.values())) > 1:
             for other in self._lanes:
                 asyncio.get_running_loop().call_later(_ASK_AGAIN_S, self._ask_again, other, other.incarnation)
             return
-        self._mint(facts["master_replid"])
+        self._mint(replid)
 
     def _ask_again(self, lane: Link, connection: int) -> None:
         if not self._closed and lane.connected and lane.incarnation == connection:
@@ -113,8 +127,6 @@ class Incarnations:
                 logger.warning("incarnation_changed", incarnation=reply[1], before=self._number)
             self._number = reply[1]
             self._current.set()
-            for listener in self.on_ready:
-                listener()
 
         self._store.send_script(MINT_INCARNATION, [self._store.cluster_keys.info], [replid], minted)
 

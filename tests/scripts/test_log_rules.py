@@ -218,6 +218,27 @@ async def test_rule_8_a_lost_tail_is_fenced_by_a_new_leader_epoch() -> None:
         server.stop()
 
 
+async def test_rule_8_another_primary_is_noticed_on_an_old_connection() -> None:
+    server = ValkeyServer(["--enable-debug-command", "yes"])
+    store = Store(Settings(redis_url=server.url))
+    try:
+        await store.start()
+        await given_log(store)
+        async with broker(store.settings) as logs, broker(store.settings) as others:
+            log, other = logs.partition(TOPIC, 0), others.partition(TOPIC, 0)
+            await append(log)
+            await other.ensure()
+            await store.command("DEBUG", "CHANGE-REPL-ID")
+            await asyncio.sleep(1.3)
+            assert log.known() is None and other.known() is None
+            answers = await asyncio.gather(append_later(log, batch()), append_later(other, batch()))
+
+        assert [answer.leader_epoch for answer in answers] == [1, 1]
+    finally:
+        await store.close()
+        server.stop()
+
+
 async def test_rule_8_a_reconnection_alone_keeps_the_epoch(store: Store, settings: Settings, proxy: Proxy) -> None:
     await given_log(store)
     async with broker(settings, redis_url=proxy.url) as logs:
