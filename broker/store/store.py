@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -21,6 +22,7 @@ from broker.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
 from broker.store.link import Address, Arg, Link, OnReply
 from broker.store.scripts import Script, registered
 from broker.store.wakeups import Wakeups
+from broker.telemetry.metrics import metrics
 
 logger = structlog.get_logger()
 
@@ -125,8 +127,10 @@ class Store:
 
     def send_script(self, script: Script, keys: Sequence[str], args: Sequence[Arg], on_reply: OnScript) -> None:
         """Run a script; `on_reply` gets its reply as it is, or an exception instance. For the hot path."""
+        meter, sent_s = metrics.script(script.label), perf_counter()
 
         def answered(reply: Any) -> None:
+            meter.observe(perf_counter() - sent_s)
             if isinstance(reply, hiredis.ReplyError):
                 text = str(reply)
                 if text.startswith("NOSCRIPT"):
