@@ -18,6 +18,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from broker.protocol import shapes
+from broker.protocol.schema_check import array_check
 from broker.protocol.schema_walk import Buffer, DecodeError, Plan, plan_of
 
 __all__ = ["Buffer", "DecodeError", "decode", "encode", "request_class", "response_class"]
@@ -45,7 +46,7 @@ def decoder(api_key: int, version: int) -> Decoder:
     entity = request_class(api_key, version)
     read: Callable[[Buffer, int], tuple[Any, int]] = entity_reader(entity)
     plan = plan_of(entity)  # type: ignore[arg-type]  # a class is hashable
-    check = plan.check if plan.has_arrays else None
+    check = array_check(entity)  # type: ignore[arg-type]  # a class is hashable
 
     def decode_body(data: Buffer, start: int, end: int) -> Any:
         if check is not None:

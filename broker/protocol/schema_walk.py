@@ -1,10 +1,7 @@
-"""A walk over a request's bytes by its schema, before and beside the native reader.
+"""A walk over a request's bytes by its schema: what the native reader refuses and the protocol allows.
 
-Two things that reader does not do. It reserves room for as many elements as an array's length claims
-(five bytes of input can ask for gigabytes and end the process), and reads a null array where the schema
-has none: `Plan.check` refuses both. And it refuses tagged fields that it does not know, durations beyond
-Python's and booleans other than 0 and 1, all of which the protocol allows: `Plan.rewrite` gives an equal
-body without them.
+Tagged fields that it does not know, durations beyond Python's, and booleans other than 0 and 1:
+`Plan.rewrite` gives an equal body without them. `schema_check.py` reads the same plans.
 """
 
 from __future__ import annotations
@@ -24,9 +21,6 @@ from kio.serial._introspect import (
     get_schema_field_type,
     is_optional,
 )
-
-ELEMENTS_MAX: Final = 2_000_000
-"""Most array elements of one request, nested ones included: they cost far more memory than bytes."""
 
 DURATION_MS_MAX: Final = 9_000_000_000_000_000 // 1000
 """Longest duration that is handed to the reader, ms (285 years); longer ones mean the same."""
@@ -86,6 +80,14 @@ class Step:
     nullable: bool = False
     tags: dict[int, Step] | None = None
 
+    @property
+    def element_size(self) -> int:
+        """Least number of bytes of an array's element."""
+        if self.plan is not None:
+            return self.plan.size
+        assert self.element is not None
+        return self.element.size
+
 
 def read_uvarint(data: Buffer, position: int, end: int) -> tuple[int, int]:
     """An unsigned varint of at most five bytes and the position behind it. Raises DecodeError."""
@@ -139,39 +141,6 @@ class Plan:
         self.flat_size = self.size if kinds in ([Kind.FIXED], [Kind.FIXED, Kind.TAGS]) else 0
         """Size of an element of fixed fields, its tag byte included; 0 for others."""
 
-    def check(self, data: Buffer, position: int, end: int) -> None:
-        """Refuse array lengths that the rest of the frame cannot hold, and nulls. Raises DecodeError."""
-        try:
-            self._check(data, position, end, [ELEMENTS_MAX], False)
-        except IndexError:
-            raise DecodeError("ends too early") from None
-
-    def _check(self, data: Buffer, position: int, end: int, budget: list[int], to_end: bool) -> int:
-        """`to_end`: whether the caller needs the position behind the entity."""
-        for step in self.steps:
-            kind = step.kind
-            if kind is Kind.FIXED:
-                position += step.size
-            elif kind is Kind.COMPACT:
-                size = data[position]
-                if size < 0x80:
-                    position += size or 1
-                else:
-                    size, position = read_uvarint(data, position, end)
-                    position += size - 1
-            elif kind is Kind.SHORT:
-                size = data[position] << 8 | data[position + 1]
-                position += 2 + size if size < 0x8000 else 2
-            elif kind is Kind.ARRAY:
-                if step is self.last_array and not to_end:
-                    return _check_array(step, data, position, end, budget, False)
-                position = _check_array(step, data, position, end, budget, True)
-            elif kind is Kind.TAGS:
-                position = position + 1 if data[position] == 0 else skip_tags(data, position, end)
-            else:
-                position = _skip_rare(step, data, position, end, budget)
-        return position
-
     def rewrite(self, data: Buffer, position: int, end: int) -> bytes:
         """An equal body that the native reader takes. Raises DecodeError."""
         out = bytearray()
@@ -224,63 +193,6 @@ def _read_length(step: Step, data: Buffer, position: int, end: int) -> tuple[int
     if length < 0 and not step.nullable:
         raise DecodeError("null where the schema has none")
     return length, position
-
-
-def _check_array(step: Step, data: Buffer, position: int, end: int, budget: list[int], to_end: bool) -> int:
-    count, position = _read_length(step, data, position, end)
-    if count <= 0:
-        return position
-    plan = step.plan
-    element_size = plan.size if plan is not None else _element_size(step)
-    if count * element_size > end - position:
-        raise DecodeError("an array longer than its frame")
-    budget[0] -= count
-    if budget[0] < 0:
-        raise DecodeError(f"more than {ELEMENTS_MAX} array elements")
-    if plan is None:
-        return _skip_primitives(step, count, data, position, end) if to_end else position
-    if not plan.has_arrays:
-        if not to_end:
-            return position
-        size = plan.flat_size
-        if size and (plan.steps[-1].kind is not Kind.TAGS or _all_zero(data, position + size - 1, count, size)):
-            return position + count * size
-    for index in range(count):
-        position = plan._check(data, position, end, budget, to_end or index + 1 < count)
-    return position
-
-
-def _element_size(step: Step) -> int:
-    assert step.element is not None
-    return step.element.size
-
-
-def _all_zero(data: Buffer, start: int, count: int, stride: int) -> bool:
-    return bytes(data[start : start + count * stride : stride]).count(0) == count
-
-
-def _skip_primitives(step: Step, count: int, data: Buffer, position: int, end: int) -> int:
-    element = step.element
-    assert element is not None
-    if element.kind is Kind.FIXED:
-        return position + count * element.size
-    for _ in range(count):
-        size, position = _read_length(element, data, position, end)
-        position += max(size, 0)
-    return position
-
-
-def _skip_rare(step: Step, data: Buffer, position: int, end: int, budget: list[int]) -> int:
-    """Behind a long byte string or an entity."""
-    if step.kind is Kind.LONG:
-        size, position = _read_length(step, data, position, end)
-        return position + max(size, 0)
-    assert step.kind is Kind.ENTITY and step.plan is not None
-    if step.nullable:
-        position += 1
-        if data[position - 1] == 0xFF:
-            return position
-    return step.plan._check(data, position, end, budget, True)
 
 
 def _rewrite_step(step: Step, data: Buffer, position: int, end: int, out: bytearray) -> int:
