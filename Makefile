@@ -66,7 +66,7 @@ demo: install ## brokers are killed, drained and added under a live group
 	$(BIN)/python -m bench.demo $(ARGS)
 
 bench: install ## measure; takes the machine for a while
-	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m bench all $(ARGS)
 
 docs: install ## write docs/settings.md from the code
 	$(BIN)/tidegate settings --markdown > docs/settings.md
