@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from broker.apis.fetch_sessions import FetchSessions
+from broker.apis.fetch_waits import FetchWaits
+from broker.apis.timeouts import Timeouts
 from broker.settings import Settings
 from broker.store.store import Store
 
@@ -36,6 +39,9 @@ class Rooms:
     heartbeats: Heartbeats
     offsets: Offsets
     producer_ids: ProducerIds
+    fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
+    fetch_waits: FetchWaits = field(default_factory=FetchWaits)
+    produce_timeouts: Timeouts = field(default_factory=Timeouts)
 
 
 @dataclass(slots=True)

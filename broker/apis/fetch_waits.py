@@ -1,0 +1,76 @@
+"""Fetches that wait for data: woken together once a tick, answered early on a drain, dropped with their client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+
+class WaitingFetch(Protocol):
+    """A parked fetch."""
+
+    def resume(self) -> None:
+        """Look at what changed, and answer if that is enough."""
+
+    def answer(self) -> None:
+        """Answer with what there is."""
+
+    def cancel(self) -> None:
+        """The client is gone."""
+
+
+class FetchWaits:
+    """The parked fetches of a broker, by connection."""
+
+    def __init__(self) -> None:
+        self._parked: dict[int, set[WaitingFetch]] = {}
+        self._woken: list[WaitingFetch] = []
+        self._drain: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def follow(self, connection_id: int) -> bool:
+        """Whether the connection is new here."""
+        if connection_id in self._parked:
+            return False
+        self._parked[connection_id] = set()
+        return True
+
+    def close_connection(self, connection_id: int) -> None:
+        """The client is gone."""
+        for fetch in self._parked.pop(connection_id, ()):
+            fetch.cancel()
+
+    def park(self, connection_id: int, fetch: WaitingFetch, draining: asyncio.Event) -> None:
+        """Hold a fetch until it leaves."""
+        self._parked.setdefault(connection_id, set()).add(fetch)
+        if self._drain is None:
+            self._drain = asyncio.get_running_loop().create_task(self._answer_when(draining))
+
+    def leave(self, connection_id: int, fetch: WaitingFetch) -> None:
+        """It is answered."""
+        parked = self._parked.get(connection_id)
+        if parked is not None:
+            parked.discard(fetch)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run beside; the reference is kept until it is done."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def wake(self, fetch: WaitingFetch) -> None:
+        """Resume a fetch at the end of this tick."""
+        if not self._woken:
+            asyncio.get_running_loop().call_soon(self._resume)
+        self._woken.append(fetch)
+
+    def _resume(self) -> None:
+        woken, self._woken = self._woken, []
+        for fetch in woken:
+            fetch.resume()
+
+    async def _answer_when(self, draining: asyncio.Event) -> None:
+        await draining.wait()
+        for fetch in [fetch for parked in self._parked.values() for fetch in parked]:
+            fetch.answer()
