@@ -16,6 +16,7 @@ import structlog
 
 from broker.errors import (
     InvalidPartitions,
+    InvalidTopic,
     KafkaError,
     StoreUnavailable,
     TopicAlreadyExists,
@@ -236,7 +237,7 @@ class Catalog:
         """
         names.check(name)
         count = self._settings.num_partitions if partition_count is None else partition_count
-        self._check_count(count)
+        self.check_count(count)
         topic_id = topic_id or new_topic_id()
         for _ in range(_CREATE_TRIES):
             record = await self._steps.take_name(org, name, topic_id, count, log_format, overrides or {})
@@ -256,19 +257,19 @@ class Catalog:
         logger.info("topic_created", org=org, topic=name, partitions=topic.partition_count)
         return topic
 
-    async def check_new(self, org: str, name: str, partition_count: int | None) -> None:
-        """What `create` would refuse now. Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions."""
+    async def check_new(self, org: str, name: str) -> None:
+        """Refuse a name that is taken or too like another. Raises TopicAlreadyExists, InvalidTopic."""
         names.check(name)
-        self._check_count(self._settings.num_partitions if partition_count is None else partition_count)
         if await self.find(org, name) is not None:
             raise TopicAlreadyExists(f"topic {name!r} already exists")
         plain_name = names.plain(name)
         if plain_name:
             other = await self._store.command("HGET", self._keys.topic_names, f"{org}/{plain_name}")
-            if other is not None:
-                raise names.collision(name, other.decode().split("/", 1)[1])
+            if other is not None and other.decode() != f"{org}/{name}":
+                raise InvalidTopic(f"topic {name!r} differs from {other.decode()!r} only by '.' and '_'")
 
-    def _check_count(self, count: int) -> None:
+    def check_count(self, count: int) -> None:
+        """Refuse a number of partitions that cannot be. Raises InvalidPartitions."""
         most = self._settings.topic_partitions_max
         if not 1 <= count <= most:
             raise InvalidPartitions(f"number of partitions must be between 1 and {most}, not {count}")
@@ -306,7 +307,7 @@ class Catalog:
             raise UnknownTopicOrPartition
         if count <= topic.partition_count:
             raise InvalidPartitions(f"topic has {topic.partition_count} partitions already")
-        self._check_count(count)
+        self.check_count(count)
         return topic
 
     # -- what others began

@@ -35,8 +35,3 @@ def plain(name: str) -> str:
     """What the name has in common with those that differ only by . and _; "" where there are none."""
     plain_name = name.replace(".", "_")
     return plain_name if "_" in plain_name else ""
-
-
-def collision(name: str, other: str) -> InvalidTopic:
-    """The refusal of a name too like another."""
-    return InvalidTopic(f"topic {name!r} collides with {other!r}: '.' and '_' are alike in metric names")

@@ -1,0 +1,168 @@
+"""What is served and who is there: ApiVersions, Metadata, FindCoordinator, DescribeCluster.
+
+The first two are hot: no task and no future while nothing must be looked up.
+
+Who is named as leader or coordinator is a hint; every broker serves every partition and group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import structlog
+from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
+
+from broker.apis import metadata as answers
+from broker.apis import registry
+from broker.apis.call import Call
+from broker.apis.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS, Looked, Question
+from broker.apis.registry import ApiKey, api, hot_api
+from broker.cluster.membership import BrokerInfo
+from broker.cluster.placement import coordinator_of
+from broker.errors import InvalidRequest, MismatchedEndpointType, UnsupportedEndpointType
+from broker.protocol import codec, fast_writers
+from broker.protocol.error_responses import NO_TIME, error_response
+from broker.store.keys import shard_of
+
+logger = structlog.get_logger()
+
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_SOFTWARE_LENGTH_MAX: Final = 256
+_GROUP, _TRANSACTION = 0, 1
+_BROKERS, _CONTROLLERS = 1, 2
+_FEATURES_EPOCH: Final = 0
+"""What is finalized never changes while the cluster lives: a broker's features are those of its version."""
+
+_looks: set[asyncio.Task[None]] = set()
+
+
+def _start(work: Coroutine[Any, Any, None]) -> None:
+    """Run the rare part of a hot request that must wait for the store."""
+    task = asyncio.get_running_loop().create_task(work)
+    _looks.add(task)
+    task.add_done_callback(_looks.discard)
+
+
+# -- ApiVersions
+
+
+@hot_api(ApiKey.API_VERSIONS, first=0, last=4)
+def api_versions(call: Call, request: Any) -> None:
+    """What is served (KIP-35). v3: the client's software (KIP-511). A version of the future is dispatch's to answer."""
+    if call.version >= 3:
+        name, version = request.client_software_name, request.client_software_version
+        if not (_is_software(name) and _is_software(version)):
+            call.reply(fast_writers.api_versions(call.version, ErrorCode.invalid_request.value, ()))
+            return
+        call.client.software_name, call.client.software_version = name, version
+    call.reply(
+        fast_writers.api_versions(
+            call.version, ErrorCode.none.value, _listed(), finalized_features_epoch=_FEATURES_EPOCH
+        )
+    )
+
+
+def _is_software(text: str) -> bool:
+    return len(text) <= _SOFTWARE_LENGTH_MAX and _SOFTWARE.fullmatch(text) is not None
+
+
+def _listed() -> list[tuple[int, int, int]]:
+    return [(key, one.listed_first, one.last) for key, one in sorted(registry.served.items())]
+
+
+# -- Metadata
+
+
+@hot_api(ApiKey.METADATA, first=0, last=13)
+def metadata(call: Call, request: Any) -> None:
+    """Brokers, topics and the leaders that clients are told.
+
+    v1: null is all topics. v4: allow_auto_topic_creation. v7: leader epochs. v12: topics by id. Unknown topics
+    are looked up in the store, and created before the answer where that is allowed: no retry is needed.
+    """
+    if call.version in (10, 11) and any(one.topic_id or one.name is None for one in request.topics or ()):
+        raise InvalidRequest("topic ids are read from version 12 on")
+    question = Question.of(call, request)
+    encoded = answers.encoded_of(call.rooms.catalog)
+    body = encoded.get(call, question)
+    if body is None:
+        unknown = question.unknown(call.rooms.catalog)
+        if unknown:
+            _start(_metadata_after_look(call, request, question, unknown))
+            return
+        body = answers.answer(call, question, Looked())
+        encoded.put(call, question, body)
+    call.reply(body)
+
+
+async def _metadata_after_look(call: Call, request: Any, question: Question, unknown: list[answers.Wanted]) -> None:
+    try:
+        body = answers.answer(call, question, await answers.look(call, question, unknown))
+    except Exception:
+        logger.exception("request_failed", api="metadata", version=call.version)
+        failed = error_response(ApiKey.METADATA, request, ErrorCode.unknown_server_error)
+        body = codec.encode(ApiKey.METADATA, call.version, failed)
+    call.reply(body)
+
+
+# -- FindCoordinator
+
+
+@api(ApiKey.FIND_COORDINATOR, first=0, last=6)
+async def find_coordinator(call: Call, request: Any) -> FindCoordinatorResponse:
+    """Which broker to ask about a group or transactional id. v4: several keys (KIP-699). v6: share groups (no)."""
+    if request.key_type not in (_GROUP, _TRANSACTION):
+        message = f"coordinators of type {request.key_type} are not served"
+        found = [_no_coordinator(key, ErrorCode.invalid_request, message) for key in request.coordinator_keys]
+    else:
+        found = [_coordinator(call, key) for key in request.coordinator_keys]
+    return FindCoordinatorResponse(throttle_time=NO_TIME, coordinators=tuple(found))  # type: ignore[arg-type]
+
+
+def _coordinator(call: Call, key: str) -> Coordinator:
+    brokers = call.rooms.membership.nameable()
+    if not brokers:
+        return _no_coordinator(key, ErrorCode.coordinator_not_available, "no broker is live")
+    info = coordinator_of(shard_of(key, call.rooms.settings.coordinator_shards), brokers)
+    host, port = info.endpoint(call.client.listener)
+    values: dict[str, Any] = {"key": key, "node_id": info.node_id, "host": host, "port": port}
+    return Coordinator(**values, error_code=ErrorCode.none, error_message=None)
+
+
+def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
+    values: dict[str, Any] = {"key": key, "node_id": -1, "host": "", "port": -1}
+    return Coordinator(**values, error_code=code, error_message=message)
+
+
+# -- DescribeCluster
+
+
+@api(ApiKey.DESCRIBE_CLUSTER, first=0, last=2)
+async def describe_cluster(call: Call, request: Any) -> DescribeClusterResponse:
+    """The live brokers (KIP-700). v1: endpoint type (KIP-919). v2: fenced brokers, of which there are none."""
+    if request.endpoint_type == _CONTROLLERS:
+        raise MismatchedEndpointType("this is a broker's listener")
+    if request.endpoint_type != _BROKERS:
+        raise UnsupportedEndpointType
+    membership = call.rooms.membership
+    asked = request.include_cluster_authorized_operations
+    values: dict[str, Any] = {
+        "throttle_time": NO_TIME,
+        "error_code": ErrorCode.none,
+        "cluster_id": membership.cluster_id,
+        "controller_id": membership.shown_node_id,
+        "brokers": tuple(_described(info, call.client.listener) for info in membership.shown()),
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NO_OPERATIONS,
+    }
+    return DescribeClusterResponse(**values)
+
+
+def _described(info: BrokerInfo, listener: str) -> DescribeClusterBroker:
+    host, port = info.endpoint(listener)
+    values: dict[str, Any] = {"broker_id": info.node_id, "host": host, "port": port, "rack": info.rack}
+    return DescribeClusterBroker(**values, is_fenced=False)
