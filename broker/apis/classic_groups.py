@@ -8,10 +8,8 @@ from typing import Any, Final
 
 import structlog
 from kio.schema.errors import ErrorCode
-from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
 from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
-from kio.schema.sync_group.v5.response import SyncGroupResponse
-from kio.static.primitive import i32, i32Timedelta
+from kio.static.primitive import i32Timedelta
 
 from broker.apis.call import Call
 from broker.apis.registry import ApiKey, api, hot_api
@@ -29,7 +27,7 @@ _CONSUMER: Final = "consumer"
 
 
 @api(ApiKey.JOIN_GROUP, first=0, last=9)
-async def join_group(call: Call, request: Any) -> JoinGroupResponse:
+async def join_group(call: Call, request: Any) -> list[bytes]:
     """Join a group, or join it again, and wait for the others.
 
     v0: the session timeout is also the rebalance timeout. v4: new members come back with the id that they are
@@ -42,10 +40,21 @@ async def join_group(call: Call, request: Any) -> JoinGroupResponse:
     try:
         joined = await classic.join(call.store, call.rooms.waits, keys, _join_request(call, request))
     except JoinRefused as refused:
-        return _refused(refused)
+        code = refused.error.code.value
+        return fast_writers.join_group(call.version, code, -1, None, None, "", refused.member_id, ())
     if joined.members and not joined.skip_assignment and joined.protocol_type == _CONSUMER:
         await _note_subscribed(call, request.group_id, joined)
-    return _joined(joined)
+    return fast_writers.join_group(
+        call.version,
+        ErrorCode.none.value,
+        joined.generation,
+        joined.protocol_type or None,
+        joined.protocol or None,
+        joined.leader,
+        joined.member_id,
+        [(member.member_id, member.instance_id, member.metadata) for member in joined.members],
+        joined.skip_assignment,
+    )
 
 
 def _join_request(call: Call, request: Any) -> JoinRequest:
@@ -61,39 +70,6 @@ def _join_request(call: Call, request: Any) -> JoinRequest:
         id_required=call.version >= 4,
         static_leader_list=call.version >= 9,
         reason=request.reason or "",
-    )
-
-
-def _joined(joined: Joined) -> JoinGroupResponse:
-    return JoinGroupResponse(
-        throttle_time=_NOT_THROTTLED,
-        error_code=ErrorCode.none,
-        generation_id=i32(joined.generation),
-        protocol_type=joined.protocol_type or None,
-        protocol_name=joined.protocol or None,
-        leader=joined.leader,
-        skip_assignment=joined.skip_assignment,
-        member_id=joined.member_id,
-        members=tuple(
-            JoinGroupResponseMember(
-                member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
-            )
-            for member in joined.members
-        ),
-    )
-
-
-def _refused(refused: JoinRefused) -> JoinGroupResponse:
-    return JoinGroupResponse(
-        throttle_time=_NOT_THROTTLED,
-        error_code=refused.error.code,
-        generation_id=i32(-1),
-        protocol_type=None,
-        protocol_name=None,
-        leader="",
-        skip_assignment=False,
-        member_id=refused.member_id,
-        members=(),
     )
 
 
@@ -116,7 +92,7 @@ async def _note_subscribed(call: Call, group_id: str, joined: Joined) -> None:
 
 
 @api(ApiKey.SYNC_GROUP, first=0, last=5)
-async def sync_group(call: Call, request: Any) -> SyncGroupResponse:
+async def sync_group(call: Call, request: Any) -> bytes:
     """Hand in the leader's assignments, or wait for one's own. v3: static members. v5: protocol named (KIP-559)."""
     if call.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         raise InconsistentGroupProtocol
@@ -130,12 +106,12 @@ async def sync_group(call: Call, request: Any) -> SyncGroupResponse:
         [(assigned.member_id, assigned.assignment) for assigned in request.assignments],
     )
     synced = await classic.sync(call.store, call.rooms.waits, keys, entered)
-    return SyncGroupResponse(
-        throttle_time=_NOT_THROTTLED,
-        error_code=ErrorCode.none,
-        protocol_type=synced.protocol_type or None,
-        protocol_name=synced.protocol or None,
-        assignment=synced.assignment,
+    return fast_writers.sync_group(
+        call.version,
+        ErrorCode.none.value,
+        synced.protocol_type or None,
+        synced.protocol or None,
+        synced.assignment,
     )
 
 

@@ -61,7 +61,7 @@ async def _join_once(
     store: Store, waits: GroupWaits, watch: Watch, keys: GroupKeys, request: JoinRequest
 ) -> Joined | str:
     """Enter, wait, read the answer; or the member id with which to enter once more."""
-    reply = await _ask(store, waits.broker, JOIN_GROUP, keys, _join_args(store, request))
+    reply = await _ask_again(store, waits.broker, JOIN_GROUP, keys, _join_args(store, request))
     member_id: str = reply[1].decode()
     if reply[0] != 0:
         raise JoinRefused(from_code(reply[0]), member_id)
@@ -158,7 +158,7 @@ async def sync(store: Store, waits: GroupWaits, keys: GroupKeys, request: SyncRe
     membership = request.membership
     while True:
         with waits.watch(keys) as watch:
-            reply = await _ask(store, waits.broker, SYNC_GROUP, keys, _sync_args(store, request))
+            reply = await _ask_again(store, waits.broker, SYNC_GROUP, keys, _sync_args(store, request))
             if reply[0] != 0:
                 raise from_code(reply[0])
             if reply[1] == b"now":
@@ -202,6 +202,15 @@ async def note_subscribed(store: Store, keys: GroupKeys, generation: int, topics
         await store.run(NOTE_SUBSCRIBED, [keys.group], generation, noted)
     except IllegalGeneration:
         return  # a later generation notes its own
+
+
+async def _ask_again(store: Store, broker: str, script: Script, keys: GroupKeys, args: Sequence[Arg]) -> list[Any]:
+    """`_ask`, once more where the answer was lost: the script knows its arguments again. Raises StoreUnavailable."""
+    try:
+        return await _ask(store, broker, script, keys, args)
+    except StoreUnavailable:
+        await store.control.wait_up(store.settings.redis_command_timeout_ms / 1000)
+        return await _ask(store, broker, script, keys, args)
 
 
 async def _ask(store: Store, broker: str, script: Script, keys: GroupKeys, args: Sequence[Arg]) -> list[Any]:

@@ -156,7 +156,6 @@ class _Entry:
     due_ms: int = -1
     renewed_at: float = 0.0
     away_since: float | None = None
-    looked: int = 0
     task: asyncio.Task[None] | None = None
 
 
@@ -307,6 +306,9 @@ class GroupWaits:
                 entry.away_since = None
             except StoreUnavailable as error:
                 self._note_away(entry, error)
+            except Exception:
+                entry.due_ms = -1
+                logger.exception("look_failed", group=entry.keys.ref)
 
     def _note_away(self, entry: _Entry, error: StoreUnavailable) -> None:
         """A short absence of Redis costs no parked request its place; a longer one is told to the clients."""
