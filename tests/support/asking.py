@@ -1,0 +1,55 @@
+"""Ask a handler as a client would, without sockets: request and answer in the client's version."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from broker.apis import registry
+from broker.apis.call import Body, Call, Client, Rooms
+from broker.errors import KafkaError
+from broker.protocol import codec
+from broker.protocol.error_responses import error_response
+from broker.server.dispatch import code_of
+from tests.support import wire
+
+
+async def ask(rooms: Rooms, request: Any, client: Client | None = None) -> Any:
+    """The answer to a kio request of any version, read by kio."""
+    key, version = int(type(request).__api_key__), int(type(request).__version__)
+    answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def reply(body: Any) -> None:
+        answered.set_result(body if isinstance(body, Body) else b"".join(body))
+
+    def close(reason: str) -> None:
+        raise AssertionError(f"closed: {reason}")
+
+    call = Call(
+        rooms=rooms,
+        client=client or Client(1, "127.0.0.1", 1),
+        api_key=key,
+        version=version,
+        correlation_id=1,
+        client_id="test",
+        reply=reply,
+        drop=lambda: None,
+        close=close,
+        draining=asyncio.Event(),
+    )
+    frame = wire.encode_request(request, 1, None)
+    body = frame[4 + 10 + (request.__header_schema__.__version__ == 2) :]
+    decoded = codec.decode(key, version, body)
+    api = registry.served[key]
+    assert api.serves(version)
+    try:
+        if api.hot:
+            api.handler(call, decoded)
+        else:
+            reply(codec.encode(key, version, await api.handler(call, decoded)))
+    except KafkaError as error:
+        reply(codec.encode(key, version, error_response(key, decoded, code_of(key, error))))
+    raw = bytes(await asyncio.wait_for(answered, 10))
+    response, size = wire._reader(key, version)(raw, 0)
+    assert size == len(raw)
+    return response
