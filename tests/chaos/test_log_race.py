@@ -221,33 +221,3 @@ async def _trims_then_deletion(race: Race, store: Store, end: int) -> None:
     assert all(not isinstance(o, Exception) or isinstance(o, UnknownTopicOrPartition) for o in outcomes), outcomes
     assert isinstance(outcomes[-1], KafkaError)
     assert await store.command("EXISTS", race.logs[0].keys.log) == 0
-
-
-async def test_views_are_loaded_while_the_log_is_trimmed(store: Store, settings: Settings) -> None:
-    """Between the snapshot and what follows it a trim may come: the load notices, and starts from the newer one."""
-    await given_log(store)
-    changes = {"log_snapshot_interval_entries": 5, "log_entry_bytes_max": 1}
-    async with broker(settings, **changes) as ours, broker(settings, **changes) as theirs:
-        log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
-        done, ends = asyncio.Event(), list[int]()
-
-        async def keep_loading() -> None:
-            while not done.is_set():
-                other.void("load again")
-                known = await other.ensure()
-                ends.append(known.log_end_offset)
-                assert known.log_start_offset <= known.log_end_offset
-
-        loading = asyncio.create_task(keep_loading())
-        for sequence in range(300):
-            await append_later(log, batch(producer_id=7, epoch=0, sequence=sequence, value=b"x" * 5_000))
-            if sequence % 3 == 2:
-                assert await log.delete_records(sequence) == sequence
-        done.set()
-        await loading
-        assert ends == sorted(ends) and len(ends) > 30
-        answer = await append_later(other, batch(producer_id=7, epoch=0, sequence=300))
-        assert answer.base_offset == 300
-        assert (
-            await append_later(other, batch(producer_id=7, epoch=0, sequence=298, value=b"x" * 5_000))
-        ).base_offset == 298

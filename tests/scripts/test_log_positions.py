@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker.errors import OffsetOutOfRange
+from broker.log import loading
 from broker.log.logs import Logs
 from broker.log.retention import Retention, apply_retention, upkeep_item
 from broker.settings import Settings
@@ -202,3 +203,33 @@ async def test_snapshots_keep_the_load_of_a_view_short(store: Store, settings: S
 
     assert 20 <= offset <= 25
     assert isinstance(logs, Logs)
+
+
+async def test_a_trim_between_snapshot_and_log_is_noticed(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view that loads takes the newer snapshot when what followed the older one is gone."""
+    await given_log(store)
+    async with broker(settings, log_entry_bytes_max=1) as ours, broker(settings) as theirs:
+        log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
+        for sequence in range(20):
+            await append(log, producer_id=7, epoch=0, sequence=sequence, value=b"x" * 5_000)
+            if sequence == 4:
+                await log.progress.save_now(await log.load())
+        trims: list[int] = []
+        read_call = loading.call_in
+
+        async def trimmed_behind_the_snapshot(store: Store, *args: Any) -> Any:
+            reply = await read_call(store, *args)
+            if args[0] == "HGETALL" and not trims:
+                trims.append(await log.delete_records(15))
+            return reply
+
+        with monkeypatch.context() as patched:
+            patched.setattr("broker.log.loading.call_in", trimmed_behind_the_snapshot)
+            known = await other.ensure()
+        answer = await append(other, producer_id=7, epoch=0, sequence=18, value=b"x" * 5_000)
+
+    assert trims == [15]
+    assert (known.log_start_offset, known.log_end_offset) == (15, 20)
+    assert answer.base_offset == 18
