@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine
 from datetime import timedelta
 from functools import partial
@@ -78,14 +79,29 @@ def offset_commit(call: Call, request: Any) -> None:
     v2-4: retention_time (KIP-211 ended it). v6: leader epoch. v7: static members (KIP-345). v9: an unknown
     group is GROUP_ID_NOT_FOUND. The group's error is repeated on each partition.
     """
-    if not _commit(call, request, looked=False):
-        _start(_commit_after_look(call, request))
+    held, group = call.rooms.offsets.held, call.store.group_keys(call.org, request.group_id).group
+    if group in held:
+        held[group].append((call, request))
+    elif not _commit(call, request, looked=False):
+        held[group] = deque([(call, request)])
+        _start(_commit_held(held, group))
+
+
+async def _commit_held(held: dict[str, deque[tuple[Call, Any]]], group: str) -> None:
+    """Ask the store about topics unknown here; commits of the group that arrive meanwhile keep their turn."""
+    try:
+        while held[group]:
+            call, request = held[group].popleft()
+            await _commit_after_look(call, request)
+    finally:
+        del held[group]
 
 
 async def _commit_after_look(call: Call, request: Any) -> None:
     try:
-        await _look_again(call, _unknown_topics(call, request))
-        _commit(call, request, looked=True)
+        if not _commit(call, request, looked=False):
+            await _look_again(call, _unknown_topics(call, request))
+            _commit(call, request, looked=True)
     except Exception as error:  # noqa: BLE001 - the request must be answered
         code = _code_of(error, ErrorCode.coordinator_not_available)
         results = [(topic.name, [(one.partition_index, code) for one in topic.partitions]) for topic in request.topics]

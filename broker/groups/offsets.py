@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -111,6 +112,8 @@ class Offsets:
     """Commits and fetches of this broker's tick. A group's fetch sees every commit filed before it."""
 
     def __init__(self, store: Store, settings: Settings, broker: str = "") -> None:
+        self.held: dict[str, deque[Any]] = {}
+        """By group: commits that wait for a look at the catalogue, and those behind them. The handlers' own."""
         self._store = store
         self._metadata_units_max = settings.offset_metadata_max_bytes
         self._settle = settler(store, broker)

@@ -377,3 +377,16 @@ def test_a_value_reads_back_as_it_was_written() -> None:
 )
 def test_metadata_units(metadata: str, fits: bool) -> None:
     assert metadata_fits(metadata, 4) is fits
+
+
+async def test_commits_behind_one_that_waits_for_the_catalogue_keep_their_turn(store: Store, keys: GroupKeys) -> None:
+    catalog = FakeCatalog(topic("t1", 4))
+    catalog.stored = {"t1": topic("t1", 8)}
+    broker = Broker(store, catalog)
+    requests = [commit_request(9, topics={"t1": {0: (1, ""), 7: (1, "")}})]
+    requests += [commit_request(9, topics={"t1": {0: (offset, "")}}) for offset in (2, 3)]
+
+    found = await asyncio.gather(*(broker.ask(request) for request in requests))
+    assert [set(codes(one).values()) for one in found] == [{NONE}] * 3
+    committed = await stored(store, keys)
+    assert committed is not None and committed["offset"] == 3
