@@ -192,10 +192,10 @@ class Connection(asyncio.BufferedProtocol):
             raise DecodeError("a header that ends too early")
         turn = Turn(self, route, correlation_id, data, position, end, self.last_active_s)
         self.turns.append(turn)
-        if not self._queue and self._may_start(turn):
-            self._start(turn)
+        if route.plain and self._cold is None and not self._queue:
+            dispatch.start(turn)
         else:
-            self._queue.append(turn)
+            self._start_or_queue(turn)
         if turn.answer is None or type(data) is memoryview:
             self._hold(turn, data, end - start)
 
@@ -233,6 +233,12 @@ class Connection(asyncio.BufferedProtocol):
         if not route.hot:
             return self.turns[0] is turn
         return self._cold is None and not (route.exclusive and self._exclusive is not None)
+
+    def _start_or_queue(self, turn: Turn) -> None:
+        if not self._queue and self._may_start(turn):
+            self._start(turn)
+        else:
+            self._queue.append(turn)
 
     def _start(self, turn: Turn) -> None:
         if not turn.route.hot:

@@ -52,6 +52,7 @@ class Route:
         "meter",
         "name",
         "pack",
+        "plain",
         "raw",
         "version",
         "waits",
@@ -66,6 +67,8 @@ class Route:
         self.raw = api.raw
         self.exclusive = api.key == FETCH
         """Only one at a time of a connection: the answers are large."""
+        self.plain = api.hot and not self.exclusive
+        """May start whenever no cold request is before it."""
         self.waits = api.key in (JOIN_GROUP, SYNC_GROUP)
         """Cancelled when the client goes; other handlers finish what they began."""
         self.meter = metrics.apis[api.key]
@@ -126,6 +129,8 @@ def start(turn: Turn) -> None:
         return
     try:
         route.handler(turn, request)
+    except DecodeError as error:
+        turn.close(f"malformed {route.name} v{route.version}: {error}")
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
         fail(turn, request, error)
 
