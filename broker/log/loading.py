@@ -66,8 +66,8 @@ async def load_view(
 
     Raises UnknownTopicOrPartition (deleted or never made), StoreUnavailable.
     """
-    fence = await store.run(FENCE_LOG, [keys.log, keys.meta], incarnation)
     for attempt in range(_SNAPSHOT_TRIES):
+        fence = await store.run(FENCE_LOG, [keys.log, keys.meta], incarnation)
         snapshot = _as_map(await call_in(store, "HGETALL", keys.producers))
         view = _from_snapshot(fence, snapshot, incarnation)
         first, whole = True, True
