@@ -1,0 +1,174 @@
+"""Classic groups over a socket: every version of the four APIs, and what only a version decides."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker.app import App
+from broker.settings import Settings
+from tests.support.members import HEARTBEAT, JOIN, LEAVE, SYNC, Member, module, subscription
+from tests.support.valkey import ValkeyServer, free_port
+from tests.support.wire import RawClient
+
+
+@pytest.fixture
+async def client(valkey: ValkeyServer) -> AsyncIterator[RawClient]:
+    """A connection to a broker of its own."""
+    port = free_port()
+    settings = Settings(
+        redis_url=valkey.url,
+        key_prefix=f"wire-{port}",
+        port=port,
+        admin_port=free_port(),
+        group_initial_rebalance_delay_ms=0,
+        lease_gone_ms=500,
+    )
+    app = App(settings)
+    await app.start()
+    connected = await RawClient.connect(f"127.0.0.1:{port}")
+    yield connected
+    await connected.close()
+    await app.close()
+
+
+async def another(client: RawClient) -> RawClient:
+    """One more connection to the same broker."""
+    host, port = client.writer.get_extra_info("peername")
+    return await RawClient.connect(f"{host}:{port}")
+
+
+def join(version: int, group_id: str, member_id: str = "", **fields: Any) -> Any:
+    """JoinGroup in any version."""
+    kio = module(JOIN, version)
+    known = kio.JoinGroupRequest.__dataclass_fields__
+    values = {
+        "group_id": group_id,
+        "session_timeout": timedelta(seconds=10),
+        "rebalance_timeout": timedelta(seconds=10),
+        "member_id": member_id,
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocols": (kio.JoinGroupRequestProtocol(name="range", metadata=subscription(["t"])),),
+        "reason": None,
+    }
+    return kio.JoinGroupRequest(**{name: value for name, value in (values | fields).items() if name in known})
+
+
+def sync(version: int, group_id: str, member_id: str, generation: int, **fields: Any) -> Any:
+    """SyncGroup in any version; the member assigns itself its own id."""
+    kio = module(SYNC, version)
+    known = kio.SyncGroupRequest.__dataclass_fields__
+    values = {
+        "group_id": group_id,
+        "generation_id": generation,
+        "member_id": member_id,
+        "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "assignments": (kio.SyncGroupRequestAssignment(member_id=member_id, assignment=member_id.encode()),),
+    }
+    return kio.SyncGroupRequest(**{name: value for name, value in (values | fields).items() if name in known})
+
+
+def heartbeat(version: int, group_id: str, member_id: str, generation: int) -> Any:
+    """Heartbeat in any version."""
+    return module(HEARTBEAT, version).HeartbeatRequest(group_id=group_id, member_id=member_id, generation_id=generation)
+
+
+def leave(version: int, group_id: str, member_id: str) -> Any:
+    """LeaveGroup in any version."""
+    kio = module(LEAVE, version)
+    if version <= 2:
+        return kio.LeaveGroupRequest(group_id=group_id, member_id=member_id)
+    return kio.LeaveGroupRequest(group_id=group_id, members=(kio.MemberIdentity(member_id=member_id),))
+
+
+async def test_every_version_goes_once_round(client: RawClient) -> None:
+    for version in range(10):
+        group_id = f"g{version}"
+        joined = await client.ask(join(version, group_id))
+        if version >= 4:
+            assert joined.error_code is ErrorCode.member_id_required
+            assert joined.generation_id == -1 and joined.leader == "" and not joined.members
+            joined = await client.ask(join(version, group_id, joined.member_id))
+        assert joined.error_code is ErrorCode.none
+        assert (joined.generation_id, joined.leader, joined.protocol_name) == (1, joined.member_id, "range")
+        assert [member.member_id for member in joined.members] == [joined.member_id]
+        assert getattr(joined, "protocol_type", "consumer") == "consumer"
+        member_id = joined.member_id
+
+        synced = await client.ask(sync(min(version, 5), group_id, member_id, 1))
+        assert (synced.error_code, synced.assignment) == (ErrorCode.none, member_id.encode())
+        beat = await client.ask(heartbeat(min(version, 4), group_id, member_id, 1))
+        assert beat.error_code is ErrorCode.none
+        beat = await client.ask(heartbeat(min(version, 4), group_id, member_id, 2))
+        assert beat.error_code is ErrorCode.illegal_generation
+        left = await client.ask(leave(min(version, 5), group_id, member_id))
+        assert left.error_code is ErrorCode.none
+        beat = await client.ask(heartbeat(min(version, 4), group_id, member_id, 1))
+        assert beat.error_code is ErrorCode.unknown_member_id
+
+
+async def test_scenario_13_an_error_encodes_at_every_version(client: RawClient) -> None:
+    for version in range(10):
+        refused = await client.ask(join(version, "absent", "x"))
+        assert refused.error_code is ErrorCode.unknown_member_id
+        assert (refused.member_id, refused.generation_id, refused.leader) == ("x", -1, "")
+        assert refused.protocol_name == (None if version >= 7 else "")
+
+
+async def test_scenario_8_an_empty_group_id_comes_first(client: RawClient) -> None:
+    for version in range(10):
+        refused = await client.ask(join(version, "", "x", session_timeout=timedelta(milliseconds=5_999)))
+        assert (refused.error_code, refused.member_id) == (ErrorCode.invalid_group_id, "x")
+        refused = await client.ask(join(version, "g", "x", session_timeout=timedelta(milliseconds=5_999)))
+        assert (refused.error_code, refused.member_id) == (ErrorCode.invalid_session_timeout, "x")
+    assert (await client.ask(sync(4, "", "x", 1))).error_code is ErrorCode.invalid_group_id
+    assert (await client.ask(heartbeat(4, "", "x", 1))).error_code is ErrorCode.invalid_group_id
+    assert (await client.ask(leave(5, "", "x"))).error_code is ErrorCode.invalid_group_id
+
+
+async def test_scenario_46_version_5_names_its_protocol(client: RawClient) -> None:
+    for fields in ({"protocol_type": None}, {"protocol_name": None}):
+        refused = await client.ask(sync(5, "", "x", 1, **fields))
+        assert (refused.error_code, refused.assignment) == (ErrorCode.inconsistent_group_protocol, b"")
+
+
+async def test_scenario_61_where_a_leaves_error_goes(client: RawClient) -> None:
+    for version in range(6):
+        left = await client.ask(leave(version, "absent", "x"))
+        if version <= 2:
+            assert left.error_code is ErrorCode.unknown_member_id
+        else:
+            assert left.error_code is ErrorCode.none
+            assert [(member.member_id, member.error_code) for member in left.members] == [
+                ("x", ErrorCode.unknown_member_id)
+            ]
+
+
+async def test_a_client_that_goes_while_parked_finds_its_place(client: RawClient) -> None:
+    a = Member(client, "parked", session_timeout_ms=6_000)
+    await a.round()
+    other = await another(client)
+    b = Member(other, "parked", session_timeout_ms=6_000)
+    response = await other.ask(b.join_request())
+    b.member_id = response.member_id
+    waiting = asyncio.ensure_future(other.ask(b.join_request()))
+    await asyncio.sleep(0.2)
+    await other.close()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+    third = await another(client)
+    b.client = third
+    again = asyncio.ensure_future(b.join())
+    await asyncio.sleep(0.1)
+    assert not again.done()
+    joined = await a.join()
+    assert (await again).generation_id == joined.generation_id == 2
+    await third.close()
