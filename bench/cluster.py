@@ -95,7 +95,7 @@ class BrokerProcess:
             if self.process is not None and self.process.poll() is not None:
                 break
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/health/ready", timeout=1):  # noqa: S310
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/health/ready", timeout=1):
                     return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)

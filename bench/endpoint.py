@@ -1,0 +1,114 @@
+"""What a measure runs against: addresses and pids, and the few things every measure does first."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from bench.kafka_wire import (
+    CREATE_TOPICS,
+    DELETE_TOPICS,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    MeasureFailed,
+    Wire,
+    request,
+)
+
+_READY_TIMEOUT_S: Final = 60.0
+_LATEST: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Any Kafka endpoint. `pids` are all of its processes, Redis included."""
+
+    bootstrap: str
+    pids: Sequence[int] = field(default=())
+
+    @property
+    def first(self) -> str:
+        """The first address."""
+        return self.bootstrap.split(",")[0]
+
+    async def wire(self) -> Wire:
+        """A connection to the first address."""
+        return await Wire.connect(self.first)
+
+    async def check(self) -> None:
+        """Whether it serves what is measured. Raises MeasureFailed, OSError."""
+        wire = await self.wire()
+        await wire.check_versions()
+        wire.close()
+
+    async def coordinator(self, wire: Wire, group_id: str) -> str:
+        """host:port of a group's coordinator. Raises MeasureFailed."""
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while True:
+            found = await wire.ask(FIND_COORDINATOR, key=group_id, key_type=0)
+            if found.error_code is ErrorCode.none:
+                return f"{found.host}:{found.port}"
+            if time.monotonic() > deadline:
+                raise MeasureFailed(f"FindCoordinator: {found.error_code.name}")
+            await asyncio.sleep(0.1)
+
+    @asynccontextmanager
+    async def topic(self, name: str, partitions: int) -> AsyncIterator[tuple[str, list[str]]]:
+        """A topic of that many partitions: its name, and each partition's leader; deleted at the end."""
+        name = f"bench-{name}-{os.getpid()}-{time.monotonic_ns() // 1_000_000}"
+        wire = await self.wire()
+        topic = request(CREATE_TOPICS).CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=1, assignments=(), configs=()
+        )
+        made = await wire.ask(CREATE_TOPICS, topics=(topic,), timeout=timedelta(seconds=30), validate_only=False)
+        if made.topics[0].error_code is not ErrorCode.none:
+            raise MeasureFailed(f"CreateTopics: {made.topics[0].error_code.name}")
+        try:
+            yield name, await self._leaders(wire, name, partitions)
+        finally:
+            await wire.ask(DELETE_TOPICS, topic_names=(name,), timeout=timedelta(seconds=30))
+            wire.close()
+
+    async def _leaders(self, wire: Wire, name: str, partitions: int) -> list[str]:
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        wanted = (request(METADATA).MetadataRequestTopic(name=name),)
+        while time.monotonic() < deadline:
+            told = await wire.ask(
+                METADATA,
+                topics=wanted,
+                allow_auto_topic_creation=False,
+                include_cluster_authorized_operations=False,
+                include_topic_authorized_operations=False,
+            )
+            addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in told.brokers}
+            leaders = {part.partition_index: part.leader_id for part in told.topics[0].partitions}
+            if len(leaders) == partitions and all(leader in addresses for leader in leaders.values()):
+                return [addresses[leaders[index]] for index in range(partitions)]
+            await asyncio.sleep(0.05)
+        raise MeasureFailed(f"{name} has no leaders")
+
+    async def end_offsets(self, topic: str, leaders: Sequence[str]) -> list[int]:
+        """The log end of each partition."""
+        ends = []
+        for index, address in enumerate(leaders):
+            wire = await Wire.connect(address)
+            module = request(LIST_OFFSETS)
+            part = module.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=_LATEST)
+            told: Any = await wire.ask(
+                LIST_OFFSETS,
+                replica_id=-1,
+                isolation_level=0,
+                topics=(module.ListOffsetsTopic(name=topic, partitions=(part,)),),
+            )
+            ends.append(int(told.topics[0].partitions[0].offset))
+            wire.close()
+        return ends

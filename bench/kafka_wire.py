@@ -1,0 +1,156 @@
+"""A raw Kafka client for measuring: requests written by kio, answered in order, one connection each."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import struct
+from collections import deque
+from functools import cache
+from typing import Any, Final, cast
+
+from kio.index import load_payload_module, load_request_schema, load_response_schema
+from kio.schema.index import api_key_map
+from kio.serial import entity_reader, entity_writer
+from kio.static.constants import EntityType
+
+PRODUCE, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 2, 3, 8, 9
+FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 10, 11, 12, 13, 14
+CREATE_TOPICS, DELETE_TOPICS = 19, 20
+
+VERSIONS: Final = {
+    PRODUCE: 8,
+    LIST_OFFSETS: 6,
+    METADATA: 8,
+    OFFSET_COMMIT: 8,
+    OFFSET_FETCH: 7,
+    FIND_COORDINATOR: 3,
+    JOIN_GROUP: 9,
+    HEARTBEAT: 4,
+    LEAVE_GROUP: 5,
+    SYNC_GROUP: 5,
+    CREATE_TOPICS: 5,
+    DELETE_TOPICS: 5,
+}
+"""The version of each API that is spoken here; every endpoint is measured with the same ones."""
+
+_API_VERSIONS_REQUEST: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+_CONNECT_TIMEOUT_S: Final = 30.0
+
+
+class MeasureFailed(Exception):
+    """An endpoint answered something else than what is measured."""
+
+
+@cache
+def request(api: int) -> Any:
+    """kio's module of a request: its class and the classes of its parts."""
+    return load_payload_module(api, VERSIONS[api], EntityType.request)
+
+
+@cache
+def _writer(api: int) -> Any:
+    return entity_writer(load_request_schema(api, VERSIONS[api]))
+
+
+@cache
+def _reader(api: int) -> Any:
+    return entity_reader(load_response_schema(api, VERSIONS[api]))
+
+
+@cache
+def _is_flexible(api: int) -> tuple[bool, bool]:
+    sent, received = load_request_schema(api, VERSIONS[api]), load_response_schema(api, VERSIONS[api])
+    return sent.__header_schema__.__version__ == 2, received.__header_schema__.__version__ == 1
+
+
+def encode(api: int, message: Any, correlation_id: int = 1, client_id: bytes = b"bench") -> bytes:
+    """A whole frame: length, header, body."""
+    body = io.BytesIO()
+    body.write(struct.pack(">hhih", api, VERSIONS[api], correlation_id, len(client_id)) + client_id)
+    if _is_flexible(api)[0]:
+        body.write(b"\x00")
+    _writer(api)(body, message)
+    return struct.pack(">i", body.tell()) + body.getvalue()
+
+
+def decode(api: int, payload: bytes) -> Any:
+    """The response in a frame without its length."""
+    return _reader(api)(payload, 5 if _is_flexible(api)[1] else 4)[0]
+
+
+class Wire(asyncio.Protocol):
+    """One connection. Any number of requests may be in flight; answers come in their order."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._waiting: deque[asyncio.Future[bytes]] = deque()
+        self._transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def connect(cls, address: str) -> Wire:
+        """Open a connection to host:port. Raises OSError, TimeoutError."""
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            _, wire = await loop.create_connection(cls, host, int(port))
+        return wire
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Give each whole frame to who waits for it."""
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        while len(buffer) - start >= 4:
+            end = start + 4 + int.from_bytes(buffer[start : start + 4], "big")
+            if len(buffer) < end:
+                break
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(bytes(buffer[start + 4 : end]))
+            start = end
+        del buffer[:start]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Fail whoever still waits."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(ConnectionError(f"connection closed: {error}"))
+        self._waiting.clear()
+
+    def send(self, frame: bytes) -> asyncio.Future[bytes]:
+        """Write one frame; its answer's payload."""
+        waiter: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        if self._transport is None or self._transport.is_closing():
+            waiter.set_exception(ConnectionError("connection closed"))
+            return waiter
+        self._waiting.append(waiter)
+        self._transport.write(frame)
+        return waiter
+
+    async def ask(self, api: int, timeout_s: float = 60.0, **values: Any) -> Any:
+        """Send one request by its fields; its response."""
+        module = request(api)
+        name = "".join(word.title() for word in api_key_map[api].split("_"))
+        frame = encode(api, getattr(module, f"{name}Request")(**values))
+        async with asyncio.timeout(timeout_s):
+            return decode(api, await self.send(frame))
+
+    async def check_versions(self) -> None:
+        """Whether what is spoken here is served. Raises MeasureFailed."""
+        payload = await self.send(_API_VERSIONS_REQUEST)
+        (count,) = struct.unpack_from(">i", payload, 6)
+        served = {key: (first, last) for key, first, last in struct.iter_unpack(">hhh", payload[10 : 10 + 6 * count])}
+        for api, version in VERSIONS.items():
+            first, last = served.get(api, (0, -1))
+            if not first <= version <= last:
+                raise MeasureFailed(f"{api_key_map[api]} v{version} is not served ({first}-{last})")
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._transport is not None:
+            self._transport.close()

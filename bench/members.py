@@ -1,0 +1,180 @@
+"""Raw group members as a client library has them: join, sync, heartbeat, and again when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from datetime import timedelta
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from bench.kafka_wire import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, MeasureFailed, Wire, encode, request
+
+PROTOCOL: Final = "range"
+SUBSCRIPTION: Final = struct.pack(">hihs", 0, 1, 1, b"t") + struct.pack(">i", 0)
+ASSIGNMENT: Final = struct.pack(">hi", 0, 0) + bytes(94)
+_AGAIN: Final = frozenset(
+    {
+        ErrorCode.rebalance_in_progress,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,  # of a server that has just made its offsets topic
+    }
+)
+_ERROR_AT: Final = 9  # of a HeartbeatResponse v4: correlation id, tags, throttle time, then the code
+
+
+class Group:
+    """Who of a group is synced in which generation; `wait_settled` ends when all share one."""
+
+    def __init__(self, group_id: str, size: int) -> None:
+        self.group_id = group_id
+        self.size = size
+        self._synced: dict[Member, int] = {}
+        self._settled = asyncio.Event()
+
+    def resize(self, size: int) -> None:
+        """As many members are expected from now on."""
+        self.size = size
+        self._look()
+
+    def synced(self, member: Member, generation: int) -> None:
+        """A member has its assignment."""
+        self._synced[member] = generation
+        self._look()
+
+    def unsynced(self, member: Member) -> None:
+        """A member is told to rejoin, or has left."""
+        self._synced.pop(member, None)
+        self._look()
+
+    def _look(self) -> None:
+        if len(self._synced) == self.size and len(set(self._synced.values())) == 1:
+            self._settled.set()
+        else:
+            self._settled.clear()
+
+    async def wait_settled(self, timeout_s: float = 120.0) -> None:
+        """Until every member is synced in one generation. Raises MeasureFailed."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._settled.wait()
+        except TimeoutError:
+            raise MeasureFailed(f"{len(self._synced)} of {self.size} members synced in {timeout_s:g} s") from None
+
+
+class Member:
+    """One member on its own connection to the coordinator."""
+
+    def __init__(self, group: Group, wire: Wire, heartbeat_interval_s: float) -> None:
+        self.group = group
+        self.wire = wire
+        self.member_id = ""
+        self.generation = -1
+        self._interval_s = heartbeat_interval_s
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> asyncio.Task[None]:
+        """Live in a task of its own."""
+        self._task = asyncio.create_task(self._live())
+        return self._task
+
+    async def _live(self) -> None:
+        while True:
+            joined = await self._join()
+            if joined is None or not await self._sync(joined):
+                continue
+            self.group.synced(self, self.generation)
+            await self._heartbeat()
+            self.group.unsynced(self)
+
+    async def _join(self) -> Any | None:
+        protocol = request(JOIN_GROUP).JoinGroupRequestProtocol(name=PROTOCOL, metadata=SUBSCRIPTION)
+        joined = await self.wire.ask(
+            JOIN_GROUP,
+            timeout_s=120.0,
+            group_id=self.group.group_id,
+            session_timeout=timedelta(seconds=45),
+            rebalance_timeout=timedelta(seconds=60),
+            member_id=self.member_id,
+            group_instance_id=None,
+            protocol_type="consumer",
+            protocols=(protocol,),
+            reason=None,
+        )
+        if joined.error_code is ErrorCode.member_id_required:
+            self.member_id = joined.member_id
+            return None
+        if joined.error_code in _AGAIN:
+            await asyncio.sleep(0.02)
+            return None
+        if joined.error_code is not ErrorCode.none:
+            raise MeasureFailed(f"JoinGroup: {joined.error_code.name}")
+        self.member_id, self.generation = joined.member_id, joined.generation_id
+        return joined
+
+    async def _sync(self, joined: Any) -> bool:
+        part = request(SYNC_GROUP).SyncGroupRequestAssignment
+        synced = await self.wire.ask(
+            SYNC_GROUP,
+            timeout_s=120.0,
+            group_id=self.group.group_id,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=None,
+            protocol_type="consumer",
+            protocol_name=PROTOCOL,
+            assignments=tuple(part(member_id=member.member_id, assignment=ASSIGNMENT) for member in joined.members),
+        )
+        if synced.error_code in _AGAIN:
+            return False
+        if synced.error_code is not ErrorCode.none:
+            raise MeasureFailed(f"SyncGroup: {synced.error_code.name}")
+        if synced.assignment != ASSIGNMENT:
+            raise MeasureFailed("SyncGroup gave another assignment than the leader's")
+        return True
+
+    def heartbeat_frame(self) -> bytes:
+        """A heartbeat of the present generation, ready to be sent."""
+        message = request(HEARTBEAT).HeartbeatRequest(
+            group_id=self.group.group_id,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=None,
+        )
+        return encode(HEARTBEAT, message)
+
+    async def _heartbeat(self) -> None:
+        """Until a heartbeat says that the group rebalances. Members do not beat in step."""
+        frame = self.heartbeat_frame()
+        await asyncio.sleep(self._interval_s * random.random())
+        while True:
+            payload = await self.wire.send(frame)
+            (code,) = struct.unpack_from(">h", payload, _ERROR_AT)
+            if code == ErrorCode.rebalance_in_progress.value:
+                return
+            if code:
+                raise MeasureFailed(f"Heartbeat: {ErrorCode(code).name}")
+            await asyncio.sleep(self._interval_s)
+
+    async def stop(self, leave: bool = False) -> None:
+        """End its task and, where asked, leave the group; the connection is closed."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self.group.unsynced(self)
+        if leave:
+            identity = request(LEAVE_GROUP).MemberIdentity(
+                member_id=self.member_id, group_instance_id=None, reason="measured"
+            )
+            await self.wire.ask(LEAVE_GROUP, group_id=self.group.group_id, members=(identity,))
+        self.wire.close()
+
+    async def settle_alone(self) -> None:
+        """Join and sync once, without heartbeats."""
+        while True:
+            joined = await self._join()
+            if joined is not None and await self._sync(joined):
+                return
