@@ -102,7 +102,7 @@ async def _write(store: Store, how: str, partitions: int, rate: int) -> int:
 
 def _listen_elsewhere(url: str, how: str, partitions: int, pipe: Connection) -> None:
     async def listen() -> None:
-        store = Store(Settings(redis_url=url))
+        store = Store(Settings.model_validate({"redis_url": url}))
         await store.start()
         listener = Listener(store, how, partitions, own=False)
         await listener.start()
@@ -118,7 +118,7 @@ def _listen_elsewhere(url: str, how: str, partitions: int, pipe: Connection) -> 
 
 
 async def _run(url: str, how: str, partitions: int, own: bool, rate: int) -> str:
-    store = Store(Settings(redis_url=url))
+    store = Store(Settings.model_validate({"redis_url": url}))
     await store.start()
     await store.command("FLUSHALL")
     ours, theirs = multiprocessing.Pipe()

@@ -42,6 +42,8 @@ _READ_COMMITTED: Final = 1
 _ZSTD_FROM: Final = 10
 _STORE_AWAY_PAUSE_S: Final = 0.1
 _PLACE_BYTES: Final = 16
+_LENGTH_AT: Final = 8
+_LENGTH_END: Final = 12
 _ATTRIBUTES_LOW_AT: Final = 22
 _CODEC_BITS: Final = 0x07
 BY_ORDER: Final = attrgetter("order")
@@ -305,14 +307,20 @@ def _holds(known: Known, offset: int) -> bool:
 
 
 def holds_zstd(buffers: Sequence[bytes | bytearray | memoryview]) -> bool:
-    """Whether a batch of a read is compressed with zstd; a batch is one buffer, or its place and the rest."""
+    """Whether a batch of a read is compressed with zstd; a buffer is whole batches, or one's place, then its rest."""
     skip = False
     for i, buffer in enumerate(buffers):
         if skip:
             skip = False
             continue
         skip = len(buffer) == _PLACE_BYTES
-        low = buffers[i + 1][_ATTRIBUTES_LOW_AT - _PLACE_BYTES] if skip else buffer[_ATTRIBUTES_LOW_AT]
-        if low & _CODEC_BITS == Codec.ZSTD:
-            return True
+        if skip:
+            if buffers[i + 1][_ATTRIBUTES_LOW_AT - _PLACE_BYTES] & _CODEC_BITS == Codec.ZSTD:
+                return True
+            continue
+        start = 0
+        while start < len(buffer):
+            if buffer[start + _ATTRIBUTES_LOW_AT] & _CODEC_BITS == Codec.ZSTD:
+                return True
+            start += _LENGTH_END + int.from_bytes(buffer[start + _LENGTH_AT : start + _LENGTH_END])
     return False

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from broker.apis.fetch_reading import holds_zstd
 from broker.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from broker.log.logs import Logs
 from broker.log.partition import PartitionLog
@@ -140,3 +141,20 @@ async def test_a_cold_log_is_read_to_its_end(store: Store, settings: Settings) -
         found = await read_all(log)
 
     assert [item.base_offset for item in found] == list(range(0, 200, 2))
+
+
+async def test_small_batches_of_an_entry_leave_in_one_piece(store: Store, settings: Settings) -> None:
+    async with broker(settings) as logs:
+        log = await _open(store, logs)
+        await asyncio.gather(*(append_later(log, batch(count=2)) for _ in range(20)))
+        whole = await read(log, 0)
+        part = await read(log, 6)
+
+    assert len(whole.buffers) == 1
+    assert [item.base_offset for item in batches_of(whole)] == list(range(0, 40, 2))
+    assert [item.base_offset for item in batches_of(part)] == list(range(6, 40, 2))
+    assert not holds_zstd(whole.buffers)
+    zstd = bytearray(whole.buffers[0])
+    second = 12 + int.from_bytes(zstd[8:12])
+    zstd[second + 22] |= 4
+    assert holds_zstd([zstd])
