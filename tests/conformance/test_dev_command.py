@@ -79,8 +79,12 @@ class Dev:
 
     def stop(self, number: int = signal.SIGINT) -> int:
         """Signal it, and wait; its exit code."""
-        self.process.send_signal(number)
-        return self.process.wait(STOP_S)
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(STOP_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
 
     def tidegate(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another `tidegate` command of the same user."""
@@ -112,8 +116,7 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
         started.wait_ready()
         yield started
     finally:
-        if started.process.poll() is None:
-            started.stop(signal.SIGTERM)
+        started.stop(signal.SIGTERM)
 
 
 async def test_records_go_in_and_come_out(dev: Dev) -> None:
