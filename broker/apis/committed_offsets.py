@@ -129,7 +129,8 @@ def _commit(call: Call, request: Any, looked: bool) -> bool:
     results: list[tuple[str, list[tuple[int, int]]]] = []
     to_judge = False
     for wanted in request.topics:
-        name, codes = wanted.name, []
+        name: str = wanted.name
+        codes: list[tuple[int, int]] = []
         topic = get_topic(org, name)
         partition_count, topic_id = (0, "") if topic is None else (topic.partition_count, topic.topic_hex)
         for one in wanted.partitions:

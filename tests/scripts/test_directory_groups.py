@@ -13,7 +13,6 @@ from kio.static.constants import EntityType
 from broker.apis import group_admin
 from broker.errors import CoordinatorLoadInProgress, GroupIdNotFound, NonEmptyGroup
 from broker.groups import directory
-from broker.groups.directory import ListedGroup, matches
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
 from broker.store.store import Store
@@ -92,13 +91,6 @@ async def test_scenario_97_filters(broker: Broker, store: Store, keys: GroupKeys
     assert await listed(broker, types_filter=(" classic ",)) == []
     assert await listed(broker, types_filter=("consumer",)) == []
     assert await listed(broker, version=4, states_filter=("empty",)) == [(*empty[:3], "")]
-
-
-def test_a_filter_of_types_and_states_needs_both() -> None:
-    group = ListedGroup("g", "classic", "Stable", "consumer")
-    assert matches(group, ["Stable"], ["classic"])
-    assert not matches(group, ["Empty"], ["classic"])
-    assert not matches(group, ["Stable"], ["share"])
 
 
 async def test_scenario_97_the_union_over_brokers_lists_each_group_once(store: Store) -> None:

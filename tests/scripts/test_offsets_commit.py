@@ -12,7 +12,7 @@ import pytest
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
-from broker.groups.offsets import Commit, Committed, Offsets, entry_json, metadata_fits, offset_field, parse_entry
+from broker.groups.offsets import COMMIT_OFFSETS, Commit, Offsets, entry_json, offset_field
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
 from broker.store.store import Store
@@ -352,8 +352,6 @@ async def test_commits_of_a_tick_are_judged_one_by_one_in_order(
 
 
 async def test_a_repeated_script_changes_nothing_more(clock: SteppedClock, clock_store: Store) -> None:
-    from broker.groups.offsets import COMMIT_OFFSETS
-
     keys = clock_store.group_keys("default", "orders")
     key_names = [keys.group, keys.members, keys.instances, keys.sessions, keys.offsets, keys.shard_keys.groups]
     args = [keys.ref, "cgp_a", -1, "", "", -1, 1, "t1:0", entry_json(5, 2, T1.topic_hex, "x")]
@@ -364,19 +362,6 @@ async def test_a_repeated_script_changes_nothing_more(clock: SteppedClock, clock
             [await clock_store.command("HGETALL", key) for key in (keys.group, keys.offsets, keys.shard_keys.groups)]
         )
     assert pictures[0] == pictures[1]
-
-
-def test_a_value_reads_back_as_it_was_written() -> None:
-    value = entry_json(12, 3, T1.topic_hex, 'tab\t "q" \\ 😀') + ',"commit_time":1}'
-    assert parse_entry(value.encode()) == Committed(12, 3, 'tab\t "q" \\ 😀', T1.topic_hex)
-
-
-@pytest.mark.parametrize(
-    ("metadata", "fits"),
-    [("", True), ("abcd", True), ("abcde", False), ("😀😀", True), ("😀😀a", False), ("éééé", True)],
-)
-def test_metadata_units(metadata: str, fits: bool) -> None:
-    assert metadata_fits(metadata, 4) is fits
 
 
 async def test_commits_behind_one_that_waits_for_the_catalogue_keep_their_turn(store: Store, keys: GroupKeys) -> None:
