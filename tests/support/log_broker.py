@@ -1,0 +1,225 @@
+"""The log APIs of one broker without sockets: real store, catalogue and logs; requests through codec and writers."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from broker.apis import fetch, positions, produce, registry, transactions
+from broker.apis.call import Call, Client, Rooms
+from broker.errors import KafkaError
+from broker.log.logs import Logs
+from broker.log.partitions import create_partition, delete_partition
+from broker.protocol import codec
+from broker.protocol.error_responses import error_response
+from broker.settings import Settings
+from broker.store.store import Store
+from broker.topics.catalog import Catalog, PartitionStorage, Topic
+from broker.transactions.producers import ProducerIds
+
+_HANDLERS = (fetch, positions, produce, transactions)  # importing a module registers its handlers
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request on its way: `answer` is its response, or None for none; `closed` why the connection ended."""
+
+    answer: asyncio.Future[Any]
+    closed: str | None = None
+
+
+@dataclass(slots=True)
+class Connection:
+    """One client's connection to a broker."""
+
+    broker: LogBroker
+    client: Client
+
+    def send(self, request: Any) -> Asked:
+        """Give a kio request of any version to its handler; hot ones are answered when they are."""
+        schema = type(request)
+        api_key, version = int(schema.__api_key__), int(schema.__version__)
+        buffer = io.BytesIO()
+        entity_writer(load_request_schema(api_key, version))(buffer, request)
+        return self.send_bytes(api_key, version, buffer.getvalue())
+
+    def send_bytes(self, api_key: int, version: int, body: bytes) -> Asked:
+        """Give a request's body to its handler."""
+        asked = Asked(asyncio.get_running_loop().create_future())
+
+        def reply(body: Any) -> None:
+            parts = [body] if isinstance(body, bytes | bytearray | memoryview) else body
+            whole = b"".join(parts)
+            response, size = entity_reader(load_response_schema(api_key, version))(whole, 0)
+            assert size == len(whole)
+            asked.answer.set_result(response)
+
+        def close(reason: str) -> None:
+            asked.closed = reason
+            asked.answer.set_result(None)
+
+        call = Call(
+            rooms=self.broker.rooms, client=self.client, api_key=api_key, version=version, correlation_id=1,
+            client_id="test", reply=reply, drop=lambda: asked.answer.set_result(None), close=close,
+            draining=self.broker.draining,
+        )  # fmt: skip
+        api = registry.served[api_key]
+        if api.raw:
+            api.handler(call, memoryview(body))
+        elif api.hot:
+            api.handler(call, codec.decode(api_key, version, body))
+        else:
+            asked.answer = asyncio.ensure_future(self._cold(api, call, codec.decode(api_key, version, body)))  # type: ignore[assignment]
+        return asked
+
+    async def _cold(self, api: registry.Api, call: Call, request: Any) -> Any:
+        try:
+            response = await api.handler(call, request)
+        except KafkaError as error:
+            response = error_response(call.api_key, request, error.code)
+        body = codec.encode(call.api_key, call.version, response)
+        return entity_reader(load_response_schema(call.api_key, call.version))(body, 0)[0]
+
+    async def ask(self, request: Any, timeout_s: float = 10.0) -> Any:
+        """Send, and wait for the answer."""
+        return await asyncio.wait_for(self.send(request).answer, timeout_s)
+
+    def close(self) -> None:
+        """The client goes."""
+        for on_closed in self.client.on_closed:
+            on_closed()
+
+
+@dataclass(slots=True)
+class LogBroker:
+    """One broker over a store of its own."""
+
+    store: Store
+    catalog: Catalog
+    logs: Logs
+    rooms: Rooms
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    connections: int = 0
+
+    @classmethod
+    async def start(cls, settings: Settings) -> LogBroker:
+        """Open everything."""
+        store = Store(settings)
+        await store.start()
+        catalog = Catalog(store, settings, PartitionStorage(create_partition, delete_partition))
+        logs = Logs(store, settings)
+        catalog.on_removed.append(logs.forget_topic)
+        nothing: Any = None
+        rooms = Rooms(
+            settings=settings, store=store, membership=nothing, catalog=catalog, logs=logs, waits=nothing,
+            heartbeats=nothing, offsets=nothing, producer_ids=ProducerIds(store, settings),
+        )  # fmt: skip
+        await catalog.start()
+        await logs.start()
+        return cls(store, catalog, logs, rooms)
+
+    async def close(self) -> None:
+        """Close everything."""
+        await self.catalog.close()
+        await self.logs.close()
+        await self.store.close()
+
+    def connect(self) -> Connection:
+        """A new client."""
+        self.connections += 1
+        return Connection(self, Client(self.connections, "127.0.0.1", 50_000))
+
+    async def create(self, name: str, partition_count: int = 1, **overrides: str) -> Topic:
+        """Make a topic; its configs with underscores for dots."""
+        dotted = {key.replace("_", "."): value for key, value in overrides.items()}
+        return await self.catalog.create("default", name, partition_count, dotted, uuid.uuid4())
+
+
+def produce_request(
+    topics: Sequence[tuple[str | uuid.UUID, Sequence[tuple[int, bytes | None]]]],
+    *,
+    version: int = 9,
+    acks: int = -1,
+    timeout_ms: int = 5_000,
+    transactional_id: str | None = None,
+) -> Any:
+    """A Produce request: per topic (name, or id from v13 on) its (partition, records)."""
+    schema = load_request_schema(0, version)
+    module = __import__(schema.__module__, fromlist=["TopicProduceData"])
+    named = "topic_id" if version >= 13 else "name"
+    return schema(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout=_ms(timeout_ms),
+        topic_data=tuple(
+            module.TopicProduceData(
+                **{named: topic},
+                partition_data=tuple(
+                    module.PartitionProduceData(index=index, records=records) for index, records in partitions
+                ),
+            )
+            for topic, partitions in topics
+        ),
+    )
+
+
+def fetch_request(
+    topics: Sequence[tuple[str | uuid.UUID, Sequence[tuple[int, int] | tuple[int, int, dict[str, int]]]]],
+    *,
+    version: int = 12,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    partition_max_bytes: int = 1 << 20,
+    isolation_level: int = 0,
+    session: tuple[int, int] = (0, -1),
+    forgotten: Sequence[tuple[str | uuid.UUID, Sequence[int]]] = (),
+) -> Any:
+    """A Fetch request: per topic its (partition, offset[, other fields])."""
+    schema = load_request_schema(1, version)
+    module = __import__(schema.__module__, fromlist=["FetchTopic"])
+    named = "topic_id" if version >= 13 else "topic"
+    defaults: dict[str, Any] = {"partition_max_bytes": partition_max_bytes}
+    if version >= 5:
+        defaults["log_start_offset"] = -1
+    if version >= 9:
+        defaults["current_leader_epoch"] = -1
+    if version >= 12:
+        defaults["last_fetched_epoch"] = -1
+
+    def partition(asked: Any) -> Any:
+        index, offset, *more = asked
+        return module.FetchPartition(**(defaults | {"partition": index, "fetch_offset": offset} | (more or [{}])[0]))
+
+    fields: dict[str, Any] = {
+        "max_wait": _ms(max_wait_ms),
+        "min_bytes": min_bytes,
+        "max_bytes": max_bytes,
+        "isolation_level": isolation_level,
+        "topics": tuple(
+            module.FetchTopic(**{named: topic}, partitions=tuple(map(partition, asked))) for topic, asked in topics
+        ),
+    }
+    if version < 15:
+        fields["replica_id"] = -1
+    if version >= 7:
+        fields |= {"session_id": session[0], "session_epoch": session[1]}
+        fields["forgotten_topics_data"] = tuple(
+            module.ForgottenTopic(**{named: topic}, partitions=tuple(indexes)) for topic, indexes in forgotten
+        )
+    if version >= 11:
+        fields["rack_id"] = ""
+    return schema(**fields)
+
+
+def _ms(value: int) -> Any:
+    import datetime
+
+    return datetime.timedelta(milliseconds=value)
