@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
@@ -25,6 +25,9 @@ __all__ = ["Buffer", "DecodeError", "decode", "encode", "request_class", "respon
 
 Decoder = Callable[[Buffer, int, int], Any]
 """(bytes, start of the body, end of the frame) -> request. Raises DecodeError."""
+
+_MAY_TRAIL: Final = frozenset({3})
+"""Metadata: librdkafka 2.16 asks for all topics with a null of four bytes where it should be one. Kafka never looks."""
 
 
 @cache
@@ -55,7 +58,7 @@ def decoder(api_key: int, version: int) -> Decoder:
             request, size = read(data, start)
         except (SerialError, ValueError, LookupError, OverflowError):
             return _read_again(plan, read, data, start, end)
-        if start + size != end:
+        if start + size != end and api_key not in _MAY_TRAIL:
             raise DecodeError(f"{end - start - size} bytes left over")
         return request
 

@@ -17,6 +17,7 @@ from broker.apis import configs, discovery, topics
 from broker.apis.call import Client, Rooms
 from broker.cluster.membership import SINGLE_NODE_ID, Membership
 from broker.log.partitions import create_partition, delete_partition
+from broker.protocol import codec
 from broker.settings import Settings
 from broker.store.store import Store
 from broker.topics.catalog import Catalog, PartitionStorage
@@ -267,6 +268,12 @@ async def test_topic_ids_are_not_read_before_version_12(broker: Rooms, version: 
     )
 
     assert [one.error_code for one in response.topics] == [ErrorCode.invalid_request]
+
+
+async def test_librdkafka_asks_for_all_topics_with_a_null_that_is_too_long() -> None:
+    decoded = codec.decode(3, 13, bytes.fromhex("00000000010000"))
+
+    assert decoded.topics is None
 
 
 async def test_a_topic_asked_for_twice_is_told_once(broker: Rooms) -> None:
