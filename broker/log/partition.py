@@ -271,17 +271,24 @@ class PartitionLog:
             self.hearing.tell()
 
     def when_durable(self, end: int, acks_all: bool, on_proved: Callable[[bool], None]) -> None:
-        """Call once the log is proved up to `end` as `durability` asks, or with False when it was not in time."""
-        proved_before = self.view is not None and self.view.high_watermark >= end
-        if self.durability.immediate or not acks_all or proved_before:
+        """Call once the log is proved up to `end` as `durability` asks, or with False when it was not in time.
+
+        A proof is worth nothing once the view is void: another server may have given it.
+        """
+        view = self.view
+        if self.durability.immediate or not acks_all:
+            on_proved(True)
+        elif view is None:
+            on_proved(False)
+        elif view.high_watermark >= end:
             on_proved(True)
         else:
-            self._unproved.append((end, on_proved))
+            self._unproved.append((self._voids, on_proved))
             self._prove()
 
     def _prove(self) -> None:
         """Prove everything up to the view's end; again while there is more."""
-        view = self.view
+        view, voids = self.view, self._voids
         if self._proving or (view is None and not self._unproved):
             return
         self._proving = True
@@ -290,11 +297,12 @@ class PartitionLog:
 
         def proved(held: bool) -> None:
             self._proving = False
-            if held and view is not None and self.view is view and end > view.high_watermark:
+            held = held and self._voids == voids
+            if held and view is not None and end > view.high_watermark:
                 view.high_watermark = end
                 self.hearing.tell()
-            for _, on_proved in asked:
-                self.guarded(on_proved, held)
+            for asked_voids, on_proved in asked:
+                self.guarded(on_proved, held and asked_voids == voids)
             if self._unproved or (self.view is not None and self.view.high_watermark < self.view.end):
                 self._prove() if held else self.loop.call_later(self._poll_s, self._prove)
 

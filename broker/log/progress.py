@@ -23,6 +23,7 @@ SAVE_PRODUCERS = Script("log/save_producers")
 
 _INDEX_BYTES: Final = 1 << 20
 _INDEX_ENTRIES: Final = 64
+_PRODUCERS_CHEAP: Final = 1_000
 
 
 class Progress:
@@ -54,9 +55,10 @@ class Progress:
         self._since_index_entries += 1
         self._dirty.add(self._log)
         settings = self._log.settings
+        rarer = 1 + len(view.producers) // _PRODUCERS_CHEAP  # a large table is written less often
         if (
-            view.unsaved_bytes >= settings.log_snapshot_interval_bytes
-            or view.unsaved_entries >= settings.log_snapshot_interval_entries
+            view.unsaved_bytes >= settings.log_snapshot_interval_bytes * rarer
+            or view.unsaved_entries >= settings.log_snapshot_interval_entries * rarer
         ):
             self.save(view)
 

@@ -93,3 +93,20 @@ async def test_a_server_without_a_file_proves_nothing(store: Store, settings: Se
     async with broker(settings, durability="fsynced", durability_timeout_ms=50) as logs:
         with pytest.raises(NotEnoughReplicasAfterAppend):
             await append(logs.partition(TOPIC, 0))
+
+
+async def test_a_proof_that_another_connection_gave_is_none(primary: ValkeyServer, primary_store: Store) -> None:
+    replica = ValkeyServer(["--replicaof", f"127.0.0.1 {primary.port}"])
+    try:
+        await _attached(primary_store, 1)
+        async with broker(primary_store.settings, durability="replicated:1") as logs:
+            log = logs.partition(TOPIC, 0)
+            await append(log)
+            proofs: list[bool] = []
+            log.when_durable(99, True, proofs.append)
+            logs.drop_views()  # as when a lane is cut: the next one may lead elsewhere
+            while not proofs:
+                await asyncio.sleep(0.01)
+            assert proofs == [False]
+    finally:
+        replica.stop()
