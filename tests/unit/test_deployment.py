@@ -156,7 +156,7 @@ def test_external_ports_count_up_with_the_ordinal() -> None:
     )
 
     assert re.findall(r"nodePort: (\d+)", source) == ["31000", "31001", "31002"]
-    assert '"$((31000 + 1 * ordinal))"' in source
+    assert 'TIDEGATE_ADVERTISED_PORT, value: "31000+{ordinal}"' in source
 
 
 def test_rendered_chart_is_yaml() -> None:
