@@ -32,6 +32,9 @@ logger = structlog.get_logger()
 JOINED_BYTES_MAX: Final = 128 * 1024
 """Replies of a tick up to this size are joined; above, the kernel gathers them."""
 
+LOGGED_ID_MAX: Final = 100
+"""Characters of a client id that are logged."""
+
 _read_header = headers.FIXED.unpack_from
 _HEADER_SIZE: Final = headers.FIXED.size
 
@@ -114,6 +117,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._write_paused = False
+        self.last_active_s = perf_counter()
         self._resume_if_free()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -340,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
             "connection_refused_request",
             reason=reason,
             host=self.client.host,
-            client_id=self.client_id,
+            client_id=self.client_id[:LOGGED_ID_MAX],
             connection=self.client.connection_id,
         )
         self._pause()
@@ -365,6 +369,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._ended or (self._splitter.partial and not self._paused):
             if silent_ms > settings.connection_frame_timeout_ms:
                 self._abort("stopped in the middle of a request or of our answers")
+        elif self._write_paused:
+            if silent_ms > settings.connections_max_idle_ms:
+                self._abort("does not read its answers")
         elif self.turns or self._paused:
             return
         elif silent_ms > settings.connections_max_idle_ms or (age_s_max and now_s - self.opened_s > age_s_max):
@@ -377,7 +384,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _abort(self, reason: str) -> None:
-        logger.info("connection_cut", reason=reason, host=self.client.host, client_id=self.client_id)
+        logger.info("connection_cut", reason=reason, host=self.client.host, client_id=self.client_id[:LOGGED_ID_MAX])
         self._doomed = True
         self.abort()
 

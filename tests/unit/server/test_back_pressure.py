@@ -151,3 +151,17 @@ async def test_an_old_connection_is_closed_between_requests() -> None:
         handlers.answer_fetch(handlers.parked[0])
         assert (await parked.receive())[0] == fetch
         assert await closed(parked) == b""
+
+
+@on_both_loops
+async def test_a_client_that_never_reads_is_cut_in_the_end() -> None:
+    handlers = Handlers()
+    handlers.fetch_bytes = 4 * MIB
+    settings = {"connections_max_idle_ms": 1000, "connection_out_bytes_max": MIB}
+    async with connected(handlers, **settings) as (server, other):
+        client = RawClient(*await asyncio.open_connection("127.0.0.1", server.ports[0], limit=1 << 16), None)
+        client.writer.write(encode_request(FETCHES, 1) * 8)
+        await until(lambda: len(server.connections) == 2)
+        await until(lambda: len(server.connections) == 0)
+        assert await closed(other) == b""
+        await client.close()
