@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -11,13 +12,17 @@ from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGrou
 from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
 from kio.schema.types import GroupId
-from kio.static.primitive import i32Timedelta
+from kio.static.primitive import i32, i32Timedelta
 
 from broker.apis.call import Call
 from broker.apis.registry import ApiKey, api
 from broker.cluster.placement import coordinator_of
 from broker.errors import GroupIdNotFound, KafkaError
 from broker.groups import directory
+
+_READ, _DELETE, _DESCRIBE = 3, 6, 8
+_GROUP_OPERATIONS: Final = i32(1 << _READ | 1 << _DELETE | 1 << _DESCRIBE)
+"""Bits of what may be done to a group: everything, while there are no access rules."""
 
 _NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 
@@ -55,9 +60,15 @@ async def list_groups(call: Call, request: Any) -> ListGroupsResponse:
 async def describe_groups(call: Call, request: Any) -> DescribeGroupsResponse:
     """Describe groups and their members, each on its own.
 
-    v4: static members. v6: a group that does not exist is GROUP_ID_NOT_FOUND instead of just `Dead` (KIP-1043).
+    v3: what the caller may do (KIP-430). v4: static members. v6: a group that does not exist is
+    GROUP_ID_NOT_FOUND instead of just `Dead` (KIP-1043).
     """
     groups = await asyncio.gather(*(_describe(call, group_id) for group_id in request.groups))
+    if request.include_authorized_operations:
+        groups = [
+            replace(group, authorized_operations=_GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
+            for group in groups
+        ]
     return DescribeGroupsResponse(throttle_time=_NOT_THROTTLED, groups=tuple(groups))
 
 

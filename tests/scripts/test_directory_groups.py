@@ -43,9 +43,9 @@ async def listed(broker: Broker, version: int = 5, **filters: tuple[str, ...]) -
     ]
 
 
-async def described(broker: Broker, *group_ids: str, version: int = 6) -> list[Any]:
+async def described(broker: Broker, *group_ids: str, version: int = 6, with_operations: bool = False) -> list[Any]:
     """DescribeGroups."""
-    operations = {"include_authorized_operations": False} if version >= 3 else {}
+    operations = {"include_authorized_operations": with_operations} if version >= 3 else {}
     response = await broker.ask(kio(DESCRIBE, version).DescribeGroupsRequest(groups=group_ids, **operations))
     return list(response.groups)
 
@@ -143,6 +143,16 @@ async def test_a_stable_group_shows_its_members_and_their_bytes(
     ]
     if version >= 4:
         assert [one.group_instance_id for one in group.members] == [None, "i"]
+
+
+@pytest.mark.parametrize("version", range(3, 7))
+async def test_what_may_be_done_to_a_group_is_told_when_asked(
+    broker: Broker, store: Store, keys: GroupKeys, version: int
+) -> None:
+    await given_group(store, keys)
+    here, absent = await described(broker, "orders", "absent", version=version, with_operations=True)
+    assert here.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8
+    assert absent.authorized_operations == (-(1 << 31) if version == 6 else here.authorized_operations)
 
 
 async def test_between_generations_no_protocol_and_no_metadata_is_shown(
