@@ -26,8 +26,9 @@ __all__ = ["Buffer", "DecodeError", "decode", "encode", "request_class", "respon
 Decoder = Callable[[Buffer, int, int], Any]
 """(bytes, start of the body, end of the frame) -> request. Raises DecodeError."""
 
-_MAY_TRAIL: Final = frozenset({3})
-"""Metadata: librdkafka 2.16 asks for all topics with a null of four bytes where it should be one. Kafka never looks."""
+_METADATA: Final = 3
+_TOO_LONG_NULL: Final = 3
+"""librdkafka 2.16 asks for all topics with a null of four bytes, zeros, where one is right. Kafka never looks."""
 
 
 @cache
@@ -58,7 +59,9 @@ def decoder(api_key: int, version: int) -> Decoder:
             request, size = read(data, start)
         except (SerialError, ValueError, LookupError, OverflowError):
             return _read_again(plan, read, data, start, end)
-        if start + size != end and api_key not in _MAY_TRAIL:
+        if start + size != end and not (
+            api_key == _METADATA and request.topics is None and end - start - size == _TOO_LONG_NULL
+        ):
             raise DecodeError(f"{end - start - size} bytes left over")
         return request
 
