@@ -45,7 +45,7 @@ class Hearing:
         """Call `listener` at every append, trim or deletion, from any broker, until the returned remover is called."""
         listener_id = self._next_id = self._next_id + 1
         self._listeners[listener_id] = listener
-        if not self._subscribed:
+        if not self._subscribed and not self._log.closed:
             self._subscribe()
 
         def remove() -> None:

@@ -122,6 +122,11 @@ class PartitionLog:
         """Whether the topic's records carry the broker's time."""
         return bool(self.topic.config.message_timestamp_type == _LOG_APPEND_TIME)
 
+    @property
+    def closed(self) -> bool:
+        """Whether this object answers nothing any more."""
+        return self._closed is not None
+
     def is_fresh(self, view: View) -> bool:
         """Whether log start and existence were heard of, or asked for, within the poll interval."""
         return self.hearing.heard or self.loop.time() - view.proved_at < self._poll_s

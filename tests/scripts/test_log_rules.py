@@ -82,7 +82,7 @@ async def test_rule_3_an_append_to_a_deleted_log_makes_no_stream(store: Store, s
         assert await store.command("EXISTS", log.keys.log) == 0
 
 
-@pytest.mark.parametrize("how", [Cut.NOW, Cut.DROP_REPLY, Cut.DROP_REQUEST, Cut.LATE_REQUEST])
+@pytest.mark.parametrize("how", list(Cut))
 @pytest.mark.parametrize("producer_id", [-1, 9])
 async def test_rule_4_an_unknown_outcome_is_read_from_the_tail(
     store: Store, settings: Settings, proxy: Proxy, how: Cut, producer_id: int

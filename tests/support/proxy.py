@@ -1,8 +1,7 @@
 """A TCP proxy in front of Redis that cuts connections: at once, in the middle of a reply, or leaving a late request.
 
-Three ends that a connection can have for the one who sent a command and heard nothing:
-`drop_reply` the server did it, the answer is lost; `drop_request` the server never saw it; `late_request`
-the connection is gone for the client, and the server sees the request only some time after.
+What a connection's end can mean for the one who sent a command and heard nothing: the server did it and the
+answer is lost, it never saw the request or only part of it, or it sees it only some time after.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ class Cut(Enum):
     NOW = "both ends at once"
     DROP_REPLY = "the next reply is lost, or all but its first bytes"
     DROP_REQUEST = "the next request is lost"
+    PART_REQUEST = "only the first bytes of the next request arrive"
     LATE_REQUEST = "the next request arrives after the client was cut off"
 
 
@@ -42,6 +42,11 @@ class _Pipe:
         while data := await reader.read(1 << 20):
             self.last_sent = data
             if self.armed is Cut.DROP_REQUEST:
+                break
+            if self.armed is Cut.PART_REQUEST:
+                self.server.write(data[: self.proxy.random.randrange(len(data))])
+                with suppress(OSError):
+                    await self.server.drain()
                 break
             if self.armed is Cut.LATE_REQUEST:
                 self.client.transport.abort()
