@@ -74,7 +74,9 @@ class Catalog:
 
     async def start(self) -> None:
         """Load every topic, then follow the changes. Raises StoreUnavailable."""
-        self._store.wakeups.listen(self._keys.topic_changes, self._heard)
+        heard = self._store.wakeups.listen(self._keys.topic_changes, self._heard)
+        with contextlib.suppress(TimeoutError):  # the poll is the net under it
+            await asyncio.wait_for(asyncio.shield(heard), self._settings.redis_connect_timeout_ms / 1000)
         await self.refresh()
         self._loops.run("topics-follow", self._follow)
         self._loops.every("topics-finish", self._settings.topic_poll_ms, self.finish_left_over)

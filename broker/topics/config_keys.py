@@ -8,6 +8,7 @@ taken, kept and described, so that tools which set them work.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +33,8 @@ class ConfigType(enum.IntEnum):
     PASSWORD = 9
 
 
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,20}")
+
 Check = Callable[[str], str]
 """A value as text -> the value as it is kept. Raises InvalidConfig."""
 
@@ -51,10 +54,9 @@ class ConfigKey:
 
 def _whole(at_least: int, at_most: int) -> Check:
     def check(value: str) -> str:
-        try:
-            number = int(value.strip(), 10)
-        except ValueError:
-            raise InvalidConfig(f"{value!r} is not a whole number") from None
+        if _WHOLE_NUMBER.fullmatch(value.strip()) is None:
+            raise InvalidConfig(f"{value!r} is not a whole number")
+        number = int(value)
         if not at_least <= number <= at_most:
             raise InvalidConfig(f"{number} is not between {at_least} and {at_most}")
         return str(number)

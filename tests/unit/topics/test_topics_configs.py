@@ -1,0 +1,136 @@
+"""Topic configs and names: what is taken, what is refused, and where a value comes from."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.errors import InvalidConfig
+from broker.settings import Settings
+from broker.topics import configs, names
+from broker.topics.config_keys import CONFIG_KEYS
+from broker.topics.configs import Source
+
+SETTINGS = Settings()
+
+
+def test_defaults_are_legal_and_the_settings_own() -> None:
+    for key in CONFIG_KEYS.values():
+        if key.default:
+            assert key.check(key.default) == key.default
+        if key.setting:
+            assert str(Settings.model_fields[key.setting].default) == key.default
+            assert key.broker_key
+
+
+def test_nothing_set_is_kafkas_default() -> None:
+    config = configs.effective(SETTINGS, {})
+
+    assert config.cleanup_policy == {"delete"}
+    assert (config.retention_ms, config.retention_bytes) == (604_800_000, -1)
+    assert config.max_message_bytes == 1_048_588
+    assert config.message_timestamp_type == "CreateTime"
+    assert config.message_timestamp_before_max_ms == (1 << 63) - 1
+    assert config.message_timestamp_after_max_ms == 3_600_000
+    assert config.min_insync_replicas == 1
+    assert config.min_cleanable_dirty_ratio == 0.5
+
+
+def test_the_topic_goes_over_the_broker_and_the_broker_over_the_default() -> None:
+    settings = Settings(log_retention_ms=5, message_max_bytes=9)
+    config = configs.effective(settings, {"retention.ms": "7", "cleanup.policy": "compact,delete"})
+
+    assert (config.retention_ms, config.max_message_bytes) == (7, 9)
+    assert config.cleanup_policy == {"compact", "delete"}
+
+
+def test_where_a_value_comes_from() -> None:
+    settings = Settings(log_retention_ms=5)
+    described = {one.name: one for one in configs.describe_topic(settings, {"retention.ms": "7"})}
+
+    assert [(one.name, one.value, one.source) for one in described["retention.ms"].synonyms] == [
+        ("retention.ms", "7", Source.TOPIC),
+        ("log.retention.ms", "5", Source.STATIC_BROKER),
+        ("log.retention.ms", "604800000", Source.DEFAULT),
+    ]
+    assert list(described) == sorted(described)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("retention.ms", " 12 ", "12"),
+        ("retention.ms", "-1", "-1"),
+        ("cleanup.policy", "delete, compact", "delete,compact"),
+        ("preallocate", "TRUE", "true"),
+        ("remote.storage.enable", "false", "false"),
+        ("min.cleanable.dirty.ratio", "0.25", "0.25"),
+        ("message.timestamp.type", "LogAppendTime", "LogAppendTime"),
+    ],
+)
+def test_what_is_kept(name: str, value: str, kept: str) -> None:
+    assert configs.parse({name: value}) == {name: kept}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("foo", "bar"),
+        ("retention.ms", None),
+        ("retention.ms", "-2"),
+        ("retention.ms", "1e3"),
+        ("retention.ms", "1_000"),
+        ("retention.ms", ""),
+        ("retention.ms", str(1 << 63)),
+        ("max.message.bytes", str(1 << 31)),
+        ("min.insync.replicas", "0"),
+        ("cleanup.policy", "delete,shred"),
+        ("cleanup.policy", "delete,delete"),
+        ("cleanup.policy", ""),
+        ("compression.type", "brotli"),
+        ("preallocate", "yes"),
+        ("remote.storage.enable", "true"),
+        ("message.format.version", "2.0"),
+        ("message.downconversion.enable", "true"),
+        ("min.cleanable.dirty.ratio", "1.5"),
+        ("min.cleanable.dirty.ratio", "nan"),
+    ],
+)
+def test_what_is_refused(name: str, value: str | None) -> None:
+    with pytest.raises(InvalidConfig):
+        configs.parse({name: value})
+
+
+def test_lags_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(InvalidConfig):
+        configs.parse({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
+
+
+@given(st.sampled_from(sorted(CONFIG_KEYS)), st.text(max_size=20))
+def test_what_is_kept_is_kept_the_same_again_and_can_be_gone_by(name: str, value: str) -> None:
+    try:
+        kept = configs.parse({name: value})
+    except InvalidConfig:
+        return
+    assert configs.parse(dict(kept)) == kept
+    configs.effective(SETTINGS, kept)
+
+
+def test_a_broker_shows_its_settings_and_no_password() -> None:
+    settings = Settings(redis_url="redis://user:secret@h:1/0", port=1234)
+    described = {one.name: one for one in configs.describe_broker(settings)}
+
+    assert (described["port"].value, described["port"].source) == ("1234", Source.STATIC_BROKER)
+    assert described["auto.create.topics.enable"].value == "true"
+    assert "secret" not in repr(described)
+
+
+@given(
+    st.text(st.sampled_from("ab._-"), min_size=1, max_size=6), st.text(st.sampled_from("ab._-"), min_size=1, max_size=6)
+)
+def test_names_collide_when_metric_names_would(one: str, other: str) -> None:
+    """`plain` finds exactly the pairs that differ only by . and _."""
+    alike = one != other and one.replace(".", "_") == other.replace(".", "_")
+
+    assert alike == (one != other and names.plain(one) == names.plain(other) != "")
