@@ -11,7 +11,10 @@ INT32: Final = struct.Struct(">i").pack
 INT64: Final = struct.Struct(">q").pack
 NO_THROTTLE: Final = b"\0\0\0\0"
 NO_TAGS: Final = b"\0"
+NULL: Final = b"\0"
+"""A null string or array of a flexible version."""
 
+_TWO_BYTES: Final = struct.Struct(">BB").pack
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
 
 
@@ -19,6 +22,8 @@ def uvarint(value: int) -> bytes:
     """An unsigned varint."""
     if value < 128:
         return _ONE_BYTE[value]
+    if value < 16_384:
+        return _TWO_BYTES(value & 0x7F | 0x80, value >> 7)
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
