@@ -196,10 +196,10 @@ async def test_a_deletion_that_was_cut_is_finished_though_nobody_asks(
 
 async def test_deletion_is_heard_and_takes_the_offsets_along(store: Store, catalog: Catalog, other: Catalog) -> None:
     removed: list[Topic] = []
-    offsets: list[tuple[str, str, UUID]] = []
+    offsets: list[tuple[str, str, UUID, int]] = []
 
     async def on_deleted_offsets(org: str, name: str, topic_id: UUID, partition_count: int) -> None:
-        offsets.append((org, name, topic_id))
+        offsets.append((org, name, topic_id, partition_count))
 
     topic = await catalog.create(ORG, "orders", 2, {"retention.ms": "1000"})
     await until(lambda: other.get(ORG, "orders"))

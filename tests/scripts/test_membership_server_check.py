@@ -1,0 +1,131 @@
+"""What the check at the start says of real servers, and of servers that only an answer describes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from broker.cluster import server_check
+from broker.cluster.server_check import UnsuitedRedis, check_server
+from broker.errors import CannotStart
+from broker.settings import Settings
+from broker.store.store import Store
+from tests.support.valkey import ValkeyServer
+
+
+@pytest.fixture
+async def own(store: Store) -> AsyncIterator[Store]:
+    """The session's server, its settings put back afterwards."""
+    yield store
+    await store.command("CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", 0)
+
+
+async def test_a_server_that_suits(own: Store, settings: Settings) -> None:
+    await own.command("CONFIG", "SET", "maxmemory", 1 << 30)
+    report = await check_server(own, settings)
+
+    assert report.flavour in ("valkey", "redis")
+    assert (report.maxmemory, report.maxmemory_policy, report.appendonly, report.replicas) == (
+        1 << 30,
+        "noeviction",
+        False,
+        0,
+    )
+    assert [warning.split()[0] for warning in report.warnings] == ["appendonly"]
+    assert await own.command("KEYS", "*") == []
+
+
+async def test_a_server_that_evicts_is_refused_unless_told_otherwise(own: Store, settings: Settings) -> None:
+    await own.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    with pytest.raises(UnsuitedRedis, match="maxmemory-policy is allkeys-lru"):
+        await check_server(own, settings)
+    report = await check_server(own, settings.model_copy(update={"redis_allow_eviction": True}))
+
+    assert "maxmemory-policy may evict keys: data will be lost" in report.warnings
+
+
+async def test_no_bound_on_memory_is_a_warning(own: Store, settings: Settings) -> None:
+    assert any("maxmemory is not set" in warning for warning in (await check_server(own, settings)).warnings)
+
+
+async def test_a_full_server_still_passes(own: Store, settings: Settings) -> None:
+    """Brokers must be able to start again on it."""
+    await own.command("CONFIG", "SET", "maxmemory", 1)
+    await check_server(own, settings)
+
+
+@pytest.mark.parametrize(
+    "rights",
+    [
+        ["~other:*", "+@all", "allchannels"],
+        ["~tidegate:*", "+@all", "resetchannels"],
+        ["~tidegate:*", "+@all", "-@scripting", "allchannels"],
+        ["~tidegate:*", "+@all", "-info", "allchannels"],
+    ],
+)
+async def test_missing_rights_are_told_in_one_line(store: Store, valkey: ValkeyServer, rights: list[str]) -> None:
+    await store.command("ACL", "SETUSER", "limited", "reset", "on", ">pw", *rights)
+    limited = Store(Settings(redis_url=f"redis://limited:pw@127.0.0.1:{valkey.port}/0"))
+    await limited.start()
+    try:
+        with pytest.raises(UnsuitedRedis, match="refused") as refusal:
+            await check_server(limited, limited.settings)
+        assert "\n" not in str(refusal.value)
+    finally:
+        await limited.close()
+        await store.command("ACL", "DELUSER", "limited")
+
+
+async def test_a_replica_is_refused(store: Store) -> None:
+    replica = ValkeyServer(["--replicaof", "127.0.0.1", str(store.address.port)])
+    lagging = Store(Settings(redis_url=replica.url))
+    try:
+        await lagging.start()
+        with pytest.raises(UnsuitedRedis, match="is a replica"):
+            await check_server(lagging, lagging.settings)
+    finally:
+        await lagging.close()
+        replica.stop()
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"redis_version": "6.2.14"}, "redis 6.2.14 is too old: redis 7.0 or newer"),
+        ({"redis_version": "7.2.4", "valkey_version": "7.1.0"}, "valkey 7.1.0 is too old: valkey 7.2 or newer"),
+        ({"redis_version": "7.4.0", "cluster_enabled": "1"}, "cluster mode"),
+        ({}, "too old"),
+    ],
+)
+async def test_servers_that_do_not_suit(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, facts: dict[str, str], reason: str
+) -> None:
+    async def told(_: Store) -> dict[str, str]:
+        return facts
+
+    monkeypatch.setattr(server_check, "_facts", told)
+    with pytest.raises(CannotStart, match=reason):
+        await check_server(store, settings)
+
+
+@pytest.mark.parametrize(
+    ("facts", "flavour", "version"),
+    [
+        ({"redis_version": "7.0.0"}, "redis", "7.0.0"),
+        ({"redis_version": "8.2.1"}, "redis", "8.2.1"),
+        ({"redis_version": "7.2.4", "valkey_version": "9.0.0", "server_name": "valkey"}, "valkey", "9.0.0"),
+        ({"redis_version": "7.4.0", "dragonfly_version": "df-v1.27.1"}, "dragonfly", "df-v1.27.1"),
+    ],
+)
+async def test_flavours(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, facts: dict[str, str], flavour: str, version: str
+) -> None:
+    async def told(_: Store) -> dict[str, str]:
+        return facts
+
+    monkeypatch.setattr(server_check, "_facts", told)
+    report = await check_server(store, settings)
+
+    assert (report.flavour, report.version) == (flavour, version)
+    assert ("dragonfly was not tried by us" in report.warnings) == (flavour == "dragonfly")
