@@ -109,8 +109,9 @@ class Appends:
             if item.done:
                 continue
             if batch.producer_id >= 0:
-                state = producers.get(batch.producer_id) or view.producers.get(batch.producer_id)
-                if not self._accepts(view, item, state):
+                planned = producers.get(batch.producer_id)
+                state = planned or view.producers.get(batch.producer_id)
+                if not self._accepts(view, item, state, planned is not None):
                     if not item.done:
                         kept.append(item)
                     continue
@@ -129,14 +130,19 @@ class Appends:
         queue.extendleft(reversed(kept))
         return taken, producers, size
 
-    def _accepts(self, view: View, item: Filed, state: ProducerState | None) -> bool:
-        """Whether an idempotent batch goes into the next entry; if not, it was answered or stays filed."""
+    def _accepts(self, view: View, item: Filed, state: ProducerState | None, planned: bool) -> bool:
+        """Whether an idempotent batch goes into the next entry; if not, it was answered or stays filed.
+
+        `planned`: the state counts on batches of that entry, so nothing may be refused for it yet.
+        """
         batch = item.batch
         verdict = judge(state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
         if verdict is Verdict.ACCEPT:
             return True
         if verdict is Verdict.DUPLICATE:
             self._answer_duplicate(view, item)
+            return False
+        if planned:
             return False
         if not item.proved:
             self._look()

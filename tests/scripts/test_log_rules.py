@@ -158,6 +158,25 @@ async def test_rule_6_a_refusal_is_given_after_a_look(store: Store, settings: Se
             await append(other, producer_id=7, epoch=2, sequence=0)
 
 
+async def test_rule_6_nothing_is_refused_for_what_is_not_in_the_log_yet(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        old = batch(producer_id=7, epoch=0, sequence=0)
+        await append(log, old)
+        answers = await asyncio.gather(
+            append_later(log, batch(producer_id=7, epoch=1, sequence=0)),
+            append_later(log, batch(producer_id=7, epoch=1, sequence=0)),
+            append_later(log, batch(producer_id=7, epoch=0, sequence=1)),
+            append_later(log, batch(producer_id=7, epoch=1, sequence=1)),
+            return_exceptions=True,
+        )
+
+    offsets = [answer if isinstance(answer, BaseException) else answer.base_offset for answer in answers]
+    assert offsets[:2] == [1, 1] and offsets[3] == 2
+    assert isinstance(offsets[2], InvalidProducerEpoch)
+
+
 async def test_rule_7_a_gap_waits_for_the_missing_batch(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as ours, broker(settings) as theirs:
