@@ -38,7 +38,8 @@ local function beat(member_id, beat_generation, instance_id)
   local record = redis.call("HGET", members, member_id)
   if not record then return ERROR.UNKNOWN_MEMBER_ID end
   if beat_generation ~= generation then return ERROR.ILLEGAL_GENERATION end
-  redis.call("ZADD", sessions, string.format("%.0f", now + record:match(SESSION_TIMEOUT)), member_id)
+  -- Only forward: a parked member's lease may reach further than its session.
+  redis.call("ZADD", sessions, "GT", string.format("%.0f", now + record:match(SESSION_TIMEOUT)), member_id)
   return state == "PreparingRebalance" and ERROR.REBALANCE_IN_PROGRESS or ERROR.NONE
 end
 
