@@ -28,7 +28,8 @@ FENCE_LOG = Script("log/fence_log")
 
 REPLY_BYTES: Final = 4 << 20
 """What one reply of entries should come to."""
-PAGE_ENTRIES_MAX: Final = 1_000
+PAGE_ENTRIES_MAX: Final = 256
+"""Bounds what a reply can come to where entries are suddenly large: this times 1 MiB."""
 _SNAPSHOT_TRIES: Final = 5
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _TRIES: Final = 4
 _READ_BYTES_MIN: Final = 1 << 20
 _KEPT_BYTES_MAX: Final = 64 << 10
+_COLD_ENTRY_BYTES: Final = 65_536.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,14 @@ class _Asked:
 class Reads:
     """The reads of one partition on this broker."""
 
-    __slots__ = ("_fetching", "_last", "_last_key", "_log")
+    __slots__ = ("_cold_entry_bytes", "_fetching", "_last", "_last_key", "_log")
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
         self._fetching: dict[int, list[_Asked]] = {}
         self._last_key: tuple[int, int, bool, int, int] | None = None
         self._last: Slice | None = None
+        self._cold_entry_bytes = _COLD_ENTRY_BYTES
 
     def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: OnSlice) -> None:
         """See PartitionLog.read."""
@@ -151,7 +153,7 @@ class Reads:
             waiting.append(asked)
             return
         waiting = self._fetching[asked.offset] = [asked]
-        count = page_entries(view.mean_entry_bytes, max(_READ_BYTES_MIN, min(asked.bytes_max, REPLY_BYTES)))
+        count = page_entries(self._cold_entry_bytes, max(_READ_BYTES_MIN, min(asked.bytes_max, REPLY_BYTES)))
         command: list[Arg] = ["XRANGE", self._log.keys.log, f"{asked.offset}-0", "+", "COUNT", count]
         self._log.store.data_in.send(command, lambda reply: self._fetched(view, asked.offset, reply))
 
@@ -183,6 +185,8 @@ class Reads:
         if current and not failure:
             entries = [entry for entry in entries if entry.base < view.end]
             self._log.pages.insert(entries)
+            if entries:  # old data need not look like what is appended now
+                self._cold_entry_bytes = sum(entry.size for entry in entries) / len(entries)
         for asked in waiting:
             if isinstance(failure, Exception):
                 self._failed(asked, failure)
