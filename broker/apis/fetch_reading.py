@@ -128,11 +128,11 @@ class Reading:
             return
         self._filling = True
         while self._at < len(self._todo):
-            left = self._max_bytes - self._size - self._reserved
-            if left <= 0 and self._reserved > 0:
+            wanted, left = self._todo[self._at], self._max_bytes - self._size - self._reserved
+            if self._reserved and left < wanted.bytes_max:
                 break
             self._at += 1
-            self._evaluate(self._todo[self._at - 1], max(left, 0), None)
+            self._evaluate(wanted, max(left, 0), None)
         self._filling = False
         if not self._reading and self._at == len(self._todo):
             self._settle()

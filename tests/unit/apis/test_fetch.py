@@ -1,0 +1,163 @@
+"""Fetch's budget, waiting and sessions over logs that answer when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker.apis.fetch_reading import holds_zstd
+from broker.errors import StoreUnavailable
+from broker.records.batch import Codec, place
+from broker.records.build import NewRecord, build_batch
+from tests.support.log_broker import fetch_request
+from tests.unit.apis.fakes import BATCH_BYTES, FakeBroker, FakeLog
+
+ALL = [("t", [(index, 0) for index in range(4)])]
+
+
+def sizes(response: Any) -> dict[int, int]:
+    return {part.partition_index: len(part.records) for topic in response.responses for part in topic.partitions}
+
+
+def given_logs(*ends: int) -> list[FakeLog]:
+    logs = [FakeLog() for _ in ends]
+    for log, end in zip(logs, ends, strict=True):
+        log.end = end
+    return logs
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_the_budget_is_filled_in_order_whether_reads_are_late_or_not(held: bool):
+    logs = given_logs(0, 2, 5, 5)
+    for log in logs:
+        log.held = held
+    request = fetch_request(ALL, max_bytes=4 * BATCH_BYTES, partition_max_bytes=3 * BATCH_BYTES)
+    asked = FakeBroker(logs).connect().send(request)
+    for _ in range(6):
+        await asyncio.sleep(0)
+        for log in logs:
+            log.release()
+
+    assert sizes(await asked.answer) == {0: 0, 1: 2 * BATCH_BYTES, 2: 2 * BATCH_BYTES, 3: 0}
+
+
+async def test_late_reads_go_side_by_side_within_the_budget():
+    logs = given_logs(1, 1, 1, 1)
+    for log in logs:
+        log.held = True
+    FakeBroker(logs).connect().send(fetch_request(ALL, max_bytes=10 * BATCH_BYTES, partition_max_bytes=5 * BATCH_BYTES))
+
+    assert [len(log.reads) for log in logs] == [1, 1, 0, 0]
+
+
+async def test_the_first_batch_is_whole_wherever_it_is():
+    logs = given_logs(0, 0, 1, 1)
+    for log in logs:
+        log.held = True
+    asked = FakeBroker(logs).connect().send(fetch_request(ALL, max_bytes=50, partition_max_bytes=10))
+    for _ in range(10):
+        await asyncio.sleep(0)
+        for log in logs:
+            log.release()
+
+    assert sizes(await asked.answer) == {0: 0, 1: 0, 2: BATCH_BYTES, 3: 0}
+
+
+async def test_waiting_reads_on_only_where_something_changed():
+    logs = given_logs(0, 1, 0, 0)
+    client = FakeBroker(logs).connect()
+    asked = client.send(fetch_request(ALL, max_wait_ms=5_000, min_bytes=4 * BATCH_BYTES))
+    assert [len(log.reads) for log in logs] == [1, 1, 1, 1]
+    for expected in (2, 3):
+        logs[1].grow()
+        await asyncio.sleep(0.01)
+        assert [len(log.reads) for log in logs] == [1, expected, 1, 1]
+    assert logs[1].reads[-1][0] == 2  # from where the last read ended
+    logs[3].grow()
+
+    assert sizes(await asked.answer) == {0: 0, 1: 3 * BATCH_BYTES, 2: 0, 3: BATCH_BYTES}
+    assert not any(log.listeners for log in logs)
+
+
+async def test_a_trim_below_the_offset_ends_the_wait():
+    (log,) = given_logs(1)
+    asked = FakeBroker([log]).connect().send(fetch_request([("t", [(0, 0)])], max_wait_ms=5_000, min_bytes=1_000))
+    log.start = 1
+    log.grow()
+
+    (topic,) = (await asked.answer).responses
+    assert topic.partitions[0].error_code is ErrorCode.offset_out_of_range
+    assert topic.partitions[0].log_start_offset == 1
+
+
+async def test_an_append_between_read_and_wait_is_seen():
+    log, slow = given_logs(0, 0)
+    slow.held = True
+    asked = FakeBroker([log, slow]).connect().send(fetch_request([("t", [(0, 0), (1, 0)])], max_wait_ms=5_000))
+    log.grow()  # nobody listens yet: the other partition is still being read
+    slow.release()
+
+    assert sizes(await asyncio.wait_for(asked.answer, 2)) == {0: BATCH_BYTES, 1: 0}
+
+
+async def test_a_session_looks_only_at_what_changed():
+    logs = given_logs(0, 0, 0, 0)
+    client = FakeBroker(logs).connect()
+    session_id = (await client.ask(fetch_request(ALL, session=(0, 0)))).session_id
+    for epoch in (1, 2):
+        assert sizes(await client.ask(fetch_request([], session=(session_id, epoch)))) == {}
+    assert [len(log.reads) for log in logs] == [1, 1, 1, 1]
+    logs[2].grow()
+    told = await client.ask(fetch_request([], session=(session_id, 3)))
+    assert sizes(told) == {2: BATCH_BYTES}
+    again = await client.ask(fetch_request([], session=(session_id, 4)))
+    assert sizes(again) == {2: BATCH_BYTES}  # the client has not moved on
+    moved = await client.ask(fetch_request([("t", [(2, 1)])], session=(session_id, 5)))
+    assert sizes(moved) == {}
+    client.close()
+    assert not any(log.listeners for log in logs)
+
+
+async def test_the_store_being_away_is_told_after_a_pause_and_recovery_is_shown():
+    (log,) = given_logs(3)
+    log.failure = StoreUnavailable("away")
+    client = FakeBroker([log]).connect()
+    loop = asyncio.get_running_loop()
+    started_s = loop.time()
+    first = await client.ask(fetch_request([("t", [(0, 3)])], session=(0, 0), max_wait_ms=5_000))
+    assert first.responses[0].partitions[0].error_code is ErrorCode.kafka_storage_error
+    assert 0.05 < loop.time() - started_s < 2
+    log.failure = None
+    shown = await client.ask(fetch_request([], session=(first.session_id, 1)))
+    assert shown.responses[0].partitions[0].high_watermark == 3
+    assert sizes(await client.ask(fetch_request([], session=(first.session_id, 2)))) == {}
+
+
+async def test_followers_are_refused():
+    request = fetch_request([("t", [(0, 0)])], version=11)
+    object.__setattr__(request, "replica_id", 3)
+    with pytest.raises(Exception, match="do not fetch from each other"):
+        FakeBroker(given_logs(1)).connect().send(request)
+
+
+@pytest.mark.parametrize("version", range(4, 13))
+async def test_every_version_is_answered(version: int):
+    response = await FakeBroker(given_logs(2)).connect().ask(fetch_request([("t", [(0, 0)])], version=version))
+    assert sizes(response) == {0: 2 * BATCH_BYTES}
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+async def test_aborted_transactions_are_listed_for_read_committed_only(isolation_level: int):
+    request = fetch_request([("t", [(0, 0)])], isolation_level=isolation_level)
+    response = await FakeBroker(given_logs(1)).connect().ask(request)
+    assert response.responses[0].partitions[0].aborted_transactions == (() if isolation_level else None)
+
+
+def test_zstd_is_found_among_batches():
+    plain, zstd = (build_batch([NewRecord(b"v" * 100)], codec=codec) for codec in (Codec.LZ4, Codec.ZSTD))
+    assert not holds_zstd([plain, *place(plain, 7, 0), plain])
+    assert holds_zstd([plain, *place(plain, 7, 0), zstd])
+    assert holds_zstd([*place(plain, 7, 0), *place(zstd, 8, 0), plain])

@@ -1,0 +1,114 @@
+"""Produce over logs that answer late, not at all, or with failure."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker.errors import OutOfOrderSequenceNumber, StoreUnavailable
+from broker.records.build import NewRecord, build_batch
+from tests.support.log_broker import produce_request
+from tests.unit.apis.fakes import FakeBroker, FakeLog
+
+NOW = NewRecord(b"value", b"key", int(time.time() * 1000))
+
+
+def answers(response: Any) -> list[tuple[int, ErrorCode, int]]:
+    return [
+        (part.index, part.error_code, part.base_offset)
+        for topic in response.responses
+        for part in topic.partition_responses
+    ]
+
+
+async def test_partitions_are_answered_together_in_the_order_asked():
+    slow, fast = FakeLog(), FakeLog()
+    slow.held = True
+    asked = (
+        FakeBroker([fast, slow])
+        .connect()
+        .send(produce_request([("t", [(1, build_batch([NOW])), (0, build_batch([NOW]))]), ("t", [(5, None)])]))
+    )
+    await asyncio.sleep(0.01)
+    assert fast.end == 1 and not asked.answer.done()
+    slow.release()
+    assert answers(await asked.answer) == [
+        (1, ErrorCode.none, 0),
+        (0, ErrorCode.none, 0),
+        (5, ErrorCode.unknown_topic_or_partition, -1),
+    ]
+
+
+async def test_what_is_not_done_in_time_is_told_so():
+    slow, fast = FakeLog(), FakeLog()
+    slow.held = True
+    request = produce_request([("t", [(0, build_batch([NOW])), (1, build_batch([NOW]))])], timeout_ms=30)
+    response = await FakeBroker([slow, fast]).connect().ask(request)
+
+    assert answers(response) == [(0, ErrorCode.request_timed_out, -1), (1, ErrorCode.none, 0)]
+    slow.release()  # too late to be told, and no harm
+    assert slow.end == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (StoreUnavailable("away"), ErrorCode.kafka_storage_error),
+        (OutOfOrderSequenceNumber(), ErrorCode.out_of_order_sequence_number),
+        (RuntimeError("a fault"), ErrorCode.unknown_server_error),
+    ],
+)
+async def test_failures_of_the_log_become_codes(failure: Exception, code: ErrorCode):
+    log = FakeLog()
+    log.failure = failure
+    response = await FakeBroker([log]).connect().ask(produce_request([("t", [(0, build_batch([NOW]))])]))
+    assert answers(response) == [(0, code, -1)]
+
+
+async def test_a_topic_the_cache_lacks_is_looked_up_once():
+    broker = FakeBroker([FakeLog()], found=False)
+    response = await broker.connect().ask(
+        produce_request([("t", [(0, build_batch([NOW]))]), ("nope", [(0, build_batch([NOW]))])])
+    )
+    assert answers(response) == [(0, ErrorCode.none, 0), (0, ErrorCode.unknown_topic_or_partition, -1)]
+    assert broker.lookups == 2
+
+
+async def test_nothing_is_stored_when_acks_or_transactions_are_wrong():
+    log = FakeLog()
+    client = FakeBroker([log]).connect()
+    transactional = [
+        build_batch([NOW], producer_id=pid, producer_epoch=0, base_sequence=0, attributes=0x10) for pid in (1, 2)
+    ]
+    for fields, code in (
+        ({"acks": 5}, ErrorCode.invalid_required_acks),
+        ({}, ErrorCode.transactional_id_authorization_failed),
+        ({"transactional_id": "T"}, ErrorCode.invalid_producer_id_mapping),
+    ):
+        request = produce_request([("t", [(0, transactional[0]), (0, transactional[1])])], **fields)
+        response = await client.ask(request)
+        assert answers(response) == [(0, code, -1)] * 2
+    assert not log.appended
+
+
+async def test_a_small_batch_lets_go_of_its_frame():
+    log, other = FakeLog(), FakeLog()
+    large = build_batch([NOW._replace(value=bytes(50_000))])
+    await FakeBroker([log, other]).connect().ask(produce_request([("t", [(0, build_batch([NOW])), (1, large)])]))
+
+    assert len(log.appended[0].buffer.obj) == log.appended[0].size  # type: ignore[arg-type]
+    assert len(other.appended[0].buffer.obj) > other.appended[0].size  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+async def test_every_version_is_answered(version: int):
+    response = (
+        await FakeBroker([FakeLog()])
+        .connect()
+        .ask(produce_request([("t", [(0, build_batch([NOW])), (1, None)])], version=version))
+    )
+    assert answers(response) == [(0, ErrorCode.none, 0), (1, ErrorCode.unknown_topic_or_partition, -1)]

@@ -1,0 +1,50 @@
+"""Requests time out in order, without a timer each."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from broker.apis.timeouts import Timeouts
+
+
+@dataclass(eq=False)
+class Request:
+    name: str
+    ended: list[str]
+    answered: bool = False
+    deadline_s: float = 0.0
+
+    def time_out(self) -> None:
+        self.answered = True
+        self.ended.append(self.name)
+
+
+async def test_what_is_not_answered_times_out():
+    ended: list[str] = []
+    timeouts = Timeouts()
+    requests = [Request(name, ended) for name in ("a", "b", "c", "d")]
+    for request, timeout_ms in zip(requests, (60, 20, 20, 60_000), strict=True):
+        timeouts.watch(request, timeout_ms)
+    requests[1].answered = True
+    await asyncio.sleep(0.15)
+
+    assert ended == ["c", "a"]
+    assert not requests[3].answered
+    assert list(timeouts._queues) == [60_000]
+
+
+async def test_answered_requests_are_not_kept():
+    timeouts, ended = Timeouts(), []  # type: ignore[var-annotated]
+    for i in range(1_000):
+        request = Request(str(i), ended)
+        timeouts.watch(request, 30_000)
+        request.answered = True
+    assert len(timeouts._queues[30_000]) == 1
+
+
+async def test_a_negative_timeout_is_none():
+    ended: list[str] = []
+    Timeouts().watch(Request("a", ended), -5)
+    await asyncio.sleep(0.02)
+    assert ended == ["a"]
