@@ -13,8 +13,8 @@ from broker.admin.running import DevCluster
 _PRODUCE = """{python} -c "from kafka import KafkaProducer as P; p = P(bootstrap_servers='{first}'); \
 print(p.send('demo', b'hello').get(10))\""""
 _CONSUME = """{python} -c "from kafka import KafkaConsumer as C; \
-[print(r.topic, r.partition, r.offset, r.value) for r in C('demo', bootstrap_servers='{first}', group_id='demo', \
-auto_offset_reset='earliest', consumer_timeout_ms=8000)]\""""
+c = C('demo', bootstrap_servers='{first}', group_id='demo', auto_offset_reset='earliest', consumer_timeout_ms=8000); \
+[print(r.topic, r.partition, r.offset, r.value) for r in c]; c.close()\""""
 
 
 def next_steps(cluster: DevCluster, logs: Path, data: Path | None, seconds: float) -> str:
@@ -35,7 +35,7 @@ def next_steps(cluster: DevCluster, logs: Path, data: Path | None, seconds: floa
         lines.append(("consume", _CONSUME.format(python=python, first=first)))
     kcat = "" if shutil.which("kcat") else "   # once kcat is installed"
     lines.append(("produce", f"echo hello | kcat -b {first} -t demo -P{kcat}"))
-    lines.append(("consume", f"kcat -b {first} -G demo demo{kcat}"))
+    lines.append(("consume", f"kcat -b {first} -X auto.offset.reset=earliest -G demo demo{kcat}"))
     lines.append(("look", f"{tidegate} redis HGETALL 'tidegate:{{cluster}}:topics'"))
     return "\n".join(f"  {name:<8} {text}".rstrip() for name, text in lines)
 

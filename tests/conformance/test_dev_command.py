@@ -108,15 +108,26 @@ def wait_until_free(ports: list[int]) -> None:
             time.sleep(0.05)
 
 
-@pytest.fixture
-def dev(tmp_path: Path) -> Iterator[Dev]:
-    """A running `tidegate dev`, in memory."""
-    started = Dev(tmp_path)
+def running(runtime_dir: Path) -> Iterator[Dev]:
+    """A ready one, in memory, stopped at the end."""
+    started = Dev(runtime_dir)
     try:
         started.wait_ready()
         yield started
     finally:
         started.stop(signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    """A running `tidegate dev` that tests share."""
+    yield from running(tmp_path_factory.mktemp("runtime"))
+
+
+@pytest.fixture
+def own_dev(tmp_path: Path) -> Iterator[Dev]:
+    """A running `tidegate dev` of the test's own, to be stopped by it."""
+    yield from running(tmp_path)
 
 
 async def test_records_go_in_and_come_out(dev: Dev) -> None:
@@ -156,19 +167,19 @@ def test_redis_is_found_by_the_redis_command(dev: Dev) -> None:
     assert refused.returncode == 1
 
 
-def test_ctrl_c_stops_everything(dev: Dev) -> None:
-    assert dev.stop(signal.SIGINT) == 0
+def test_ctrl_c_stops_everything(own_dev: Dev) -> None:
+    assert own_dev.stop(signal.SIGINT) == 0
 
-    wait_until_free(dev.ports)
+    wait_until_free(own_dev.ports)
 
 
-def test_nothing_outlives_a_killed_parent(dev: Dev) -> None:
+def test_nothing_outlives_a_killed_parent(own_dev: Dev) -> None:
     if sys.platform != "linux":
         pytest.skip("the kernel tells children of a parent's death on Linux only")
 
-    dev.stop(signal.SIGKILL)
+    own_dev.stop(signal.SIGKILL)
 
-    wait_until_free(dev.ports)
+    wait_until_free(own_dev.ports)
 
 
 async def test_data_is_kept_between_runs(tmp_path: Path) -> None:
