@@ -19,7 +19,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="TIDEGATE_", frozen=True, extra="ignore")
 
     # -- the store
-    redis_url: str = Field("redis://127.0.0.1:6379/0", description="Redis or Valkey: redis://[user:password@]host:port/db")
+    redis_url: str = Field(
+        "redis://127.0.0.1:6379/0", description="Redis or Valkey: redis://[user:password@]host:port/db"
+    )
     key_prefix: str = Field(
         "tidegate", pattern=r"^[^{}\s]{1,64}$", description="prefix of every key; several clusters can share a server"
     )
@@ -32,7 +34,9 @@ class Settings(BaseSettings):
     redis_in_flight_max: int = Field(
         200_000, ge=100, description="commands in flight on one link, above which commands are refused"
     )
-    redis_allow_eviction: bool = Field(False, description="start although maxmemory-policy may evict keys: data will be lost")
+    redis_allow_eviction: bool = Field(
+        False, description="start although maxmemory-policy may evict keys: data will be lost"
+    )
 
     # -- this broker
     host: str = Field("127.0.0.1", description="address to listen on")
@@ -58,7 +62,9 @@ class Settings(BaseSettings):
     # -- sockets
     socket_request_max_bytes: int = Field(104_857_600, ge=1024, description="largest request frame, bytes")
     connections_max: int = Field(20_000, ge=1, description="most client connections at one time")
-    connections_max_idle_ms: int = Field(600_000, ge=1_000, description="ms without a request until a connection closes")
+    connections_max_idle_ms: int = Field(
+        600_000, ge=1_000, description="ms without a request until a connection closes"
+    )
     connections_max_age_ms: int = Field(
         0, ge=0, description="ms after which a connection is closed between requests (20 % of jitter); 0 never"
     )
@@ -96,8 +102,12 @@ class Settings(BaseSettings):
         10_000, ge=500, description="ms that a parked request holds its member without the broker renewing it"
     )
     offset_metadata_max_bytes: int = Field(4_096, ge=0, description="most UTF-16 units of a commit's metadata")
-    offsets_retention_minutes: int = Field(10_080, ge=1, description="minutes until the offsets of an empty group expire")
-    offsets_retention_check_interval_ms: int = Field(600_000, ge=100, description="ms between sweeps for expired offsets")
+    offsets_retention_minutes: int = Field(
+        10_080, ge=1, description="minutes until the offsets of an empty group expire"
+    )
+    offsets_retention_check_interval_ms: int = Field(
+        600_000, ge=100, description="ms between sweeps for expired offsets"
+    )
     group_wait_poll_ms: int = Field(500, ge=10, description="longest that a lost wake-up delays a waiting request")
     group_events_max: int = Field(10_000, ge=0, description="events kept for a shard of groups; 0 keeps none")
 
@@ -114,9 +124,13 @@ class Settings(BaseSettings):
     log_retention_ms: int = Field(604_800_000, ge=-1, description="default of retention.ms; -1 keeps for ever")
     log_retention_bytes: int = Field(-1, ge=-1, description="default of retention.bytes; -1 is without limit")
     log_retention_check_interval_ms: int = Field(30_000, ge=50, description="ms between looks for due retention")
-    log_entry_bytes_max: int = Field(1 << 20, ge=1, description="most bytes of one stream entry, unless one batch is larger")
+    log_entry_bytes_max: int = Field(
+        1 << 20, ge=1, description="most bytes of one stream entry, unless one batch is larger"
+    )
     log_tail_cache_bytes: int = Field(256 << 20, ge=0, description="bytes of recent entries kept for reads")
-    log_snapshot_interval_bytes: int = Field(8 << 20, ge=1 << 10, description="bytes appended between producer snapshots")
+    log_snapshot_interval_bytes: int = Field(
+        8 << 20, ge=1 << 10, description="bytes appended between producer snapshots"
+    )
     log_snapshot_interval_entries: int = Field(512, ge=1, description="entries appended between producer snapshots")
     decompressed_batch_bytes_max: int = Field(
         128 << 20, ge=1 << 10, description="most bytes that the records of one batch may have when it must be opened"
@@ -126,7 +140,9 @@ class Settings(BaseSettings):
     fetch_wait_poll_ms: int = Field(500, ge=10, description="longest that a lost wake-up delays a waiting fetch")
     max_incremental_fetch_session_cache_slots: int = Field(1_000, ge=0, description="most fetch sessions of a broker")
     transaction_max_timeout_ms: int = Field(900_000, ge=1, description="greatest transaction timeout of a producer")
-    producer_id_expiration_ms: int = Field(86_400_000, ge=1_000, description="ms until an idle producer's state is dropped")
+    producer_id_expiration_ms: int = Field(
+        86_400_000, ge=1_000, description="ms until an idle producer's state is dropped"
+    )
 
     # -- durability
     durability: Annotated[str, NoDecode] = Field(
@@ -134,7 +150,9 @@ class Settings(BaseSettings):
         pattern=r"^(memory|replicated:[1-9][0-9]*|fsynced(:[0-9]+)?)$",
         description="what acks=all means: memory, replicated:<n> (WAIT), fsynced[:<n>] (WAITAOF)",
     )
-    durability_timeout_ms: int = Field(5_000, ge=1, description="ms until an unproved append answers NOT_ENOUGH_REPLICAS_AFTER_APPEND")
+    durability_timeout_ms: int = Field(
+        5_000, ge=1, description="ms until an unproved append answers NOT_ENOUGH_REPLICAS_AFTER_APPEND"
+    )
 
     @property
     def advertised(self) -> tuple[str, int]:
