@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from kio.schema.index import api_key_map
 
-ApiKey = enum.IntEnum("ApiKey", {name.upper(): key for key, name in api_key_map.items()})  # type: ignore[misc]
+ApiKey: Any = enum.IntEnum("ApiKey", {name.upper(): key for key, name in api_key_map.items()})
 """Kafka's API keys, named as in its message files (`ApiKey.JOIN_GROUP`)."""
 
 HANDLER_MODULES = (
