@@ -41,7 +41,6 @@ CLUSTER_OPERATIONS: Final = 0b1_1111_1010_0000
 
 _NO_TIME: Final = datetime.timedelta(0)
 _AT_ONCE: Final = 16
-_NO_LEADER_EPOCH: Final = -1
 
 Wanted = tuple[str | None, UUID | None]
 """A topic's name or its id."""
@@ -90,20 +89,31 @@ class Question:
 
 
 class Encoded:
-    """Answers in bytes, while neither the topics nor the brokers change. What was unknown is never kept."""
+    """Answers in bytes, while neither topics, brokers nor leader epochs change. What was unknown is never kept."""
 
     def __init__(self) -> None:
-        self._state: tuple[int, int] = (-1, -1)
+        self._state: tuple[int, int, int] = (-1, -1, -1)
+        self._leader_epoch = 0
         self._bodies: dict[Question, bytes] = {}
         self._bytes = 0
 
     def get(self, call: Call, question: Question) -> bytes | None:
         """The answer, if it was given before and still holds."""
-        state = (call.rooms.catalog.version, call.rooms.membership.version)
+        state = (call.rooms.catalog.version, call.rooms.membership.version, self.leader_epoch(call))
         if state != self._state:
             self._state, self._bytes = state, 0
             self._bodies.clear()
         return self._bodies.get(question)
+
+    def leader_epoch(self, call: Call) -> int:
+        """The leader epoch of every partition, as `log/fence_log` writes it: the server's incarnation less 1.
+
+        While the incarnation is not known it is the last one: an epoch that goes back is old news to clients.
+        """
+        number = call.rooms.logs.incarnations.number
+        if number is not None:
+            self._leader_epoch = max(self._leader_epoch, number - 1)
+        return self._leader_epoch
 
     def put(self, call: Call, question: Question, body: bytes) -> None:
         """Keep an answer while there is room."""
@@ -135,12 +145,13 @@ def answer(call: Call, question: Question, looked: Looked) -> bytes:
     """The encoded answer from what this broker knows now."""
     membership = call.rooms.membership
     brokers, nameable = membership.shown(), membership.nameable()
+    epoch = encoded_of(call.rooms.catalog).leader_epoch(call)
     response = Fields(
         throttle_time=_NO_TIME,
         brokers=tuple(_broker(one, question.listener) for one in brokers),
         cluster_id=membership.cluster_id,
         controller_id=membership.shown_node_id,
-        topics=tuple(_topics(call.rooms.catalog, question, looked, nameable)),
+        topics=tuple(_topics(call.rooms.catalog, question, looked, nameable, epoch)),
         cluster_authorized_operations=CLUSTER_OPERATIONS if question.operations[1] else NO_OPERATIONS,
         error_code=ErrorCode.none,
     )
@@ -154,13 +165,13 @@ def _broker(info: BrokerInfo, listener: str) -> MetadataResponseBroker:
 
 
 def _topics(
-    catalog: Catalog, question: Question, looked: Looked, nameable: list[BrokerInfo]
+    catalog: Catalog, question: Question, looked: Looked, nameable: list[BrokerInfo], epoch: int
 ) -> Iterator[MetadataResponseTopic]:
     """One entry a topic, however often it was asked for."""
     operations = TOPIC_OPERATIONS if question.operations[0] else NO_OPERATIONS
     if question.wanted is None:
         for topic in catalog.topics(question.org):
-            yield _topic(topic, nameable, operations)
+            yield _topic(topic, nameable, epoch, operations)
         return
     told: set[str | UUID | None] = set()
     for name, topic_id in question.wanted:
@@ -169,17 +180,17 @@ def _topics(
         if key in told:
             continue
         told.add(key)
-        yield _topic(found, nameable, operations) if found else _no_topic(name, topic_id, looked)
+        yield _topic(found, nameable, epoch, operations) if found else _no_topic(name, topic_id, looked)
 
 
-def _topic(topic: Topic, nameable: list[BrokerInfo], operations: int) -> MetadataResponseTopic:
+def _topic(topic: Topic, nameable: list[BrokerInfo], epoch: int, operations: int) -> MetadataResponseTopic:
     values: dict[str, Any] = {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.name in names.INTERNAL,
         "partitions": tuple(
-            _partition(index, leader_of(topic.topic_id, index, nameable).node_id)
+            _partition(index, leader_of(topic.topic_id, index, nameable).node_id, epoch)
             for index in range(topic.partition_count)
         ),
         "topic_authorized_operations": operations,
@@ -187,17 +198,13 @@ def _topic(topic: Topic, nameable: list[BrokerInfo], operations: int) -> Metadat
     return MetadataResponseTopic(**values)
 
 
-def _partition(index: int, leader_id: int) -> MetadataResponsePartition:
-    """A partition has one replica, its leader: copies are the store's business.
-
-    No leader epoch is told: it belongs to the view of a log, which only brokers that touched it have, and a
-    client takes an epoch below one that it has seen for old news.
-    """
+def _partition(index: int, leader_id: int, epoch: int) -> MetadataResponsePartition:
+    """A partition has one replica, its leader: copies are the store's business."""
     values: dict[str, Any] = {
         "error_code": ErrorCode.none,
         "partition_index": index,
         "leader_id": leader_id,
-        "leader_epoch": _NO_LEADER_EPOCH,
+        "leader_epoch": epoch,
         "replica_nodes": (leader_id,),
         "isr_nodes": (leader_id,),
     }

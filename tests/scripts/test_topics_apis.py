@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import itertools
 import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
@@ -16,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from broker.apis import configs, discovery, topics
 from broker.apis.call import Client, Rooms
 from broker.cluster.membership import SINGLE_NODE_ID, Membership
+from broker.log.logs import Logs
 from broker.log.partitions import create_partition, delete_partition
 from broker.protocol import codec
 from broker.settings import Settings
@@ -34,7 +34,7 @@ Open = Callable[..., Any]
 @pytest.fixture
 async def opened(store: Store, settings: Settings) -> AsyncIterator[Open]:
     """Makes brokers: a store, a membership and a catalogue each."""
-    made: list[tuple[Membership, Catalog, Store]] = []
+    made: list[tuple[Membership, Catalog, Logs, Store]] = []
 
     async def open_one(port: int, **changes: Any) -> Rooms:
         own = settings.model_copy(update=changes)
@@ -44,12 +44,15 @@ async def opened(store: Store, settings: Settings) -> AsyncIterator[Open]:
         await membership.start()
         catalog = Catalog(own_store, own, PartitionStorage(create_partition, delete_partition))
         await catalog.start()
-        made.append((membership, catalog, own_store))
+        logs = Logs(own_store, own)
+        await logs.start()
+        made.append((membership, catalog, logs, own_store))
         absent: Any = None
-        return Rooms(own, own_store, membership, catalog, absent, absent, absent, absent, absent)
+        return Rooms(own, own_store, membership, catalog, logs, absent, absent, absent, absent)
 
     yield open_one
-    for membership, catalog, own_store in made:
+    for membership, catalog, logs, own_store in made:
+        await logs.close()
         await catalog.close()
         await membership.close()
         await own_store.close()
@@ -327,19 +330,30 @@ async def test_leaders_move_away_from_a_draining_broker(brokers: tuple[Rooms, Ro
     assert [one.node_id for one in response.brokers] == [1, 2]
 
 
-async def test_the_leader_epoch_never_goes_back(brokers: tuple[Rooms, Rooms]) -> None:
-    """Scenario 22."""
+async def test_the_leader_epoch_is_that_of_the_logs_and_never_goes_back(brokers: tuple[Rooms, Rooms]) -> None:
+    """Scenario 22; and what Metadata tells is what a fetch is checked against."""
     await create(brokers[0], topic("a", 3))
     epochs = []
-    for rooms in (*brokers, *brokers):
-        response = await ask(rooms, metadata(9, ["a"]))
-        epochs.append([one.leader_epoch for one in response.topics[0].partitions])
+    for replid in ("", "another primary", "a third one"):
+        if replid:
+            await brokers[0].store.command("HSET", brokers[0].store.cluster_keys.info, "master_replid", replid)
+        for rooms in brokers:
+            rooms.store.control._drop("cut by the test")
+            rooms.store.data_in._drop("cut by the test")
+            await rooms.store.control.wait_up(2)
+            await rooms.store.data_in.wait_up(2)
+            told = (await ask(rooms, metadata(9, ["a"]))).topics[0].partitions
+            await rooms.logs.incarnations.ready()
+            now = (await ask(rooms, metadata(9, ["a"]))).topics[0].partitions
+            found = rooms.catalog.get("default", "a")
+            assert found is not None
+            for one in now:
+                known = await rooms.logs.partition(found, one.partition_index).ensure()
+                assert known.leader_epoch == one.leader_epoch
+            assert told[0].leader_epoch <= now[0].leader_epoch
+            epochs.append(now[0].leader_epoch)
 
-    assert all(
-        before <= after
-        for earlier, later in itertools.pairwise(epochs)
-        for before, after in zip(earlier, later, strict=True)
-    )
+    assert epochs == [0, 0, 1, 1, 2, 2]
 
 
 async def test_one_address_shows_one_broker(opened: Open) -> None:
