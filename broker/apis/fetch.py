@@ -80,9 +80,11 @@ class Fetching(Reading):
     def _park(self) -> None:
         call = self._call
         if not self._parked:
+            if not call.rooms.fetch_waits.park(call.client.connection_id, self, call.draining):
+                self.cancel()
+                return
             self._parked = True
             self._set.waiter = self
-            call.rooms.fetch_waits.park(call.client.connection_id, self, call.draining)
         if self._timer is None or self._timer.when() > self._deadline_s:
             if self._timer is not None:
                 self._timer.cancel()

@@ -238,6 +238,7 @@ class Reading:
         first = self._size == 0 and not self._reading
         if budget <= 0 and not first and known is not None and _holds(known, wanted.offset):
             self._take(wanted, known, [], 0)
+            self._note_blocked(wanted, known.high_watermark)
             return
         self._ask(wanted, log, wanted.offset, max(budget, 0), at_least_one=first)
 
@@ -271,8 +272,13 @@ class Reading:
             self._take(wanted, found, found.buffers, found.size)
         self._size += found.size
         wanted.end_offset = found.end_offset
-        if not found.size and not at_least_one and wanted.offset < found.high_watermark and self._blocked is None:
-            self._blocked = wanted  # there is a batch, but it does not fit
+        if not found.size and not at_least_one:
+            self._note_blocked(wanted, found.high_watermark)
+
+    def _note_blocked(self, wanted: Wanted, high_watermark: int) -> None:
+        """Nothing was read: is there a batch that does not fit? The first such partition gives it, if all give none."""
+        if wanted.offset < high_watermark and (self._blocked is None or wanted.order < self._blocked.order):
+            self._blocked = wanted
 
     def _take(self, wanted: Wanted, offsets: Slice | Known, buffers: Sequence[Any], size: int) -> None:
         aborted: list[tuple[int, int]] | None = [] if self._isolation == _READ_COMMITTED else None

@@ -41,11 +41,15 @@ class FetchWaits:
         for fetch in self._parked.pop(connection_id, ()):
             fetch.cancel()
 
-    def park(self, connection_id: int, fetch: WaitingFetch, draining: asyncio.Event) -> None:
-        """Hold a fetch until it leaves."""
-        self._parked.setdefault(connection_id, set()).add(fetch)
+    def park(self, connection_id: int, fetch: WaitingFetch, draining: asyncio.Event) -> bool:
+        """Hold a fetch until it leaves; False when its client has gone already."""
+        parked = self._parked.get(connection_id)
+        if parked is None:
+            return False
+        parked.add(fetch)
         if self._drain is None:
             self._drain = asyncio.get_running_loop().create_task(self._answer_when(draining))
+        return True
 
     def leave(self, connection_id: int, fetch: WaitingFetch) -> None:
         """It is answered."""

@@ -47,7 +47,7 @@ class ClusterKeys:
     topic_names: str = field(init=False)  # hash: <org>/<topic with . as _> -> the topic that has this name
     topic_changes: str = field(init=False)  # pub/sub channel: <version> <org>/<topic>
     upkeep: str = field(init=False)  # zset: due retention work, score = Redis ms
-    producer_ids: str = field(init=False)  # string: next producer id
+    producer_ids: str = field(init=False)  # string: <next producer id> <replication id of the server that counted>
     proof: str = field(init=False)  # string: a small write ahead of each WAIT or WAITAOF
 
     def __post_init__(self) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from broker.apis.fetch_reading import holds_zstd
@@ -42,6 +45,41 @@ async def test_the_budget_is_filled_in_order_whether_reads_are_late_or_not(held:
             log.release()
 
     assert sizes(await asked.answer) == {0: 0, 1: 2 * BATCH_BYTES, 2: 2 * BATCH_BYTES, 3: 0}
+
+
+def in_turn(ends: list[int], max_bytes: int, partition_max_bytes: int) -> dict[int, int]:
+    """What each partition gets when all are read one after the other: Kafka's rule."""
+    told, total = {}, 0
+    for index, end in enumerate(ends):
+        count = min(end, min(partition_max_bytes, max_bytes - total) // BATCH_BYTES) if total < max_bytes else 0
+        if not total and end and not count:
+            count = 1
+        told[index] = count * BATCH_BYTES
+        total += told[index]
+    return told
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=6),
+    st.integers(0, 1_200),
+    st.integers(0, 600),
+    st.randoms(use_true_random=False),
+)
+def test_answers_are_the_same_in_whatever_order_reads_arrive(
+    logs: list[tuple[int, bool]], max_bytes: int, partition_max_bytes: int, order: Random
+):
+    async def run() -> dict[int, int]:
+        fakes = given_logs(*(end for end, _ in logs))
+        for fake, (_, held) in zip(fakes, logs, strict=True):
+            fake.held = held
+        wanted = [("t", [(index, 0) for index in range(len(logs))])]
+        request = fetch_request(wanted, max_bytes=max_bytes, partition_max_bytes=partition_max_bytes)
+        asked = FakeBroker(fakes).connect().send(request)
+        while not asked.answer.done():
+            order.choice(fakes).release()
+        return sizes(asked.answer.result())
+
+    assert asyncio.run(run()) == in_turn([end for end, _ in logs], max_bytes, partition_max_bytes)
 
 
 async def test_late_reads_go_side_by_side_within_the_budget():
@@ -134,6 +172,19 @@ async def test_the_store_being_away_is_told_after_a_pause_and_recovery_is_shown(
     shown = await client.ask(fetch_request([], session=(first.session_id, 1)))
     assert shown.responses[0].partitions[0].high_watermark == 3
     assert sizes(await client.ask(fetch_request([], session=(first.session_id, 2)))) == {}
+
+
+async def test_a_client_that_goes_while_it_is_read_for_leaves_nothing():
+    (log,) = given_logs(0)
+    log.held = True
+    broker = FakeBroker([log])
+    client = broker.connect()
+    asked = client.send(fetch_request([("t", [(0, 0)])], max_wait_ms=60_000))
+    client.close()
+    log.release()
+
+    assert not log.listeners and not asked.answer.done()
+    assert broker.rooms.fetch_waits._parked == {}
 
 
 async def test_followers_are_refused():
