@@ -99,7 +99,7 @@ class GroupKeys:
     members: str  # hash: member id -> JSON for people
     subscriptions: str  # hash: member id -> its protocols and their metadata, packed
     assignments: str  # hash: member id -> the protocol's bytes
-    protocols: str  # hash: protocol -> how many members support it
+    protocols: str  # hash: tallies over members: supports:<protocol>, offers:<list>, timeouts -> how many
     instances: str  # hash: static instance id -> member id
     sessions: str  # zset: member id -> session deadline, Redis ms
     pending: str  # hash: member ids handed out and not yet back -> JSON

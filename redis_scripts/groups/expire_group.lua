@@ -5,7 +5,7 @@ KEYS[1]   group          hash    state, generation, round, leader, protocol, dea
 KEYS[2]   members        hash    member id -> its record
 KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata, packed
 KEYS[4]   assignments    hash    member id -> the leader's bytes
-KEYS[5]   protocols      hash    protocol -> how many members support it
+KEYS[5]   protocols      hash    tallies of the members: who supports, offers, waits how long
 KEYS[6]   instances      hash    static instance id -> member id
 KEYS[7]   sessions       zset    member id (also pending) -> deadline or lease, ms
 KEYS[8]   pending        hash    ids handed out and not yet back -> client

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.errors import RebalanceInProgress, UnknownMemberId
+from broker.errors import RebalanceInProgress, StoreUnavailable, UnknownMemberId
 from broker.groups import classic
 from broker.groups.classic import JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from broker.groups.expiry import EXPIRE_GROUP, settle_group
@@ -393,3 +393,40 @@ async def test_a_follower_that_was_slow_to_look_gets_the_generation_it_was_in(wo
     assert (joined.generation, joined.leader) == (2, a.member_id)
     assert waiter.answer.done()
     await refused(b.sync(generation=2), RebalanceInProgress)
+
+
+async def test_a_broken_connection_to_redis_costs_no_parked_request_its_place(world: World) -> None:
+    a, b = await completing(world, "a", "b")
+    b.broker = world.brokers[1]
+    waiting = await b.syncing()
+
+    await world.brokers[0].store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await world.brokers[0].store.command("CLIENT", "KILL", "TYPE", "pubsub")
+    for broker in world.brokers:
+        await broker.store.control.wait_up(5)
+
+    assert (await a.sync({b.member_id: b"for b"})).assignment == b""
+    assert (await answer(waiting)).assignment == b"for b"
+
+
+async def test_a_join_whose_answer_was_lost_is_asked_for_again(world: World) -> None:
+    a = world.peer("a", version=3)
+    link = a.broker.store.control
+    sent = link.send
+    lost: list[Any] = []
+
+    def lose_the_first_join(args: Any, on_reply: Any, timeout_ms: int | None = None) -> None:
+        if args[0] == "EVALSHA" and args[1] == JOIN_GROUP.sha and not lost:
+            lost.append(args)
+            sent(args, lambda _: on_reply(StoreUnavailable("the answer was lost")), timeout_ms)
+        else:
+            sent(args, on_reply, timeout_ms)
+
+    link.send = lose_the_first_join  # type: ignore[method-assign]
+    join = await a.entering()
+    await world.advance(3_000)
+
+    joined = await answer(join)
+    assert lost
+    assert len(joined.members) == 1
+    assert await world.members() == {joined.member_id}
