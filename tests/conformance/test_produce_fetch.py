@@ -14,6 +14,7 @@ import pytest
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
+from bench.cluster import Cluster
 from broker.records.batch import Batch, Codec, iter_headers
 from broker.records.build import NewRecord, build_batch, seal
 from broker.records.record import read_records
@@ -605,3 +606,46 @@ async def test_65_init_producer_id(one: Connection, two: Connection):
         ErrorCode.invalid_transaction_timeout,
         ErrorCode.unsupported_version,
     ]
+
+
+# -- real clients, against broker processes
+
+
+async def test_36_every_codec_of_one_client_is_read_by_another(cluster: Cluster):
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+    from confluent_kafka import Consumer, Producer
+
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+    topics = {name: f"codecs-{name}-{uuid.uuid4().hex[:6]}" for name in ("librdkafka", "aiokafka")}
+    for codec in codecs:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": codec, "linger.ms": 50})
+        for i in range(100):
+            producer.produce(topics["librdkafka"], f"{codec} {i} {'x' * 100}")
+        assert await asyncio.to_thread(producer.flush, 20) == 0
+        own = AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap, compression_type=None if codec == "none" else codec, linger_ms=50
+        )
+        await own.start()
+        sent = [await own.send(topics["aiokafka"], f"{codec} {i} {'x' * 100}".encode()) for i in range(100)]
+        await asyncio.gather(*sent)
+        await own.stop()
+
+    reader = AIOKafkaConsumer(
+        topics["librdkafka"], bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", group_id=None
+    )
+    await reader.start()
+    read = [await asyncio.wait_for(reader.getone(), 20) for _ in range(500)]
+    await reader.stop()
+    assert [record.offset for record in read] == list(range(500))
+    assert [record.value.split()[0].decode() for record in read[::100]] == list(codecs)
+
+    other = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
+    )
+    other.subscribe([topics["aiokafka"]])
+    found: list[Any] = []
+    deadline = time.monotonic() + 30
+    while len(found) < 500 and time.monotonic() < deadline:
+        found += await asyncio.to_thread(other.consume, 500, 1.0)
+    await asyncio.to_thread(other.close)
+    assert [message.offset() for message in found] == list(range(500))
