@@ -101,7 +101,7 @@ def page(rows: Sequence[dict[str, Any]], *, brokers: int, aof: bool) -> str:
     )
     return f"""# Benchmarks
 
-Written by `python -m bench all` (`make bench ARGS=all`). Clients and servers share {_machine()}; both endpoints
+Written by `make bench`. Clients and servers share {_machine()}; both endpoints
 run all the time and are measured turn by turn, {rounds} round(s), medians. Tidegate: {brokers} broker process(es)
 and one Valkey ({kept}); server CPU is brokers and Valkey together. {kafka}
 Load average {min(loads, default=0):.1f}-{max(loads, default=0):.1f}; others used up to
