@@ -1,9 +1,12 @@
-"""DescribeConfigs: what topics and this broker go by, and where each value comes from."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: what topics go by; a broker's settings are shown only."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
+from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, AlterConfigsResponse
 from kio.schema.describe_configs.v4.response import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
@@ -11,6 +14,10 @@ from kio.schema.describe_configs.v4.response import (
     DescribeConfigsSynonym,
 )
 from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v1.response import (
+    AlterConfigsResourceResponse as IncrementalAlterConfigsResourceResponse,
+)
+from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
 
 from broker.apis.call import Call
 from broker.apis.registry import ApiKey, api
@@ -18,7 +25,7 @@ from broker.apis.topics import failure
 from broker.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
 from broker.protocol.error_responses import NO_TIME
 from broker.topics import configs, names
-from broker.topics.configs import Described
+from broker.topics.configs import Change, Described, Operation
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -81,3 +88,67 @@ def _result(config: Described, request: Any) -> DescribeConfigsResourceResult:
         "documentation": config.doc if request.include_documentation else None,
     }
     return DescribeConfigsResourceResult(**values)
+
+
+# -- changes
+
+
+@api(ApiKey.ALTER_CONFIGS, first=0, last=2)
+async def alter_configs(call: Call, request: Any) -> AlterConfigsResponse:
+    """Replace all own configs of topics; what is not named goes back to its default."""
+    times = _times(request)
+    responses = [
+        AlterConfigsResourceResponse(**await _alter(call, one, times, request.validate_only, replace=True))
+        for one in request.resources
+    ]
+    return AlterConfigsResponse(throttle_time=NO_TIME, responses=tuple(responses))  # type: ignore[arg-type]
+
+
+@api(ApiKey.INCREMENTAL_ALTER_CONFIGS, first=0, last=1)
+async def incremental_alter_configs(call: Call, request: Any) -> IncrementalAlterConfigsResponse:
+    """Set, delete, append to and subtract from single configs of topics (KIP-339)."""
+    times = _times(request)
+    responses = [
+        IncrementalAlterConfigsResourceResponse(**await _alter(call, one, times, request.validate_only, replace=False))
+        for one in request.resources
+    ]
+    return IncrementalAlterConfigsResponse(throttle_time=NO_TIME, responses=tuple(responses))  # type: ignore[arg-type]
+
+
+def _times(request: Any) -> Counter[tuple[int, str]]:
+    return Counter((one.resource_type, one.resource_name) for one in request.resources)
+
+
+async def _alter(
+    call: Call, resource: Any, times: Counter[tuple[int, str]], validate_only: bool, *, replace: bool
+) -> dict[str, Any]:
+    """Change one resource; its line of the answer."""
+    code, message = ErrorCode.none, None
+    try:
+        if times[resource.resource_type, resource.resource_name] > 1:
+            raise InvalidRequest("the resource stands in the request more than once")
+        if resource.resource_type != TOPIC:
+            raise InvalidRequest("only topics can be altered: a broker reads its settings when it starts")
+        names.check(resource.resource_name)
+        await _alter_topic(call, resource, validate_only, replace)
+    except KafkaError as error:
+        code, message = failure(error)
+    return {
+        "error_code": code,
+        "error_message": message,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+    }
+
+
+async def _alter_topic(call: Call, resource: Any, validate_only: bool, replace: bool) -> None:
+    changes: list[Change] = [
+        (one.name, getattr(one, "config_operation", Operation.SET), one.value) for one in resource.configs
+    ]
+    if len({name for name, _, _ in changes}) != len(changes):
+        raise InvalidRequest("a config stands in the request more than once")
+
+    def plan(overrides: Mapping[str, str]) -> dict[str, str]:
+        return configs.altered(call.rooms.settings, {} if replace else overrides, changes)
+
+    await call.rooms.catalog.alter_configs(call.org, resource.resource_name, plan, validate_only)

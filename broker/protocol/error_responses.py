@@ -179,6 +179,11 @@ def _describe_configs(request: Any, code: ErrorCode) -> Any:
     return Fields(throttle_time=NO_TIME, results=results)
 
 
+def _alter_configs(request: Any, code: ErrorCode) -> Any:
+    responses = tuple(Fields(resource, error_code=code, error_message=None) for resource in request.resources)
+    return Fields(throttle_time=NO_TIME, responses=responses)
+
+
 def _delete_groups(request: Any, code: ErrorCode) -> Any:
     results = tuple(Fields(group_id=group_id, error_code=code) for group_id in request.groups_names)
     return Fields(throttle_time=NO_TIME, results=results)
@@ -256,8 +261,10 @@ _ERRORS: Final[dict[int, Callable[[Any, ErrorCode], Any]]] = {
         "topics", "partitions", "partition", "topics", "partition", "partitions", leader_epoch=-1, end_offset=-1
     ),
     32: _describe_configs,
+    33: _alter_configs,
     37: _create_partitions,
     42: _delete_groups,
+    44: _alter_configs,
     47: _at_top(topics=()),
     60: _at_top(endpoint_type=1, cluster_id="", controller_id=-1, brokers=(), cluster_authorized_operations=-(1 << 31)),
 }

@@ -18,6 +18,7 @@ from broker.errors import (
     InvalidPartitions,
     InvalidTopic,
     KafkaError,
+    RequestTimedOut,
     StoreUnavailable,
     TopicAlreadyExists,
     UnknownTopicId,
@@ -36,6 +37,7 @@ __all__ = ["Catalog", "PartitionStorage", "Topic", "TopicConfig"]
 logger = structlog.get_logger()
 
 _CREATE_TRIES: Final = 5
+_ALTER_TRIES: Final = 20
 _RELOAD: Final = -1
 
 
@@ -311,6 +313,28 @@ class Catalog:
             raise InvalidPartitions(f"topic has {topic.partition_count} partitions already")
         self.check_count(count)
         return topic
+
+    async def alter_configs(
+        self, org: str, name: str, plan: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool = False
+    ) -> None:
+        """Give a topic the configs that `plan` makes of those it has; it is asked again where somebody was faster.
+
+        Raises UnknownTopicOrPartition, what `plan` raises, StoreUnavailable.
+        """
+        for _ in range(_ALTER_TRIES):
+            await self.refresh()
+            topic = await self.find(org, name)
+            if topic is None:
+                raise UnknownTopicOrPartition
+            planned_on = self._records[f"{org}/{name}"].config
+            overrides = plan(topic.overrides)
+            if validate_only or overrides == topic.overrides:
+                return
+            if await self._steps.replace_configs(org, name, topic.topic_id, planned_on, overrides):
+                await self.refresh()
+                logger.info("topic_configs_altered", org=org, topic=name, configs=overrides)
+                return
+        raise RequestTimedOut("others change the configs of this topic all the time")
 
     # -- what others began
 

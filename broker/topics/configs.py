@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from broker.errors import InvalidConfig
+from broker.errors import InvalidConfig, InvalidRequest
 from broker.settings import Settings
 from broker.topics.config_keys import CONFIG_KEYS, ConfigKey, ConfigType, split_list
 
@@ -17,6 +17,19 @@ class Source(enum.IntEnum):
     TOPIC = 1
     STATIC_BROKER = 4
     DEFAULT = 5
+
+
+class Operation(enum.IntEnum):
+    """What IncrementalAlterConfigs does to one config (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+Change = tuple[str, int, str | None]
+"""Config, operation, value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +90,40 @@ def parse(given: Mapping[str, str | None]) -> dict[str, str]:
     if shortest > longest:
         raise InvalidConfig(f"min.compaction.lag.ms {shortest} is above max.compaction.lag.ms {longest}")
     return kept
+
+
+def altered(settings: Settings, overrides: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
+    """A topic's configs after changes; lists grow and shrink from their effective value.
+
+    Raises InvalidConfig, InvalidRequest for a value that is missing or an operation that does not exist.
+    """
+    after: dict[str, str | None] = dict(overrides)
+    for name, operation, value in changes:
+        if operation == Operation.DELETE:
+            if name not in CONFIG_KEYS:
+                raise InvalidConfig(f"unknown topic config {name!r}")
+            after.pop(name, None)
+            continue
+        if value is None:
+            raise InvalidRequest(f"{name} is to be changed and has no value")
+        match operation:
+            case Operation.SET:
+                after[name] = value
+            case Operation.APPEND | Operation.SUBTRACT:
+                after[name] = _list_after(settings, overrides, name, operation, split_list(value))
+            case _:
+                raise InvalidRequest(f"there is no operation {operation}")
+    return parse(after)
+
+
+def _list_after(settings: Settings, overrides: Mapping[str, str], name: str, operation: int, parts: list[str]) -> str:
+    key = CONFIG_KEYS.get(name)
+    if key is None or key.type is not ConfigType.LIST:
+        raise InvalidConfig(f"{name} is no list")
+    now = split_list(_value(settings, key, overrides))
+    if operation == Operation.APPEND:
+        return ",".join(dict.fromkeys(now + parts))
+    return ",".join(part for part in now if part not in parts)
 
 
 def effective(settings: Settings, overrides: Mapping[str, str]) -> TopicConfig:

@@ -22,6 +22,7 @@ FINISH_TOPIC = Script("topics/finish_topic")
 ADD_PARTITIONS = Script("topics/add_partitions")
 DELETE_TOPIC = Script("topics/delete_topic")
 FORGET_TOPIC = Script("topics/forget_topic")
+ALTER_CONFIGS = Script("topics/alter_configs")
 
 _AT_ONCE: Final = 200
 
@@ -74,6 +75,20 @@ class TopicSteps:
             ADD_PARTITIONS, [keys.topics, keys.info], f"{org}/{name}", topic_id.hex, count, keys.topic_changes
         )
         return Record.parse(text)
+
+    async def replace_configs(
+        self, org: str, name: str, topic_id: UUID, planned_on: int, overrides: Mapping[str, str]
+    ) -> bool:
+        """Give a topic other configs; False where they changed since `planned_on`. Raises UnknownTopicOrPartition."""
+        keys = self._keys
+        pairs = [text for pair in overrides.items() for text in pair]
+        (replaced,) = await self._store.run(
+            ALTER_CONFIGS,
+            [keys.topics, keys.topic(org, name), keys.info],
+            *(f"{org}/{name}", topic_id.hex, planned_on, keys.topic_changes),
+            *pairs,
+        )
+        return bool(replaced)
 
     async def hide(self, org: str, name: str, topic_id: UUID) -> Record:
         """Begin to delete. Raises UnknownTopicOrPartition."""

@@ -632,6 +632,107 @@ async def test_configs_of_what_is_not_there(broker: Rooms) -> None:
     assert (await describe(broker, 8, "1")).error_code is ErrorCode.invalid_request
 
 
+# -- AlterConfigs, IncrementalAlterConfigs
+
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+async def change(
+    rooms: Rooms,
+    name: str,
+    *changes: tuple[str, int, str | None],
+    kind: int = 2,
+    validate_only: bool = False,
+    times: int = 1,
+) -> list[ErrorCode]:
+    resource = nested(
+        44,
+        1,
+        "AlterConfigsResource",
+        resource_type=kind,
+        resource_name=name,
+        configs=tuple(
+            nested(44, 1, "AlterableConfig", name=key, config_operation=operation, value=value)
+            for key, operation, value in changes
+        ),
+    )
+    response = await ask(rooms, request(44, 1, resources=(resource,) * times, validate_only=validate_only))
+    return [one.error_code for one in response.responses]
+
+
+async def replace(rooms: Rooms, version: int, name: str, **config: str | None) -> ErrorCode:
+    resource = nested(
+        33,
+        version,
+        "AlterConfigsResource",
+        resource_type=2,
+        resource_name=name,
+        configs=tuple(
+            nested(33, version, "AlterableConfig", name=key.replace("_", "."), value=value)
+            for key, value in config.items()
+        ),
+    )
+    response = await ask(rooms, request(33, version, resources=(resource,), validate_only=False))
+    return cast(ErrorCode, response.responses[0].error_code)
+
+
+async def sources(rooms: Rooms, name: str) -> dict[str, tuple[str, int]]:
+    await rooms.catalog.refresh()
+    return {one.name: (one.value, one.config_source) for one in (await describe(rooms, 2, name)).configs}
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_configs_round_trip(brokers: tuple[Rooms, Rooms], version: int) -> None:
+    """Scenario 24."""
+    one, other = brokers
+    await create(one, topic("t"))
+    assert await change(one, "t", ("retention.ms", SET, "1000"), ("cleanup.policy", APPEND, "compact")) == [NONE]
+    found = await sources(other, "t")
+    assert (found["retention.ms"], found["cleanup.policy"]) == (("1000", 1), ("delete,compact", 1))
+    assert other.catalog.get("default", "t").config.retention_ms == 1000  # type: ignore[union-attr]
+
+    assert await replace(other, version, "t", max_message_bytes="77") is NONE
+    found = await sources(one, "t")
+    assert (found["retention.ms"], found["cleanup.policy"]) == (("604800000", 5), ("delete", 5))
+    assert found["max.message.bytes"] == ("77", 1)
+
+    assert await change(one, "t", ("max.message.bytes", DELETE, None)) == [NONE]
+    assert (await sources(other, "t"))["max.message.bytes"] == ("1048588", 5)
+    assert await one.store.command("HGETALL", "tidegate:{cluster}:topic:default:t") == {}
+
+
+async def test_config_changes_that_are_refused_change_nothing(broker: Rooms) -> None:
+    """Scenario 25."""
+    await create(broker, topic("t", retention_ms="5"))
+    invalid_config, invalid_request = ErrorCode.invalid_config, ErrorCode.invalid_request
+
+    assert await change(broker, "t", ("retention.ms", SET, "7"), ("foo", SET, "1")) == [invalid_config]
+    assert await change(broker, "t", ("retention.ms", APPEND, "1")) == [invalid_config]
+    assert await change(broker, "t", ("cleanup.policy", SUBTRACT, "delete")) == [invalid_config]
+    assert await change(broker, "t", ("retention.ms", SET, None)) == [invalid_request]
+    assert await change(broker, "t", ("retention.ms", 9, "7")) == [invalid_request]
+    assert await change(broker, "t", ("retention.ms", SET, "7"), ("retention.ms", DELETE, None)) == [invalid_request]
+    assert await change(broker, "t", ("retention.ms", SET, "7"), times=2) == [invalid_request] * 2
+    assert await change(broker, "1", ("message.max.bytes", SET, "7"), kind=4) == [invalid_request]
+    assert await change(broker, "nope", ("retention.ms", SET, "7")) == [UNKNOWN_TOPIC]
+    assert await replace(broker, 2, "t", foo="bar") is invalid_config
+    assert await change(broker, "t", ("retention.ms", SET, "7"), validate_only=True) == [NONE]
+    assert (await sources(broker, "t"))["retention.ms"] == ("5", 1)
+
+
+async def test_changes_of_two_brokers_at_one_time_all_count(brokers: tuple[Rooms, Rooms]) -> None:
+    await create(brokers[0], topic("t"))
+    keys = ["retention.ms", "retention.bytes", "max.message.bytes", "segment.ms", "flush.ms", "file.delete.delay.ms"]
+    results = await asyncio.gather(
+        *(change(brokers[n % 2], "t", (key, SET, str(100 + n))) for n, key in enumerate(keys))
+    )
+    found = await sources(brokers[0], "t")
+
+    assert results == [[NONE]] * len(keys)
+    assert [found[key] for key in keys] == [(str(100 + n), 1) for n in range(len(keys))]
+
+
 # -- Redis away
 
 
