@@ -28,7 +28,8 @@ from broker.groups.model import (
     pack_protocols,
 )
 from broker.groups.settled import group_script_args, group_script_keys
-from broker.groups.waiting import AGAIN, Again, GroupWaits, Opened, Watch
+from broker.groups.waiters import AGAIN, Again, Opened
+from broker.groups.waiting import GroupWaits, Watch
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
 from broker.store.scripts import Script

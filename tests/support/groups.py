@@ -12,7 +12,8 @@ from broker.groups import classic
 from broker.groups.expiry import GroupExpiry
 from broker.groups.heartbeats import Heartbeats
 from broker.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membership, Synced, SyncRequest
-from broker.groups.waiting import GroupWaits, Waiter
+from broker.groups.waiters import Waiter
+from broker.groups.waiting import GroupWaits
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
 from broker.store.store import Store

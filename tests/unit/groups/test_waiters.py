@@ -11,7 +11,7 @@ import pytest
 
 from broker.errors import FencedInstanceId, RebalanceInProgress, UnknownMemberId
 from broker.groups.model import JoinRefused, Synced
-from broker.groups.waiting import AGAIN, Look, Opened, Waiter
+from broker.groups.waiters import AGAIN, Look, Opened, Waiter
 
 PREPARING = Look("PreparingRebalance", 4, 10, 7, "consumer", "range", "leader", 4, -1)
 COMPLETING = Look("CompletingRebalance", 5, 11, 7, "consumer", "coop", "leader", 4, -1)
