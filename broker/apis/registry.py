@@ -15,7 +15,12 @@ from typing import Any, TypeVar
 
 from kio.schema.index import api_key_map
 
-ApiKey: Any = enum.IntEnum("ApiKey", {name.upper(): key for key, name in api_key_map.items()})
+
+def _api_keys() -> Any:
+    return enum.IntEnum("ApiKey", {name.upper(): key for key, name in api_key_map.items()})
+
+
+ApiKey = _api_keys()
 """Kafka's API keys, named as in its message files (`ApiKey.JOIN_GROUP`)."""
 
 HANDLER_MODULES = (
