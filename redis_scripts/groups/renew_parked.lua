@@ -23,26 +23,26 @@ Errors    none
 ]]
 -- @include lib/classic_group
 
-local phase, generation, held
+settle()
+local held = string.format("%.0f", now + tonumber(ARGV[5]))
+local added = string.format('"added_round":%.0f,', g.round)
+local parked = string.format('"join_round":%.0f,', g.round)
+if g.state ~= PREPARING then parked = string.format('"sync_generation":%.0f,', g.generation) end
 
 -- Until when the record's member is held; nil where it is not parked. A first join is held for so long at most.
 local function held_until(record)
-  local _, last, _, _, join_round, sync_generation = record:find(HOT)
-  if g.state == COMPLETING and sync_generation == generation then return held end
-  if g.state ~= PREPARING or join_round ~= phase then return nil end
-  local added_round, join_by = record:match(FIRST_JOIN, last + 1)
-  return added_round == phase and math.min(held, tonumber(join_by)) or held
+  if (g.state ~= PREPARING and g.state ~= COMPLETING) or not record:find(parked, 1, true) then return nil end
+  if g.state == COMPLETING or not record:find(added, 1, true) then return held end
+  local join_by = record:match('"join_by":(%d+)')
+  return tonumber(join_by) < tonumber(held) and join_by or held
 end
 
-settle()
-phase, generation = string.format("%.0f", g.round), string.format("%.0f", g.generation)
-held = now + tonumber(ARGV[5])
 local scores = {}
 for first = 6, #ARGV, 500 do
   local ids = { unpack(ARGV, first, math.min(first + 499, #ARGV)) }
   for i, record in ipairs(redis.call("HMGET", members, unpack(ids))) do
     local score = record and held_until(record)
-    if score then scores[#scores + 1], scores[#scores + 2] = string.format("%.0f", score), ids[i] end
+    if score then scores[#scores + 1], scores[#scores + 2] = score, ids[i] end
   end
 end
 arm(scores)

@@ -1,7 +1,7 @@
 -- The join phase ends (spec P9): the late go, a leader and a protocol are chosen, the next generation opens.
 local function drop_late()
   if g.joined_count == redis.call("HLEN", members) then return end
-  local everyone, joined = redis.call("HGETALL", members), '"join_round":' .. string.format("%.0f", g.round) .. ","
+  local everyone, joined = redis.call("HGETALL", members), string.format('"join_round":%.0f,', g.round)
   for i = 1, #everyone, 2 do
     if not everyone[i + 1]:find(joined, 1, true) then
       local member = unpack_member(everyone[i + 1])

@@ -1,8 +1,6 @@
 -- One member's record: JSON for people, its hot numbers first and in order, so that a pattern reads them.
 -- joined: answered the present join phase. syncing: its SyncGroup of the present generation is parked.
-local HOT = '^{"session_timeout_ms":(%d+),"rebalance_timeout_ms":(%d+),"join_round":(%d+),"sync_generation":(%d+)'
 local SESSION_TIMEOUT = '^{"session_timeout_ms":(%d+)'
-local FIRST_JOIN = '^,"added_round":(%d+),"join_by":(%d+)'
 local RECORD = '{"session_timeout_ms":%.0f,"rebalance_timeout_ms":%.0f,"join_round":%.0f,"sync_generation":%.0f'
   .. ',"added_round":%.0f,"join_by":%.0f,"joined_at":%.0f,"join_generation":%.0f,"join_token":%s'
   .. ',"told_leader":%s,"instance_id":%s,"client_id":%s,"client_host":%s,"protocols":%s}'

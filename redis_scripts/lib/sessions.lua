@@ -32,7 +32,7 @@ local function arm_synced()
   if g.awaiting_sync == 0 then return arm_all() end
   if g.awaiting_sync == redis.call("HLEN", members) then return end
   local common, scores = common_deadline(), {}
-  local synced, everyone = '"sync_generation":' .. string.format("%.0f", g.generation) .. ",", redis.call("HGETALL", members)
+  local synced, everyone = string.format('"sync_generation":%.0f,', g.generation), redis.call("HGETALL", members)
   for i = 1, #everyone, 2 do
     if everyone[i + 1]:find(synced, 1, true) then
       scores[#scores + 1], scores[#scores + 2] = common or deadline_of(everyone[i + 1]), everyone[i]

@@ -52,8 +52,9 @@ end
 function EXPIRE.sync()
   put("sync_deadline", 0)
   local everyone, removed = redis.call("HGETALL", members), false
+  local synced = string.format('"sync_generation":%.0f,', g.generation)
   for i = 1, #everyone, 2 do
-    if tonumber((select(4, everyone[i + 1]:match(HOT)))) ~= g.generation then
+    if not everyone[i + 1]:find(synced, 1, true) then
       remove_member(everyone[i], unpack_member(everyone[i + 1]), "member_expired", "did not sync in time")
       removed = true
     end
