@@ -12,6 +12,13 @@ from typing import Any, Final, NamedTuple
 from bench.jars import KAFKA_VERSION
 
 
+_NOISY_CORES: Final = 0.6
+_NOISY: Final = (
+    "**The machine was not quiet.** Rates and times then say little: the kernel shares cores by thread, and a JVM "
+    "has many where a broker has one. Compare server CPU, which neighbours change least."
+)
+
+
 class Figure(NamedTuple):
     """One figure of a measure, and whether more of it is better."""
 
@@ -93,19 +100,25 @@ def page(rows: Sequence[dict[str, Any]], *, brokers: int, aof: bool) -> str:
     rounds = max((row["round"] for row in rows), default=0) + 1
     peers = {row["peer"] for row in rows}
     kept = "append-only file, fsync each second" if aof else "in memory"
-    kafka = (
+    about = [
+        f"Clients and servers share {_machine()}. Both endpoints run all the time and are measured turn by turn, "
+        f"{rounds} round(s), medians.",
+        f"Tidegate: {brokers} broker process(es) and one Valkey ({kept}); server CPU is brokers and Valkey together.",
         f"Apache Kafka {KAFKA_VERSION}: one KRaft node, 1 GiB heap, default threads, no fsync (its default), "
         "`group.initial.rebalance.delay.ms=0`."
         if "kafka" in peers
-        else "Apache Kafka was not measured: it could not be had on this machine."
-    )
+        else "Apache Kafka was not measured: it could not be had on this machine.",
+        f"Load average {min(loads, default=0):.1f}-{max(loads, default=0):.1f}; in the median window other processes "
+        f"used {statistics.median(others or [0]):.1f} cores, at most {max(others, default=0):.1f}.",
+    ]
+    if max(others, default=0) > _NOISY_CORES:
+        about.append(_NOISY)
+    lines = "\n".join(f"- {line}" for line in about)
     return f"""# Benchmarks
 
-Written by `make bench`. Clients and servers share {_machine()}; both endpoints
-run all the time and are measured turn by turn, {rounds} round(s), medians. Tidegate: {brokers} broker process(es)
-and one Valkey ({kept}); server CPU is brokers and Valkey together. {kafka}
-Load average {min(loads, default=0):.1f}-{max(loads, default=0):.1f}; others used up to
-{max(others, default=0):.1f} cores. Server CPU is what a noisy neighbour changes least: compare by it first.
+Written by `make bench`.
+
+{lines}
 
 {table(rows)}
 

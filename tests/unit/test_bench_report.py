@@ -33,6 +33,13 @@ def test_a_page_says_when_there_was_no_peer() -> None:
 
     assert "Apache Kafka was not measured" in page
     assert "Load average 0.5-1.5" in page
+    assert "not quiet" not in page
+
+
+def test_a_page_warns_of_neighbours() -> None:
+    page = report.page([row("tidegate", ops_per_s=1.0, load=[0.5, 1.5], other_cores=0.9)], brokers=1, aof=False)
+
+    assert "The machine was not quiet" in page
 
 
 def test_every_measure_has_figures_in_the_report() -> None:
