@@ -12,9 +12,9 @@ local function note_synced(member)
   redis.call("HSET", members, member_id, pack_member(member))
 end
 
-local function store_assignments()
+local function store_assignments(ids)
   local known, given = {}, {}
-  for _, id in ipairs(redis.call("HKEYS", members)) do known[id] = true end
+  for _, id in ipairs(ids) do known[id] = true end
   for i = 11, #ARGV, 2 do
     if known[ARGV[i]] then given[#given + 1], given[#given + 2] = ARGV[i], ARGV[i + 1] end
   end
@@ -25,8 +25,9 @@ local function store_assignments()
 end
 
 local function assign()
-  store_assignments()
-  arm_synced()
+  local ids = redis.call("HKEYS", members)
+  store_assignments(ids)
+  arm_synced(ids)
   put("assigned_generation", g.generation)
   event("assignment_stored", member_id)
   move(STABLE)

@@ -16,10 +16,10 @@ local function deadline_of(record)
   return string.format("%.0f", now + record:match(SESSION_TIMEOUT))
 end
 
-local function arm_all()
+local function arm_all(ids)
   local common, scores = common_deadline(), {}
   if common then
-    for i, id in ipairs(redis.call("HKEYS", members)) do scores[2 * i - 1], scores[2 * i] = common, id end
+    for i, id in ipairs(ids or redis.call("HKEYS", members)) do scores[2 * i - 1], scores[2 * i] = common, id end
   else
     local everyone = redis.call("HGETALL", members)
     for i = 1, #everyone, 2 do scores[i], scores[i + 1] = deadline_of(everyone[i + 1]), everyone[i] end
@@ -28,8 +28,8 @@ local function arm_all()
 end
 
 -- Members whose sync of this generation came: what was parked for them is answered now.
-local function arm_synced()
-  if g.awaiting_sync == 0 then return arm_all() end
+local function arm_synced(ids)
+  if g.awaiting_sync == 0 then return arm_all(ids) end
   if g.awaiting_sync == redis.call("HLEN", members) then return end
   local common, scores = common_deadline(), {}
   local synced, everyone = string.format('"sync_generation":%.0f,', g.generation), redis.call("HGETALL", members)
