@@ -37,6 +37,17 @@ def _busy_seconds() -> float:
     return (fields[0] + fields[1] + fields[2] + fields[5] + fields[6]) / _TICKS
 
 
+def wait_quiet(longest_s: float, cores: float = 0.4, window_s: float = 1.0) -> bool:
+    """Wait until the whole machine has used fewer than `cores` for a second; False when it never did."""
+    ends = time.monotonic() + longest_s
+    while time.monotonic() < ends:
+        before = _busy_seconds()
+        time.sleep(window_s)
+        if (_busy_seconds() - before) / window_s < cores:
+            return True
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class _Reading:
     at: float

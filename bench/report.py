@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from bench.jars import KAFKA_VERSION
 
-
 _NOISY_CORES: Final = 0.6
 _NOISY: Final = (
     "**The machine was not quiet.** Rates and times then say little: the kernel shares cores by thread, and a JVM "

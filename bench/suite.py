@@ -20,6 +20,7 @@ from bench.endpoint import Endpoint
 from bench.jars import PeerUnavailable
 from bench.kafka_peer import KafkaPeer
 from bench.kafka_wire import MeasureFailed
+from bench.processes import wait_quiet
 
 STEPS: Final = (
     ("heartbeats", "heartbeats --connections 16 --depth 16"),
@@ -59,6 +60,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--no-kafka", action="store_true", help="leave Apache Kafka out")
     command.add_argument("--no-warmup", action="store_true", help="figures of the first seconds, then")
     command.add_argument("--aof", action="store_true", help="append-only file on, fsync each second")
+    command.add_argument("--wait-quiet", type=float, default=0.0, help="seconds to wait for the neighbours, each time")
     command.add_argument("--out", type=Path, default=Path("docs/benchmarks.md"), help="where the table goes")
     command.add_argument("--raw", type=Path, help="also keep every JSON line here")
 
@@ -129,6 +131,7 @@ def main(args: argparse.Namespace) -> int:
             for title, command in steps:
                 for peer, endpoint in peers.items():
                     name, options = parse(command, args.quick)
+                    wait_quiet(args.wait_quiet)
                     row = {"peer": peer, "title": title, "round": round_number, **measured(endpoint, name, options)}
                     rows.append(row)
                     print(json.dumps(row), flush=True)

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from bench import measures, report, suite
-from bench.processes import Meter, cpu_seconds, is_redis, percentiles
+from bench.processes import Meter, cpu_seconds, is_redis, percentiles, wait_quiet
 
 
 def row(peer: str, **figures: Any) -> dict[str, Any]:
@@ -80,3 +80,8 @@ def test_a_meter_charges_the_processes_it_was_given() -> None:
 
 def test_a_process_that_is_gone_costs_nothing() -> None:
     assert cpu_seconds(2**22 + 1) == 0.0
+
+
+def test_nobody_waits_for_neighbours_unless_asked() -> None:
+    assert not wait_quiet(0.0)
+    assert wait_quiet(1.0, cores=1e9, window_s=0.01)
