@@ -5,7 +5,7 @@ KEYS[1]   group          hash    state, protocol_type, generation, subscribed an
 KEYS[2]   members        hash    member id -> its record
 KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata
 KEYS[4]   assignments    hash    member id -> bytes
-KEYS[5]   protocols      hash    protocol -> how many members support it
+KEYS[5]   protocols      hash    tallies of the members: who supports, offers, waits how long
 KEYS[6]   instances      hash    static instance id -> member id
 KEYS[7]   sessions       zset    member id -> session deadline, ms
 KEYS[8]   pending        hash    member ids handed out and not yet back
