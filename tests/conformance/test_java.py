@@ -29,7 +29,7 @@ def java(jars: str, main: str, *arguments: str, stdin: str = "", timeout_s: floa
     command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", jars, main, *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def groups(jars: str, cluster: Cluster, *arguments: str) -> str:
@@ -46,7 +46,7 @@ def consume(jars: str, cluster: Cluster, topic: str, group: str, count: int) -> 
         *("--bootstrap-server", cluster.bootstrap, "--topic", topic, "--group", group, "--from-beginning"),
         *("--max-messages", str(count), "--timeout-ms", "60000"),
     )
-    return [int(line) for line in output.split()]
+    return [int(line) for line in output.splitlines() if line.isdecimal()]
 
 
 def test_java_producer_consumer_and_groups_tool(cluster: Cluster, jars: str) -> None:
@@ -124,5 +124,5 @@ def test_the_groups_tool_sees_live_members(cluster: Cluster, jars: str) -> None:
     state = groups(jars, cluster, "--describe", "--group", group, "--state")
     consumer.close()
 
-    assert "seen" in members and f"{topic}(0)" in members
+    assert "seen" in members and f"{topic}:0" in members
     assert "Stable" in state and "range" in state
