@@ -10,7 +10,6 @@ import asyncio
 import json
 import shutil
 import subprocess
-import threading
 import time
 import uuid
 from collections.abc import Iterable
@@ -243,41 +242,35 @@ def test_kcat_works_and_resumes(cluster: Cluster) -> None:
 # -- several clients in one group
 
 
-def test_members_of_different_software_share_a_group(cluster: Cluster) -> None:
-    """kafka-python and librdkafka, both with the range assignor, split four partitions between them."""
+async def test_members_of_different_software_share_a_group(cluster: Cluster) -> None:
+    """aiokafka and librdkafka, both with the range assignor, split four partitions between them."""
+    from aiokafka import AIOKafkaConsumer
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
     from confluent_kafka import Consumer
-    from kafka import KafkaConsumer
-    from kafka.admin import KafkaAdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient, NewTopic
 
     topic, group = f"mixed-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
-    admin.create_topics([NewTopic(topic, 4, 1)])
-    admin.close()
+    AdminClient({"bootstrap.servers": cluster.bootstrap}).create_topics([NewTopic(topic, 4, 1)])[topic].result(30)
     rdkafka = Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": group, "partition.assignment.strategy": "range"}
     )
     rdkafka.subscribe([topic])
-    python = KafkaConsumer(topic, bootstrap_servers=cluster.bootstrap.split(","), group_id=group)
-    stop = threading.Event()
-
-    def poll_rdkafka() -> None:
-        while not stop.is_set():
-            rdkafka.poll(0.2)
-
-    polling = threading.Thread(target=poll_rdkafka)
-    polling.start()
+    python = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=cluster.bootstrap,
+        group_id=group,
+        partition_assignment_strategy=[RangePartitionAssignor],
+    )
+    await python.start()
     deadline = time.monotonic() + 40
     mine: set[int] = set()
     theirs: set[int] = set()
     while time.monotonic() < deadline and not len(mine) == len(theirs) == 2:
-        # kafka-python 3 starts its join again when a poll ends before the round does, on Apache Kafka too
-        python.poll(timeout_ms=5_000)
+        await asyncio.to_thread(rdkafka.poll, 0.2)
         mine = {tp.partition for tp in python.assignment()}
         theirs = {tp.partition for tp in rdkafka.assignment()}
-    stop.set()
-    polling.join()
-    rdkafka.close()
-    python.close()
+    await asyncio.to_thread(rdkafka.close)
+    await python.stop()
 
     assert mine | theirs == {0, 1, 2, 3}
     assert not mine & theirs
