@@ -250,7 +250,8 @@ async def test_members_of_different_software_share_a_group(cluster: Cluster) -> 
     from confluent_kafka.admin import AdminClient, NewTopic
 
     topic, group = f"mixed-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
-    AdminClient({"bootstrap.servers": cluster.bootstrap}).create_topics([NewTopic(topic, 4, 1)])[topic].result(30)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(30)
     rdkafka = Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": group, "partition.assignment.strategy": "range"}
     )
