@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import sys
 import time
 from collections import Counter
@@ -36,6 +37,16 @@ class Seen:
     positions: Counter[tuple[int, int]] = field(default_factory=Counter)
     longest_pause_s: dict[int, float] = field(default_factory=dict)
     assignments: Counter[int] = field(default_factory=Counter)
+
+
+class _ClientLog(logging.Handler):
+    """Counts what the clients log (lost connections, retries) instead of printing every line."""
+
+    count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One more line."""
+        self.count += 1
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -109,7 +120,9 @@ async def settled(consumers: list[AIOKafkaConsumer], timeout_s: float = 60.0) ->
 
 async def run(args: argparse.Namespace) -> int:
     """The whole demonstration; returns the exit code."""
-    seen = Seen()
+    seen, client_log = Seen(), _ClientLog(logging.WARNING)
+    logging.getLogger("aiokafka").addHandler(client_log)
+    logging.getLogger("aiokafka").propagate = False
     with Cluster(brokers=3) as cluster:
         print(f"cluster of three: {cluster.bootstrap}", flush=True)
         bootstrap = cluster.bootstrap
@@ -153,6 +166,7 @@ async def run(args: argparse.Namespace) -> int:
             task.cancel()
         await asyncio.gather(*reading, return_exceptions=True)
         await asyncio.gather(*(consumer.stop() for consumer in consumers))
+        print(f"\n(the clients logged {client_log.count} lines about lost connections and retries)", flush=True)
         return report(seen, before, after, code)
 
 
