@@ -19,6 +19,7 @@ logger = structlog.get_logger()
 PROBE_RIGHTS = Script("cluster/probe_rights")
 
 _LEAST: Final = {"redis": (7, 0), "valkey": (7, 2)}
+_WAITAOF: Final = (7, 2)
 
 
 class UnsuitedRedis(CannotStart):
@@ -86,6 +87,11 @@ def _refuse_unsuited(facts: dict[str, str], flavour: str, version: str, settings
         raise UnsuitedRedis(f"this {flavour} is a replica: redis_url must name the primary")
     if facts.get("cluster_enabled") == "1":
         raise UnsuitedRedis(f"this {flavour} runs in cluster mode, which this version cannot use")
+    if settings.durability.startswith("fsynced"):
+        if least is not None and numbers < _WAITAOF:
+            raise UnsuitedRedis(f"durability={settings.durability} needs WAITAOF: {flavour} 7.2 or newer, not {version}")
+        if facts.get("aof_enabled") != "1":
+            raise UnsuitedRedis(f"durability={settings.durability} needs a server with appendonly yes")
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction" and not settings.redis_allow_eviction:
         raise UnsuitedRedis(

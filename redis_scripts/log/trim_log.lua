@@ -26,7 +26,7 @@ if tonumber(log_start) > tonumber(redis.call("HGET", producers, "offset") or 0) 
 
 if tonumber(log_start) > tonumber(current) then
   redis.call("HSET", meta, "log_start", log_start)
-  redis.call("HINCRBY", meta, "bytes", -tonumber(ARGV[3]))
+  redis.call("HINCRBY", meta, "bytes", string.format("%.0f", 0 - tonumber(ARGV[3])))
   redis.call("PUBLISH", ARGV[4], "trimmed")
 else
   log_start = current

@@ -49,6 +49,11 @@ async def test_no_bound_on_memory_is_a_warning(own: Store, settings: Settings) -
     assert any("maxmemory is not set" in warning for warning in (await check_server(own, settings)).warnings)
 
 
+async def test_a_durability_that_the_server_cannot_prove_is_refused(own: Store, settings: Settings) -> None:
+    with pytest.raises(UnsuitedRedis, match="durability=fsynced needs"):
+        await check_server(own, settings.model_copy(update={"durability": "fsynced"}))
+
+
 async def test_a_full_server_still_passes(own: Store, settings: Settings) -> None:
     """Brokers must be able to start again on it."""
     await own.command("CONFIG", "SET", "maxmemory", 1)
