@@ -89,7 +89,7 @@ def _refuse_unsuited(facts: dict[str, str], flavour: str, version: str, settings
         raise UnsuitedRedis(f"this {flavour} runs in cluster mode, which this version cannot use")
     if settings.durability.startswith("fsynced"):
         if least is not None and numbers < _WAITAOF:
-            raise UnsuitedRedis(f"durability={settings.durability} needs WAITAOF: {flavour} 7.2 or newer, not {version}")
+            raise UnsuitedRedis(f"durability={settings.durability} needs {flavour} 7.2 or newer (WAITAOF), not {version}")
         if facts.get("aof_enabled") != "1":
             raise UnsuitedRedis(f"durability={settings.durability} needs a server with appendonly yes")
     policy = facts.get("maxmemory_policy", "noeviction")
