@@ -1,7 +1,8 @@
 """Load, include and describe the Lua scripts; `Store.run` calls them.
 
 A script's header is its contract: `KEYS[n]`, `ARGV[n]`, `Returns`, `Errors`. `tests/unit/test_house.py`
-holds each script to it. `-- @include lib/x` is replaced by that file, each once.
+holds each script to it. `-- @include lib/x` is replaced by that file, each once; `ERROR.NAME` by its number in
+`lib/errors`, because a table of the codes, made at every call, costs as much as three commands.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from importlib.resources.abc import Traversable
 from typing import Final
 
 _INCLUDE: Final = re.compile(r"^-- @include (\S+)$", re.MULTILINE)
+
+_ERRORS: Final = "lib/errors"
+_CODE: Final = re.compile(r"\bERROR\.([A-Z_]+)")
+_CODE_LINE: Final = re.compile(r"^  ([A-Z_]+) = (-?\d+),", re.MULTILINE)
 
 _overrides: dict[str, str] = {}
 
@@ -44,7 +49,8 @@ def _read(name: str) -> str:
 
 @cache
 def _render(name: str) -> tuple[bytes, str]:
-    seen: set[str] = set()
+    seen = {_ERRORS}
+    codes = dict(_CODE_LINE.findall(_read(_ERRORS)))
 
     def include(match: re.Match[str]) -> str:
         included = match.group(1)
@@ -53,7 +59,7 @@ def _render(name: str) -> tuple[bytes, str]:
         seen.add(included)
         return _INCLUDE.sub(include, _read(included))
 
-    source = _INCLUDE.sub(include, _read(name)).encode()
+    source = _CODE.sub(lambda match: codes[match.group(1)], _INCLUDE.sub(include, _read(name))).encode()
     return source, hashlib.sha1(source, usedforsecurity=False).hexdigest()
 
 

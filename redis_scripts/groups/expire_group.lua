@@ -26,6 +26,7 @@ if g.absent then
   return { ERROR.NONE, -1 }
 end
 settle()
+session_moved = true
 finish()
 hint("join", g.join_deadline)
 hint("sync", g.sync_deadline)

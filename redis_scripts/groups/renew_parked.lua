@@ -24,7 +24,7 @@ Errors    none
 -- @include lib/classic_group
 
 settle()
-local held = string.format("%.0f", now + tonumber(ARGV[5]))
+local held = now + tonumber(ARGV[5])
 local added = string.format('"added_round":%.0f,', g.round)
 local parked = string.format('"join_round":%.0f,', g.round)
 if g.state ~= PREPARING then parked = string.format('"sync_generation":%.0f,', g.generation) end
@@ -33,18 +33,20 @@ if g.state ~= PREPARING then parked = string.format('"sync_generation":%.0f,', g
 local function held_until(record)
   if (g.state ~= PREPARING and g.state ~= COMPLETING) or not record:find(parked, 1, true) then return nil end
   if g.state == COMPLETING or not record:find(added, 1, true) then return held end
-  local join_by = record:match('"join_by":(%d+)')
-  return tonumber(join_by) < tonumber(held) and join_by or held
+  return math.min(held, tonumber(record:match('"join_by":(%d+)')))
 end
 
-local scores = {}
+local scores, earliest = {}, math.huge
 for first = 6, #ARGV, 500 do
   local ids = { unpack(ARGV, first, math.min(first + 499, #ARGV)) }
   for i, record in ipairs(redis.call("HMGET", members, unpack(ids))) do
     local score = record and held_until(record)
-    if score then scores[#scores + 1], scores[#scores + 2] = score, ids[i] end
+    if score then
+      scores[#scores + 1], scores[#scores + 2] = string.format("%.0f", score), ids[i]
+      earliest = math.min(earliest, score)
+    end
   end
 end
-arm(scores)
+arm(scores, earliest)
 finish()
 return { ERROR.NONE }

@@ -46,7 +46,7 @@ end
 
 local function park(member)
   note_synced(member)
-  redis.call("ZADD", sessions, string.format("%.0f", now + park_lease_ms), member_id)
+  hold(member_id, now + park_lease_ms)
   finish()
   return { ERROR.NONE, "parked", until_next(), g.protocol_type, g.protocol }
 end

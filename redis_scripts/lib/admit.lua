@@ -1,8 +1,7 @@
 -- Let a member into the group, or in again; its join is parked until the phase ends (spec P4, P5).
 local function lease_end(member)
-  local held = now + park_lease_ms
-  if member.added_round == g.round then held = math.min(held, member.join_by) end
-  return string.format("%.0f", held)
+  local lease = now + park_lease_ms
+  return member.added_round == g.round and math.min(lease, member.join_by) or lease
 end
 
 local function park_join(member_id, member)
@@ -10,11 +9,11 @@ local function park_join(member_id, member)
   member.join_round, member.join_generation, member.join_token, member.told_leader = g.round, g.generation, token, ""
   redis.call("HSET", members, member_id, pack_member(member))
   redis.call("HSET", subscriptions, member_id, subscription)
-  redis.call("ZADD", sessions, lease_end(member), member_id)
+  hold(member_id, lease_end(member))
 end
 
 local function offer(member)
-  member.protocols = names
+  member.protocols, member.about = names, nil
   member.session_timeout_ms, member.rebalance_timeout_ms = session_timeout_ms, rebalance_timeout_ms
   count_member(member, 1)
 end
@@ -41,12 +40,12 @@ local function join_phase(member_id, member, reason)
 end
 
 local function create_group()
-  g.absent = false
+  g.absent = nil
+  for field, value in pairs(g) do put(field, value) end
   put("id", group_candidate)
   put("type", "classic")
   put("created", now)
   put("reason", "")
-  for _, field in ipairs(FIELDS) do put(field, g[field]) end
   put("state_since", now)
   touch()
 end

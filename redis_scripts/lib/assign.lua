@@ -1,15 +1,14 @@
 -- The leader's assignments become the generation's, once (spec S11); who was left out gets no bytes.
 local function note_synced(member)
-  if member.sync_generation ~= g.generation then
-    member.sync_generation = g.generation
-    put("awaiting_sync", g.awaiting_sync - 1)
-    if g.awaiting_sync == 0 then
-      put("sync_deadline", 0)
-      touch()
-      event("stable")
-    end
-  end
+  if member.sync_generation == g.generation then return end
+  member.sync_generation = g.generation
   redis.call("HSET", members, member_id, pack_member(member))
+  put("awaiting_sync", g.awaiting_sync - 1)
+  if g.awaiting_sync == 0 then
+    put("sync_deadline", 0)
+    touch()
+    event("stable")
+  end
 end
 
 local function store_assignments(ids)

@@ -5,6 +5,7 @@
 -- @include lib/group
 -- @include lib/notify
 -- @include lib/event
+-- @include lib/deadlines
 -- @include lib/finish
 -- @include lib/transition
 -- @include lib/tallies

@@ -23,7 +23,7 @@ local function hand_out_id()
   if g.absent then create_group() end
   if redis.call("HEXISTS", members, member_id) == 0 then
     redis.call("HSET", pending, member_id, json({ client_id = client_id, client_host = client_host, handed_out = now }))
-    redis.call("ZADD", sessions, string.format("%.0f", now + session_timeout_ms), member_id)
+    hold(member_id, now + session_timeout_ms)
   end
   return refuse(ERROR.MEMBER_ID_REQUIRED, member_id)
 end

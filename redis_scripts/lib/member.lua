@@ -1,9 +1,10 @@
 -- One member's record: JSON for people, its hot numbers first and in order, so that a pattern reads them.
 -- joined: answered the present join phase. syncing: its SyncGroup of the present generation is parked.
+-- `about` is the record's end, kept as it was read until one of its fields changes.
 local SESSION_TIMEOUT = '^{"session_timeout_ms":(%d+)'
+local ABOUT = '"instance_id":.*$'
 local RECORD = '{"session_timeout_ms":%.0f,"rebalance_timeout_ms":%.0f,"join_round":%.0f,"sync_generation":%.0f'
-  .. ',"added_round":%.0f,"join_by":%.0f,"joined_at":%.0f,"join_generation":%.0f,"join_token":%s'
-  .. ',"told_leader":%s,"instance_id":%s,"client_id":%s,"client_host":%s,"protocols":%s}'
+  .. ',"added_round":%.0f,"join_by":%.0f,"joined_at":%.0f,"join_generation":%.0f,"join_token":%s,"told_leader":%s,%s'
 
 local function json(value)
   local text = cjson.encode(value)
@@ -11,12 +12,20 @@ local function json(value)
   return text
 end
 
+local function pack_about(m)
+  return string.format('"instance_id":%s,"client_id":%s,"client_host":%s,"protocols":%s}',
+    json(m.instance_id), json(m.client_id), json(m.client_host), json(m.protocols))
+end
+
 local function pack_member(m)
   return string.format(RECORD, m.session_timeout_ms, m.rebalance_timeout_ms, m.join_round, m.sync_generation,
-    m.added_round, m.join_by, m.joined_at, m.join_generation, json(m.join_token),
-    json(m.told_leader), json(m.instance_id), json(m.client_id), json(m.client_host), json(m.protocols))
+    m.added_round, m.join_by, m.joined_at, m.join_generation, json(m.join_token), json(m.told_leader),
+    m.about or pack_about(m))
 end
 
 local function unpack_member(record)
-  return record and cjson.decode(record)
+  if not record then return record end
+  local m = cjson.decode(record)
+  m.about = record:match(ABOUT)
+  return m
 end

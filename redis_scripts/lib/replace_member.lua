@@ -6,7 +6,7 @@ local function rename(old_id, member)
   redis.call("HDEL", subscriptions, old_id)
   redis.call("HDEL", members, old_id)
   redis.call("ZREM", sessions, old_id)
-  redis.call("ZADD", sessions, string.format("%.0f", now + member.session_timeout_ms), member_id)
+  hold(member_id, now + member.session_timeout_ms)
   redis.call("HSET", instances, instance_id, member_id)
   redis.call("HSET", subscriptions, member_id, subscription)
   if g.leader == old_id then put("leader", member_id) end
@@ -24,7 +24,7 @@ local function replace_member(old_id, member)
   if is_joined(member) or is_syncing(member) then wake() end
   rename(old_id, member)
   offer_again(member)
-  member.client_id, member.client_host, member.added_round = client_id, client_host, 0
+  member.client_id, member.client_host, member.added_round, member.about = client_id, client_host, 0, nil
   member.told_leader, member.join_token = static_leader_list and g.leader or old_leader, token
   redis.call("HSET", members, member_id, pack_member(member))
   touch()

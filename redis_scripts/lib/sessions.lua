@@ -1,42 +1,47 @@
--- Session timers of many members at once, each one session timeout from now.
-local function arm(scores)
+-- Session timers of many members at once; `earliest` is the first of them to end.
+local function arm(scores, earliest)
+  if #scores == 0 then return end
+  note_session(earliest)
   for i = 1, #scores, 900 do
     redis.call("ZADD", sessions, unpack(scores, i, math.min(i + 899, #scores)))
   end
 end
 
--- The deadline that all members share; nil where their timeouts differ.
-local function common_deadline()
+-- The session timeout that all members share; nil where they differ.
+local function common_timeout()
   local timeouts = read_tallies().session_timeout_ms
   local timeout_ms = next(timeouts)
-  if timeout_ms and next(timeouts, timeout_ms) == nil then return string.format("%.0f", now + timeout_ms) end
+  if timeout_ms and next(timeouts, timeout_ms) == nil then return tonumber(timeout_ms) end
 end
 
-local function deadline_of(record)
-  return string.format("%.0f", now + record:match(SESSION_TIMEOUT))
+local function arm_ids(ids, timeout_ms)
+  local scores, deadline = {}, string.format("%.0f", now + timeout_ms)
+  for i, id in ipairs(ids) do scores[2 * i - 1], scores[2 * i] = deadline, id end
+  arm(scores, now + timeout_ms)
+end
+
+-- Of everyone, or of those whose record has this text.
+local function arm_records(text)
+  local scores, n, earliest, everyone = {}, 0, math.huge, redis.call("HGETALL", members)
+  for i = 1, #everyone, 2 do
+    if not text or everyone[i + 1]:find(text, 1, true) then
+      local deadline = now + everyone[i + 1]:match(SESSION_TIMEOUT)
+      scores[n + 1], scores[n + 2], n = string.format("%.0f", deadline), everyone[i], n + 2
+      earliest = math.min(earliest, deadline)
+    end
+  end
+  arm(scores, earliest)
 end
 
 local function arm_all(ids)
-  local common, scores = common_deadline(), {}
-  if common then
-    for i, id in ipairs(ids or redis.call("HKEYS", members)) do scores[2 * i - 1], scores[2 * i] = common, id end
-  else
-    local everyone = redis.call("HGETALL", members)
-    for i = 1, #everyone, 2 do scores[i], scores[i + 1] = deadline_of(everyone[i + 1]), everyone[i] end
-  end
-  arm(scores)
+  local timeout_ms = common_timeout()
+  if timeout_ms then return arm_ids(ids or redis.call("HKEYS", members), timeout_ms) end
+  arm_records()
 end
 
 -- Members whose sync of this generation came: what was parked for them is answered now.
 local function arm_synced(ids)
   if g.awaiting_sync == 0 then return arm_all(ids) end
   if g.awaiting_sync == redis.call("HLEN", members) then return end
-  local common, scores = common_deadline(), {}
-  local synced, everyone = string.format('"sync_generation":%.0f,', g.generation), redis.call("HGETALL", members)
-  for i = 1, #everyone, 2 do
-    if everyone[i + 1]:find(synced, 1, true) then
-      scores[#scores + 1], scores[#scores + 2] = common or deadline_of(everyone[i + 1]), everyone[i]
-    end
-  end
-  arm(scores)
+  arm_records(string.format('"sync_generation":%.0f,', g.generation))
 end

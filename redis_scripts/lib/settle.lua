@@ -17,7 +17,7 @@ local function lose_lease(member_id, member)
     member.sync_generation = 0
   end
   redis.call("HSET", members, member_id, pack_member(member))
-  redis.call("ZADD", sessions, string.format("%.0f", now + math.max(member.session_timeout_ms, 1)), member_id)
+  hold(member_id, now + math.max(member.session_timeout_ms, 1))
   touch()
   event("lease_lost", member_id, member)
 end
@@ -62,22 +62,14 @@ function EXPIRE.sync()
   if removed then prepare_rebalance("members did not sync in time") end
 end
 
-local function earliest_due()
-  local first = redis.call("ZRANGE", sessions, 0, 0, "WITHSCORES")
-  local kind, due = "session", tonumber(first[2] or math.huge)
-  if g.join_deadline > 0 and g.join_deadline < due then kind, due = "join", g.join_deadline end
-  if g.sync_deadline > 0 and g.sync_deadline < due then kind, due = "sync", g.sync_deadline end
-  if due <= now then return kind, due, first[1] end
-end
-
 local function settle()
-  local settled = false
   local kind, due, member_id = earliest_due()
+  if not kind then return false end
   while kind do
-    at, settled = due, true
+    at = due
     EXPIRE[kind](member_id)
     kind, due, member_id = earliest_due()
   end
-  at = now
-  return settled
+  at, session_moved = now, true
+  return true
 end

@@ -1,0 +1,43 @@
+-- When something of the group falls due, and the shard's index of that, by which the sweeper finds silent groups.
+-- `session_due` is the lowest session deadline, or less: to look early does no harm, so a session that is extended
+-- leaves it alone, and the index too.
+local session_due, session_moved
+
+local function first_session()
+  local first = redis.call("ZRANGE", sessions, 0, 0, "WITHSCORES")
+  session_due = tonumber(first[2] or math.huge)
+  return first[1]
+end
+
+local function note_session(deadline)
+  if deadline < session_due then session_due, session_moved = deadline, true end
+end
+
+-- Keep a member (or an id handed out) until a deadline, ms.
+local function hold(member_id, deadline)
+  redis.call("ZADD", sessions, string.format("%.0f", deadline), member_id)
+  note_session(deadline)
+end
+
+local function earliest_due()
+  local member_id = first_session()
+  local kind, due = "session", session_due
+  if g.join_deadline > 0 and g.join_deadline < due then kind, due = "join", g.join_deadline end
+  if g.sync_deadline > 0 and g.sync_deadline < due then kind, due = "sync", g.sync_deadline end
+  if due <= now then return kind, due, member_id end
+end
+
+local function until_next()
+  local due = session_due
+  if g.join_deadline > 0 and g.join_deadline < due then due = g.join_deadline end
+  if g.sync_deadline > 0 and g.sync_deadline < due then due = g.sync_deadline end
+  return due == math.huge and -1 or math.max(due - now, 0)
+end
+
+local function hint(kind, deadline)
+  if deadline > 0 and deadline < math.huge then
+    redis.call("ZADD", deadlines, string.format("%.0f", deadline), kind .. "|" .. ref)
+  else
+    redis.call("ZREM", deadlines, kind .. "|" .. ref)
+  end
+end
