@@ -202,6 +202,15 @@ async def test_a_commit_of_a_topic_that_was_made_again_is_none(broker: Broker) -
     assert await fetch(broker, None) == (NONE, {"t2:0": (6, -1, "", NONE)})
 
 
+async def test_what_the_old_topic_left_behind_hides_no_commit_of_the_new_one(broker: Broker) -> None:
+    await broker.ask(commit_request(9, topics={"t1": {0: (5, ""), 1: (6, "")}}))
+    broker.catalog.stored["t1"] = broker.catalog.known["t1"] = topic("t1", number=77)
+    await broker.ask(commit_request(9, topics={"t1": {1: (7, "")}}))
+
+    assert await fetch(broker, {"t1": [0, 1]}) == (NONE, {"t1:0": NOTHING, "t1:1": (7, -1, "", NONE)})
+    assert await fetch(broker, None) == (NONE, {"t1:1": (7, -1, "", NONE)})
+
+
 async def test_a_commit_of_a_newer_topic_than_this_broker_knows_counts_after_a_look(
     broker: Broker, settings: Settings
 ) -> None:

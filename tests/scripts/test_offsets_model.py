@@ -6,9 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.errors import GroupIdNotFound, NonEmptyGroup
 from broker.groups import directory, offsets
@@ -19,6 +18,7 @@ from tests.scripts.test_offsets_commit import codes, commit_request
 from tests.scripts.test_offsets_fetch import answers, fetch_request
 from tests.support import clock as stepped
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
+from tests.support.machines import run_machine
 from tests.support.valkey import ValkeyServer
 
 NONE, UNKNOWN_PARTITION, TOO_LARGE = 0, 3, 12
@@ -308,11 +308,6 @@ def test_offsets_agree_with_a_dict(valkey: ValkeyServer) -> None:
     stepped.install()
     try:
         Offsets.url = valkey.url
-        run_state_machine_as_test(
-            Offsets,
-            settings=settings(
-                max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-            ),
-        )
+        run_machine(Offsets, examples=40, steps=25)
     finally:
         stepped.uninstall()

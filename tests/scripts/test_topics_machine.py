@@ -15,6 +15,7 @@ from broker.settings import Settings
 from broker.store.keys import LogKeys
 from broker.store.store import Store
 from broker.topics.catalog import Catalog, PartitionStorage
+from tests.support.machines import PHASES
 from tests.support.valkey import ValkeyServer
 
 ORG = "default"
@@ -110,7 +111,13 @@ async def check_all_is_well(store: Store, tidy: Catalog) -> None:
     assert len(alike) == sum(topic.name in NAMES[1:] for topic in topics)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    deadline=None,
+    phases=PHASES,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(steps, st.booleans())
 def test_whatever_was_cut_all_is_well_in_the_end(valkey: ValkeyServer, todo: list[Step], together: bool) -> None:
     asyncio.run(live(valkey.url, todo, together))
