@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help install run test check unit scripts conformance chaos demo bench docs clean
+.PHONY: help install run test check unit scripts conformance peers chaos demo bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,7 +42,7 @@ run: install ## an embedded Valkey and three brokers on 9092-9094, until Ctrl-C;
 	@exec $(BIN)/tidegate dev $(ARGS)
 
 test: install ## unit, script and conformance tests
-	$(BIN)/pytest -q -m "not slow" tests/unit tests/scripts tests/conformance $(PYTEST_ARGS)
+	$(BIN)/pytest -q -m "not slow and not peer" tests/unit tests/scripts tests/conformance $(PYTEST_ARGS)
 
 check: install ## format, lint, types, layers
 	$(BIN)/ruff format --check .
@@ -57,7 +57,10 @@ scripts: install ## every Lua script on a real server
 	$(BIN)/pytest -q tests/scripts $(PYTEST_ARGS)
 
 conformance: install ## real clients against real brokers
-	$(BIN)/pytest -q tests/conformance $(PYTEST_ARGS)
+	$(BIN)/pytest -q -m "not peer" tests/conformance $(PYTEST_ARGS)
+
+peers: install ## Kafka's own Java tools against real brokers (needs Java, Maven and Maven Central)
+	$(BIN)/pytest -q -m peer tests/conformance $(PYTEST_ARGS)
 
 chaos: install ## kill, pause and cut; then check the history
 	$(BIN)/pytest -q tests/chaos $(PYTEST_ARGS)

@@ -87,11 +87,12 @@ def _refuse_unsuited(facts: dict[str, str], flavour: str, version: str, settings
         raise UnsuitedRedis(f"this {flavour} is a replica: redis_url must name the primary")
     if facts.get("cluster_enabled") == "1":
         raise UnsuitedRedis(f"this {flavour} runs in cluster mode, which this version cannot use")
-    if settings.durability.startswith("fsynced"):
+    wanted = settings.durability
+    if wanted.startswith("fsynced"):
         if least is not None and numbers < _WAITAOF:
-            raise UnsuitedRedis(f"durability={settings.durability} needs {flavour} 7.2 or newer (WAITAOF), not {version}")
+            raise UnsuitedRedis(f"durability={wanted} needs {flavour} 7.2 or newer (WAITAOF), not {version}")
         if facts.get("aof_enabled") != "1":
-            raise UnsuitedRedis(f"durability={settings.durability} needs a server with appendonly yes")
+            raise UnsuitedRedis(f"durability={wanted} needs a server with appendonly yes")
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction" and not settings.redis_allow_eviction:
         raise UnsuitedRedis(
