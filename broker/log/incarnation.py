@@ -47,10 +47,10 @@ class Incarnations:
         self._check()
 
     def _check(self) -> None:
+        self._check_timer = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
         for lane in self._lanes:
             if lane.connected:
                 self._ask(lane)
-        self._check_timer = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
 
     def close(self) -> None:
         """Stop following."""

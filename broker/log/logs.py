@@ -6,8 +6,6 @@ import asyncio
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from broker.errors import StoreUnavailable, UnknownTopicOrPartition
 from broker.log.durability import Durability
 from broker.log.incarnation import Incarnations
@@ -17,13 +15,12 @@ from broker.log.tail import TailCache
 from broker.settings import Settings
 from broker.store.link import Arg
 from broker.store.store import Store
+from broker.telemetry.supervised import Supervised
 
 if TYPE_CHECKING:
     from broker.topics.catalog import Topic
 
-logger = structlog.get_logger()
-
-_SWEEP_S: Final = 1.0
+_SWEEP_MS: Final = 1_000
 _POLL_STREAMS_MAX: Final = 500
 
 
@@ -61,28 +58,25 @@ class Logs:
         self.retention = Retention(self, find_topic) if find_topic is not None else None
         self._partitions: dict[tuple[str, int], PartitionLog] = {}
         self._upkeep_known: set[str] = set()
-        self._timers: list[asyncio.TimerHandle] = []
-        self._closed = False
+        self._loops = Supervised()
         self.incarnations.on_lost.append(self.drop_views)
 
     async def start(self) -> None:
         """Begin to follow the connections and to sweep. Raises StoreUnavailable."""
         self.incarnations.start()
         await self.incarnations.ready()
-        self._poll()
-        self._sweep()
+        self._loops.every("log-poll", self.settings.fetch_wait_poll_ms, self._poll)
+        self._loops.every("log-sweep", _SWEEP_MS, self._sweep)
         if self.retention is not None:
             self.retention.start()
 
     async def close(self) -> None:
         """Write what has gathered and stop."""
-        self._closed = True
+        await self._loops.close()
         for log in self.dirty:
-            log.progress.write()
+            log.guarded(log.progress.write)
         if self.retention is not None:
             await self.retention.close()
-        for timer in self._timers:
-            timer.cancel()
         for log in list(self._partitions.values()):
             log.close(StoreUnavailable("the broker closes"))
         self.incarnations.close()
@@ -112,18 +106,13 @@ class Logs:
 
     # -- what runs beside
 
-    def _later(self, delay_s: float, callback: Any) -> None:
-        self._timers = [timer for timer in self._timers if not timer.cancelled() and timer.when() > self.loop.time()]
-        if not self._closed:
-            self._timers.append(self.loop.call_later(delay_s, callback))
-
-    def _sweep(self) -> None:
+    async def _sweep(self) -> None:
         """Each second: estimates, time index and upkeep of what was appended; stop hearing what nobody hears."""
         dirty, now_s = list(self.dirty), self.loop.time()
         self.dirty.clear()
         due: list[str] = []
         for log in dirty:
-            log.progress.write()
+            log.guarded(log.progress.write)
             item = upkeep_item(log.topic, log.index)
             if item not in self._upkeep_known:
                 self._upkeep_known.add(item)
@@ -132,24 +121,28 @@ class Logs:
             args: list[Arg] = ["ZADD", self.store.cluster_keys.upkeep, "NX"]
             for item in due:
                 args += (0, item)
-            self.store.control.send(args, _ignore)
-        for log in list(self.heard):
-            log.hearing.sweep(now_s)
-        self._later(_SWEEP_S, self._sweep)
 
-    def _poll(self) -> None:
+            def filed(reply: Any) -> None:
+                if isinstance(reply, Exception):
+                    self._upkeep_known.difference_update(due)  # the next sweep files it again
+                    self.dirty.update(dirty)
+
+            self.store.control.send(args, filed)
+        for log in list(self.heard):
+            log.guarded(log.hearing.sweep, now_s)
+
+    async def _poll(self) -> None:
         """The net under lost messages: one XREAD over what is heard and was not proved since the last poll."""
         poll_s = self.settings.fetch_wait_poll_ms / 1000
         stale: list[PartitionLog] = []
-        for log in self.heard:
+        for log in list(self.heard):
             if log.hearing.wanted:
                 if log.view is None:
-                    log.looks.look(_ignore)
+                    log.guarded(log.looks.look, _ignore)
                 elif self.loop.time() - log.view.proved_at >= poll_s:
                     stale.append(log)
         for i in range(0, len(stale), _POLL_STREAMS_MAX):
             self._poll_streams(stale[i : i + _POLL_STREAMS_MAX])
-        self._later(poll_s, self._poll)
 
     def _poll_streams(self, logs: list[PartitionLog]) -> None:
         asked = [(log, log.view) for log in logs if log.view is not None]

@@ -164,7 +164,7 @@ async def test_any_broker_takes_due_upkeep_also_when_nobody_writes(clock_store: 
     topic = _topic(retention_ms=60_000)
     async with broker(settings) as logs, broker(settings) as others:
         await append(logs.partition(topic, 0), timestamp=1)
-        logs._sweep()
+        await logs._sweep()
         await store.command("PING")
         upkeep = store.cluster_keys.upkeep
         assert await store.command("ZRANGE", upkeep, 0, -1) == [upkeep_item(topic, 0).encode()]
