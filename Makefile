@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help install run test check unit scripts conformance peers chaos demo bench docs clean
+.PHONY: help install run test check unit scripts conformance peers chart chaos demo bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,18 @@ conformance: install ## real clients against real brokers
 
 peers: install ## Kafka's own Java tools against real brokers (needs Java, Maven and Maven Central)
 	$(BIN)/pytest -q -m peer tests/conformance $(PYTEST_ARGS)
+
+TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tidegate/bin
+HELM_VERSION := v3.18.6
+
+chart: install ## lint and render the chart in every address mode (needs helm, or Go to build it)
+	@set -eu; export PATH="$(TOOLS):$$PATH"; \
+	if ! command -v helm >/dev/null; then \
+	  command -v go >/dev/null || { echo "make: helm is not on the PATH, nor Go to build it" >&2; exit 1; }; \
+	  echo "building helm $(HELM_VERSION)"; GOBIN="$(TOOLS)" GOFLAGS=-mod=mod go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION); \
+	fi; \
+	helm lint helm --set redis.url=redis://redis:6379/0; \
+	$(BIN)/pytest -q tests/unit/test_deployment.py $(PYTEST_ARGS)
 
 chaos: install ## kill, pause and cut; then check the history
 	$(BIN)/pytest -q tests/chaos $(PYTEST_ARGS)
