@@ -66,6 +66,7 @@ class App:
         self.membership: Membership
         self.rooms: Rooms
         self.server: Server
+        self._served_as = -1
         self._closing = AsyncExitStack()
 
     # -- start
@@ -107,12 +108,10 @@ class App:
         endpoints = advertised_endpoints(settings, {LISTENER: (settings.host, port)})
         self.membership = Membership(self.store, settings, endpoints, settings.rack)
         await self._started(self.membership.start(), self.membership.close)
-        self.membership.on_lost.append(self._lease_lost)
         logging_setup.bind(node_id=self.membership.node_id)
 
     async def _start_rooms(self) -> None:
         store, settings, membership = self.store, self.settings, self.membership
-        name = str(membership.node_id)
         catalog = Catalog(store, settings, PartitionStorage(create_partition, delete_partition), self._forget_offsets)
         logs = Logs(store, settings, catalog.get)
         catalog.on_removed.append(logs.forget_topic)
@@ -122,17 +121,17 @@ class App:
             membership=membership,
             catalog=catalog,
             logs=logs,
-            waits=GroupWaits(store, settings, name),
-            heartbeats=Heartbeats(store, settings, name),
-            offsets=Offsets(store, settings, name),
+            waits=GroupWaits(store, settings, self._name),
+            heartbeats=Heartbeats(store, settings, self._name),
+            offsets=Offsets(store, settings, self._name),
             producer_ids=ProducerIds(store, settings),
         )
         await self._started(catalog.start(), catalog.close)
         await self._started(logs.start(), logs.close)
         await self._started(self.rooms.waits.start(), self.rooms.waits.close)
-        expiry = GroupExpiry(store, self._prefers, name)
+        expiry = GroupExpiry(store, self._prefers, self._name)
         await self._started(expiry.start(), expiry.close)
-        sweep = offsets_retention.Retention(store, settings, self._preferred_shards, lambda: str(membership.node_id))
+        sweep = offsets_retention.Retention(store, settings, self._preferred_shards, self._name)
         await self._started(sweep.start(), sweep.close)
 
     async def _started(self, starting: Awaitable[None], close: Callable[[], Awaitable[None]]) -> None:
@@ -142,6 +141,10 @@ class App:
     async def _open(self, apis: dict[int, registry.Api], port: int) -> None:
         settings = self.settings
         self.server = Server(self.rooms, apis, settings)
+        self._served_as = self.membership.node_id
+        self.membership.on_lost.append(self._lease_lost)
+        self.membership.on_held.append(self._lease_held)
+        self.membership.on_unsure.append(self._lease_unsure)
         self._closing.push_async_callback(self.server.close)
         try:
             await self.server.open(settings.host, port, LISTENER)
@@ -171,9 +174,30 @@ class App:
     async def _forget_offsets(self, org: str, topic: str, topic_id: UUID, partition_count: int) -> None:
         await offsets_retention.forget_topic(self.store, org, topic, partition_count, topic_id.hex)
 
+    def _name(self) -> str:
+        """What events call this broker."""
+        return str(self.membership.node_id)
+
     def _lease_lost(self) -> None:
         """Another broker may have this node id by now: trust nothing that was known. Membership leases anew."""
+        self.server.suspend()
         self.rooms.logs.drop_views()
+
+    def _lease_held(self, ends_s: float) -> None:
+        """Serve. Clients that know this broker under an id which it has no more are to find out where they are."""
+        node_id = self.membership.node_id
+        if node_id != self._served_as:
+            self._served_as = node_id
+            logging_setup.bind(node_id=node_id)
+            self.server.refuse()
+        self.server.serve(ends_s)
+
+    def _lease_unsure(self) -> None:
+        """Redis did not renew the lease. While it is not known to be lost, clients are told to try again later."""
+        if self.membership.held:
+            self.server.serve(self.server.lease_ends_s)
+        else:
+            self.server.refuse()
 
     # -- what is measured from outside
 

@@ -14,6 +14,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Final, Literal
 
 import structlog
@@ -58,7 +59,8 @@ class Membership:
     """The lease of one broker. `endpoints` is what clients are told: listener -> host, port.
 
     `version` grows at every change of what `live` or `preferred` answer. `on_lost` runs when the lease is
-    found lost; a new one is being taken then.
+    found lost; a new one is being taken then. `on_held` runs whenever the lease was renewed or taken, with the
+    `perf_counter` until which it holds by itself; `on_unsure` when that was tried in vain.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class Membership:
         self.held = False
         self.version = 0
         self.on_lost: list[Callable[[], None]] = []
+        self.on_held: list[Callable[[float], None]] = []
+        self.on_unsure: list[Callable[[], None]] = []
         self.process = uuid.uuid4().hex
         self._store = store
         self._settings = settings
@@ -83,6 +87,7 @@ class Membership:
         self._lenient_until = 0.0
         self._own_ids: set[int] = set()
         self._held_at = 0
+        self._refusal_told = False
         self._loops = Supervised()
 
     # -- life
@@ -177,7 +182,7 @@ class Membership:
 
     async def renew(self) -> bool:
         """Renew the lease and learn who lives; False where it had ended. Raises StoreUnavailable."""
-        keys = self._keys
+        keys, asked_s = self._keys, perf_counter()
         reply = await self._store.run(
             RENEW_LEASE,
             [keys.leases, keys.brokers, keys.info],
@@ -186,6 +191,8 @@ class Membership:
         if not reply[0]:
             return False
         self._learn(*reply[1:])
+        for listener in self.on_held:
+            listener(asked_s + self._settings.lease_gone_ms / 1000)
         return True
 
     async def _keep(self) -> None:
@@ -200,20 +207,36 @@ class Membership:
 
     async def keep_once(self) -> None:
         """Renew; where the lease is lost, tell so once and take another. Raises StoreUnavailable."""
+        try:
+            sure = await self._renew_or_take()
+        except Exception:
+            self._unsure()
+            raise
+        if not sure:
+            self._unsure()
+
+    async def _renew_or_take(self) -> bool:
         if self.held:
             if await self.renew():
-                return
+                return True
             self.held = False
             logger.warning("lease_lost", node_id=self.node_id)
             for listener in self.on_lost:
                 listener()
         await open_cluster(self._store, self._settings, self.cluster_id)
-        if await self._take():
-            self._be_lenient()
-            await self.renew()
-            logger.info("lease_taken", node_id=self.node_id)
-        else:
-            logger.error("node_id_held_by_another", node_id=self._settings.node_id)
+        if not await self._take():
+            if not self._refusal_told:
+                self._refusal_told = True
+                logger.error("node_id_held_by_another", node_id=self._settings.node_id)
+            return False
+        self._refusal_told = False
+        self._be_lenient()
+        logger.info("lease_taken", node_id=self.node_id)
+        return await self.renew()
+
+    def _unsure(self) -> None:
+        for listener in self.on_unsure:
+            listener()
 
     # -- the live set
 

@@ -62,7 +62,7 @@ async def _join_once(
     store: Store, waits: GroupWaits, watch: Watch, keys: GroupKeys, request: JoinRequest
 ) -> Joined | str:
     """Enter, wait, read the answer; or the member id with which to enter once more."""
-    reply = await _ask_again(store, waits.broker, JOIN_GROUP, keys, _join_args(store, request))
+    reply = await _ask_again(store, waits.broker(), JOIN_GROUP, keys, _join_args(store, request))
     member_id: str = reply[1].decode()
     if reply[0] != 0:
         raise JoinRefused(from_code(reply[0]), member_id)
@@ -159,7 +159,7 @@ async def sync(store: Store, waits: GroupWaits, keys: GroupKeys, request: SyncRe
     membership = request.membership
     while True:
         with waits.watch(keys) as watch:
-            reply = await _ask_again(store, waits.broker, SYNC_GROUP, keys, _sync_args(store, request))
+            reply = await _ask_again(store, waits.broker(), SYNC_GROUP, keys, _sync_args(store, request))
             if reply[0] != 0:
                 raise from_code(reply[0])
             if reply[1] == b"now":

@@ -11,7 +11,7 @@ import structlog
 
 from broker.cluster.deadlines import Deadlines, Due
 from broker.errors import StoreUnavailable
-from broker.groups.settled import Settle, group_script_args, group_script_keys
+from broker.groups.settled import BrokerName, Settle, group_script_args, group_script_keys, nobody
 from broker.store.keys import GroupKeys
 from broker.store.scripts import Script
 from broker.store.store import Store
@@ -23,14 +23,14 @@ KINDS = frozenset({"session", "join", "sync"})
 logger = structlog.get_logger()
 
 
-def settler(store: Store, broker: str = "") -> Settle:
+def settler(store: Store, broker: BrokerName = nobody) -> Settle:
     """What applies everything overdue in one group; `broker` is who the events name."""
 
     def settle(keys: GroupKeys, on_settled: Callable[[Exception | None], None]) -> None:
         def answered(reply: Any) -> None:
             on_settled(reply if isinstance(reply, Exception) else None)
 
-        args = group_script_args(store, keys, broker)
+        args = group_script_args(store, keys, broker())
         store.send_script(EXPIRE_GROUP, group_script_keys(keys), args, answered)
 
     return settle
@@ -54,7 +54,7 @@ class GroupExpiry:
     when they are late. Groups with waiting requests do not depend on it: their own looks settle them.
     """
 
-    def __init__(self, store: Store, prefers: Callable[[int], bool], broker: str = "") -> None:
+    def __init__(self, store: Store, prefers: Callable[[int], bool], broker: BrokerName = nobody) -> None:
         self.broker = broker
         self._store = store
         self._deadlines = Deadlines(store, prefers, self._settle)
@@ -74,7 +74,7 @@ class GroupExpiry:
     async def _settle(self, due: list[Due]) -> None:
         refs = {item.name for item in due if item.kind in KINDS}
         replies = await asyncio.gather(
-            *(settle_group(self._store, group_of(self._store, ref), self.broker) for ref in refs),
+            *(settle_group(self._store, group_of(self._store, ref), self.broker()) for ref in refs),
             return_exceptions=True,
         )
         for ref, reply in zip(refs, replies, strict=True):

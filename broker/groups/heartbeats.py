@@ -9,7 +9,7 @@ from broker.errors import CoordinatorNotAvailable, KafkaError
 from broker.groups.coalesce import Coalescer
 from broker.groups.expiry import settler
 from broker.groups.model import Membership
-from broker.groups.settled import SettledCall
+from broker.groups.settled import BrokerName, SettledCall, nobody
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
@@ -27,7 +27,7 @@ _PER_SCRIPT_MAX: Final = 500
 class Heartbeats:
     """The heartbeats of this broker's tick. `broker` is who the events name."""
 
-    def __init__(self, store: Store, settings: Settings, broker: str = "") -> None:
+    def __init__(self, store: Store, settings: Settings, broker: BrokerName = nobody) -> None:
         self._store = store
         self._settings = settings
         self._settle = settler(store, broker)

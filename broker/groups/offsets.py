@@ -22,7 +22,7 @@ from ulid import ULID
 
 from broker.errors import StoreUnavailable
 from broker.groups.expiry import settler
-from broker.groups.settled import SettledCall, group_script_args, group_script_keys
+from broker.groups.settled import BrokerName, SettledCall, group_script_args, group_script_keys, nobody
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
@@ -111,7 +111,7 @@ def metadata_fits(metadata: str, units_max: int) -> bool:
 class Offsets:
     """Commits and fetches of this broker's tick. A group's fetch sees every commit filed before it."""
 
-    def __init__(self, store: Store, settings: Settings, broker: str = "") -> None:
+    def __init__(self, store: Store, settings: Settings, broker: BrokerName = nobody) -> None:
         self.held: dict[str, deque[Any]] = {}
         """By group: commits that wait for a look at the catalogue, and those behind them. The handlers' own."""
         self._store = store

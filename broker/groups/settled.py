@@ -23,8 +23,16 @@ _TRIES_MAX: Final = 5
 Settle = Callable[[GroupKeys, Callable[[Exception | None], None]], None]
 """Apply what is overdue in one group, then call back with None, or with why not."""
 
+BrokerName = Callable[[], str]
+"""Who the events name: this broker's node id, which is another one after its lease was lost."""
+
 OnAnswer = Callable[[Any], None]
 """Called once with a script's reply, code first and never OVERDUE, or with an exception."""
+
+
+def nobody() -> str:
+    """No broker that events could name."""
+    return ""
 
 
 def group_script_keys(keys: GroupKeys) -> list[str]:

@@ -20,7 +20,7 @@ import structlog
 
 from broker.errors import StoreUnavailable
 from broker.groups.model import Synced
-from broker.groups.settled import group_script_args, group_script_keys
+from broker.groups.settled import BrokerName, group_script_args, group_script_keys, nobody
 from broker.groups.waiters import Again, Look, Opened, Waiter
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
@@ -98,7 +98,7 @@ class Watch:
 class GroupWaits:
     """The waiting requests of one broker. `broker` is who the events name."""
 
-    def __init__(self, store: Store, settings: Settings, broker: str = "") -> None:
+    def __init__(self, store: Store, settings: Settings, broker: BrokerName = nobody) -> None:
         self.broker = broker
         self._store = store
         self._settings = settings
@@ -252,4 +252,4 @@ class GroupWaits:
         return True
 
     def _args(self, keys: GroupKeys, *more: Arg) -> list[Arg]:
-        return [*group_script_args(self._store, keys, self.broker), *more]
+        return [*group_script_args(self._store, keys, self.broker()), *more]

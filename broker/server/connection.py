@@ -102,6 +102,8 @@ class Connection(asyncio.BufferedProtocol):
             self._splitter.wrote(nbytes)
         else:
             self._splitter.feed(bytes(self.server.shared_room[:nbytes]))
+        if self.last_active_s > self.server.lease_ends_s:
+            self.server.lease_overdue()
         self._take_frames()
 
     def eof_received(self) -> bool:
@@ -118,7 +120,7 @@ class Connection(asyncio.BufferedProtocol):
         """The client has caught up."""
         self._write_paused = False
         self.last_active_s = perf_counter()
-        self._resume_if_free()
+        self.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone: waits end, running work goes on without an answer."""
@@ -149,6 +151,9 @@ class Connection(asyncio.BufferedProtocol):
         splitter, settings = self._splitter, self.server.settings
         in_flight_max, out_bytes_max = settings.connection_in_flight_max, settings.connection_out_bytes_max
         turns = self.turns
+        if not self.server.serving:
+            self._pause()
+            return
         self._reading = True
         try:
             while not (self._doomed or self._leaving):
@@ -168,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._out and not self._ended:
             self._flush()
             if self._paused:
-                self._resume_if_free()
+                self.resume()
 
     def _take(self, data: bytes | memoryview, start: int, end: int) -> None:
         """One frame: find its route, and start it or queue it. Raises DecodeError."""
@@ -225,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not held.fits(splitter.wanted):
             self._pause()
-            held.wait(self._resume_if_free)
+            held.wait(self.resume)
         elif splitter.wanted:
             held.hold(splitter.wanted)
             splitter.allocate()
@@ -290,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._leaving and not self.turns:
             self._close_now()
         elif self._paused:
-            self._resume_if_free()
+            self.resume()
 
     def _flush(self) -> None:
         out, self._out = self._out, []
@@ -312,10 +317,12 @@ class Connection(asyncio.BufferedProtocol):
             self._paused = True
             self._transport.pause_reading()
 
-    def _resume_if_free(self) -> None:
+    def resume(self) -> None:
         """Read on when every cap has room again; half of it, so as not to stop and go at each request."""
         settings = self.server.settings
         if not self._paused or self._ended or self._doomed or self._leaving or self._write_paused:
+            return
+        if not self.server.serving:
             return
         if (
             len(self.turns) * 2 > settings.connection_in_flight_max

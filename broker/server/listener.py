@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 from collections.abc import Mapping
 from time import perf_counter
@@ -48,6 +49,11 @@ class Server:
         self._last_connection_id = 0
         self._sweeper: asyncio.Task[None] | None = None
         self._refusal_told_s = -60.0
+        self.serving = True
+        """Whether requests are taken: not while this broker's lease is in doubt, nor without one."""
+        self.lease_ends_s = math.inf
+        """When the lease ends by itself, by `perf_counter`; past it, requests wait for what Redis says."""
+        self._refusing = False
         self._empty = asyncio.Event()
         self._empty.set()
         metrics.sample(CONNECTIONS, lambda: {(): len(self.connections)})
@@ -74,6 +80,41 @@ class Server:
         """Refuse new connections; those that are open go on."""
         for opened in self._opened:
             opened.close()
+
+    # -- the lease
+
+    def serve(self, lease_ends_s: float) -> None:
+        """The lease is held: take requests, also those that came while it was in doubt."""
+        self.lease_ends_s = lease_ends_s
+        self._refusing = False
+        if not self.serving:
+            self.serving = True
+            for connection in list(self.connections):
+                connection.resume()
+
+    def suspend(self) -> None:
+        """The lease is in doubt: take nothing more; requests that come stay in their sockets."""
+        self.serving = False
+
+    def refuse(self) -> None:
+        """There is no lease, or one under another node id than clients know: they are to ask another broker.
+
+        What is parked is cut, and keeps its place in the store.
+        """
+        self.serving = False
+        self._refusing = True
+        if self.connections:
+            logger.warning("connections_closed_without_lease", connections=len(self.connections))
+        for connection in list(self.connections):
+            connection.abort()
+
+    def lease_overdue(self) -> None:
+        """This process was away so long that its lease may be another's by now.
+
+        Without Redis nobody else has it either, and clients are told to try again.
+        """
+        if self.rooms.store.control.connected:
+            self.suspend()
 
     async def drain(self, budget_ms: int) -> None:
         """Let clients go to other brokers: no new connections, long polls answered, the rest closed bit by bit.
@@ -113,7 +154,9 @@ class Server:
         return self._last_connection_id
 
     def admit(self, connection: Connection) -> bool:
-        """Take a new connection in, unless there are too many."""
+        """Take a new connection in, unless there are too many, or no lease to serve it under."""
+        if self._refusing:
+            return False
         if len(self.connections) >= self.settings.connections_max:
             metrics.connections_refused += 1
             now_s = perf_counter()
@@ -152,4 +195,7 @@ class Server:
             now_s = perf_counter()
             for connection in list(self.connections):
                 age_s = settings.connections_max_age_ms / 1000 * (1 + AGE_JITTER * connection.jitter)
-                connection.sweep(now_s, age_s)
+                try:
+                    connection.sweep(now_s, age_s)
+                except Exception:
+                    logger.exception("connection_not_swept", connection=connection.client.connection_id)

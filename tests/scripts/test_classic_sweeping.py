@@ -60,7 +60,7 @@ async def test_others_shards_are_taken_only_when_late(world: World) -> None:
 
 async def test_the_loop_settles_a_silent_group_by_itself(world: World) -> None:
     await world.stable("a", "b")
-    expiry = GroupExpiry(world.store, lambda _: True, "9")
+    expiry = GroupExpiry(world.store, lambda _: True, lambda: "9")
     await expiry.start()
     await world.clock.advance(10_000)
 

@@ -35,9 +35,9 @@ class Broker:
 
     async def start(self) -> None:
         await self.store.start()
-        self.waits = GroupWaits(self.store, self.settings, self.name)
-        self.heartbeats = Heartbeats(self.store, self.settings, self.name)
-        self.expiry = GroupExpiry(self.store, lambda _: True, self.name)
+        self.waits = GroupWaits(self.store, self.settings, lambda: self.name)
+        self.heartbeats = Heartbeats(self.store, self.settings, lambda: self.name)
+        self.expiry = GroupExpiry(self.store, lambda _: True, lambda: self.name)
         await self.waits.start()
 
     async def close(self) -> None:

@@ -90,7 +90,7 @@ class Broker:
             logs=None,  # type: ignore[arg-type]
             waits=None,  # type: ignore[arg-type]
             heartbeats=None,  # type: ignore[arg-type]
-            offsets=Offsets(self.store, settings, str(self.node_id)),
+            offsets=Offsets(self.store, settings, lambda: str(self.node_id)),
             producer_ids=None,  # type: ignore[arg-type]
         )
 
