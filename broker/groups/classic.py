@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import hiredis
@@ -28,7 +28,7 @@ from broker.groups.model import (
     pack_protocols,
 )
 from broker.groups.settled import group_script_args, group_script_keys
-from broker.groups.waiters import AGAIN, Again, Opened
+from broker.groups.waiters import AGAIN, Again, Look, Opened
 from broker.groups.waiting import GroupWaits, Watch
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
@@ -62,16 +62,21 @@ async def _join_once(
     store: Store, waits: GroupWaits, watch: Watch, keys: GroupKeys, request: JoinRequest
 ) -> Joined | str:
     """Enter, wait, read the answer; or the member id with which to enter once more."""
-    reply = await _ask_again(store, waits.broker(), JOIN_GROUP, keys, _join_args(store, request))
+    reply = await _enter(store, waits, JOIN_GROUP, keys, _join_args(store, request))
     member_id: str = reply[1].decode()
     if reply[0] != 0:
         raise JoinRefused(from_code(reply[0]), member_id)
     if reply[2] == b"now":
-        generation, leader, protocol_type, protocol, listed, skip = reply[3:]
+        generation, leader, protocol_type, protocol, listed, skip = reply[3:9]
         opened = Opened(generation, protocol_type.decode(), protocol.decode(), leader.decode())
         return await _answer(store, keys, member_id, opened, bool(listed), bool(skip))
-    generation, phase, due_ms = reply[3:]
-    outcome = await watch.joined(member_id, request.instance_id, generation, phase, due_ms)
+    generation, phase, due_ms = reply[3:6]
+    look = Look.behind(reply)
+    outcome: Opened | Again
+    if look is not None and look.generation > generation:  # this join was the last that the phase waited for
+        outcome = Opened(look.generation, look.protocol_type, look.protocol, look.leader)
+    else:
+        outcome = await watch.joined(member_id, request.instance_id, generation, phase, due_ms)
     if isinstance(outcome, Again):
         return member_id
     return await _answer(store, keys, member_id, outcome, outcome.leader == member_id, False)
@@ -159,7 +164,7 @@ async def sync(store: Store, waits: GroupWaits, keys: GroupKeys, request: SyncRe
     membership = request.membership
     while True:
         with waits.watch(keys) as watch:
-            reply = await _ask_again(store, waits.broker(), SYNC_GROUP, keys, _sync_args(store, request))
+            reply = await _enter(store, waits, SYNC_GROUP, keys, _sync_args(store, request))
             if reply[0] != 0:
                 raise from_code(reply[0])
             if reply[1] == b"now":
@@ -205,20 +210,41 @@ async def note_subscribed(store: Store, keys: GroupKeys, generation: int, topics
         return  # a later generation notes its own
 
 
-async def _ask_again(store: Store, broker: str, script: Script, keys: GroupKeys, args: Sequence[Arg]) -> list[Any]:
-    """`_ask`, once more where the answer was lost: the script knows its arguments again. Raises StoreUnavailable."""
+async def _enter(store: Store, waits: GroupWaits, script: Script, keys: GroupKeys, args: Sequence[Arg]) -> list[Any]:
+    """Run a join or a sync; once more where the answer was lost, for the script knows its arguments again.
+
+    Where it ended the wait of others, those of this broker hear it at once. Raises StoreUnavailable.
+    """
+
+    def see(reply: list[Any]) -> None:
+        look = Look.behind(reply)
+        if look is not None:
+            waits.saw(keys, look)
+
     try:
-        return await _ask(store, broker, script, keys, args)
+        return await _ask(store, waits.broker(), script, keys, args, see)
     except StoreUnavailable:
         await store.control.wait_up(store.settings.redis_command_timeout_ms / 1000)
-        return await _ask(store, broker, script, keys, args)
+        return await _ask(store, waits.broker(), script, keys, args, see)
 
 
-async def _ask(store: Store, broker: str, script: Script, keys: GroupKeys, args: Sequence[Arg]) -> list[Any]:
-    """Run a script that changes the group, and return its reply with the code. Raises StoreUnavailable."""
+async def _ask(
+    store: Store,
+    broker: str,
+    script: Script,
+    keys: GroupKeys,
+    args: Sequence[Arg],
+    see: Callable[[list[Any]], None] | None = None,
+) -> list[Any]:
+    """Run a script that changes the group, and return its reply with the code; `see` has it first.
+
+    Raises StoreUnavailable.
+    """
     future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
 
     def answered(reply: Any) -> None:
+        if see is not None and not isinstance(reply, Exception):
+            see(reply)
         if future.done():
             return
         if isinstance(reply, Exception):

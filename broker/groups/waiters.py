@@ -20,6 +20,10 @@ class Again(Enum):
 
 AGAIN: Final = Again.AGAIN
 
+_LOOK_ITEMS: Final = 9
+_ANSWER_ITEMS_MAX: Final = 9
+"""The longest answer of a join or a sync without a look behind it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -44,6 +48,11 @@ class Look:
     leader: str
     assigned_generation: int
     due_ms: int
+
+    @staticmethod
+    def behind(reply: Sequence[Any]) -> Look | None:
+        """From the end of what a join or a sync returned; None where it ended nobody's wait."""
+        return Look.of(reply[-_LOOK_ITEMS:]) if len(reply) > _ANSWER_ITEMS_MAX else None
 
     @staticmethod
     def of(reply: Sequence[Any]) -> Look:

@@ -47,6 +47,10 @@ class _Entry:
     waiters: set[Waiter] = field(default_factory=set)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     due_ms: int = -1
+    look: Look | None = None
+    """What a script of this broker saw as it ended a wait, until it is judged."""
+    seen_version: int = -1
+    """The group's version at the last look: wake-ups up to it say nothing new."""
     renewed_at: float = 0.0
     away_since: float | None = None
     task: asyncio.Task[None] | None = None
@@ -171,15 +175,27 @@ class GroupWaits:
 
     # -- looking
 
+    def saw(self, keys: GroupKeys, look: Look) -> None:
+        """A script of this broker ended a phase or brought the assignment: its answer serves as the look."""
+        entry = self._entries.get(keys.ref)
+        if entry is not None:
+            entry.look, entry.seen_version = look, look.version
+            entry.changed.set()
+
     def _on_wake(self, payload: bytes | None) -> None:
         if payload is None:
-            entries: Sequence[_Entry] = list(self._entries.values())
-        else:
-            found = self._entries.get(payload.rsplit(b":", 2)[0].decode())
-            entries = [] if found is None else [found]
-        for entry in entries:
-            entry.wakes += 1
-            entry.changed.set()
+            for entry in self._entries.values():
+                self._wake(entry)
+            return
+        ref, _, _, version = payload.rsplit(b":", 3)
+        found = self._entries.get(ref.decode())
+        if found is not None and int(version) > found.seen_version:
+            self._wake(found)
+
+    @staticmethod
+    def _wake(entry: _Entry) -> None:
+        entry.wakes += 1
+        entry.changed.set()
 
     async def _serve(self, entry: _Entry) -> None:
         loop = asyncio.get_running_loop()
@@ -221,9 +237,11 @@ class GroupWaits:
 
     async def _look(self, entry: _Entry) -> None:
         for _ in range(_LOOKS_MAX):
-            reply = await self._store.run(LOOK_GROUP, group_script_keys(entry.keys), *self._args(entry.keys))
-            look = Look.of(reply)
-            entry.due_ms = look.due_ms
+            look, entry.look = entry.look, None
+            if look is None:
+                reply = await self._store.run(LOOK_GROUP, group_script_keys(entry.keys), *self._args(entry.keys))
+                look = Look.of(reply)
+            entry.due_ms, entry.seen_version = look.due_ms, look.version
             waiters = [waiter for waiter in entry.waiters if waiter.checked_version != look.version]
             if not waiters or await self._judge(entry.keys, look, waiters):
                 return

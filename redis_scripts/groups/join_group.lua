@@ -34,7 +34,8 @@ ARGV[19]  lease of a parked join, ms
 ARGV[20]  most members
 ARGV[21]  candidate id of the group
 ARGV[22]  the client's reason
-Returns   {NONE, member id, "parked", generation, round, ms until something falls due or -1}
+Returns   {NONE, member id, "parked", generation, round, ms until something falls due or -1}; what groups/look_group
+           returns follows where this join, or what was overdue, ends the wait of others
           {NONE, member id, "now", generation, leader, protocol type, protocol, list members 0/1, skip assignment 0/1}
           Safe to run twice: the same token and candidates get the same answer.
 Errors    {code, member id of the reply}, after anything overdue was settled
@@ -70,7 +71,7 @@ end
 local holder = known
 if owner then holder = unpack_member(redis.call("HGET", members, owner)) end
 if not has_room(holder) then return refuse_full(owner or member_id, holder) end
-if not acceptable(protocol_type, names) then
+if not acceptable(protocol_type, names, known) then
   return refuse(ERROR.INCONSISTENT_GROUP_PROTOCOL, is_new and "" or member_id)
 end
 if is_new then return join_new(owner, holder) end

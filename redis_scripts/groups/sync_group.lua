@@ -24,7 +24,8 @@ ARGV[9]   "=" and the protocol, or "" where the request has none
 ARGV[10]  lease of a parked sync, ms
 ARGV[11...]  member id, assignment, one pair after the other; only the leader's count
 Returns   {NONE, "parked", ms until something falls due or -1, protocol type, protocol}
-          {NONE, "now", assignment, protocol type, protocol}
+          {NONE, "now", assignment, protocol type, protocol}; what groups/look_group returns follows where this
+          sync, or what was overdue, ends the wait of others
           Safe to run twice: the first assignments stand.
 Errors    {code}, after anything overdue was settled
           UNKNOWN_MEMBER_ID            not a member (any more), or no such group
@@ -53,7 +54,8 @@ end
 
 local function answer()
   finish()
-  return { ERROR.NONE, "now", redis.call("HGET", assignments, member_id) or "", g.protocol_type, g.protocol }
+  local assignment = redis.call("HGET", assignments, member_id) or ""
+  return { ERROR.NONE, "now", assignment, g.protocol_type, g.protocol, look_if_waking() }
 end
 
 settle()

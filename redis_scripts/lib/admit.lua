@@ -27,7 +27,7 @@ end
 
 local function parked(member_id, generation)
   finish()
-  return { ERROR.NONE, member_id, "parked", generation, g.round, until_next() }
+  return { ERROR.NONE, member_id, "parked", generation, g.round, until_next(), look_if_waking() }
 end
 
 -- Park, inside the phase under way or one that this join begins.

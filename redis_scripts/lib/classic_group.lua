@@ -3,9 +3,10 @@
 -- @include lib/clock
 -- @include lib/member
 -- @include lib/group
+-- @include lib/deadlines
+-- @include lib/look
 -- @include lib/notify
 -- @include lib/event
--- @include lib/deadlines
 -- @include lib/finish
 -- @include lib/transition
 -- @include lib/tallies

@@ -49,7 +49,7 @@ local function join_member(member)
 end
 
 local function join_known(member)
-  if redis.call("HEXISTS", pending, member_id) == 1 then
+  if not member and redis.call("HEXISTS", pending, member_id) == 1 then
     if instance_id ~= "" then return refuse(ERROR.UNKNOWN_MEMBER_ID, member_id) end
     return add_member(member_id, reason)
   end

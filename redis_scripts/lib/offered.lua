@@ -13,13 +13,19 @@ local function names_of(packed)
 end
 
 local function same_list(a, b)
-  return table.concat(a, "\0") == table.concat(b, "\0")
+  if #a ~= #b then return false end
+  for i = 1, #a do
+    if a[i] ~= b[i] then return false end
+  end
+  return true
 end
 
-local function acceptable(offered_type, offered)
+-- What a member offers again was acceptable when it came, and whoever came later had to agree with it.
+local function acceptable(offered_type, offered, holder)
   if #offered == 0 then return false end
   if g.state == EMPTY then return offered_type ~= "" end
   if offered_type ~= g.protocol_type then return false end
+  if holder and same_list(holder.protocols, offered) then return true end
   local size = redis.call("HLEN", members)
   for _, name in ipairs(offered) do
     if tonumber(redis.call("HGET", protocols, "supports:" .. name) or 0) == size then return true end
