@@ -15,7 +15,6 @@ from typing import Any, Final
 import structlog
 from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
 from kio.schema.errors import ErrorCode
-from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
 
 from broker.apis import metadata as answers
 from broker.apis import registry
@@ -27,6 +26,7 @@ from broker.cluster.placement import coordinator_of
 from broker.errors import InvalidRequest, MismatchedEndpointType, UnsupportedEndpointType
 from broker.protocol import codec, fast_writers
 from broker.protocol.error_responses import NO_TIME, error_response
+from broker.protocol.group_writers import Coordinator
 from broker.store.keys import shard_of
 
 logger = structlog.get_logger()
@@ -114,14 +114,14 @@ async def _metadata_after_look(call: Call, request: Any, question: Question, unk
 
 
 @api(ApiKey.FIND_COORDINATOR, first=0, last=6)
-async def find_coordinator(call: Call, request: Any) -> FindCoordinatorResponse:
+async def find_coordinator(call: Call, request: Any) -> bytes:
     """Which broker to ask about a group or transactional id. v4: several keys (KIP-699). v6: share groups (no)."""
     if request.key_type not in (_GROUP, _TRANSACTION):
         message = f"coordinators of type {request.key_type} are not served"
         found = [_no_coordinator(key, ErrorCode.invalid_request, message) for key in request.coordinator_keys]
     else:
         found = [_coordinator(call, key) for key in request.coordinator_keys]
-    return FindCoordinatorResponse(throttle_time=NO_TIME, coordinators=tuple(found))  # type: ignore[arg-type]
+    return fast_writers.find_coordinator(call.version, found)
 
 
 def _coordinator(call: Call, key: str) -> Coordinator:
@@ -130,13 +130,11 @@ def _coordinator(call: Call, key: str) -> Coordinator:
         return _no_coordinator(key, ErrorCode.coordinator_not_available, "no broker is live")
     info = coordinator_of(shard_of(key, call.rooms.settings.coordinator_shards), brokers)
     host, port = info.endpoint(call.client.listener)
-    values: dict[str, Any] = {"key": key, "node_id": info.node_id, "host": host, "port": port}
-    return Coordinator(**values, error_code=ErrorCode.none, error_message=None)
+    return key, info.node_id, host, port, ErrorCode.none.value, None
 
 
 def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
-    values: dict[str, Any] = {"key": key, "node_id": -1, "host": "", "port": -1}
-    return Coordinator(**values, error_code=code, error_message=message)
+    return key, -1, "", -1, code.value, message
 
 
 # -- DescribeCluster

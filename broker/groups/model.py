@@ -75,8 +75,13 @@ class JoinRequest:
     """A restarted static leader is told that it leads, and to skip the assignment (KIP-814, v9)."""
     reason: str = ""
     token: str = field(default_factory=lambda: token_hex(8))
-    suffix: str = field(default_factory=lambda: str(uuid4()))
-    group_candidate: str = field(default_factory=lambda: f"cgp_{str(ULID()).lower()}")
+    suffix: str = ""
+    group_candidate: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.member_id and not self.suffix:  # only a new member makes a member id, or a group
+            object.__setattr__(self, "suffix", str(uuid4()))
+            object.__setattr__(self, "group_candidate", f"cgp_{str(ULID()).lower()}")
 
     @property
     def candidate_id(self) -> str:

@@ -6,13 +6,21 @@ sequences; text is str, None where the protocol's field is nullable.
 
 from __future__ import annotations
 
-from broker.protocol.group_writers import heartbeat, join_group, offset_commit, offset_fetch, sync_group
+from broker.protocol.group_writers import (
+    find_coordinator,
+    heartbeat,
+    join_group,
+    offset_commit,
+    offset_fetch,
+    sync_group,
+)
 from broker.protocol.log_writers import FetchPartition, api_versions, fetch, produce
 
 __all__ = [
     "FetchPartition",
     "api_versions",
     "fetch",
+    "find_coordinator",
     "heartbeat",
     "join_group",
     "offset_commit",

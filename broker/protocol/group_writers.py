@@ -1,4 +1,4 @@
-"""Answers of the group APIs: Heartbeat, OffsetCommit, OffsetFetch, JoinGroup, SyncGroup."""
+"""Answers of the group APIs: FindCoordinator, Heartbeat, OffsetCommit, OffsetFetch, JoinGroup, SyncGroup."""
 
 from __future__ import annotations
 
@@ -19,6 +19,29 @@ FetchedPartition = tuple[int, int, int, str | None, int]
 JoinedMember = tuple[str, str | None, bytes]
 """Member id, instance id, metadata of the chosen protocol."""
 FetchedTopic = tuple[str, Sequence[FetchedPartition]]
+Coordinator = tuple[str, int, str, int, int, str | None]
+"""Key, node id, host, port, error code, error message."""
+
+
+def find_coordinator(version: int, coordinators: Sequence[Coordinator]) -> bytes:
+    """A FindCoordinator answer, v0-6. Before v4 only the first coordinator is told."""
+    out = [NO_THROTTLE] if version >= 1 else []
+    if version < 4:
+        flexible = version >= 3
+        _, node_id, host, port, error_code, message = coordinators[0]
+        out.append(INT16(error_code))
+        if version >= 1:
+            out.append(string(message, flexible))
+        out += (INT32(node_id), name(host, flexible), INT32(port))
+        if flexible:
+            out.append(NO_TAGS)
+        return b"".join(out)
+    out.append(length(len(coordinators), True))
+    for key, node_id, host, port, error_code, message in coordinators:
+        out += (string(key, True), INT32(node_id), name(host, True), INT32(port), INT16(error_code))
+        out += (string(message, True), NO_TAGS)
+    out.append(NO_TAGS)
+    return b"".join(out)
 
 
 @cache

@@ -104,6 +104,21 @@ def test_offset_fetch(version: int, groups: Any) -> None:
     assert fast_writers.offset_fetch(version, groups) == codec.encode(9, version, response)
 
 
+coordinator = st.tuples(text, int32, text, int32, codes, maybe_text)
+
+
+@versions(0, 6)
+@some
+@given(coordinators=st.lists(coordinator, min_size=1, max_size=3))
+def test_find_coordinator(version: int, coordinators: Any) -> None:
+    answer = tuple(
+        Fields(None, key=key, node_id=node_id, host=host, port=port, error_code=ErrorCode(code), error_message=message)
+        for key, node_id, host, port, code, message in coordinators[: None if version >= 4 else 1]
+    )
+    response = Fields(None, throttle_time=NO_TIME, coordinators=answer)
+    assert fast_writers.find_coordinator(version, coordinators) == codec.encode(10, version, response)
+
+
 @versions(0, 9)
 @some
 @given(
