@@ -13,11 +13,12 @@ from kio.static.primitive import i32Timedelta
 
 from broker.apis.call import Call
 from broker.apis.registry import ApiKey, api, hot_api
-from broker.errors import InconsistentGroupProtocol, InvalidGroupId, StoreUnavailable
+from broker.errors import InconsistentGroupProtocol, InvalidGroupId
 from broker.groups import classic
 from broker.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membership, SyncRequest
 from broker.protocol import fast_writers
 from broker.protocol.consumer_blobs import subscribed_topics
+from broker.store.keys import GroupKeys
 
 logger = structlog.get_logger()
 
@@ -43,7 +44,7 @@ async def join_group(call: Call, request: Any) -> list[bytes]:
         code = refused.error.code.value
         return fast_writers.join_group(call.version, code, -1, None, None, "", refused.member_id, ())
     if joined.members and not joined.skip_assignment and joined.protocol_type == _CONSUMER:
-        await _note_subscribed(call, request.group_id, joined)
+        _note_subscribed(call, keys, joined)
     return fast_writers.join_group(
         call.version,
         ErrorCode.none.value,
@@ -73,22 +74,18 @@ def _join_request(call: Call, request: Any) -> JoinRequest:
     )
 
 
-async def _note_subscribed(call: Call, group_id: str, joined: Joined) -> None:
+def _note_subscribed(call: Call, keys: GroupKeys, joined: Joined) -> None:
     """What the generation subscribes to protects offsets from deletion; without the note all topics are protected."""
     topics: set[str] | None = set()
-    for member in joined.members:
-        subscribed = subscribed_topics(member.metadata)
+    for metadata in {member.metadata for member in joined.members}:  # most members say the same
+        subscribed = subscribed_topics(metadata)
         if subscribed is None:
-            logger.warning("subscription_unreadable", group=group_id, member=member.member_id)
+            logger.warning("subscription_unreadable", group=keys.ref)
             topics = None
             break
         assert topics is not None
         topics |= subscribed
-    keys = call.store.group_keys(call.org, group_id)
-    try:
-        await classic.note_subscribed(call.store, keys, joined.generation, None if topics is None else sorted(topics))
-    except StoreUnavailable as error:
-        logger.warning("subscription_not_noted", group=group_id, reason=str(error))
+    classic.note_subscribed(call.store, keys, joined.generation, topics)
 
 
 @api(ApiKey.SYNC_GROUP, first=0, last=5)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import hiredis
+import structlog
 
-from broker.errors import IllegalGeneration, InvalidSessionTimeout, StoreUnavailable, from_code
+from broker.errors import InvalidSessionTimeout, StoreUnavailable, from_code
 from broker.groups.directory import metadata_of
 from broker.groups.model import (
     GroupState,
@@ -39,6 +40,8 @@ JOIN_GROUP = Script("groups/join_group")
 SYNC_GROUP = Script("groups/sync_group")
 LEAVE_GROUP = Script("groups/leave_group")
 NOTE_SUBSCRIBED = Script("groups/note_subscribed")
+
+logger = structlog.get_logger()
 
 REASON_LENGTH_MAX: Final = 255
 _READS_MAX: Final = 10
@@ -201,13 +204,18 @@ async def leave(store: Store, keys: GroupKeys, leaving: Sequence[Leaving], broke
     return codes
 
 
-async def note_subscribed(store: Store, keys: GroupKeys, generation: int, topics: Sequence[str] | None) -> None:
-    """Note the topics that a generation's members subscribe to; None: they cannot be told. Raises StoreUnavailable."""
+def note_subscribed(store: Store, keys: GroupKeys, generation: int, topics: Collection[str] | None) -> None:
+    """Note the topics that a generation's members subscribe to; None: they cannot be told.
+
+    Nobody waits for it: until it is noted every topic is protected, and a later generation notes its own.
+    """
     noted = "" if topics is None else json.dumps(sorted(topics), separators=(",", ":"))
-    try:
-        await store.run(NOTE_SUBSCRIBED, [keys.group], generation, noted)
-    except IllegalGeneration:
-        return  # a later generation notes its own
+
+    def answered(reply: Any) -> None:
+        if isinstance(reply, Exception):
+            logger.warning("subscription_not_noted", group=keys.ref, reason=str(reply))
+
+    store.send_script(NOTE_SUBSCRIBED, [keys.group], [generation, noted], answered)
 
 
 async def _enter(store: Store, waits: GroupWaits, script: Script, keys: GroupKeys, args: Sequence[Arg]) -> list[Any]:

@@ -342,8 +342,8 @@ async def test_generations_go_on_when_a_group_empties(world: World) -> None:
 
 async def test_what_people_see(world: World) -> None:
     a, _ = await world.stable("a", "b")
-    await classic.note_subscribed(world.store, world.keys, 1, ["t2", "t1"])
-    await classic.note_subscribed(world.store, world.keys, 0, ["old"])
+    classic.note_subscribed(world.store, world.keys, 1, ["t2", "t1"])
+    classic.note_subscribed(world.store, world.keys, 0, ["old"])
 
     record = json.loads(await world.store.command("HGET", world.keys.members, a.member_id))
     assert record["client_id"] == "a" and record["client_host"] == "/127.0.0.1"
