@@ -145,6 +145,7 @@ class App:
         self.membership.on_lost.append(self._lease_lost)
         self.membership.on_held.append(self._lease_held)
         self.membership.on_unsure.append(self._lease_unsure)
+        self._lease_held()
         self._closing.push_async_callback(self.server.close)
         try:
             await self.server.open(settings.host, port, LISTENER)
@@ -183,19 +184,19 @@ class App:
         self.server.suspend()
         self.rooms.logs.drop_views()
 
-    def _lease_held(self, ends_s: float) -> None:
+    def _lease_held(self) -> None:
         """Serve. Clients that know this broker under an id which it has no more are to find out where they are."""
         node_id = self.membership.node_id
         if node_id != self._served_as:
             self._served_as = node_id
             logging_setup.bind(node_id=node_id)
             self.server.refuse()
-        self.server.serve(ends_s)
+        self.server.serve(self.membership.ends_s)
 
     def _lease_unsure(self) -> None:
         """Redis did not renew the lease. While it is not known to be lost, clients are told to try again later."""
         if self.membership.held:
-            self.server.serve(self.server.lease_ends_s)
+            self.server.serve(self.membership.ends_s)
         else:
             self.server.refuse()
 

@@ -59,8 +59,8 @@ class Membership:
     """The lease of one broker. `endpoints` is what clients are told: listener -> host, port.
 
     `version` grows at every change of what `live` or `preferred` answer. `on_lost` runs when the lease is
-    found lost; a new one is being taken then. `on_held` runs whenever the lease was renewed or taken, with the
-    `perf_counter` until which it holds by itself; `on_unsure` when that was tried in vain.
+    found lost; a new one is being taken then. `on_held` runs whenever the lease was renewed or taken, `on_unsure`
+    when that was tried in vain. `ends_s` is when the lease ends by itself, by `perf_counter`.
     """
 
     def __init__(
@@ -69,9 +69,10 @@ class Membership:
         self.node_id = -1
         self.cluster_id = ""
         self.held = False
+        self.ends_s = 0.0
         self.version = 0
         self.on_lost: list[Callable[[], None]] = []
-        self.on_held: list[Callable[[float], None]] = []
+        self.on_held: list[Callable[[], None]] = []
         self.on_unsure: list[Callable[[], None]] = []
         self.process = uuid.uuid4().hex
         self._store = store
@@ -191,8 +192,9 @@ class Membership:
         if not reply[0]:
             return False
         self._learn(*reply[1:])
+        self.ends_s = asked_s + self._settings.lease_gone_ms / 1000
         for listener in self.on_held:
-            listener(asked_s + self._settings.lease_gone_ms / 1000)
+            listener()
         return True
 
     async def _keep(self) -> None:

@@ -1,0 +1,194 @@
+"""A broker that was paused for longer than its lease: it serves nobody under a node id that may be another's."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+
+from bench.cluster import BrokerProcess, Cluster
+from broker.settings import Settings
+from broker.store.store import Store
+from tests.support.members import Member
+from tests.support.wire import RawClient
+
+GONE_MS = 1_500
+SETTINGS = {
+    "TIDEGATE_LEASE_GONE_MS": str(GONE_MS),
+    "TIDEGATE_LEASE_SUSPECT_MS": "500",
+    "TIDEGATE_LEASE_RENEW_MS": "100",
+    "TIDEGATE_NODE_ID_REUSE_MS": "0",
+    "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+}
+PAUSE_S = GONE_MS / 1000 + 1.0
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=0, settings=SETTINGS) as running:
+        yield running
+
+
+def add(cluster: Cluster, **settings: str) -> BrokerProcess:
+    own: Mapping[str, str] = {**SETTINGS, **{f"TIDEGATE_{name}": value for name, value in settings.items()}}
+    added = BrokerProcess(cluster.redis_url, Path(cluster.directory), f"broker-{len(cluster.brokers) + 1}", own)
+    cluster.brokers.append(added)
+    added.start()
+    added.wait_ready()
+    return added
+
+
+def metadata() -> Any:
+    kio: Any = load_payload_module(3, 12, EntityType.request)
+    return kio.MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+
+
+async def ids(client: RawClient) -> dict[int, int]:
+    """Node id -> port, as a client is told."""
+    response = await client.ask(metadata())
+    return {int(broker.node_id): int(broker.port) for broker in response.brokers}
+
+
+async def pause(broker: BrokerProcess, seconds: float) -> None:
+    broker.signal(signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    broker.signal(signal.SIGCONT)
+
+
+def ready(broker: BrokerProcess) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/health/ready", timeout=2):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+async def closed(client: RawClient) -> bool:
+    """Whether the broker closes the connection soon; whatever it answers before is against the rule."""
+    try:
+        answer = await asyncio.wait_for(client.receive(), 5)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return True
+    except TimeoutError:
+        return False
+    raise AssertionError(f"answered without a lease: {answer}")
+
+
+async def test_who_gets_the_same_id_again_keeps_its_clients(cluster: Cluster) -> None:
+    one, two = add(cluster), add(cluster)
+    async with await RawClient.connect(one.address) as client, await RawClient.connect(two.address) as beside:
+        assert await ids(client) == {1: one.port, 2: two.port}
+        paused = asyncio.create_task(pause(one, PAUSE_S))
+        await asyncio.sleep(PAUSE_S - 0.5)
+        assert await ids(beside) == {2: two.port}
+        waiting = asyncio.create_task(ids(client))  # read as soon as the broker turns again
+        await paused
+
+        assert await waiting == {1: one.port, 2: two.port}
+        assert one.log_path.read_text().count("lease_lost") == 1
+
+
+async def test_who_gets_another_id_closes_and_goes_on_as_that(cluster: Cluster) -> None:
+    one, two = add(cluster), add(cluster)
+    client = await RawClient.connect(one.address)
+    member = Member(client, "g")
+    await member.round()
+    pausing = asyncio.create_task(pause(one, PAUSE_S + 2))
+    await asyncio.sleep(PAUSE_S)
+    three = await asyncio.to_thread(add, cluster)
+    client.send(metadata())
+    await pausing
+
+    assert await closed(client)
+    async with await RawClient.connect(one.address) as again:
+        assert await ids(again) == {1: three.port, 2: two.port, 3: one.port}
+        member.client = again
+        assert await member.heartbeat() is ErrorCode.none
+        await member.leave()
+    store = Store(Settings(redis_url=cluster.redis_url))
+    await store.start()
+    [[_, last]] = await store.command(
+        "XREVRANGE", store.group_keys("default", "g").shard_keys.events, "+", "-", "COUNT", 1
+    )
+    await store.close()
+    fields = dict(zip(last[::2], last[1::2], strict=True))
+    assert fields[b"broker"] == b"3", fields
+    await client.close()
+
+
+async def test_a_fixed_id_that_another_took_is_served_by_that_alone(cluster: Cluster) -> None:
+    one = add(cluster, NODE_ID="7")
+    client = await RawClient.connect(one.address)
+    assert await ids(client) == {7: one.port}
+    pausing = asyncio.create_task(pause(one, PAUSE_S + 2))
+    await asyncio.sleep(PAUSE_S)
+    other = await asyncio.to_thread(add, cluster, NODE_ID="7")
+    client.send(metadata())
+    await pausing
+
+    assert await closed(client)
+    await asyncio.sleep(1)
+    assert not await asyncio.to_thread(ready, one)
+    assert one.log_path.read_text().count("node_id_held_by_another") == 1
+    late = await RawClient.connect(one.address)
+    late.send(metadata())
+    assert await closed(late)
+
+    assert await asyncio.to_thread(other.drain) == 0
+    await asyncio.to_thread(one.wait_ready)
+    async with await RawClient.connect(one.address) as again:
+        assert await ids(again) == {7: one.port}
+    for used in (client, late):
+        await used.close()
+
+
+async def test_a_parked_join_that_is_cut_keeps_its_place(cluster: Cluster) -> None:
+    one, two = add(cluster), add(cluster)
+    client = await RawClient.connect(two.address)
+    leader = Member(client, "g")
+    await leader.round()
+    at_one = await RawClient.connect(one.address)
+    joining = Member(at_one, "g")
+    joining.member_id = (await at_one.ask(joining.join_request())).member_id
+    at_one.send(joining.join_request())
+    await asyncio.sleep(0.3)
+    pausing = asyncio.create_task(pause(one, PAUSE_S + 2))
+    await asyncio.sleep(PAUSE_S)
+    await asyncio.to_thread(add, cluster)  # takes the node id of the one that is paused
+    await pausing
+    assert await closed(at_one)
+
+    at_two = await RawClient.connect(two.address)
+    joining.client = at_two
+    again, rejoined = await asyncio.gather(joining.join(), leader.join())
+    assert again.error_code is rejoined.error_code is ErrorCode.none
+    assert again.generation_id == rejoined.generation_id == 2
+    assert {again.member_id, rejoined.member_id} == {member.member_id for member in [*rejoined.members, *again.members]}
+    for used in (client, at_one, at_two):
+        await used.close()
+
+
+async def test_without_redis_clients_are_told_to_try_again(cluster: Cluster) -> None:
+    """Longer than a lease: nobody else can have it either, so the connections stay."""
+    one = add(cluster)
+    async with await RawClient.connect(one.address) as client:
+        member = Member(client, "g")
+        await member.round()
+        cluster.kill_server()
+        codes = set()
+        for _ in range(int(PAUSE_S * 5)):
+            codes.add(await member.heartbeat())
+            await asyncio.sleep(0.2)
+        assert codes == {ErrorCode.coordinator_not_available}
+        await asyncio.to_thread(cluster.start_server)
+        await asyncio.to_thread(one.wait_ready)
+        assert await ids(client) == {1: one.port}
