@@ -1,4 +1,4 @@
-"""Gather what one event-loop tick brings for each group, so that one script serves it all."""
+"""Gather what one event-loop tick brings for each group, so that one script serves all of a shard."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from broker.store.keys import GroupKeys
 
 Item = TypeVar("Item")
 
+Gathered = list[tuple[GroupKeys, list[Item]]]
+"""Groups of one shard, each with its items in order of arrival."""
+
 
 class Coalescer(Generic[Item]):
-    """Items of a tick by group; `flush(keys, items)` runs once a group, at the end of the tick."""
+    """Items of a tick by group; `flush(groups)` runs once a shard, at the end of the tick."""
 
-    def __init__(self, flush: Callable[[GroupKeys, list[Item]], None]) -> None:
-        self._flush_group = flush
+    def __init__(self, flush: Callable[[Gathered[Item]], None]) -> None:
+        self._flush_shard = flush
         self._items: dict[str, tuple[GroupKeys, list[Item]]] = {}
         self._loop = asyncio.get_event_loop()
 
@@ -31,5 +34,12 @@ class Coalescer(Generic[Item]):
 
     def _flush(self) -> None:
         items, self._items = self._items, {}
-        for keys, group_items in items.values():
-            self._flush_group(keys, group_items)
+        shards: dict[int, Gathered[Item]] = {}
+        for gathered in items.values():
+            shard = gathered[0].shard_keys.shard
+            if shard in shards:
+                shards[shard].append(gathered)
+            else:
+                shards[shard] = [gathered]
+        for groups in shards.values():
+            self._flush_shard(groups)

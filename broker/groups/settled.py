@@ -18,7 +18,8 @@ from broker.store.scripts import Script
 from broker.store.store import Store
 
 OVERDUE: Final = -100
-_TRIES_MAX: Final = 5
+TRIES_MAX: Final = 5
+"""Times that a group is settled for one call."""
 
 Settle = Callable[[GroupKeys, Callable[[Exception | None], None]], None]
 """Apply what is overdue in one group, then call back with None, or with why not."""
@@ -74,7 +75,7 @@ class SettledCall:
     def _answered(self, reply: Any) -> None:
         if isinstance(reply, Exception) or reply[0] != OVERDUE:
             self._on_answer(reply)
-        elif self._tries == _TRIES_MAX:
+        elif self._tries == TRIES_MAX:
             self._on_answer(CoordinatorLoadInProgress("the group's deadlines pass faster than they are settled"))
         else:
             self._tries += 1
