@@ -50,6 +50,8 @@ logger = structlog.get_logger()
 
 LISTENER: Final = "PLAINTEXT"
 _CLOSE_S: Final = 5.0
+_GC_THRESHOLDS: Final = (50_000, 20, 100)
+"""A tick's requests are more objects than the collector's default of 700, and die by themselves."""
 _HINT_PERIODS: Final = 2
 """Renewals of the lease that others are given to learn of a drain before clients are sent to them."""
 
@@ -91,6 +93,7 @@ class App:
             reserved.close()
         self._measure()
         gc.collect()
+        gc.set_threshold(*_GC_THRESHOLDS)
         gc.freeze()  # what is here stays: the collector need not look at it again
         logger.info("ready", port=port, version=broker.__version__)
 
