@@ -13,8 +13,8 @@ from collections import defaultdict
 
 from kio.schema.errors import ErrorCode
 
+import broker.app  # noqa: F401 - every script is declared by its import
 from bench.cluster import Cluster
-from broker.apis.registry import load_all
 from broker.settings import Settings
 from broker.store.scripts import registered
 from broker.store.store import Store
@@ -28,7 +28,6 @@ CALLS_PER_MEMBER_MAX = 3
 
 async def script_times(store: Store) -> dict[str, list[int]]:
     """Microseconds of every script call since the log was reset, by script."""
-    load_all()
     names = {script.sha: script.name for script in registered()}
     times: dict[str, list[int]] = defaultdict(list)
     for entry in await store.command("SLOWLOG", "GET", "-1"):
