@@ -47,6 +47,8 @@ class _Entry:
     waiters: set[Waiter] = field(default_factory=set)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     due_ms: int = -1
+    look_at: float = 0.0
+    timer: asyncio.TimerHandle | None = None
     look: Look | None = None
     """What a script of this broker saw as it ended a wait, until it is judged."""
     seen_version: int = -1
@@ -158,6 +160,8 @@ class GroupWaits:
         entry.watching -= 1
         if entry.watching == 0:
             self._entries.pop(entry.keys.ref, None)
+            if entry.timer is not None:
+                entry.timer.cancel()
             if entry.task is not None:
                 entry.task.cancel()
 
@@ -167,10 +171,11 @@ class GroupWaits:
         loop = asyncio.get_running_loop()
         if entry.task is None:
             entry.renewed_at = loop.time()
-            entry.due_ms = due_ms
             entry.task = loop.create_task(self._serve(entry), name=f"wait-{entry.keys.ref}")
-        if missed or 0 <= due_ms < (entry.due_ms if entry.due_ms >= 0 else self._poll_ms):
-            entry.due_ms = due_ms
+            self._look_in(entry, due_ms)
+        elif 0 <= due_ms < (entry.look_at - loop.time()) * 1000 - 1:
+            self._look_in(entry, due_ms)
+        if missed:
             entry.changed.set()
 
     # -- looking
@@ -197,15 +202,20 @@ class GroupWaits:
         entry.wakes += 1
         entry.changed.set()
 
+    def _look_in(self, entry: _Entry, due_ms: int) -> None:
+        """Look when something falls due, and after a while in any case."""
+        wait_ms = min(due_ms, self._poll_ms) if due_ms >= 0 else self._poll_ms
+        loop = asyncio.get_running_loop()
+        entry.look_at = loop.time() + max(wait_ms, 1) / 1000
+        if entry.timer is not None:
+            entry.timer.cancel()
+        entry.timer = loop.call_at(entry.look_at, entry.changed.set)
+
     async def _serve(self, entry: _Entry) -> None:
         loop = asyncio.get_running_loop()
         lease_s = self._settings.group_park_lease_ms / 1000
         while True:
-            wait_ms = min(entry.due_ms, self._poll_ms) if entry.due_ms >= 0 else self._poll_ms
-            if not entry.changed.is_set():
-                handle = loop.call_later(max(wait_ms, 1) / 1000, entry.changed.set)
-                await entry.changed.wait()
-                handle.cancel()
+            await entry.changed.wait()
             entry.changed.clear()
             try:
                 if loop.time() - entry.renewed_at >= lease_s / _RENEWALS_PER_LEASE:
@@ -218,6 +228,7 @@ class GroupWaits:
             except Exception:
                 entry.due_ms = -1
                 logger.exception("look_failed", group=entry.keys.ref)
+            self._look_in(entry, entry.due_ms)
 
     def _note_away(self, entry: _Entry, error: StoreUnavailable) -> None:
         """A short absence of Redis costs no parked request its place; a longer one is told to the clients."""
