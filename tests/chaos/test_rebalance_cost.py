@@ -13,8 +13,9 @@ from collections import defaultdict
 
 from kio.schema.errors import ErrorCode
 
-import broker.app  # noqa: F401 - every script is declared by its import
+import broker.app  # noqa: F401 - declares the scripts that no API does
 from bench.cluster import Cluster
+from broker.apis.registry import load_all
 from broker.settings import Settings
 from broker.store.scripts import registered
 from broker.store.store import Store
@@ -28,6 +29,7 @@ CALLS_PER_MEMBER_MAX = 3
 
 async def script_times(store: Store) -> dict[str, list[int]]:
     """Microseconds of every script call since the log was reset, by script."""
+    load_all()
     names = {script.sha: script.name for script in registered()}
     times: dict[str, list[int]] = defaultdict(list)
     for entry in await store.command("SLOWLOG", "GET", "-1"):
@@ -97,5 +99,7 @@ async def test_a_round_costs_at_most_three_script_calls_a_member() -> None:
                     f"  {name:28} {len(calls):6} calls  median {statistics.median(calls):8.0f} us"
                     f"  max {max(calls):8} us  {sum(calls) / (size + 1):8.1f} us a member"
                 )
+            assert {"groups/join_group", "groups/sync_group"} <= counted.keys()
+            assert len(times.keys() - {script.name for script in registered()}) == 0, "a script without a name"
             assert total <= CALLS_PER_MEMBER_MAX * (size + 1)
         await store.close()
