@@ -34,11 +34,11 @@ Errors    {code}, after anything overdue was settled
           INCONSISTENT_GROUP_PROTOCOL  not the group's protocol type or protocol
           REBALANCE_IN_PROGRESS        a join phase is on
 ]]
--- @include lib/classic_group
+-- @include lib/group_steps
 local member_id, instance_id, generation = ARGV[5], ARGV[6], tonumber(ARGV[7])
 local protocol_type, protocol, park_lease_ms = ARGV[8], ARGV[9], tonumber(ARGV[10])
 -- @include lib/known_member
--- @include lib/assign
+-- @include lib/note_synced
 
 local function refuse(code)
   finish()
@@ -52,21 +52,41 @@ local function park(member)
   return { ERROR.NONE, "parked", until_next(), g.protocol_type, g.protocol }
 end
 
-local function answer()
+local function answer(member)
+  note_synced(member)
   finish()
   local assignment = redis.call("HGET", assignments, member_id) or ""
   return { ERROR.NONE, "now", assignment, g.protocol_type, g.protocol, look_if_waking() }
 end
 
-settle()
-local member, code = known_member(member_id, instance_id)
-if code then return refuse(code) end
-if generation ~= g.generation then return refuse(ERROR.ILLEGAL_GENERATION) end
-if (protocol_type ~= "" and protocol_type ~= "=" .. g.protocol_type) or (protocol ~= "" and protocol ~= "=" .. g.protocol) then
-  return refuse(ERROR.INCONSISTENT_GROUP_PROTOCOL)
+-- The answer; none, but the leader, where its assignments are to be stored first.
+local function enter()
+  local member, code = known_member(member_id, instance_id)
+  if code then return refuse(code) end
+  if generation ~= g.generation then return refuse(ERROR.ILLEGAL_GENERATION) end
+  if (protocol_type ~= "" and protocol_type ~= "=" .. g.protocol_type) or (protocol ~= "" and protocol ~= "=" .. g.protocol) then
+    return refuse(ERROR.INCONSISTENT_GROUP_PROTOCOL)
+  end
+  if g.state == PREPARING then return refuse(ERROR.REBALANCE_IN_PROGRESS) end
+  if g.state == STABLE then return answer(member) end
+  if g.leader ~= member_id then return park(member) end
+  return nil, member
 end
-if g.state == PREPARING then return refuse(ERROR.REBALANCE_IN_PROGRESS) end
-if g.state == COMPLETING and g.leader ~= member_id then return park(member) end
-note_synced(member)
-if g.state == COMPLETING then assign() end
-return answer()
+
+local reply, leader
+if not earliest_due() then
+  reply, leader = enter()
+  if reply then return reply end
+end
+
+-- Most syncs ended above. The rules are for what is overdue, and for the leader's assignments.
+-- @include lib/classic_group
+-- @include lib/assign
+if not leader then
+  settle()
+  reply, leader = enter()
+  if reply then return reply end
+end
+note_synced(leader)
+assign()
+return answer(leader)

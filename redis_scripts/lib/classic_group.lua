@@ -1,15 +1,5 @@
 -- All that a script needs to change a classic group. A script that includes it begins with `settle()`.
--- @include lib/errors
--- @include lib/clock
--- @include lib/member
--- @include lib/group
--- @nest
--- @include lib/deadlines
--- @include lib/look
--- @include lib/notify
--- @include lib/event
--- @include lib/finish
--- @include lib/transition
+-- @include lib/group_steps
 -- @include lib/tallies
 -- @nest
 -- @include lib/sessions

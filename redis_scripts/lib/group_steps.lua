@@ -1,0 +1,12 @@
+-- What every script on a classic group needs: read it, say when something falls due, write what changed.
+-- @include lib/errors
+-- @include lib/clock
+-- @include lib/member
+-- @include lib/group
+-- @nest
+-- @include lib/deadlines
+-- @include lib/look
+-- @include lib/notify
+-- @include lib/event
+-- @include lib/finish
+-- @include lib/transition

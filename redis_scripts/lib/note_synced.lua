@@ -1,0 +1,12 @@
+-- A member's sync of this generation came; with the last of them nobody is waited for any more.
+local function note_synced(member)
+  if member.sync_generation == g.generation then return end
+  member.sync_generation = g.generation
+  redis.call("HSET", members, member_id, pack_member(member))
+  put("awaiting_sync", g.awaiting_sync - 1)
+  if g.awaiting_sync == 0 then
+    put("sync_deadline", 0)
+    touch()
+    event("stable")
+  end
+end
