@@ -46,7 +46,8 @@ async def ask(rooms: Rooms, request: Any, client: Client | None = None) -> Any:
         if api.hot:
             api.handler(call, decoded)
         else:
-            reply(codec.encode(key, version, await api.handler(call, decoded)))
+            response = await api.handler(call, decoded)
+            reply(response if isinstance(response, bytes | list) else codec.encode(key, version, response))
     except KafkaError as error:
         reply(codec.encode(key, version, error_response(key, decoded, code_of(key, error))))
     raw = bytes(await asyncio.wait_for(answered, 10))
