@@ -13,7 +13,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from json.encoder import encode_basestring
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ import hiredis
 from ulid import ULID
 
 from broker.errors import StoreUnavailable
+from broker.groups.coalesce import Gathered
 from broker.groups.expiry import settler
 from broker.groups.settled import BrokerName, SettledCall, group_script_args, group_script_keys, nobody
 from broker.settings import Settings
@@ -70,6 +70,10 @@ class Commit:
     entries: list[str] = field(default_factory=list)
     retention_ms: int = -1
     """How long the offsets are kept, where a client of version 2 to 4 says so; -1 leaves it to the broker."""
+
+
+Filed = tuple[Commit, OnCode]
+"""A commit, and who is told its code."""
 
 
 def offset_field(topic: str, partition: int) -> str:
@@ -145,7 +149,7 @@ class Offsets:
         With `require_stable` (KIP-447) a partition that an open transaction holds an offset for is `UNSTABLE`.
         """
         if keys.group in self._commits:
-            self._send_commits(*self._commits.pop(keys.group))
+            self._send_commits([self._commits.pop(keys.group)])
         wanted = None if fields is None else tuple(fields)
         if wanted == ():
             self._loop.call_soon(on_fetched, {})
@@ -172,53 +176,62 @@ class Offsets:
     def _flush(self) -> None:
         self._scheduled = False
         commits, self._commits = self._commits, {}
-        for keys, filed in commits.values():
-            self._send_commits(keys, filed)
+        shards: dict[int, Gathered[Filed]] = {}
+        for gathered in commits.values():
+            shards.setdefault(gathered[0].shard_keys.shard, []).append(gathered)
+        for groups in shards.values():
+            self._send_commits(groups)
         self._reads.clear()
 
-    def _send_commits(self, keys: GroupKeys, filed: list[tuple[Commit, OnCode]]) -> None:
-        self._reads.pop(keys.group, None)
-        start = 0
-        while start < len(filed):
-            end, size = start, 0
-            while end < len(filed) and (
-                end == start or size + len(filed[end][0].entries) // 2 <= _ENTRIES_PER_SCRIPT_MAX
-            ):
-                size += len(filed[end][0].entries) // 2
-                end += 1
-            self._send_commit_script(keys, filed[start:end])
-            start = end
+    def _send_commits(self, groups: Gathered[Filed]) -> None:
+        """Commits of one shard, in as few scripts as their entries allow; one commit is never parted."""
+        call, size = self._call(), 0
+        for keys, filed in groups:
+            self._reads.pop(keys.group, None)
+            part: list[Filed] = []
+            for one in filed:
+                entry_count = len(one[0].entries) // 2
+                if size and size + entry_count > _ENTRIES_PER_SCRIPT_MAX:
+                    call.send()
+                    call, size, part = self._call(), 0, []
+                if not part:
+                    call.groups.append((keys, part))
+                part.append(one)
+                size += entry_count
+        call.send()
 
-    def _send_commit_script(self, keys: GroupKeys, filed: list[tuple[Commit, OnCode]]) -> None:
-        key_names = (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets, keys.shard_keys.groups)
-        args = _commit_args(keys, filed)
-        SettledCall(self._store, self._settle, keys, COMMIT_OFFSETS, key_names, args, partial(_hand_out, filed)).send()
-
-
-def _commit_args(keys: GroupKeys, filed: list[tuple[Commit, OnCode]]) -> list[Arg]:
-    # Only a commit without generation can make a group, so only then an id is at hand for it.
-    new_id = f"cgp_{str(ULID()).lower()}" if any(commit.generation < 0 for commit, _ in filed) else ""
-    args: list[Arg] = [keys.ref, new_id]
-    for commit, _ in filed:
-        entries, instance_id = commit.entries, commit.instance_id
-        args += (
-            commit.generation,
-            commit.member_id,
-            "" if instance_id is None else f"={instance_id}",
-            commit.retention_ms,
-            len(entries) // 2,
-        )
-        args += entries
-    return args
+    def _call(self) -> SettledCall[Filed]:
+        return SettledCall(self._store, self._settle, COMMIT_OFFSETS, commit_arguments, _hand_out)
 
 
-def _hand_out(filed: list[tuple[Commit, OnCode]], reply: Any) -> None:
-    """Give each commit of a script call its code, or the exception."""
-    if isinstance(reply, Exception):
+def commit_arguments(groups: Gathered[Filed]) -> tuple[list[str], list[Arg]]:
+    """KEYS and ARGV of the script."""
+    key_names, args = [groups[0][0].shard_keys.groups], list[Arg]()
+    for keys, filed in groups:
+        key_names += (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets)
+        # Only a commit without generation can make a group, so only then an id is at hand for it.
+        new_id = f"cgp_{str(ULID()).lower()}" if any(commit.generation < 0 for commit, _ in filed) else ""
+        args += (keys.ref, new_id, len(filed))
+        for commit, _ in filed:
+            entries, instance_id = commit.entries, commit.instance_id
+            args += (
+                commit.generation,
+                commit.member_id,
+                "" if instance_id is None else f"={instance_id}",
+                commit.retention_ms,
+                len(entries) // 2,
+            )
+            args += entries
+    return key_names, args
+
+
+def _hand_out(filed: list[Filed], answer: Sequence[int] | Exception) -> None:
+    """Give each commit of a group its code, or the exception."""
+    if isinstance(answer, Exception):
         for _, on_code in filed:
-            on_code(reply)
+            on_code(answer)
     else:
-        for (_, on_code), code in zip(filed, reply[1:], strict=True):
+        for (_, on_code), code in zip(filed, answer, strict=True):
             on_code(code)
 
 

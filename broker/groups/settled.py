@@ -9,16 +9,17 @@ is a script of its own, and asks again. Either way the outcome is that of one se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from broker.errors import CoordinatorLoadInProgress
+from broker.groups.coalesce import Gathered
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
 from broker.store.scripts import Script
 from broker.store.store import Store
 
 OVERDUE: Final = -100
-TRIES_MAX: Final = 5
+_TRIES_MAX: Final = 5
 """Times that a group is settled for one call."""
 
 Settle = Callable[[GroupKeys, Callable[[Exception | None], None]], None]
@@ -27,8 +28,7 @@ Settle = Callable[[GroupKeys, Callable[[Exception | None], None]], None]
 BrokerName = Callable[[], str]
 """Who the events name: this broker's node id, which is another one after its lease was lost."""
 
-OnAnswer = Callable[[Any], None]
-"""Called once with a script's reply, code first and never OVERDUE, or with an exception."""
+Item = TypeVar("Item")
 
 
 def nobody() -> str:
@@ -48,41 +48,52 @@ def group_script_args(store: Store, keys: GroupKeys, broker: str) -> list[Arg]:
     return [keys.ref, keys.shard_keys.wake, store.settings.group_events_max, broker]
 
 
-class SettledCall:
-    """One call of a script on a group, repeated after settling until no deadline is in the way."""
+class SettledCall(Generic[Item]):
+    """One call of a script for groups of a shard; those with something overdue are settled, then asked again.
 
-    __slots__ = ("_args", "_key_names", "_keys", "_on_answer", "_script", "_settle", "_store", "_tries")
+    The script takes what `write(groups)` gives, its keys and its arguments, and returns NONE and a code for each item.
+    `tell(items, answer)` is called once for each of `groups`, with the codes of its items or with an exception.
+    """
+
+    __slots__ = ("_script", "_settle", "_store", "_tell", "_tries", "_write", "groups")
 
     def __init__(
         self,
         store: Store,
         settle: Settle,
-        keys: GroupKeys,
         script: Script,
-        key_names: Sequence[str],
-        args: Sequence[Arg],
-        on_answer: OnAnswer,
+        write: Callable[[Gathered[Item]], tuple[list[str], list[Arg]]],
+        tell: Callable[[list[Item], Sequence[int] | Exception], None],
+        tries: int = 0,
     ) -> None:
-        self._store, self._settle, self._keys = store, settle, keys
-        self._script, self._key_names, self._args = script, key_names, args
-        self._on_answer = on_answer
-        self._tries = 0
+        self.groups: Gathered[Item] = []
+        self._store, self._settle, self._script = store, settle, script
+        self._write, self._tell, self._tries = write, tell, tries
 
     def send(self) -> None:
         """File the call for this tick's write."""
-        self._store.send_script(self._script, self._key_names, self._args, self._answered)
+        key_names, args = self._write(self.groups)
+        self._store.send_script(self._script, key_names, args, self._answered)
 
     def _answered(self, reply: Any) -> None:
-        if isinstance(reply, Exception) or reply[0] != OVERDUE:
-            self._on_answer(reply)
-        elif self._tries == TRIES_MAX:
-            self._on_answer(CoordinatorLoadInProgress("the group's deadlines pass faster than they are settled"))
-        else:
-            self._tries += 1
-            self._settle(self._keys, self._settled)
+        if isinstance(reply, Exception):
+            for _, items in self.groups:
+                self._tell(items, reply)
+            return
+        at = 1
+        for keys, items in self.groups:
+            codes = reply[at : at + len(items)]
+            at += len(items)
+            if codes[0] == OVERDUE:
+                self._ask_again(keys, items)
+            else:
+                self._tell(items, codes)
 
-    def _settled(self, failure: Exception | None) -> None:
-        if failure is None:
-            self.send()
-        else:
-            self._on_answer(failure)
+    def _ask_again(self, keys: GroupKeys, items: list[Item]) -> None:
+        if self._tries == _TRIES_MAX:
+            late = CoordinatorLoadInProgress("the group's deadlines pass faster than they are settled")
+            self._tell(items, late)
+            return
+        again = SettledCall(self._store, self._settle, self._script, self._write, self._tell, self._tries + 1)
+        again.groups.append((keys, items))
+        self._settle(keys, lambda failure: again.send() if failure is None else self._tell(items, failure))

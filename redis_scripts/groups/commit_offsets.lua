@@ -1,19 +1,19 @@
 #!lua flags=allow-oom
---[[ Commit offsets: what one tick brought for one group, in order; each commit is judged by itself and stored whole.
+--[[ Commit offsets: what one tick brought for groups of one shard, in order; each commit is judged by itself and stored
+whole.
 
-KEYS[1]  group      hash  id, type, state, generation, join_deadline, sync_deadline
-KEYS[2]  members    hash  member id -> its record
-KEYS[3]  instances  hash  static instance id -> member id
-KEYS[4]  sessions   zset  member id -> session deadline, ms
-KEYS[5]  offsets    hash  <topic>:<partition> -> JSON of offset, leader epoch, topic id, metadata, commit time
-KEYS[6]  groups     hash  the shard's groups: name -> "<type> <state> <protocol type>"
-ARGV[1]  the group's name in the shard's keys
-ARGV[2]  id of the group, should a commit without generation make it; "" where none can
-ARGV[3]  then for each commit: generation, member id, "" or "=" and the instance id, retention ms or -1,
-         count of entries, and for each entry its field and its JSON, open for the commit time
+KEYS[1]     groups  hash  the shard's groups: name -> "<type> <state> <protocol type>"
+KEYS[2...]  group   hash  id, type, state, generation, join_deadline, sync_deadline; behind it the group's members (hash,
+            member id -> its record), instances (hash, static instance id -> member id), sessions (zset, member id ->
+            session deadline, ms), offsets (hash, <topic>:<partition> -> JSON of offset, leader epoch, topic id,
+            metadata, commit time); five keys for each group
+ARGV[1...]  for each group: its name in the shard's keys, its id should a commit without generation make it ("" where
+            none can), count of commits; for each commit: generation, member id, "" or "=" and the instance id,
+            retention ms or -1, count of entries; for each entry: its field and its JSON, open for the commit time
 Returns  {NONE, code of each commit ...}; safe to run twice: the same values again, last writer wins
-Errors   OVERDUE                 a deadline of the group has passed: settle it, then ask again
-Codes    GROUP_ID_NOT_FOUND      no such group, and the commit names a generation
+Errors   of each:
+         OVERDUE                 a deadline of its group has passed: settle it, then ask again
+         GROUP_ID_NOT_FOUND      no such group, and the commit names a generation
          UNKNOWN_MEMBER_ID       not a member, or no member named while the group has members
          FENCED_INSTANCE_ID      another member took over the static instance
          ILLEGAL_GENERATION      a generation other than the group's
@@ -21,19 +21,22 @@ Codes    GROUP_ID_NOT_FOUND      no such group, and the commit names a generatio
 ]]
 -- @include lib/errors
 -- @include lib/clock
-local group, members, instances, sessions, offsets, groups = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local call, now = redis.call, now_ms()
+local call, now, groups, codes = redis.call, now_ms(), KEYS[1], { ERROR.NONE }
 local now_text = string.format("%.0f", now)
-local hash = call("HMGET", group, "state", "generation", "join_deadline", "sync_deadline")
-local state, current = hash[1], hash[2]
+local group, members, instances, sessions, offsets
+local name, new_id, state, current
 
-if state and state ~= "Empty" then
-  local join_deadline, sync_deadline = tonumber(hash[3] or 0), tonumber(hash[4] or 0)
-  local first_session = call("ZRANGE", sessions, 0, 0, "WITHSCORES")[2]
-  if first_session and tonumber(first_session) <= now or join_deadline > 0 and join_deadline <= now
-    or sync_deadline > 0 and sync_deadline <= now then
-    return { ERROR.OVERDUE }
-  end
+local function due(deadline)
+  deadline = deadline and deadline ~= "0" and tonumber(deadline)
+  return deadline and deadline > 0 and deadline <= now
+end
+
+local function load_group(first)
+  group, members, instances, sessions, offsets = unpack(KEYS, first, first + 4)
+  local hash = call("HMGET", group, "state", "generation", "join_deadline", "sync_deadline")
+  state, current = hash[1], hash[2]
+  if not state or state == "Empty" then return false end
+  return due(hash[3]) or due(hash[4]) or due(call("ZRANGE", sessions, 0, 0, "WITHSCORES")[2])
 end
 
 local function judge_without_members(generation, entry_count)
@@ -42,9 +45,9 @@ local function judge_without_members(generation, entry_count)
   if not simple then return ERROR.GROUP_ID_NOT_FOUND end
   if entry_count > 0 then
     state, current = "Empty", "0"
-    call("HSET", group, "id", ARGV[2], "type", "classic", "state", state, "prev_state", "Dead", "generation", current,
+    call("HSET", group, "id", new_id, "type", "classic", "state", state, "prev_state", "Dead", "generation", current,
       "version", "1", "state_since", now_text, "created", now_text, "reason", "")
-    call("HSET", groups, ARGV[1], "classic Empty ")
+    call("HSET", groups, name, "classic Empty ")
   end
   return ERROR.NONE
 end
@@ -75,9 +78,8 @@ local function store(first, entry_count, tail)
   end
 end
 
-local reply, at, arg_count = { ERROR.NONE }, 3, #ARGV
-while at <= arg_count do
-  local entry_count, retention, code = tonumber(ARGV[at + 4]), ARGV[at + 3], nil
+local function commit(at, entry_count)
+  local retention, code = ARGV[at + 3], nil
   if not state or state == "Empty" then
     code = judge_without_members(ARGV[at], entry_count)
   else
@@ -88,7 +90,19 @@ while at <= arg_count do
     if retention ~= "-1" then tail = string.format('%s,"expire_time":%.0f', tail, now + retention) end
     store(at + 5, entry_count, tail .. "}")
   end
-  reply[#reply + 1] = code
-  at = at + 5 + 2 * entry_count
+  return code
 end
-return reply
+
+local at = 1
+for first = 2, #KEYS, 5 do
+  local overdue = load_group(first)
+  name, new_id = ARGV[at], ARGV[at + 1]
+  local commit_count = tonumber(ARGV[at + 2])
+  at = at + 3
+  for _ = 1, commit_count do
+    local entry_count = tonumber(ARGV[at + 4])
+    codes[#codes + 1] = overdue and ERROR.OVERDUE or commit(at, entry_count)
+    at = at + 5 + 2 * entry_count
+  end
+end
+return codes

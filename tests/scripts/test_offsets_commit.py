@@ -353,8 +353,8 @@ async def test_commits_of_a_tick_are_judged_one_by_one_in_order(
 
 async def test_a_repeated_script_changes_nothing_more(clock: SteppedClock, clock_store: Store) -> None:
     keys = clock_store.group_keys("default", "orders")
-    key_names = [keys.group, keys.members, keys.instances, keys.sessions, keys.offsets, keys.shard_keys.groups]
-    args = [keys.ref, "cgp_a", -1, "", "", -1, 1, "t1:0", entry_json(5, 2, T1.topic_hex, "x")]
+    key_names = [keys.shard_keys.groups, keys.group, keys.members, keys.instances, keys.sessions, keys.offsets]
+    args = [keys.ref, "cgp_a", 1, -1, "", "", -1, 1, "t1:0", entry_json(5, 2, T1.topic_hex, "x")]
     pictures = []
     for _ in range(2):
         assert await clock_store.run(COMMIT_OFFSETS, key_names, *args) == [NONE]
@@ -375,3 +375,31 @@ async def test_commits_behind_one_that_waits_for_the_catalogue_keep_their_turn(s
     assert [set(codes(one).values()) for one in found] == [{NONE}] * 3
     committed = await stored(store, keys)
     assert committed is not None and committed["offset"] == 3
+
+
+async def test_commits_of_a_tick_to_groups_of_one_shard_are_judged_each_by_its_group(
+    clock: SteppedClock, clock_store: Store
+) -> None:
+    offsets, answers = Offsets(clock_store, clock_store.settings), {}
+    names = [f"group-{number}" for number in range(600)]
+    one_shard = [name for name in names if clock_store.group_keys("default", name).shard_keys.shard == 7]
+    assert len(one_shard) > 4
+    await clock_store.command("HSET", clock_store.group_keys("default", one_shard[1]).group, "state", "Stable")
+    done = asyncio.Event()
+
+    for name in one_shard:
+
+        def on_code(code: int | Exception, name: str = name) -> None:
+            answers[name] = code
+            if len(answers) == len(one_shard):
+                done.set()
+
+        entries = [offset_field("t1", 0), entry_json(5, 2, T1.topic_hex, name)]
+        offsets.commit(clock_store.group_keys("default", name), Commit(-1, "", None, entries), on_code)
+    await asyncio.wait_for(done.wait(), 5)
+
+    assert answers == {name: UNKNOWN_MEMBER if name == one_shard[1] else NONE for name in one_shard}
+    for name in one_shard:
+        value = await clock_store.command("HGET", clock_store.group_keys("default", name).offsets, "t1:0")
+        assert (value is None) == (name == one_shard[1])
+        assert value is None or f'"metadata":"{name}"'.encode() in value
