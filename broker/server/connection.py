@@ -81,8 +81,7 @@ class Connection(asyncio.BufferedProtocol):
             self._closed = True
             self._transport.abort()
             return
-        host, port, *_ = transport.get_extra_info("peername") or ("", 0)
-        self.client.host, self.client.port = host, port
+        self.client.host, self.client.port, *_ = transport.get_extra_info("peername") or ("", 0)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -148,16 +147,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_frames(self) -> None:
         """Start what has come whole; stop where a cap is reached, and go on later from there."""
-        splitter, settings = self._splitter, self.server.settings
-        in_flight_max, out_bytes_max = settings.connection_in_flight_max, settings.connection_out_bytes_max
-        turns = self.turns
-        if not self.server.serving:
-            self._pause()
-            return
+        splitter, server, turns = self._splitter, self.server, self.turns
+        in_flight_max = server.settings.connection_in_flight_max
+        out_bytes_max = server.settings.connection_out_bytes_max
         self._reading = True
         try:
             while not (self._doomed or self._leaving):
-                if len(turns) >= in_flight_max or self.unsent >= out_bytes_max or self._write_paused:
+                full = len(turns) >= in_flight_max or self.unsent >= out_bytes_max
+                if full or self._write_paused or not server.serving:
                     self._pause()
                     break
                 frame = splitter.take()
@@ -319,15 +316,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume(self) -> None:
         """Read on when every cap has room again; half of it, so as not to stop and go at each request."""
-        settings = self.server.settings
+        server, settings = self.server, self.server.settings
         if not self._paused or self._ended or self._doomed or self._leaving or self._write_paused:
             return
-        if not self.server.serving:
-            return
-        if (
-            len(self.turns) * 2 > settings.connection_in_flight_max
-            or self.unsent * 2 > settings.connection_out_bytes_max
-        ):
+        full = len(self.turns) * 2 > settings.connection_in_flight_max
+        if full or self.unsent * 2 > settings.connection_out_bytes_max or not server.serving:
             return
         self._paused = False
         self.server.loop.call_soon(self._read_on)

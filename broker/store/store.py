@@ -18,6 +18,7 @@ import structlog
 
 from broker.errors import StoreUnavailable, from_code
 from broker.settings import Settings
+from broker.store.absence import Absence
 from broker.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
 from broker.store.link import Address, Arg, Link, OnReply
 from broker.store.scripts import Script, registered
@@ -57,6 +58,7 @@ class Store:
         self.cluster_keys = ClusterKeys(settings.key_prefix)
         self.address = parse_redis_url(settings.redis_url)
         self.control = self._link("control")
+        self.absence = Absence(self.control)
         self.data_out = self._link("data-out")
         self.data_in = self._link("data-in")
         self.durable = self._link("durable")

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
 from bench.cluster import Cluster
 from tests.support.broker_logs import tracebacks
 from tests.support.load import Load
 
-AWAY_S = 3.0
 FSYNC_ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 
 
-async def test_nothing_acknowledged_is_lost_and_all_recover(rng: random.Random) -> None:
+@pytest.mark.parametrize(("times", "away_s"), [(2, 3.0), (1, 12.0)], ids=["twice", "longer than leases and sessions"])
+async def test_nothing_acknowledged_is_lost_and_all_recover(rng: random.Random, times: int, away_s: float) -> None:
     with Cluster(brokers=3, server_options=FSYNC_ALWAYS) as cluster:
         async with Load(cluster.bootstrap) as load:
-            for _ in range(2):
+            for _ in range(times):
                 await asyncio.sleep(rng.uniform(3, 5))
                 cluster.kill_server()
-                await asyncio.sleep(AWAY_S)
+                await asyncio.sleep(away_s)
                 await asyncio.to_thread(cluster.start_server)
                 for broker in cluster.brokers:
                     await asyncio.to_thread(broker.wait_ready)
@@ -27,4 +29,5 @@ async def test_nothing_acknowledged_is_lost_and_all_recover(rng: random.Random) 
                 await asyncio.sleep(4)
                 assert len(load.acknowledged) > before, "producers did not go on by themselves"
         print(await load.check())
+        assert load.rebalances == 0, "nobody was silent but Redis"
         assert not tracebacks(cluster)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.errors import UnknownMemberId
 from broker.groups import classic
 from broker.groups.model import Leaving
+from broker.store.absence import Absence
 from tests.scripts.test_classic_rejoining import completing
 from tests.support.groups import World, answer, refused
 
@@ -144,3 +147,21 @@ async def test_scenario_66_a_member_parked_in_sync_leaves(world: World) -> None:
     assert await b.leave() == NONE
 
     await refused(waiting, UnknownMemberId)
+
+
+async def test_who_could_not_be_heard_because_redis_was_away_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = await world.stable("a", "b")
+    world.sweeping = False
+    await world.advance(12_000)
+    with monkeypatch.context() as patched:
+        patched.setattr(Absence, "ended_lately", True)
+        assert await a.heartbeat() == NONE
+    assert await world.members() == {a.member_id, b.member_id}
+
+    await world.advance(9_999)
+    assert await a.heartbeat() == NONE
+    await world.advance(1)
+    assert await a.heartbeat() == REBALANCE_IN_PROGRESS, "b had one session timeout more, and is not there"
+    assert await world.members() == {a.member_id}

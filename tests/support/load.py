@@ -116,24 +116,27 @@ class Load:
         await producer.start()
         gate = asyncio.Semaphore(_IN_FLIGHT_MAX)
 
-        async def one(key: Key) -> None:
+        async def one(key: Key, sent: asyncio.Future[Any]) -> None:
             try:
-                await (await producer.send(TOPIC, _value(*key), partition=key[1]))
+                await sent
                 self.acknowledged.add(key)
             except Exception as error:  # noqa: BLE001 - whatever it is, the test must tell
                 self.failures.append(f"{key}: {error!r}")
             finally:
                 gate.release()
 
-        sends = set()
+        waiting = set()
         for number in itertools.count():
             if self._stop.is_set():
                 break
             for partition in range(PARTITIONS):
                 await gate.acquire()
-                sends.add(asyncio.ensure_future(one(("aiokafka", partition, number))))
+                key = ("aiokafka", partition, number)
+                # One after another: calls of `send` that wait for metadata together go on in any order.
+                sent = await producer.send(TOPIC, _value(*key), partition=partition)
+                waiting.add(asyncio.ensure_future(one(key, sent)))
             await asyncio.sleep(_PAUSE_S)
-        await asyncio.gather(*sends)
+        await asyncio.gather(*waiting)
         await producer.stop()
 
     async def _read_aiokafka(self) -> None:
@@ -208,7 +211,7 @@ class Load:
             assert found == list(range(len(found))), f"offsets of partition {partition} have gaps or repeats"
         for (producer, partition), numbers in stored.items():
             assert len(numbers) == len(set(numbers)), f"{producer}/{partition}: doubled {_doubled(numbers)}"
-            assert numbers == sorted(numbers), f"{producer}/{partition}: out of order"
+            assert numbers == sorted(numbers), f"{producer}/{partition}: {_disorder(numbers)}"
         kept = {(producer, partition, n) for (producer, partition), numbers in stored.items() for n in numbers}
         lost = self.acknowledged - kept
         assert not lost, f"{len(lost)} acknowledged records are lost: {sorted(lost)[:5]}"
@@ -246,3 +249,8 @@ class Load:
 
 def _doubled(numbers: list[int]) -> list[int]:
     return [number for number, times in Counter(numbers).items() if times > 1][:5]
+
+
+def _disorder(numbers: list[int]) -> str:
+    at = next(i for i in range(1, len(numbers)) if numbers[i] < numbers[i - 1])
+    return f"out of order: {numbers[max(0, at - 5) : at + 5]}"

@@ -1,0 +1,51 @@
+"""Whether Redis was away until a moment ago: what fell due meanwhile fell due because nobody could say otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from broker.store.link import Link
+
+_SHORT_S: Final = 1.0
+"""An absence up to this is none: a client's own tries cover it."""
+_RETURN_S: Final = 5.0
+"""How long Redis counts as just returned: time for every group to be looked at, less than a session timeout."""
+_ASK_AGAIN_S: Final = 0.1
+
+
+class Absence:
+    """Follows one link. A server that still loads its data counts as away."""
+
+    def __init__(self, link: Link) -> None:
+        self._loop = asyncio.get_event_loop()
+        self._down_at: float | None = None
+        self._returned_at = float("-inf")
+        link.on_down.append(self._down)
+        link.on_up.append(self._ask)
+
+    @property
+    def ended_lately(self) -> bool:
+        """Whether Redis was away for long, and is back for a moment only."""
+        now = self._loop.time()
+        if self._down_at is not None:
+            return now - self._down_at > _SHORT_S
+        return now - self._returned_at < _RETURN_S
+
+    def _down(self, link: Link) -> None:
+        if self._down_at is None:
+            self._down_at = self._loop.time()
+
+    def _ask(self, link: Link) -> None:
+        if self._down_at is not None:
+            link.send(["EXISTS", ""], lambda reply: self._heard(link, reply))
+
+    def _heard(self, link: Link, reply: Any) -> None:
+        if self._down_at is None or not link.connected:
+            return
+        if isinstance(reply, Exception):
+            self._loop.call_later(_ASK_AGAIN_S, self._ask, link)
+            return
+        if self._loop.time() - self._down_at > _SHORT_S:
+            self._returned_at = self._loop.time()
+        self._down_at = None

@@ -1,0 +1,48 @@
+"""When Redis counts as just returned."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from broker.settings import Settings
+from broker.store.store import Store
+from tests.support.valkey import ValkeyServer
+
+
+@pytest.fixture
+async def own() -> AsyncIterator[tuple[ValkeyServer, Store]]:
+    server = ValkeyServer()
+    store = Store(Settings(redis_url=server.url))
+    await store.start()
+    yield server, store
+    await store.close()
+    server.stop()
+
+
+async def back_after(server: ValkeyServer, store: Store, away_s: float) -> None:
+    server.kill()
+    await asyncio.sleep(away_s)
+    server.start()
+    await store.control.wait_up(5)
+    await store.command("PING")
+
+
+async def test_a_first_connection_is_no_return(own: tuple[ValkeyServer, Store]) -> None:
+    assert not own[1].absence.ended_lately
+
+
+async def test_a_short_absence_is_none(own: tuple[ValkeyServer, Store]) -> None:
+    await back_after(*own, 0.1)
+    assert not own[1].absence.ended_lately
+
+
+async def test_a_long_absence_has_ended_lately(
+    own: tuple[ValkeyServer, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await back_after(*own, 1.2)
+    assert own[1].absence.ended_lately
+    monkeypatch.setattr("broker.store.absence._RETURN_S", 0.0)
+    assert not own[1].absence.ended_lately
