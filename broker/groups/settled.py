@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
+import structlog
+
 from broker.errors import CoordinatorLoadInProgress
 from broker.groups.coalesce import Gathered
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
 from broker.store.scripts import Script
 from broker.store.store import Store
+
+logger = structlog.get_logger()
 
 OVERDUE: Final = -100
 _TRIES_MAX: Final = 5
@@ -78,7 +82,7 @@ class SettledCall(Generic[Item]):
     def _answered(self, reply: Any) -> None:
         if isinstance(reply, Exception):
             for _, items in self.groups:
-                self._tell(items, reply)
+                self._answer(items, reply)
             return
         at = 1
         for keys, items in self.groups:
@@ -87,13 +91,20 @@ class SettledCall(Generic[Item]):
             if codes[0] == OVERDUE:
                 self._ask_again(keys, items)
             else:
-                self._tell(items, codes)
+                self._answer(items, codes)
+
+    def _answer(self, items: list[Item], answer: Sequence[int] | Exception) -> None:
+        """Tell one group's items; a fault in that keeps no other group from its answer."""
+        try:
+            self._tell(items, answer)
+        except Exception:
+            logger.exception("answer_failed", script=self._script.name)
 
     def _ask_again(self, keys: GroupKeys, items: list[Item]) -> None:
         if self._tries == _TRIES_MAX:
             late = CoordinatorLoadInProgress("the group's deadlines pass faster than they are settled")
-            self._tell(items, late)
+            self._answer(items, late)
             return
         again = SettledCall(self._store, self._settle, self._script, self._write, self._tell, self._tries + 1)
         again.groups.append((keys, items))
-        self._settle(keys, lambda failure: again.send() if failure is None else self._tell(items, failure))
+        self._settle(keys, lambda failure: again.send() if failure is None else self._answer(items, failure))
