@@ -340,13 +340,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._doomed or self._ended:
             return
         self._doomed = True
-        logger.info(
-            "connection_refused_request",
-            reason=reason,
-            host=self.client.host,
-            client_id=self.client_id[:LOGGED_ID_MAX],
-            connection=self.client.connection_id,
-        )
+        client_id = self.client_id[:LOGGED_ID_MAX]
+        logger.info("connection_refused_request", reason=reason, host=self.client.host, client_id=client_id)
         self._pause()
         if turn is None:
             if self.turns:
