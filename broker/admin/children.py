@@ -141,6 +141,13 @@ class BrokerChild:
             return False
 
 
+def ending(code: int, said: str) -> str:
+    """How a process ended, in words: what it said last explains an exit code, but not a kill."""
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with code {code}: {said}"
+
+
 def reason(log: Path) -> str:
     """What a broker said last, without the name it says it under."""
     return last_line(log).removeprefix("tidegate: ")

@@ -24,7 +24,23 @@ tidegate = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@tidegate.callback()
+def _any_command(
+    asked: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Kafka's protocol, kept in Redis."""
 
 
 def reporting(run: Callable[[], None]) -> None:
@@ -53,7 +69,7 @@ def dev(
         int | None, typer.Option(min=1, max=65_535, help="Port of the embedded server.  [default: 6379, or a free one]")
     ] = None,
 ) -> None:
-    """Start an embedded Valkey and several brokers on this machine; Ctrl-C stops them all."""
+    """Run Valkey and several brokers here, until Ctrl-C."""
     from broker.admin import dev as command
     from broker.admin import options
 
@@ -71,14 +87,17 @@ def dev(
 
 @tidegate.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def redis(
-    command: Annotated[list[str], typer.Argument(help="A Redis command and its arguments.", metavar="COMMAND ...")],
+    command: Annotated[list[str], typer.Argument(help="A Redis command and its arguments.", metavar="COMMAND")],
     redis_url: Annotated[
         str | None,
         typer.Option(help="Which Redis.  [default: that of a running `tidegate dev`, else TIDEGATE_REDIS_URL]"),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Only the bytes, as redis-cli writes to a pipe.")] = False,
 ) -> None:
-    """Send one command to Redis and print the reply as redis-cli does. Exit code 1 for an error reply."""
+    """Send one command to Redis; print as redis-cli does.
+
+    Exit code 1 for an error reply.
+    """
     from broker.admin import options, redis_command, running
     from broker.store.store import parse_redis_url
 
@@ -98,7 +117,8 @@ def redis(
             return
         except OSError as error:
             where = options.without_password(url)
-            raise CannotStart(f"Redis is not reachable at {where}: {error.strerror or error}") from None
+            hint = "" if redis_url is not None or cluster is not None else "; no `tidegate dev` runs"
+            raise CannotStart(f"Redis is not reachable at {where}: {error.strerror or error}{hint}") from None
         if failed:
             raise typer.Exit(1)
 

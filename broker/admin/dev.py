@@ -21,7 +21,16 @@ from typing import Final
 import typer
 
 from broker.admin import running
-from broker.admin.children import DRAIN_BUDGET_MS, HOST, BrokerChild, free_port, last_line, port_is_free, reason
+from broker.admin.children import (
+    DRAIN_BUDGET_MS,
+    HOST,
+    BrokerChild,
+    ending,
+    free_port,
+    last_line,
+    port_is_free,
+    reason,
+)
 from broker.admin.embedded import EmbeddedServer, find_server
 from broker.admin.next_steps import next_steps
 from broker.errors import CannotStart
@@ -71,7 +80,7 @@ class DevCluster:
         for child in self.brokers:
             for port, option in ((child.port, "--port"), (child.admin_port, "--admin-port")):
                 if not port_is_free(port):
-                    raise CannotStart(f"port {port} of broker {child.number} is in use ({option} takes others)")
+                    raise CannotStart(_in_use(port, child.number, option))
         if self.options.redis_url is None:
             self._start_server()
         for child in self.brokers:
@@ -107,14 +116,15 @@ class DevCluster:
             for child in self.brokers:
                 if child.ended is not None and child.number not in known_ended:
                     known_ended.add(child.number)
+                    how = ending(child.ended, reason(child.log))
                     typer.echo(
-                        f"broker {child.number} (port {child.port}) ended with code {child.ended}, it is not "
-                        f"started again: {reason(child.log)} (log: {child.log})",
+                        f"broker {child.number} (port {child.port}) {how}; it is not started again (log: {child.log})"
                     )
             if len(known_ended) == len(self.brokers):
                 raise CannotStart("every broker has ended")
             if self.server is not None and self.server.process is not None and self.server.process.poll() is not None:
-                raise CannotStart(f"the embedded server ended: {last_line(self.server.log)} (log: {self.server.log})")
+                how = ending(self.server.process.returncode, last_line(self.server.log))
+                raise CannotStart(f"the embedded server {how} (log: {self.server.log})")
             time.sleep(_POLL_S * 2)
 
     def stop(self) -> None:
@@ -136,6 +146,17 @@ class DevCluster:
                 process.wait()
             if self.server is not None:
                 self.server.stop()
+
+
+def _in_use(port: int, number: int, option: str) -> str:
+    """Who holds a port that we wanted: most likely another of us, which takes all of its ports."""
+    other = running.find()
+    if other is None or not other.listens_on(port):
+        return f"port {port} of broker {number} is in use ({option} takes others)"
+    return (
+        f"port {port} is in use: a `tidegate dev` runs already (pid {other.pid}, bootstrap={other.bootstrap}); "
+        "a second one takes --port and --admin-port"
+    )
 
 
 def _work_dir(options: DevOptions) -> Path:

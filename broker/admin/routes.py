@@ -7,10 +7,23 @@ import socket
 import prometheus_client
 from aiohttp import web
 
+import broker
 from broker.admin.health import Health
 from broker.telemetry.metrics import registry
 
 HEALTH = web.AppKey("health", Health)
+
+
+_INDEX = f"""tidegate {broker.__version__}
+/health/live   200 as long as the event loop turns
+/health/ready  200, or 503 and the reasons
+/metrics       Prometheus
+"""
+
+
+async def index(request: web.Request) -> web.Response:
+    """What there is, for who looks with a browser or curl."""
+    return web.Response(text=_INDEX)
 
 
 async def live(request: web.Request) -> web.Response:
@@ -34,7 +47,14 @@ def application(health: Health) -> web.Application:
     """The routes, over one broker's health."""
     app = web.Application()
     app[HEALTH] = health
-    app.add_routes([web.get("/health/live", live), web.get("/health/ready", ready), web.get("/metrics", metrics)])
+    app.add_routes(
+        [
+            web.get("/", index),
+            web.get("/health/live", live),
+            web.get("/health/ready", ready),
+            web.get("/metrics", metrics),
+        ]
+    )
     return app
 
 

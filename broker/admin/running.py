@@ -24,6 +24,11 @@ class DevCluster:
     redis_url: str
     admin: tuple[str, ...]
 
+    def listens_on(self, port: int) -> bool:
+        """Whether one of its brokers serves clients or its admin HTTP there."""
+        addresses = (*self.bootstrap.split(","), *self.admin)
+        return any(address.endswith(f":{port}") for address in addresses)
+
 
 def directory() -> Path:
     """The folder of this user's running processes, made if need be. Raises CannotStart if it is not ours alone."""
