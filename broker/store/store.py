@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from time import perf_counter
-from typing import Any
+from time import monotonic, perf_counter
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import hiredis
@@ -26,6 +26,8 @@ from broker.store.wakeups import Wakeups
 from broker.telemetry.metrics import metrics
 
 logger = structlog.get_logger()
+
+_FAILURES_LOGGED_EVERY_S: Final = 1.0
 
 OnScript = Callable[[Any], None]
 """Called once with a script's reply (a list; code first) or an exception instance."""
@@ -64,6 +66,7 @@ class Store:
         self.durable = self._link("durable")
         self.push = self._link("push", on_push=lambda message: self.wakeups.on_push(message))
         self.wakeups = Wakeups(self.push)
+        self._failures: dict[str, tuple[float, int]] = {}
         self.links = (self.control, self.data_out, self.data_in, self.durable, self.push)
         self.control.on_up.append(self._load_scripts)
 
@@ -171,10 +174,18 @@ class Store:
         self.control.send(["SCRIPT", "LOAD", script.source], self._loaded)
         self.control.send(["EVALSHA", script.sha, len(keys), *keys, *args], again)
 
-    @staticmethod
-    def _failed(script: Script, text: str) -> StoreUnavailable:
-        """What Redis itself refused (full, read-only, loading, no rights, a fault of the script)."""
-        logger.error("script_failed", script=script.name, reason=text)
+    def _failed(self, script: Script, text: str) -> StoreUnavailable:
+        """What Redis itself refused (full, read-only, loading, no rights, a fault of the script).
+
+        Logged once a second and script, with how often it happened since: a hot script fails thousands of times.
+        """
+        now_s = monotonic()
+        logged_s, since = self._failures.get(script.name, (0.0, 0))
+        if now_s - logged_s >= _FAILURES_LOGGED_EVERY_S:
+            logger.error("script_failed", script=script.name, reason=text, times=since + 1)
+            self._failures[script.name] = (now_s, 0)
+        else:
+            self._failures[script.name] = (logged_s, since + 1)
         return StoreUnavailable(text)
 
     # -- plain commands

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from broker.cluster.membership import RENEW_LEASE
 from broker.errors import StoreUnavailable
 from broker.settings import Settings
 from broker.store.store import Store
@@ -24,6 +25,23 @@ async def test_a_watched_channel_wakes_its_listener(store: Store) -> None:
     await store.command("PUBLISH", "ch", "hello")
 
     assert await asyncio.wait_for(heard.get(), 2) == b"hello"
+
+
+async def test_a_script_that_redis_refuses_again_and_again_is_logged_once_a_second(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await store.command("CONFIG", "SET", "min-replicas-to-write", 1)
+    try:
+        replies: list[object] = []
+        for _ in range(100):
+            store.send_script(RENEW_LEASE, [], [], replies.append)
+        await store.command("PING")
+    finally:
+        await store.command("CONFIG", "SET", "min-replicas-to-write", 0)
+
+    assert len(replies) == 100
+    assert all(isinstance(reply, StoreUnavailable) for reply in replies)
+    assert capsys.readouterr().out.count("script_failed") == 1
 
 
 async def test_the_store_comes_back_after_redis_was_away() -> None:
