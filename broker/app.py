@@ -101,9 +101,8 @@ class App:
         self._closing.push_async_callback(self.store.close)
         try:
             await self.store.start()
-        except StoreUnavailable:
-            reason = self.store.control.last_error
-            raise CannotStart(f"Redis is not reachable at {self._address()}: {reason}") from None
+        except StoreUnavailable as error:
+            raise CannotStart(f"Redis is not reachable at {self._address()}: {error}") from None
         await check_server(self.store, self.settings)
 
     async def _start_membership(self, port: int) -> None:

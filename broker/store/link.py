@@ -102,7 +102,7 @@ class Link:
         self._up = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
-        self.last_error = "not connected yet"
+        self.last_error = "no answer yet"
         self._last_check = 0.0
         self._ticks = 0
 
@@ -145,7 +145,7 @@ class Link:
                 finally:
                     self.on_down.remove(mark_down)
             except (OSError, TimeoutError, hiredis.HiredisError) as error:
-                self.last_error = str(error) or type(error).__name__
+                self.last_error = getattr(error, "strerror", None) or str(error) or "no answer"
             await asyncio.sleep(_RECONNECT_MS[min(attempt, len(_RECONNECT_MS) - 1)] / 1000)
             attempt += 1
 
@@ -156,25 +156,21 @@ class Link:
             self._loop.create_connection(lambda: wire, address.host, address.port, ssl=address.tls or None),
             self._connect_timeout_s,
         )
+        if transport.is_closing():  # closed again before we knew of it: not a Redis server, most likely
+            raise OSError("connection closed by Redis")
         self._wire, self._transport = wire, transport
         self._reader = hiredis.Reader(notEnoughData=Ellipsis)
         hello: list[Arg] = ["HELLO", 3]
         if address.password is not None:
             hello += ["AUTH", address.username or "default", address.password]
         hello += ["SETNAME", f"tidegate-{self.name}"]
-        greeted = self._loop.create_future()
-
-        def greet(reply: Any) -> None:
-            if not greeted.done():
-                greeted.set_result(reply)
-
-        self._send_now(hello, greet)
-        if address.database:
-            self._send_now(["SELECT", address.database], lambda _: None)
-        reply = await asyncio.wait_for(greeted, self._connect_timeout_s)
-        if isinstance(reply, Exception):
-            self._drop(str(reply))
-            raise OSError(str(reply))
+        greetings = [self._asked_now(hello)]
+        if address.database:  # one that is not there must not become database 0
+            greetings.append(self._asked_now(["SELECT", address.database]))
+        for reply in await asyncio.wait_for(asyncio.gather(*greetings), self._connect_timeout_s):
+            if isinstance(reply, Exception):
+                self._drop(str(reply))
+                raise OSError(str(reply))
         if self._wire is not wire:
             raise OSError("connection closed by Redis")
         self.incarnation += 1
@@ -236,8 +232,16 @@ class Link:
         reason = f"Redis is not reachable: {self.last_error}" if not self.connected else "too much in flight to Redis"
         self._loop.call_soon(on_reply, StoreUnavailable(reason))
 
-    def _send_now(self, args: Sequence[Arg], on_reply: OnReply) -> None:
-        self._push(_pack(args), on_reply, None)
+    def _asked_now(self, args: Sequence[Arg]) -> asyncio.Future[Any]:
+        """One command ahead of every caller's; errors are results."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def answer(reply: Any) -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        self._push(_pack(args), answer, None)
+        return future
 
     def _push(self, packed: bytes, on_reply: OnReply, timeout_ms: int | None) -> None:
         size = len(packed)

@@ -92,8 +92,9 @@ class Store:
             for link in self.links:
                 await link.wait_up(self.settings.redis_connect_timeout_ms / 1000)
         except StoreUnavailable:
+            reason = next(link.last_error for link in self.links if not link.connected)
             await self.close()
-            raise
+            raise StoreUnavailable(reason) from None
 
     async def close(self) -> None:
         """Close every lane."""

@@ -77,3 +77,13 @@ async def test_commands_of_a_caller_that_runs_while_connecting_are_refused_not_l
     await link.wait_up(2)
     assert await link.call("PING") == b"PONG"
     await link.close()
+
+
+async def test_a_database_that_is_not_there_is_no_connection(valkey: ValkeyServer) -> None:
+    link = Link("test", lambda: Address("127.0.0.1", valkey.port, database=9_999))
+    link.start()
+
+    with pytest.raises(StoreUnavailable, match="DB index is out of range"):
+        await link.wait_up(0.5)
+
+    await link.close()
