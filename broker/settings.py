@@ -7,16 +7,19 @@ never changed. Names are Kafka's with underscores where Kafka has the setting. H
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+_ABOVE: Final = {"lease_suspect_ms": "lease_renew_ms", "lease_gone_ms": "lease_suspect_ms"}
+"""Settings that must be above another one."""
 
 
 class Settings(BaseSettings):
     """The settings of one broker process."""
 
-    model_config = SettingsConfigDict(env_prefix="TIDEGATE_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="TIDEGATE_", frozen=True, extra="ignore", validate_default=True)
 
     # -- the store
     redis_url: str = Field(
@@ -153,6 +156,14 @@ class Settings(BaseSettings):
     durability_timeout_ms: int = Field(
         5_000, ge=1, description="ms until an unproved append answers NOT_ENOUGH_REPLICAS_AFTER_APPEND"
     )
+
+    @field_validator("lease_suspect_ms", "lease_gone_ms")
+    @classmethod
+    def _above(cls, value: int, info: ValidationInfo) -> int:
+        lower = _ABOVE[info.field_name or ""]
+        if value <= info.data.get(lower, 0):
+            raise ValueError(f"must be above {lower}")
+        return value
 
     @property
     def advertised(self) -> tuple[str, int]:

@@ -65,7 +65,8 @@ def _named(field: str, named: Mapping[str, str]) -> str:
 def _told(problem: Any, named: Mapping[str, str]) -> str:
     field = str(problem["loc"][0]) if problem["loc"] else "settings"
     value = "" if "password" in field or "url" in field else f"={problem['input']}"
-    return f"{_named(field, named)}{value}: {problem['msg'][:1].lower()}{problem['msg'][1:]}"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{_named(field, named)}{value}: {message[:1].lower()}{message[1:]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,8 +107,15 @@ class Store:
         return all(link.connected for link in self.links)
 
     def _load_scripts(self, link: Link) -> None:
+        refused: list[str] = []
+
+        def loaded(reply: Any) -> None:
+            if isinstance(reply, hiredis.ReplyError) and not refused:  # the others would say the same
+                refused.append(str(reply))
+                self._loaded(reply)
+
         for script in registered():
-            link.send(["SCRIPT", "LOAD", script.source], self._loaded)
+            link.send(["SCRIPT", "LOAD", script.source], loaded)
 
     @staticmethod
     def _loaded(reply: Any) -> None:

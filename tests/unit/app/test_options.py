@@ -33,6 +33,11 @@ def test_a_bad_variable_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) ->
     assert "\n" not in str(raised.value)
 
 
+def test_leases_that_end_before_they_are_renewed_are_refused() -> None:
+    with pytest.raises(CannotStart, match="^--lease-suspect-ms=250: must be above lease_renew_ms$"):
+        load({"lease_suspect_ms": 250})
+
+
 def test_every_bad_value_is_told_and_named_as_it_was_given() -> None:
     with pytest.raises(CannotStart, match=r"^--port=99999: .*; --set group_max_size=-1: "):
         options.load({"port": "99999"}, ["group_max_size=-1"])
