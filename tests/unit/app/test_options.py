@@ -34,8 +34,8 @@ def test_a_bad_variable_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_leases_that_end_before_they_are_renewed_are_refused() -> None:
-    with pytest.raises(CannotStart, match="^--lease-suspect-ms=250: must be above lease_renew_ms$"):
-        load({"lease_suspect_ms": 250})
+    with pytest.raises(CannotStart, match=r"^--lease-suspect-ms=250: must be above lease_renew_ms$"):
+        options.load({"lease_suspect_ms": 250})
 
 
 def test_every_bad_value_is_told_and_named_as_it_was_given() -> None:
