@@ -139,7 +139,8 @@ def test_a_drain_without_redis_ends_all_the_same(server: ValkeyServer, broker: B
 
 
 def test_a_second_signal_ends_a_drain_at_once(server: ValkeyServer, tmp_path: Path) -> None:
-    waiting = BrokerProcess(server.url, tmp_path, "waiting", {"TIDEGATE_LEASE_RENEW_MS": "4000"})
+    slow = {"TIDEGATE_LEASE_RENEW_MS": "4000", "TIDEGATE_LEASE_SUSPECT_MS": "6000"}
+    waiting = BrokerProcess(server.url, tmp_path, "waiting", slow)
     waiting.start()
     waiting.wait_ready()
     process = waiting.process

@@ -27,6 +27,7 @@ async def client(valkey: ValkeyServer) -> AsyncIterator[RawClient]:
         port=port,
         admin_port=free_port(),
         group_initial_rebalance_delay_ms=0,
+        lease_suspect_ms=400,
         lease_gone_ms=500,
     )
     app = App(settings)
