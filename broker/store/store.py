@@ -20,7 +20,7 @@ from broker.errors import StoreUnavailable, from_code
 from broker.settings import Settings
 from broker.store.absence import Absence
 from broker.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
-from broker.store.link import Address, Arg, Link, OnReply
+from broker.store.link import Address, Arg, Link
 from broker.store.scripts import Script, registered
 from broker.store.wakeups import Wakeups
 from broker.telemetry.metrics import metrics
@@ -197,10 +197,6 @@ class Store:
         return StoreUnavailable(text)
 
     # -- plain commands
-
-    def send(self, lane: Link, args: Sequence[Arg], on_reply: OnReply) -> None:
-        """One command on a lane, by callback."""
-        lane.send(args, on_reply)
 
     async def command(self, *args: Arg) -> Any:
         """One command on the control lane. Raises StoreUnavailable, also for an error reply."""
