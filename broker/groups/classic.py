@@ -17,6 +17,7 @@ import structlog
 
 from broker.errors import InvalidSessionTimeout, StoreUnavailable, from_code
 from broker.groups.directory import metadata_of
+from broker.groups.identity import candidate
 from broker.groups.model import (
     GroupState,
     Joined,
@@ -65,7 +66,7 @@ async def _join_once(
     store: Store, waits: GroupWaits, watch: Watch, keys: GroupKeys, request: JoinRequest
 ) -> Joined | str:
     """Enter, wait, read the answer; or the member id with which to enter once more."""
-    reply = await _enter(store, waits, JOIN_GROUP, keys, _join_args(store, request))
+    reply = await _enter(store, waits, JOIN_GROUP, keys, _join_args(store, keys, request))
     member_id: str = reply[1].decode()
     if reply[0] != 0:
         raise JoinRefused(from_code(reply[0]), member_id)
@@ -97,7 +98,7 @@ async def _answer(
     return Joined(member_id, opened.generation, opened.protocol_type, opened.protocol, opened.leader, members, skip)
 
 
-def _join_args(store: Store, request: JoinRequest) -> list[Arg]:
+def _join_args(store: Store, keys: GroupKeys, request: JoinRequest) -> list[Arg]:
     settings = store.settings
     return [
         request.candidate_id,
@@ -116,7 +117,7 @@ def _join_args(store: Store, request: JoinRequest) -> list[Arg]:
         settings.group_new_member_join_timeout_ms,
         settings.group_park_lease_ms,
         settings.group_max_size,
-        request.group_candidate,
+        "" if request.member_id else candidate(keys),  # only a new member makes a group
         request.reason[:REASON_LENGTH_MAX],
     ]
 

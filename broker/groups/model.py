@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from uuid import uuid4
 
-from ulid import ULID
-
 from broker.errors import KafkaError
 
 
@@ -76,12 +74,10 @@ class JoinRequest:
     reason: str = ""
     token: str = field(default_factory=lambda: token_hex(8))
     suffix: str = ""
-    group_candidate: str = ""
 
     def __post_init__(self) -> None:
-        if not self.member_id and not self.suffix:  # only a new member makes a member id, or a group
+        if not self.member_id and not self.suffix:  # only a new member makes a member id
             object.__setattr__(self, "suffix", str(uuid4()))
-            object.__setattr__(self, "group_candidate", f"cgp_{str(ULID()).lower()}")
 
     @property
     def candidate_id(self) -> str:

@@ -17,11 +17,11 @@ from json.encoder import encode_basestring
 from typing import Any, Final
 
 import hiredis
-from ulid import ULID
 
 from broker.errors import StoreUnavailable
 from broker.groups.coalesce import Gathered
 from broker.groups.expiry import settler
+from broker.groups.identity import candidate
 from broker.groups.settled import BrokerName, SettledCall, group_script_args, group_script_keys, nobody
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
@@ -209,9 +209,9 @@ def commit_arguments(groups: Gathered[Filed]) -> tuple[list[str], list[Arg]]:
     key_names, args = [groups[0][0].shard_keys.groups], list[Arg]()
     for keys, filed in groups:
         key_names += (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets)
-        # Only a commit without generation can make a group, so only then an id is at hand for it.
-        new_id = f"cgp_{str(ULID()).lower()}" if any(commit.generation < 0 for commit, _ in filed) else ""
-        args += (keys.ref, new_id, len(filed))
+        # Only a commit without generation can make a group, so only then an identity is at hand for it.
+        made = candidate(keys) if any(commit.generation < 0 for commit, _ in filed) else ""
+        args += (keys.ref, made, len(filed))
         for commit, _ in filed:
             entries, instance_id = commit.entries, commit.instance_id
             args += (

@@ -7,9 +7,9 @@ KEYS[2...]  group   hash  id, type, state, generation, join_deadline, sync_deadl
             member id -> its record), instances (hash, static instance id -> member id), sessions (zset, member id ->
             session deadline, ms), offsets (hash, <topic>:<partition> -> JSON of offset, leader epoch, topic id,
             metadata, commit time); five keys for each group
-ARGV[1...]  for each group: its name in the shard's keys, its id should a commit without generation make it ("" where
-            none can), count of commits; for each commit: generation, member id, "" or "=" and the instance id,
-            retention ms or -1, count of entries; for each entry: its field and its JSON, open for the commit time
+ARGV[1...]  for each group: its name in the shard's keys, "<id> <locator>" should a commit without generation make it
+            ("" where none can), count of commits; for each commit: generation, member id, "" or "=" and the instance
+            id, retention ms or -1, count of entries; for each entry: its field and its JSON, open for the commit time
 Returns  {NONE, code of each commit ...}; safe to run twice: the same values again, last writer wins
 Errors   of each:
          OVERDUE                 a deadline of its group has passed: settle it, then ask again
@@ -24,7 +24,7 @@ Errors   of each:
 local call, now, groups, codes = redis.call, now_ms(), KEYS[1], { ERROR.NONE }
 local now_text = string.format("%.0f", now)
 local group, members, instances, sessions, offsets
-local name, new_id, state, current
+local name, candidate, state, current
 
 local function due(deadline)
   deadline = deadline and deadline ~= "0" and tonumber(deadline)
@@ -45,8 +45,9 @@ local function judge_without_members(generation, entry_count)
   if not simple then return ERROR.GROUP_ID_NOT_FOUND end
   if entry_count > 0 then
     state, current = "Empty", "0"
-    call("HSET", group, "id", new_id, "type", "classic", "state", state, "prev_state", "Dead", "generation", current,
-      "version", "1", "state_since", now_text, "created", now_text, "reason", "")
+    local id, locator, org = string.match(candidate, "^(%S+) (([^/]+)/%S+)$")
+    call("HSET", group, "id", id, "org", org, "tier", "org", "locator", locator, "type", "classic", "state", state,
+      "prev_state", "Dead", "generation", current, "version", "1", "state_since", now_text, "created", now_text, "reason", "")
     call("HSET", groups, name, "classic Empty ")
   end
   return ERROR.NONE
@@ -96,7 +97,7 @@ end
 local at = 1
 for first = 2, #KEYS, 5 do
   local overdue = load_group(first)
-  name, new_id = ARGV[at], ARGV[at + 1]
+  name, candidate = ARGV[at], ARGV[at + 1]
   local commit_count = tonumber(ARGV[at + 2])
   at = at + 3
   for _ = 1, commit_count do

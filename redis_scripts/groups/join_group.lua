@@ -32,7 +32,7 @@ ARGV[17]  initial rebalance delay, ms
 ARGV[18]  longest that a new member's first join is parked, ms
 ARGV[19]  lease of a parked join, ms
 ARGV[20]  most members
-ARGV[21]  candidate id of the group
+ARGV[21]  "<id> <locator>" of the group, should this join make it; "" where it cannot
 ARGV[22]  the client's reason
 Returns   {NONE, member id, "parked", generation, round, ms until something falls due or -1}; what groups/look_group
            returns follows where this join, or what was overdue, ends the wait of others

@@ -42,7 +42,11 @@ end
 local function create_group()
   g.absent = nil
   for field, value in pairs(g) do put(field, value) end
-  put("id", group_candidate)
+  local id, locator, org = string.match(group_candidate, "^(%S+) (([^/]+)/%S+)$")
+  put("id", id)
+  put("org", org)
+  put("tier", "org")
+  put("locator", locator)
   put("type", "classic")
   put("created", now)
   put("reason", "")

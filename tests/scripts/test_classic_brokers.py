@@ -31,7 +31,7 @@ async def run(world: World, script: Any, *args: Any) -> list[Any]:
 
 
 def join_args(world: World, request: JoinRequest) -> list[Any]:
-    return classic._join_args(world.store, request)
+    return classic._join_args(world.store, world.keys, request)
 
 
 async def dump(world: World) -> dict[str, Any]:
