@@ -130,7 +130,8 @@ async def leave_group(call: Call, request: Any) -> LeaveGroupResponse:
         raise InvalidGroupId
     keys = call.store.group_keys(call.org, request.group_id)
     leaving = [Leaving(member.member_id, member.group_instance_id, member.reason or "") for member in request.members]
-    codes = await classic.leave(call.store, keys, leaving, call.rooms.waits.broker())
+    broker, host = call.rooms.waits.broker(), f"/{call.client.host}"
+    codes = await classic.leave(call.store, keys, leaving, broker, client_id=call.client_id or "", client_host=host)
     return LeaveGroupResponse(
         throttle_time=_NOT_THROTTLED, error_code=ErrorCode.none, members=_left(request.members, codes)
     )

@@ -153,7 +153,13 @@ def _commit(call: Call, request: Any, looked: bool) -> bool:
         return True
     retention_ms = max(-1, request.retention_time // _MILLISECOND) if call.version < 5 else -1
     commit = Commit(
-        request.generation_id_or_member_epoch, request.member_id, request.group_instance_id, entries, retention_ms
+        request.generation_id_or_member_epoch,
+        request.member_id,
+        request.group_instance_id,
+        entries,
+        retention_ms,
+        call.client_id or "",
+        call.client.host,
     )
     keys = rooms.store.group_keys(org, request.group_id)
     rooms.offsets.commit(keys, commit, partial(_committed, call, results))

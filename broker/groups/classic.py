@@ -196,9 +196,20 @@ def _sync_args(store: Store, request: SyncRequest) -> list[Arg]:
     return args
 
 
-async def leave(store: Store, keys: GroupKeys, leaving: Sequence[Leaving], broker: str = "") -> list[int]:
-    """Members go, each with its own code: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID. Raises StoreUnavailable."""
-    args: list[Arg] = []
+async def leave(
+    store: Store,
+    keys: GroupKeys,
+    leaving: Sequence[Leaving],
+    broker: str = "",
+    *,
+    client_id: str = "",
+    client_host: str = "",
+) -> list[int]:
+    """Members go, each with its own code: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID. Raises StoreUnavailable.
+
+    Who asks, if not the member itself, removes it: the events tell one from the other.
+    """
+    args: list[Arg] = [client_id, client_host]
     for member in leaving:
         args += [member.member_id, member.instance_id or "", member.reason[:REASON_LENGTH_MAX]]
     codes: list[int] = (await _ask(store, broker, LEAVE_GROUP, keys, args))[1:]

@@ -70,6 +70,8 @@ class Commit:
     entries: list[str] = field(default_factory=list)
     retention_ms: int = -1
     """How long the offsets are kept, where a client of version 2 to 4 says so; -1 leaves it to the broker."""
+    client_id: str = ""
+    client_host: str = ""
 
 
 Filed = tuple[Commit, OnCode]
@@ -120,6 +122,7 @@ class Offsets:
         """By group: commits that wait for a look at the catalogue, and those behind them. The handlers' own."""
         self._store = store
         self._metadata_units_max = settings.offset_metadata_max_bytes
+        self._broker = broker
         self._settle = settler(store, broker)
         self._loop = asyncio.get_event_loop()
         self._commits: dict[str, tuple[GroupKeys, list[tuple[Commit, OnCode]]]] = {}
@@ -201,17 +204,24 @@ class Offsets:
         call.send()
 
     def _call(self) -> SettledCall[Filed]:
-        return SettledCall(self._store, self._settle, COMMIT_OFFSETS, commit_arguments, _hand_out)
+        return SettledCall(self._store, self._settle, COMMIT_OFFSETS, self._arguments, _hand_out)
+
+    def _arguments(self, groups: Gathered[Filed]) -> tuple[list[str], list[Arg]]:
+        return commit_arguments(groups, self._store.settings.group_events_max, self._broker())
 
 
-def commit_arguments(groups: Gathered[Filed]) -> tuple[list[str], list[Arg]]:
-    """KEYS and ARGV of the script."""
-    key_names, args = [groups[0][0].shard_keys.groups], list[Arg]()
+def commit_arguments(groups: Gathered[Filed], events_max: int, broker: str) -> tuple[list[str], list[Arg]]:
+    """KEYS and ARGV of the script; `broker` is who the events name."""
+    shard = groups[0][0].shard_keys
+    key_names, args = [shard.groups, shard.events], list[Arg]((events_max, broker))
     for keys, filed in groups:
         key_names += (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets)
-        # Only a commit without generation can make a group, so only then an identity is at hand for it.
-        made = candidate(keys) if any(commit.generation < 0 for commit, _ in filed) else ""
-        args += (keys.ref, made, len(filed))
+        # Only a commit without generation can make a group, or reset its offsets: only then it is said who does.
+        simple = next((commit for commit, _ in filed if commit.generation < 0), None)
+        made = who = ""
+        if simple is not None:
+            made, who = candidate(keys), f"/{simple.client_host} {simple.client_id}"
+        args += (keys.ref, made, who, len(filed))
         for commit, _ in filed:
             entries, instance_id = commit.entries, commit.instance_id
             args += (

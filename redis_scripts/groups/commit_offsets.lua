@@ -2,14 +2,18 @@
 --[[ Commit offsets: what one tick brought for groups of one shard, in order; each commit is judged by itself and stored
 whole.
 
-KEYS[1]     groups  hash  the shard's groups: name -> "<type> <state> <protocol type>"
-KEYS[2...]  group   hash  id, type, state, generation, join_deadline, sync_deadline; behind it the group's members (hash,
-            member id -> its record), instances (hash, static instance id -> member id), sessions (zset, member id ->
-            session deadline, ms), offsets (hash, <topic>:<partition> -> JSON of offset, leader epoch, topic id,
+KEYS[1]     groups  hash    the shard's groups: name -> "<type> <state> <protocol type>"
+KEYS[2]     events  stream  transitions of the shard's groups
+KEYS[3...]  group   hash    id, type, state, generation, join_deadline, sync_deadline; behind it the group's members
+            (hash, member id -> its record), instances (hash, static instance id -> member id), sessions (zset, member
+            id -> session deadline, ms), offsets (hash, <topic>:<partition> -> JSON of offset, leader epoch, topic id,
             metadata, commit time); five keys for each group
-ARGV[1...]  for each group: its name in the shard's keys, "<id> <locator>" should a commit without generation make it
-            ("" where none can), count of commits; for each commit: generation, member id, "" or "=" and the instance
-            id, retention ms or -1, count of entries; for each entry: its field and its JSON, open for the commit time
+ARGV[1]     events kept, 0 none
+ARGV[2]     broker
+ARGV[3...]  for each group: its name in the shard's keys, "<id> <locator>" should a commit without generation make it,
+            and "<host> <client id>" of who sends that (both "" where there is none), count of commits; for each commit:
+            generation, member id, "" or "=" and the instance id, retention ms or -1, count of entries; for each entry:
+            its field and its JSON, open for the commit time
 Returns  {NONE, code of each commit ...}; safe to run twice: the same values again, last writer wins
 Errors   of each:
          OVERDUE                 a deadline of its group has passed: settle it, then ask again
@@ -22,9 +26,11 @@ Errors   of each:
 -- @include lib/errors
 -- @include lib/clock
 local call, now, groups, codes = redis.call, now_ms(), KEYS[1], { ERROR.NONE }
+local events, events_max, broker = KEYS[2], ARGV[1], ARGV[2]
 local now_text = string.format("%.0f", now)
 local group, members, instances, sessions, offsets
-local name, candidate, state, current
+local name, candidate, who, state, current
+-- @include lib/offsets_reset
 
 local function due(deadline)
   deadline = deadline and deadline ~= "0" and tonumber(deadline)
@@ -89,17 +95,18 @@ local function commit(at, entry_count)
   if code == ERROR.NONE and entry_count > 0 then
     local tail = ',"commit_time":' .. now_text
     if retention ~= "-1" then tail = string.format('%s,"expire_time":%.0f', tail, now + retention) end
+    if state == "Empty" and current ~= "0" then note_reset(who, at + 5, entry_count) end
     store(at + 5, entry_count, tail .. "}")
   end
   return code
 end
 
-local at = 1
-for first = 2, #KEYS, 5 do
+local at = 3
+for first = 3, #KEYS, 5 do
   local overdue = load_group(first)
-  name, candidate = ARGV[at], ARGV[at + 1]
-  local commit_count = tonumber(ARGV[at + 2])
-  at = at + 3
+  name, candidate, who = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local commit_count = tonumber(ARGV[at + 3])
+  at = at + 4
   for _ = 1, commit_count do
     local entry_count = tonumber(ARGV[at + 4])
     codes[#codes + 1] = overdue and ERROR.OVERDUE or commit(at, entry_count)

@@ -33,5 +33,5 @@ if g.state ~= EMPTY then
   finish()
   return { ERROR.NON_EMPTY_GROUP }
 end
-forget_group("deleted by request")
+forget_group("requested")
 return { ERROR.NONE }

@@ -36,14 +36,18 @@ if g.state ~= EMPTY and g.protocol_type ~= "consumer" then return { ERROR.NON_EM
 
 local known = redis.call("HMGET", group, "subscribed", "subscribed_generation")
 local protected = subscribed_topics(g.state, g.protocol_type, g.generation, known[1], known[2])
-local reply, next_arg = { ERROR.NONE }, 5
+local reply, next_arg, gone = { ERROR.NONE }, 5, {}
 while ARGV[next_arg] do
   local topic, count = ARGV[next_arg], tonumber(ARGV[next_arg + 1])
   local refused = not protected or protected[topic]
   if not refused then
-    for i = next_arg + 2, next_arg + 1 + count do forget_offset(topic .. ":" .. ARGV[i]) end
+    for i = next_arg + 2, next_arg + 1 + count do
+      local field = topic .. ":" .. ARGV[i]
+      if forget_offset(field) > 0 then gone[#gone + 1] = field end
+    end
   end
   reply[#reply + 1] = refused and ERROR.GROUP_SUBSCRIBED_TO_TOPIC or ERROR.NONE
   next_arg = next_arg + 2 + count
 end
+if #gone > 0 then event("offsets_deleted", nil, nil, { detail = table.concat(gone, " ", 1, math.min(#gone, 50)) }) end
 return reply

@@ -53,18 +53,20 @@ local function expired(stored)
   return now - since >= retention_ms
 end
 
-local kept, gone = kept_topics(), 0
+local kept, gone, fields = kept_topics(), 0, {}
 for i = 6, kept and #ARGV or 0 do
   local stored = redis.call("HGET", offsets, ARGV[i])
   local held = tonumber(redis.call("HGET", unstable, ARGV[i]) or 0) > 0
   if stored and not held and not kept[ARGV[i]:match("^(.*):")] and expired(stored) then
     gone = gone + forget_offset(ARGV[i])
+    if #fields < 50 then fields[#fields + 1] = ARGV[i] end
   end
 end
 
+if gone > 0 then event("offsets_expired", nil, nil, { detail = table.concat(fields, " ") }) end
 local nothing_left = redis.call("EXISTS", offsets, staged, unstable, pending) == 0
 if g.state == EMPTY and nothing_left then
-  forget_group("no members and no offsets left")
+  forget_group("nothing_left")
   return { ERROR.NONE, gone, 1, 1 }
 end
 return { ERROR.NONE, gone, kept and 1 or 0, 0 }

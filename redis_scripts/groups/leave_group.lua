@@ -16,7 +16,9 @@ ARGV[1]   group's name in the shard's keys
 ARGV[2]   wake channel
 ARGV[3]   events kept, 0 none
 ARGV[4]   broker
-ARGV[5...]  member id, instance id, reason, one triple after the other
+ARGV[5]   client id of who asks
+ARGV[6]   its host, "" if nobody can tell
+ARGV[7...]  member id, instance id, reason, one triple after the other
 Returns   {NONE, code of each in order}
           Run twice, those that left are UNKNOWN_MEMBER_ID the second time, as in Kafka; nothing else changes.
 Errors    of each: UNKNOWN_MEMBER_ID   not a member, neither pending; or no such group
@@ -25,11 +27,15 @@ Errors    of each: UNKNOWN_MEMBER_ID   not a member, neither pending; or no such
 -- @include lib/classic_group
 -- @include lib/known_member
 
-local why
+local asking_id, asking_host = ARGV[5], ARGV[6]
+local first
 
 local function remove(member_id, member, reason)
-  remove_member(member_id, member, "member_left", reason)
-  why = why or (reason ~= "" and reason or "a member left")
+  local itself = asking_host == "" or (asking_id == member.client_id and asking_host == member.client_host)
+  local kind = itself and "member_left" or "member_removed"
+  local by = itself and "" or asking_host .. " " .. asking_id
+  remove_member(member_id, member, kind, { reason = reason, detail = by })
+  first = first or { cause = kind, id = member_id, member = member, reason = reason }
   return ERROR.NONE
 end
 
@@ -52,11 +58,11 @@ end
 
 settle()
 local codes = { ERROR.NONE }
-for i = 5, #ARGV, 3 do
+for i = 7, #ARGV, 3 do
   codes[#codes + 1] = leave(ARGV[i], ARGV[i + 1], ARGV[i + 2])
 end
-if why and g.state ~= PREPARING then
-  prepare_rebalance(why)
+if first and g.state ~= PREPARING then
+  prepare_rebalance(first.cause, first.id, first.member, first.reason)
 elseif g.state == PREPARING then
   maybe_complete()
 end

@@ -31,9 +31,9 @@ local function parked(member_id, generation)
 end
 
 -- Park, inside the phase under way or one that this join begins.
-local function join_phase(member_id, member, reason)
+local function join_phase(member_id, member, cause)
   local begins, entered = g.state ~= PREPARING, g.generation
-  if begins then begin_rebalance(reason, member_id, member) end
+  if begins then begin_rebalance(cause, member_id, member, reason) end
   park_join(member_id, member)
   if begins then await_joins() else maybe_complete() end
   return parked(member_id, entered)
@@ -52,9 +52,10 @@ local function create_group()
   put("reason", "")
   put("state_since", now)
   touch()
+  event("created", nil, { client_id = client_id, client_host = client_host })
 end
 
-local function add_member(member_id, reason)
+local function add_member(member_id)
   if g.state == EMPTY then
     put("initial_delay", initial_delay_ms)
     put("initial_remaining", math.max(rebalance_timeout_ms - initial_delay_ms, 0))
@@ -72,11 +73,11 @@ local function add_member(member_id, reason)
   redis.call("HDEL", pending, member_id)
   if instance_id ~= "" then redis.call("HSET", instances, instance_id, member_id) end
   touch()
-  event("member_joined", member_id, member, reason)
-  return join_phase(member_id, member, "a member joined")
+  event("member_joined", member_id, member, { reason = reason })
+  return join_phase(member_id, member, "member_joined")
 end
 
-local function rejoin_member(member_id, member, why)
+local function rejoin_member(member_id, member, cause)
   offer_again(member)
-  return join_phase(member_id, member, why)
+  return join_phase(member_id, member, cause)
 end

@@ -26,5 +26,6 @@ local function assign()
   put("assigned_generation", g.generation)
   event("assignment_stored", member_id)
   move(STABLE)
+  if g.awaiting_sync == 0 then event("stable") end
   wake()
 end

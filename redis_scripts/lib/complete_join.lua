@@ -6,7 +6,7 @@ local function drop_late()
     if not everyone[i + 1]:find(joined, 1, true) then
       local member = unpack_member(everyone[i + 1])
       if member.instance_id == "" then
-        remove_member(everyone[i], member, "member_expired", "did not rejoin in time")
+        remove_member(everyone[i], member, "member_expired", { cause = "did_not_rejoin" })
       elseif everyone[i] == g.leader then
         put("leader", "")
       end
@@ -49,7 +49,7 @@ local function open_generation(size)
   put("sync_deadline", at + math.max(max_rebalance_timeout(), 1))
   put("protocol", select_protocol())
   put("elected", g.leader)
-  event("barrier_joined", g.leader, nil, g.protocol)
+  event("barrier_joined", g.leader, nil, { detail = g.protocol })
   move(COMPLETING)
 end
 

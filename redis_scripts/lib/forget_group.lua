@@ -1,8 +1,8 @@
 -- Everything that a group is, gone: its keys, its name in the shard, its deadlines.
-local function forget_group(reason)
+local function forget_group(cause)
   redis.call("UNLINK", group, members, subscriptions, assignments, protocols, instances, sessions, pending,
     offsets, staged, unstable)
   redis.call("HDEL", groups, ref)
   redis.call("ZREM", deadlines, "session|" .. ref, "join|" .. ref, "sync|" .. ref, "retention|" .. ref)
-  event("deleted", nil, nil, reason)
+  event("deleted", nil, nil, { cause = cause })
 end

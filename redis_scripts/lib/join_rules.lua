@@ -13,7 +13,7 @@ end
 -- The last to rejoin lose their place when the group is too large (KAFKA-9885).
 local function refuse_full(holder_id, holder)
   if holder then
-    remove_member(holder_id, holder, "member_evicted", "the group is full")
+    remove_member(holder_id, holder, "member_evicted", { cause = "group_full" })
     maybe_complete()
   end
   return refuse(ERROR.GROUP_MAX_SIZE_REACHED, "")
@@ -32,7 +32,7 @@ local function join_new(owner, owner_record)
   if owner then return replace_member(owner, owner_record) end
   if id_required and instance_id == "" then return hand_out_id() end
   if g.absent then create_group() end
-  return add_member(member_id, reason)
+  return add_member(member_id)
 end
 
 local function answer_now(is_leader)
@@ -45,18 +45,24 @@ local function join_member(member)
   local is_leader = g.leader == member_id
   local same = redis.call("HGET", subscriptions, member_id) == subscription
   if same and (g.state == COMPLETING or not is_leader) then return answer_now(is_leader) end
-  return rejoin_member(member_id, member, same and "the leader rejoined" or "a member's subscription changed")
+  return rejoin_member(member_id, member, same and "leader_rejoined" or "subscription_changed")
+end
+
+local function refuse_fenced(current)
+  local who = { instance_id = instance_id, client_id = client_id, client_host = client_host }
+  event("member_fenced", member_id, who, { reason = reason, detail = current })
+  return refuse(ERROR.FENCED_INSTANCE_ID, member_id)
 end
 
 local function join_known(member)
   if not member and redis.call("HEXISTS", pending, member_id) == 1 then
     if instance_id ~= "" then return refuse(ERROR.UNKNOWN_MEMBER_ID, member_id) end
-    return add_member(member_id, reason)
+    return add_member(member_id)
   end
   if instance_id ~= "" then
     local current = redis.call("HGET", instances, instance_id)
     if not current then return refuse(ERROR.UNKNOWN_MEMBER_ID, member_id) end
-    if current ~= member_id then return refuse(ERROR.FENCED_INSTANCE_ID, member_id) end
+    if current ~= member_id then return refuse_fenced(current) end
   end
   if not member then return refuse(ERROR.UNKNOWN_MEMBER_ID, member_id) end
   return join_member(member)

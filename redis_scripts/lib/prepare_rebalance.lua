@@ -1,18 +1,20 @@
--- A join phase begins (spec P7), in two steps: whoever causes it stores its own join between them.
+-- A join phase begins (spec P7), in two steps: whoever causes it stores its own join between them. `reason` is what
+-- that client says of it, nil or "" if nothing.
 local function fail_parked_syncs()
   arm_synced()
   redis.call("DEL", assignments)
   wake()
 end
 
-local function begin_rebalance(reason, member_id, member)
+local function begin_rebalance(cause, member_id, member, reason)
   if g.state == COMPLETING then fail_parked_syncs() end
   put("awaiting_sync", 0)
   put("sync_deadline", 0)
   put("round", g.round + 1)
   put("joined_count", 0)
-  event("rebalance_started", member_id, member, reason)
-  move(PREPARING, reason)
+  event("rebalance_started", member_id, member, { cause = cause, reason = reason })
+  local words = cause:gsub("_", " ")
+  move(PREPARING, (reason or "") == "" and words or words .. ": " .. reason)
 end
 
 -- From Empty the first phase waits a while for more members, and never completes on the spot (KIP-134).
@@ -25,7 +27,7 @@ local function await_joins()
   put("join_deadline", at + max_rebalance_timeout())
 end
 
-local function prepare_rebalance(reason, member_id, member)
-  begin_rebalance(reason, member_id, member)
+local function prepare_rebalance(cause, member_id, member, reason)
+  begin_rebalance(cause, member_id, member, reason)
   await_joins()
 end

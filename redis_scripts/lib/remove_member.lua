@@ -1,5 +1,6 @@
--- Forget one member, whatever the cause. What follows (a rebalance, a completed phase) is the caller's.
-local function remove_member(member_id, member, kind, reason)
+-- Forget one member; `more` says why, and the event how long it was one. What follows (a rebalance, a completed phase)
+-- is the caller's.
+local function remove_member(member_id, member, kind, more)
   if is_joined(member) then
     put("joined_count", g.joined_count - 1)
     wake()
@@ -16,5 +17,6 @@ local function remove_member(member_id, member, kind, reason)
   count_member(member, -1)
   if g.leader == member_id then put("leader", "") end
   touch()
-  event(kind, member_id, member, reason)
+  more.since = member.joined_at
+  event(kind, member_id, member, more)
 end

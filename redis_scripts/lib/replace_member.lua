@@ -24,11 +24,12 @@ local function replace_member(old_id, member)
   if is_joined(member) or is_syncing(member) then wake() end
   rename(old_id, member)
   offer_again(member)
+  local old = member.client_host .. " " .. old_id
   member.client_id, member.client_host, member.added_round, member.about = client_id, client_host, 0, nil
   member.told_leader, member.join_token = static_leader_list and g.leader or old_leader, token
   redis.call("HSET", members, member_id, pack_member(member))
   touch()
-  event("member_replaced", member_id, member, old_id)
+  event("member_replaced", member_id, member, { reason = reason, detail = old })
   if g.state == STABLE and select_protocol() == g.protocol then return replaced(member) end
-  return join_phase(member_id, member, "a static member restarted")
+  return join_phase(member_id, member, "static_member_restarted")
 end

@@ -1,7 +1,7 @@
 -- Apply what is overdue, in deadline order (ties: session, join, sync), each as of the time it fell due.
-local function after_removal(reason, member_id, member)
+local function after_removal(cause, member_id, member)
   if g.state == STABLE or g.state == COMPLETING then
-    prepare_rebalance(reason, member_id, member)
+    prepare_rebalance(cause, member_id, member)
   elseif g.state == PREPARING then
     maybe_complete()
   end
@@ -34,8 +34,9 @@ function EXPIRE.session(member_id)
   end
   local overstayed = is_joined(member) and member.added_round == g.round and at >= member.join_by
   if (is_joined(member) or is_syncing(member)) and not overstayed then return lose_lease(member_id, member) end
-  remove_member(member_id, member, "member_expired", overstayed and "first join not answered in time" or "session timed out")
-  after_removal("a member's session timed out", member_id, member)
+  local cause = overstayed and "first_join_unanswered" or "session_timed_out"
+  remove_member(member_id, member, "member_expired", { cause = cause })
+  after_removal(cause, member_id, member)
 end
 
 function EXPIRE.join()
@@ -51,15 +52,15 @@ end
 
 function EXPIRE.sync()
   put("sync_deadline", 0)
-  local everyone, removed = redis.call("HGETALL", members), false
+  local everyone, removed_id, removed = redis.call("HGETALL", members), nil, nil
   local synced = string.format('"sync_generation":%.0f,', g.generation)
   for i = 1, #everyone, 2 do
     if not everyone[i + 1]:find(synced, 1, true) then
-      remove_member(everyone[i], unpack_member(everyone[i + 1]), "member_expired", "did not sync in time")
-      removed = true
+      removed_id, removed = everyone[i], unpack_member(everyone[i + 1])
+      remove_member(removed_id, removed, "member_expired", { cause = "did_not_sync" })
     end
   end
-  if removed then prepare_rebalance("members did not sync in time") end
+  if removed then prepare_rebalance("did_not_sync", removed_id, removed) end
 end
 
 local function settle()

@@ -262,9 +262,9 @@ async def test_the_same_leaders_sync_twice(world: World) -> None:
 async def test_the_same_leave_twice(world: World) -> None:
     a, _ = await world.stable("a", "b")
 
-    assert await run(world, LEAVE_GROUP, a.member_id, "", "") == [0, NONE]
+    assert await run(world, LEAVE_GROUP, "", "", a.member_id, "", "") == [0, NONE]
     stored = await dump(world)
-    assert await run(world, LEAVE_GROUP, a.member_id, "", "") == [0, UNKNOWN_MEMBER_ID]
+    assert await run(world, LEAVE_GROUP, "", "", a.member_id, "", "") == [0, UNKNOWN_MEMBER_ID]
     assert await dump(world) == stored
 
 
@@ -351,6 +351,7 @@ async def test_what_people_see(world: World) -> None:
     assert (await world.field("subscribed"), await world.field("subscribed_generation")) == ('["t1","t2"]', "1")
     assert await world.store.command("HGET", world.keys.shard_keys.groups, world.keys.ref) == b"classic Stable consumer"
     assert await world.events() == [
+        "created",
         "member_joined",
         "rebalance_started",
         "member_joined",

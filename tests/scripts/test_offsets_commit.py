@@ -353,19 +353,10 @@ async def test_commits_of_a_tick_are_judged_one_by_one_in_order(
 
 async def test_a_repeated_script_changes_nothing_more(clock: SteppedClock, clock_store: Store) -> None:
     keys = clock_store.group_keys("default", "orders")
-    key_names = [keys.shard_keys.groups, keys.group, keys.members, keys.instances, keys.sessions, keys.offsets]
-    args = [
-        keys.ref,
-        "cgp_a default/consumer-groups/orders",
-        1,
-        -1,
-        "",
-        "",
-        -1,
-        1,
-        "t1:0",
-        entry_json(5, 2, T1.topic_hex, "x"),
-    ]
+    shard = keys.shard_keys
+    key_names = [shard.groups, shard.events, keys.group, keys.members, keys.instances, keys.sessions, keys.offsets]
+    commit = [-1, "", "", -1, 1, "t1:0", entry_json(5, 2, T1.topic_hex, "x")]
+    args = [100, "1", keys.ref, "cgp_a default/consumer-groups/orders", "/h c", 1, *commit]
     pictures = []
     for _ in range(2):
         assert await clock_store.run(COMMIT_OFFSETS, key_names, *args) == [NONE]

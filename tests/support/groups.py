@@ -124,8 +124,14 @@ class World:
 
     async def events(self) -> list[str]:
         """The kinds of all events so far."""
+        return [event["kind"] for event in await self.told()]
+
+    async def told(self, *kinds: str) -> list[dict[str, str]]:
+        """The events so far, or those of some kinds, as they are stored."""
         entries = await self.store.command("XRANGE", self.keys.shard_keys.events, "-", "+")
-        return [dict(zip(fields[::2], fields[1::2], strict=True))[b"kind"].decode() for _, fields in entries]
+        texts = [[value.decode() for value in fields] for _, fields in entries]
+        events = [dict(zip(fields[::2], fields[1::2], strict=True)) for fields in texts]
+        return [event for event in events if not kinds or event["kind"] in kinds]
 
     async def stable(self, *names: str, **traits: Any) -> list[Peer]:
         """Stable{first*, ...}@1: peers that joined and synced one generation; the first leads."""
