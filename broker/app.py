@@ -31,6 +31,7 @@ from broker.errors import CannotStart, StoreUnavailable
 from broker.groups import retention as offsets_retention
 from broker.groups.expiry import GroupExpiry
 from broker.groups.heartbeats import Heartbeats
+from broker.groups.holds import Holds
 from broker.groups.offsets import Offsets
 from broker.groups.waiting import GroupWaits
 from broker.log.logs import Logs
@@ -131,6 +132,11 @@ class App:
         await self._started(catalog.start(), catalog.close)
         await self._started(logs.start(), logs.close)
         await self._started(self.rooms.waits.start(), self.rooms.waits.close)
+        if settings.group_heartbeat_hold_max_ms:
+            holds = self.rooms.holds = Holds(store, settings, self.rooms.heartbeats)
+            membership.on_lost.append(holds.release_all)
+            metrics.sample(declared.HEARTBEATS_HELD, lambda: {(): holds.held})
+            await self._started(holds.start(), holds.close)
         expiry = GroupExpiry(store, self._prefers, self._name)
         await self._started(expiry.start(), expiry.close)
         sweep = offsets_retention.Retention(store, settings, self._preferred_shards, self._name)

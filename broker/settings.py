@@ -112,6 +112,12 @@ class Settings(BaseSettings):
         600_000, ge=100, description="ms between sweeps for expired offsets"
     )
     group_wait_poll_ms: int = Field(500, ge=10, description="longest that a lost wake-up delays a waiting request")
+    group_heartbeat_hold_max_ms: int = Field(
+        0,
+        ge=0,
+        description="longest that the answer to a heartbeat is kept back until the group rebalances, for clients that "
+        "bear it; 0 answers all at once",
+    )
     group_events_max: int = Field(10_000, ge=0, description="events kept for a shard of groups; 0 keeps none")
 
     # -- topics

@@ -16,6 +16,7 @@ from broker.store.store import Store
 if TYPE_CHECKING:
     from broker.cluster.membership import Membership
     from broker.groups.heartbeats import Heartbeats
+    from broker.groups.holds import Holder, Holds, Released
     from broker.groups.offsets import Offsets
     from broker.groups.waiting import GroupWaits
     from broker.log.logs import Logs
@@ -42,6 +43,8 @@ class Rooms:
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     fetch_waits: FetchWaits = field(default_factory=FetchWaits)
     produce_timeouts: Timeouts = field(default_factory=Timeouts)
+    holds: Holds | None = None
+    """None where heartbeats are answered at once."""
 
 
 @dataclass(slots=True)
@@ -57,8 +60,15 @@ class Client:
     software_name: str = "unknown"
     software_version: str = "unknown"
     fetched: bool = False
+    holder: Holder | None = None
+    """Keeps back the answer to the heartbeat that came last; whatever comes next has it released."""
     on_closed: list[Callable[[], None]] = field(default_factory=list)
     """Run once when the connection is gone: parked fetches and watchers cancel here."""
+
+    def release(self, reason: Released) -> None:
+        """Answer a heartbeat whose answer is kept back, if there is one."""
+        if self.holder is not None:
+            self.holder.release(reason)
 
 
 @dataclass(slots=True)

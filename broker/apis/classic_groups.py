@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -15,6 +15,8 @@ from broker.apis.call import Call
 from broker.apis.registry import ApiKey, api, hot_api
 from broker.errors import InconsistentGroupProtocol, InvalidGroupId
 from broker.groups import classic
+from broker.groups.heartbeats import OnCode
+from broker.groups.holds import Holder, Holds, bears_holds
 from broker.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membership, SyncRequest
 from broker.protocol import fast_writers
 from broker.protocol.consumer_blobs import subscribed_topics
@@ -38,6 +40,8 @@ async def join_group(call: Call, request: Any) -> list[bytes]:
     if not request.group_id:
         raise InvalidGroupId
     keys = call.store.group_keys(call.org, request.group_id)
+    if call.client.holder is not None:
+        call.client.holder.pace.interrupted()
     try:
         joined = await classic.join(call.store, call.rooms.waits, keys, _join_request(call, request))
     except JoinRefused as refused:
@@ -120,7 +124,18 @@ def heartbeat(call: Call, request: Any) -> None:
     version, reply = call.version, call.reply
     keys = call.store.group_keys(call.org, request.group_id)
     membership = Membership(request.member_id, request.generation_id, request.group_instance_id)
-    call.rooms.heartbeats.add(keys, membership, lambda code: reply(fast_writers.heartbeat(version, code)))
+    add = call.rooms.heartbeats.add if call.rooms.holds is None else _beat(call, call.rooms.holds)
+    add(keys, membership, lambda code: reply(fast_writers.heartbeat(version, code)))
+
+
+def _beat(call: Call, holds: Holds) -> Callable[[GroupKeys, Membership, OnCode], None]:
+    """How a heartbeat is filed: its answer may be kept back on a connection that carries nothing but the group's."""
+    client = call.client
+    if client.fetched or call.draining.is_set() or not bears_holds(client.software_name, call.client_id):
+        return call.rooms.heartbeats.add
+    if client.holder is None:
+        client.holder = Holder(holds)
+    return client.holder.beat
 
 
 @api(ApiKey.LEAVE_GROUP, first=0, last=5)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from broker.apis.call import Body, Client
+from broker.groups.holds import Released
 from broker.protocol import headers
 from broker.protocol.framing import FrameError, Splitter
 from broker.protocol.schema_walk import DecodeError
@@ -129,6 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closed = self._ended = True
         held = self._splitter.reserved
         turns, self.turns = self.turns, deque()
+        self.client.release(Released.CLOSED)
         self._queue.clear()
         self._out = []
         for turn in turns:
@@ -161,6 +163,8 @@ class Connection(asyncio.BufferedProtocol):
                 if frame is None:
                     self._make_room()
                     break
+                if self.client.holder is not None:
+                    self.client.holder.release(Released.REQUEST)
                 self._take(*frame)
         except FrameError as error:
             self._abort(str(error))
@@ -355,6 +359,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._leaving = True
         self._pause()
+        self.client.release(Released.LEAVING)
         if not self.turns:
             self._close_now()
 
@@ -367,10 +372,10 @@ class Connection(asyncio.BufferedProtocol):
         elif self._write_paused:
             if silent_ms > settings.connections_max_idle_ms:
                 self._abort("does not read its answers")
-        elif self.turns or self._paused:
+        elif self._paused or (self.turns and self.client.holder is None):
             return
         elif silent_ms > settings.connections_max_idle_ms or (age_s_max and now_s - self.opened_s > age_s_max):
-            self._close_now()
+            self.leave()
 
     def abort(self) -> None:
         """Cut the connection, whatever it waits for: groups keep the member's place."""

@@ -79,7 +79,7 @@ class ShardKeys:
     groups: str = field(init=False)  # hash: <org>/<group> -> "<type> <state> <protocol type>"
     deadlines: str = field(init=False)  # zset: <kind>|<org>/<group> -> earliest deadline, Redis ms
     events: str = field(init=False)  # stream: every transition of every group of the shard
-    wake: str = field(init=False)  # pub/sub channel: <org>/<group>:<generation>:<state>:<version>
+    wake: str = field(init=False)  # pub/sub channel: <org>/<group>:<generation>:<state>:<version or 0>
 
     def __post_init__(self) -> None:
         base = f"{self.prefix}:{{co:{self.shard}}}"

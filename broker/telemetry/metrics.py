@@ -46,6 +46,12 @@ REQUEST_ERRORS: Final = Declared(
 SCRIPT_SECONDS: Final = Declared(
     "tidegate_script_seconds", "histogram", "From a script queued for Redis to its reply.", ("script",)
 )
+HELD_SECONDS: Final = Declared(
+    "tidegate_heartbeat_held_seconds",
+    "histogram",
+    "How long answers to heartbeats were kept back, and why no longer.",
+    ("reason",),
+)
 CONNECTIONS_OPENED: Final = Declared("tidegate_connections_opened", "counter", "Client connections accepted.")
 CONNECTIONS_REFUSED: Final = Declared("tidegate_connections_refused", "counter", "Client connections above the cap.")
 BYTES_IN: Final = Declared("tidegate_received_bytes", "counter", "Bytes read from clients.")
@@ -56,6 +62,7 @@ CONNECTIONS: Final = Declared("tidegate_connections", "gauge", "Client connectio
 LINK_UP: Final = Declared("tidegate_redis_link_up", "gauge", "Whether the link to Redis is up.", ("link",))
 LINK_IN_FLIGHT: Final = Declared("tidegate_redis_in_flight", "gauge", "Commands sent and not answered.", ("link",))
 LINK_CONNECTS: Final = Declared("tidegate_redis_connects", "counter", "Connections made to Redis.", ("link",))
+HEARTBEATS_HELD: Final = Declared("tidegate_heartbeats_held", "gauge", "Answers to heartbeats kept back now.")
 LIVE_BROKERS: Final = Declared("tidegate_live_brokers", "gauge", "Brokers that this one lists to clients.")
 READY: Final = Declared("tidegate_ready", "gauge", "Whether this broker is ready (see /health/ready).")
 LOOP_LAG_SECONDS: Final = Declared("tidegate_loop_lag_seconds", "gauge", "Worst delay of the event loop lately.")
@@ -64,6 +71,7 @@ DECLARED: Final = (
     REQUEST_SECONDS,
     REQUEST_ERRORS,
     SCRIPT_SECONDS,
+    HELD_SECONDS,
     CONNECTIONS_OPENED,
     CONNECTIONS_REFUSED,
     BYTES_IN,
@@ -73,6 +81,7 @@ DECLARED: Final = (
     LINK_UP,
     LINK_IN_FLIGHT,
     LINK_CONNECTS,
+    HEARTBEATS_HELD,
     LIVE_BROKERS,
     READY,
     LOOP_LAG_SECONDS,
@@ -114,6 +123,7 @@ class Metrics(Collector):
     def __init__(self) -> None:
         self.apis: dict[int, Meter] = {key: Meter() for key in api_key_map}
         self.scripts: dict[str, Meter] = {}
+        self.held: dict[str, Meter] = {}
         self.connections_opened = 0
         self.connections_refused = 0
         self.bytes_in = 0
@@ -123,9 +133,17 @@ class Metrics(Collector):
 
     def script(self, label: str) -> Meter:
         """The meter of a script, by its label (`Script.label`)."""
-        found = self.scripts.get(label)
+        return self._meter(self.scripts, label)
+
+    def hold(self, reason: str) -> Meter:
+        """The meter of heartbeats held until `reason` (`groups/holds.Released`)."""
+        return self._meter(self.held, reason)
+
+    @staticmethod
+    def _meter(meters: dict[str, Meter], label: str) -> Meter:
+        found = meters.get(label)
         if found is None:
-            found = self.scripts[label] = Meter()
+            found = meters[label] = Meter()
         return found
 
     def sample(self, declared: Declared, values: Samples) -> None:
@@ -141,6 +159,7 @@ class Metrics(Collector):
                 errors.add_metric((api_key_map[key], error_name(code)), count)
         yield errors
         yield self._histogram(SCRIPT_SECONDS, self.scripts)
+        yield self._histogram(HELD_SECONDS, self.held)
         for declared, value in (
             (CONNECTIONS_OPENED, self.connections_opened),
             (CONNECTIONS_REFUSED, self.connections_refused),

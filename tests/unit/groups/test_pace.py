@@ -1,0 +1,105 @@
+"""What is learned of a member's heartbeats, and how long their answers may be kept back."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.groups.pace import Pace
+
+
+class Member:
+    """A client whose timer runs from the send or from the answer; answers are held for as long as its pace says."""
+
+    def __init__(self, interval_s: float, *, session_s: float | None = 45.0, from_answer: bool = False) -> None:
+        self.pace = Pace(hold_s_max=3.0)
+        self.pace.session_s = session_s
+        self.interval_s = interval_s
+        self.from_answer = from_answer
+        self.now_s = 1_000.0
+
+    def beat(self, late_s: float = 0.0) -> float:
+        """One heartbeat; how long its answer was held."""
+        self.now_s += late_s
+        self.pace.arrived(self.now_s)
+        held_s = self.pace.hold_s()
+        self.pace.answered(self.now_s + held_s)
+        self.now_s += self.interval_s + (held_s if self.from_answer else 0.0)
+        return held_s
+
+    def beats(self, count: int) -> list[float]:
+        return [self.beat() for _ in range(count)]
+
+
+def test_two_gaps_two_probes_then_long_holds() -> None:
+    assert Member(3.0).beats(7) == [0, 0, 0.5, 0.5, 2.85, 2.85, 2.85]
+
+
+def test_nothing_is_held_before_two_gaps_agree() -> None:
+    member = Member(3.0)
+    assert [member.beat(late_s) for late_s in (0, 0, 1.5, 0, 0)] == [0, 0, 0, 0, 0.5]
+
+
+def test_a_timer_that_runs_from_the_answer_is_never_held_after_three_probes() -> None:
+    held = Member(3.0, from_answer=True).beats(40)
+    assert max(held) == 0.5
+    assert sum(hold > 0 for hold in held) == 3
+    assert held[-1] == 0
+
+
+def test_nothing_is_held_while_the_session_is_not_known() -> None:
+    assert not any(Member(3.0, session_s=None).beats(10))
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "session_s", "hold_s"),
+    [
+        (3.0, 45.0, 2.85),  # the interval less the margin
+        (3.0, 6.0, 2.0),  # two thirds of what the session leaves
+        (10.0, 60.0, 3.0),  # the setting
+        (0.1, 45.0, 0.0),  # not worth it
+        (3.0, 3.1, 0.0),  # the session leaves nothing
+    ],
+)
+def test_how_long(interval_s: float, session_s: float, hold_s: float) -> None:
+    assert Member(interval_s, session_s=session_s).beats(8)[-1] == pytest.approx(hold_s)
+
+
+def test_a_member_that_starts_to_count_from_the_answer_is_trusted_no_more() -> None:
+    member = Member(3.0)
+    assert member.beats(6)[-1] == pytest.approx(2.85)
+    member.from_answer = True
+    assert member.beats(30)[-1] == 0
+
+
+def test_one_stall_costs_probes_but_not_the_trust_for_ever() -> None:
+    member = Member(3.0)
+    member.beats(6)
+    assert member.beat(late_s=4.0) == 0.5
+    assert member.beats(3)[-1] == pytest.approx(2.85)
+
+
+def test_another_interval_is_measured_anew() -> None:
+    member = Member(3.0)
+    member.beats(6)
+    member.interval_s = 1.0
+    member.beat()
+    assert member.beat() == 0
+    assert member.beats(8)[-1] == pytest.approx(0.85)
+
+
+def test_a_rebalance_between_two_heartbeats_says_nothing_about_the_timer() -> None:
+    member = Member(3.0)
+    member.beats(6)
+    member.pace.interrupted()
+    assert member.beat(late_s=40.0) == pytest.approx(2.85)
+    assert member.beat() == pytest.approx(2.85)
+
+
+def test_a_hold_that_was_cut_short_proves_nothing() -> None:
+    member = Member(3.0, from_answer=True)
+    member.beats(2)
+    for _ in range(10):  # commits end each hold after 50 ms
+        member.pace.arrived(member.now_s)
+        assert member.pace.hold_s() <= 0.5
+        member.pace.answered(member.now_s + 0.05)
+        member.now_s += 3.05

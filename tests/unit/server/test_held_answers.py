@@ -1,0 +1,111 @@
+"""A heartbeat whose answer is kept back stands in nobody's way: the connection has it released."""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+from typing import Any
+
+from kio.schema.api_versions.v3.request import ApiVersionsRequest
+from kio.schema.create_topics.v7.request import CreateTopicsRequest
+from kio.schema.heartbeat.v4.request import HeartbeatRequest
+
+from broker.apis.call import Call
+from broker.groups.holds import Released
+from broker.protocol import fast_writers
+from tests.support.samples import sample
+from tests.unit.server.fakes import Handlers, closed, connected, on_both_loops, until
+
+BEATS: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+VERSIONS: Any = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+CREATES: Any = sample(CreateTopicsRequest)
+
+
+class Keeper:
+    """Keeps back the answer of the heartbeat that came last, until it is released."""
+
+    def __init__(self) -> None:
+        self.kept: Call | None = None
+        self.reasons: list[Released] = []
+
+    def release(self, reason: Released) -> None:
+        kept, self.kept = self.kept, None
+        if kept is not None:
+            self.reasons.append(reason)
+            kept.reply(fast_writers.heartbeat(kept.version, 0))
+
+
+class Keeping(Handlers):
+    """A server that keeps every heartbeat's answer back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keeper: Any = Keeper()
+
+    def heartbeat(self, call: Call, request: Any) -> None:
+        self._note("heartbeat")
+        call.client.holder = self.keeper
+        self.keeper.kept = call
+
+
+@on_both_loops
+async def test_the_next_request_releases_it_and_answers_keep_their_order() -> None:
+    async with connected(Keeping()) as (_, client):
+        for request in (VERSIONS, CREATES, BEATS):
+            sent = [client.send(BEATS), client.send(request)]
+            got = [(await asyncio.wait_for(client.receive(), 5))[0]]
+            if request is BEATS:
+                sent.append(client.send(VERSIONS))
+                got.append((await asyncio.wait_for(client.receive(), 5))[0])
+            got.append((await asyncio.wait_for(client.receive(), 5))[0])
+            assert got == sent
+
+
+@on_both_loops
+async def test_a_cold_request_starts_at_once_behind_it() -> None:
+    handlers = Keeping()
+    async with connected(handlers) as (_, client):
+        client.send(BEATS)
+        await until(lambda: handlers.keeper.kept)
+        assert not handlers.keeper.reasons
+        client.send(CREATES)
+        await until(lambda: "create_topics done" in handlers.started)
+    assert handlers.keeper.reasons == [Released.REQUEST]
+
+
+@on_both_loops
+async def test_a_drain_answers_it_before_the_connection_closes() -> None:
+    handlers = Keeping()
+    async with connected(handlers) as (server, client):
+        sent = client.send(BEATS)
+        await until(lambda: handlers.keeper.kept)
+        draining = asyncio.ensure_future(server.drain(5_000))
+        assert (await asyncio.wait_for(client.receive(), 5))[0] == sent
+        assert await closed(client) == b""
+        await draining
+    assert handlers.keeper.reasons == [Released.LEAVING]
+
+
+@on_both_loops
+async def test_a_client_that_goes_takes_it_along() -> None:
+    handlers = Keeping()
+    async with connected(handlers) as (_, client):
+        client.send(BEATS)
+        await until(lambda: handlers.keeper.kept)
+        client.writer.close()
+        await until(lambda: handlers.keeper.reasons)
+    assert handlers.keeper.reasons == [Released.CLOSED]
+
+
+@on_both_loops
+async def test_an_old_connection_is_closed_although_it_holds_one() -> None:
+    handlers = Keeping()
+    async with connected(handlers) as (server, client):
+        sent = client.send(BEATS)
+        await until(lambda: handlers.keeper.kept)
+        (connection,) = server.connections
+        connection.sweep(perf_counter() + 60, 0)
+        assert handlers.keeper.kept
+        connection.sweep(perf_counter() + 60, 30)
+        assert (await asyncio.wait_for(client.receive(), 5))[0] == sent
+        assert await closed(client) == b""
