@@ -29,11 +29,11 @@ _NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 
 @api(ApiKey.LIST_GROUPS, first=0, last=5)
 async def list_groups(call: Call, request: Any) -> ListGroupsResponse:
-    """List the groups that this broker is named as coordinator of: clients ask every broker and merge.
+    """List the groups that this broker is named as coordinator of: clients ask every broker that they see, and merge.
 
     v4: states (KIP-518). v5: types (KIP-848).
     """
-    brokers, node_id = call.rooms.membership.preferred(), call.rooms.membership.node_id
+    brokers, node_id = call.rooms.membership.nameable(), call.rooms.membership.shown_node_id
     shards = [
         shard
         for shard in range(call.rooms.settings.coordinator_shards)

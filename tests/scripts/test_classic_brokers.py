@@ -128,6 +128,40 @@ async def test_scenario_98_every_retry_gets_the_same_generation(world: World) ->
     assert {joined.leader for joined in again} == {a.member_id}
 
 
+async def dies(*parked: asyncio.Task[Any]) -> None:
+    """The broker that parked these requests is gone, and with it their answers."""
+    for one in parked:
+        one.cancel()
+    await asyncio.gather(*parked, return_exceptions=True)
+
+
+async def test_scenario_98_the_phase_ended_and_nobody_was_told(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    c = world.peer("c")
+    parked = [await c.entering(), await b.entering()]
+    await dies(*parked)
+    assert (await run(world, JOIN_GROUP, *join_args(world, a.request())))[2] == b"parked"
+    assert await world.state() == ("CompletingRebalance", 2)
+
+    joined = [await peer.join() for peer in (b, c, a)]
+
+    assert {(one.generation, one.leader) for one in joined} == {(2, a.member_id)}
+    assert [len(one.members) for one in joined] == [0, 0, 3]
+    assert (await world.events()).count("barrier_joined") == 2
+
+
+async def test_scenario_98_the_assignment_was_stored_and_nobody_was_told(world: World) -> None:
+    a, b = await completing(world, "a", "b")
+    await dies(await b.syncing())
+    plan = [(a.member_id, b"for a"), (b.member_id, b"for b")]
+    request = SyncRequest(Membership(a.member_id, 1), "consumer", "range", plan)
+    assert (await run(world, SYNC_GROUP, *classic._sync_args(world.store, request)))[1] == b"now"
+
+    assert (await b.sync()).assignment == b"for b"
+    assert (await a.sync({a.member_id: b"other", b.member_id: b"other"})).assignment == b"for a"
+    assert await world.state() == ("Stable", 1)
+
+
 async def test_a_lost_wake_up_costs_a_poll(world: World) -> None:
     a, b = await completing(world, "a", "b")
     b.broker = world.brokers[1]
@@ -325,6 +359,46 @@ async def test_scenario_100_two_sweepers_race_a_heartbeat(world: World) -> None:
     assert await world.members() == {a.member_id}
     assert (await world.events()).count("member_expired") == 1
     assert b.member_id not in await world.members()
+
+
+async def sweep_from_two(world: World) -> None:
+    """Two sweepers at the same moment, and once more."""
+    for _ in range(2):
+        await asyncio.gather(*(broker.expiry.sweep_now() for broker in world.brokers[:2]))
+
+
+async def test_scenario_100_two_sweepers_end_one_join_phase(world: World) -> None:
+    a, _ = await world.stable("a", "b", session_timeout_ms=60_000)
+    joins = [await world.peer("c").entering(), await a.entering()]
+    world.sweeping = False
+    for _ in range(2):
+        await world.clock.advance(9_999)
+        await asyncio.gather(*(broker.waits.renew_now() for broker in world.brokers))
+    await world.clock.advance(2)
+
+    await sweep_from_two(world)
+
+    await world.look()
+    assert {(await answer(join)).generation for join in joins} == {2}
+    events = await world.events()
+    assert events.count("barrier_joined") == 2
+    assert events.count("member_expired") == 1
+
+
+async def test_scenario_100_two_sweepers_end_one_wait_for_syncs(world: World) -> None:
+    a, b = await completing(world, "a", "b")
+    await a.sync({})
+    world.sweeping = False
+    for _ in range(2):
+        await world.clock.advance(9_999)
+        await a.heartbeat(), await b.heartbeat()
+    await world.clock.advance(2)
+
+    await sweep_from_two(world)
+
+    assert await world.state() == ("PreparingRebalance", 1)
+    assert await world.members() == {a.member_id}
+    assert (await world.events()).count("rebalance_started") == 2
 
 
 async def test_generations_go_on_when_a_group_empties(world: World) -> None:

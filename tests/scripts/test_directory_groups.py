@@ -56,16 +56,6 @@ async def deleted(broker: Broker, *group_ids: str, version: int = 2) -> list[tup
     return [(one.group_id, one.error_code.value) for one in response.results]
 
 
-@pytest.fixture
-def broker(store: Store) -> Broker:
-    return Broker(store, FakeCatalog(T1))
-
-
-@pytest.fixture
-def keys(store: Store) -> GroupKeys:
-    return store.group_keys("default", "orders")
-
-
 # -- list
 
 

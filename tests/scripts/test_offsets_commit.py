@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -68,16 +67,6 @@ def codes(response: Any) -> dict[str, int]:
         for one in response.topics
         for partition in one.partitions
     }
-
-
-@pytest.fixture
-async def broker(store: Store) -> AsyncIterator[Broker]:
-    yield Broker(store, FakeCatalog(T1, topic("t2", number=2)))
-
-
-@pytest.fixture
-def keys(store: Store) -> GroupKeys:
-    return store.group_keys("default", "orders")
 
 
 async def stored(store: Store, keys: GroupKeys, name: str = "t1:0") -> dict[str, Any] | None:

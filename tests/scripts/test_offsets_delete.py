@@ -16,7 +16,7 @@ from broker.groups.retention import forget_topic
 from broker.store.keys import GroupKeys
 from broker.store.store import Store
 from tests.support.clock import SteppedClock
-from tests.support.handlers import Broker, FakeCatalog, given_group, topic
+from tests.support.handlers import Broker, given_group, topic
 
 NONE, UNKNOWN_PARTITION, SUBSCRIBED = 0, 3, 86
 T1, T2 = topic("t1", number=1), topic("t2", number=2)
@@ -53,16 +53,6 @@ async def delete(broker: Broker, wanted: dict[str, list[int]], group_id: str = "
         for one in response.topics
         for partition in one.partitions
     }
-
-
-@pytest.fixture
-def broker(store: Store) -> Broker:
-    return Broker(store, FakeCatalog(T1, T2))
-
-
-@pytest.fixture
-def keys(store: Store) -> GroupKeys:
-    return store.group_keys("default", "orders")
 
 
 async def test_scenario_95_only_topics_that_nobody_is_subscribed_to_are_deleted(

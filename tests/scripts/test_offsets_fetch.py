@@ -91,16 +91,6 @@ async def fetch(
 NOTHING = (-1, -1, "", NONE)
 
 
-@pytest.fixture
-def broker(store: Store) -> Broker:
-    return Broker(store, FakeCatalog(T1, T2))
-
-
-@pytest.fixture
-def keys(store: Store) -> GroupKeys:
-    return store.group_keys("default", "orders")
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_scenario_90_nothing_committed_is_no_error(broker: Broker, keys: GroupKeys, version: int) -> None:
     assert await fetch(broker, {"t1": [0, 1], "nowhere": [7]}, version) == (
@@ -143,7 +133,7 @@ async def test_scenario_91_each_group_of_a_batch_has_its_own_answer(broker: Brok
 async def test_scenario_91_a_store_that_is_away_shows_at_the_groups_place_and_below_v8_on_each_partition(
     broker: Broker, version: int
 ) -> None:
-    await broker.store.close()
+    await broker.lose_store()
     refused = (-1, -1, "", NOT_COORDINATOR)
     assert await fetch(broker, {"t1": [0, 1], "nowhere": [2]}, version) == (
         NONE if version == 1 else NOT_COORDINATOR,

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from broker.errors import GroupIdNotFound, NonEmptyGroup, UnknownMemberId
-from broker.groups import directory
+from broker.groups import classic, directory
 from broker.groups.retention import sweep
+from tests.scripts.test_classic_rejoining import completing
 from tests.scripts.test_offsets_commit import codes, commit_request
+from tests.scripts.test_offsets_delete import delete
 from tests.scripts.test_offsets_fetch import fetch
 from tests.support.groups import Peer, World, answer, refused
 from tests.support.handlers import Broker, FakeCatalog, topic
 
-NONE, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE = 0, 22, 25, 27
+NONE, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE, FENCED, SUBSCRIBED = 0, 22, 25, 27, 82, 86
 WEEK_MS = 7 * 24 * 3_600_000
 T1, T2 = topic("t1", number=1), topic("t2", number=2)
 
@@ -78,13 +80,43 @@ async def test_scenario_87_the_commit_of_a_removed_member_leaves_the_value(
     assert (await fetch(handlers[0], {"t1": [0]}))[1]["t1:0"][0] == 20
 
 
-async def test_a_commit_keeps_its_member_alive(world: World, handlers: list[Broker]) -> None:
+async def test_scenario_59_commits_alone_keep_a_member_in_a_stable_group(world: World, handlers: list[Broker]) -> None:
     a, b = await world.stable("a", "b")
     for _ in range(4):
         await world.advance(5_000, beating=[a])
         assert await commit(handlers, peer=b) == NONE
     assert await world.members() == {a.member_id, b.member_id}
     assert (await world.state())[0] == "Stable"
+
+
+async def test_scenario_59_commits_while_completing_keep_nobody(world: World, handlers: list[Broker]) -> None:
+    a, b = await completing(world, "a", "b")
+    await world.advance(5_000, beating=[a])
+    assert await commit(handlers, peer=b) == REBALANCE
+    await world.advance(4_999, beating=[a])
+    assert await world.members() == {a.member_id, b.member_id}
+    await world.advance(1)
+    assert await world.members() == {a.member_id}
+
+
+async def test_scenario_69_the_old_process_commits_nothing(world: World, handlers: list[Broker]) -> None:
+    _, s2 = await world.stable_of(world.peer("s1", instance_id="s1"), world.peer("s2", instance_id="s2"))
+    old_id, new_id = s2.member_id, (await s2.ask_join(member_id="")).member_id
+    assert await commit(handlers, generation=1, member_id=old_id, instance_id="s2") == FENCED
+    assert await commit(handlers, generation=1, member_id=old_id) == UNKNOWN_MEMBER
+    assert await commit(handlers, generation=1, member_id=new_id, instance_id="s2") == NONE
+
+
+async def test_scenario_70_offsets_are_still_judged_by_the_old_subscription(
+    world: World, handlers: list[Broker]
+) -> None:
+    _, s2 = await world.stable_of(world.peer("s1", instance_id="s1"), world.peer("s2", instance_id="s2"))
+    classic.note_subscribed(world.store, world.keys, 1, ["t1"])
+    s2.member_id, s2.protocols = "", (("range", b"now t2 too"),)
+    await s2.join()
+    assert await delete(handlers[0], {"t1": [0], "t2": [0]}) == {"t1:0": SUBSCRIBED, "t2:0": NONE}
+    described = await directory.describe(world.store, world.keys, "1")
+    assert {member.metadata for member in described.members} == {b"metadata", b"now t2 too"}
 
 
 async def test_a_simple_group_that_is_joined_keeps_its_identity_and_its_offsets(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import enum
+import itertools
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from broker.errors import KafkaError, MemberIdRequired
 from broker.groups import classic
-from broker.groups.expiry import GroupExpiry
+from broker.groups.expiry import GroupExpiry, settle_group
 from broker.groups.heartbeats import Heartbeats
 from broker.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membership, Synced, SyncRequest
 from broker.groups.waiters import Waiter
@@ -23,6 +25,22 @@ Answer = TypeVar("Answer")
 
 STEP_MS = 1_000
 ANSWER_S = 5.0
+
+
+class Mode(enum.StrEnum):
+    """Who gets the requests of a scenario, and who settles what is overdue. The outcome must be the same in all."""
+
+    SHARED = "peers-take-turns"
+    """Each peer keeps to its broker; a sweeper looks after the group."""
+    ONE = "one-broker"
+    """The same, all through one broker."""
+    ELSEWHERE = "each-request-elsewhere"
+    """No two requests in a row go to the same of three brokers."""
+    UNSWEPT = "no-sweeper"
+    """Nobody sweeps: requests and waiters settle what they meet; who looks from outside settles first, as Describe."""
+
+
+SCENARIO_MODES = (Mode.ONE, Mode.ELSEWHERE, Mode.UNSWEPT)
 
 
 class Broker:
@@ -51,10 +69,14 @@ class Broker:
 class World:
     """Several brokers, one clock. Time passes only in `advance`."""
 
-    def __init__(self, settings: Settings, clock: SteppedClock, group_id: str = "orders") -> None:
+    def __init__(
+        self, settings: Settings, clock: SteppedClock, group_id: str = "orders", mode: Mode = Mode.SHARED
+    ) -> None:
         self.clock = clock
         self.settings = settings
-        self.brokers = [Broker(settings, "1"), Broker(settings, "2")]
+        self.mode = mode
+        self.brokers = [Broker(settings, str(number)) for number in range(1, 4 if mode is Mode.ELSEWHERE else 3)]
+        self._next = itertools.cycle(self.brokers)
         self.group_id = group_id
         self.sweeping = True
         self.peers: list[Peer] = []
@@ -86,8 +108,9 @@ class World:
         return self.store.group_keys("default", self.group_id)
 
     def peer(self, name: str, **traits: Any) -> Peer:
-        """A member to be; peers alternate between the brokers."""
-        peer = Peer(self, name, broker=self.brokers[len(self.peers) % len(self.brokers)], **traits)
+        """A member to be, at the broker that the mode gives it."""
+        home = self.brokers[0] if self.mode is Mode.ONE else self.brokers[len(self.peers) % len(self.brokers)]
+        peer = Peer(self, name, broker=home, **traits)
         self.peers.append(peer)
         return peer
 
@@ -99,11 +122,16 @@ class World:
             ms -= step
             if self.sweeping:
                 await asyncio.gather(*(broker.waits.renew_now() for broker in self.brokers))
-                await self.brokers[0].expiry.sweep_now()
+                if self.mode is not Mode.UNSWEPT:
+                    await self.brokers[0].expiry.sweep_now()
             for peer in beating:
                 await peer.heartbeat()
             if self.sweeping:
                 await self.look()
+
+    def waiters(self) -> set[Waiter]:
+        """The requests that are parked now, whatever their broker."""
+        return set().union(*(broker.waiters() for broker in self.brokers))
 
     async def look(self) -> None:
         """Every waiter looks now, and what that answers is answered."""
@@ -111,7 +139,20 @@ class World:
             await asyncio.gather(*(broker.waits.look_now() for broker in self.brokers))
             await asyncio.sleep(0)
 
+    def turn(self, peer: Peer) -> Broker:
+        """The broker of a peer's next request."""
+        if self.mode is Mode.ELSEWHERE:
+            peer.broker = next(self._next)
+        return peer.broker
+
+    async def _settled(self) -> None:
+        """Where nobody sweeps, who looks from outside settles first."""
+        if self.mode is Mode.UNSWEPT and self.sweeping:
+            await settle_group(self.store, self.keys)
+
     async def field(self, name: str) -> str:
+        """A field of the group's hash; "" where it has none."""
+        await self._settled()
         value = await self.store.command("HGET", self.keys.group, name)
         return "" if value is None else value.decode()
 
@@ -120,6 +161,8 @@ class World:
         return await self.field("state"), int(await self.field("generation") or 0)
 
     async def members(self) -> set[str]:
+        """The ids of the members."""
+        await self._settled()
         return {member_id.decode() for member_id in await self.store.command("HKEYS", self.keys.members)}
 
     async def events(self) -> list[str]:
@@ -128,6 +171,7 @@ class World:
 
     async def told(self, *kinds: str) -> list[dict[str, str]]:
         """The events so far, or those of some kinds, as they are stored."""
+        await self._settled()
         entries = await self.store.command("XRANGE", self.keys.shard_keys.events, "-", "+")
         texts = [[value.decode() for value in fields] for _, fields in entries]
         events = [dict(zip(fields[::2], fields[1::2], strict=True)) for fields in texts]
@@ -199,7 +243,8 @@ class Peer:
 
     async def ask_join(self, **changes: Any) -> Joined:
         """One JoinGroup as it is."""
-        return await classic.join(self.broker.store, self.broker.waits, self.keys, self.request(**changes))
+        broker = self.world.turn(self)
+        return await classic.join(broker.store, broker.waits, self.keys, self.request(**changes))
 
     async def join(self) -> Joined:
         """Both round trips of a new member, or a rejoin."""
@@ -231,11 +276,11 @@ class Peer:
 
     async def parked(self, request: Awaitable[Answer]) -> asyncio.Task[Answer]:
         """A request under way: returns once it waits here, or has its answer."""
-        before = self.broker.waiters()
+        before = self.world.waiters()
         task: asyncio.Task[Answer] = asyncio.ensure_future(request)  # type: ignore[assignment]
         self.tasks.append(task)
         async with asyncio.timeout(ANSWER_S):
-            while not task.done() and not self.broker.waiters() - before:
+            while not task.done() and not self.world.waiters() - before:
                 await asyncio.sleep(0.001)
         return task
 
@@ -243,7 +288,8 @@ class Peer:
         membership = Membership(self.member_id, changes.pop("generation", self.generation), self.instance_id)
         values: dict[str, Any] = {"protocol_type": self.protocol_type, "protocol": self.joined.protocol or None}
         request = SyncRequest(membership, assignments=tuple((assignments or {}).items()), **(values | changes))
-        return await classic.sync(self.broker.store, self.broker.waits, self.keys, request)
+        broker = self.world.turn(self)
+        return await classic.sync(broker.store, broker.waits, self.keys, request)
 
     async def syncing(self, assignments: Mapping[str, bytes] | None = None) -> asyncio.Task[Synced]:
         return await self.parked(self.sync(assignments))
@@ -256,13 +302,14 @@ class Peer:
             "instance_id": self.instance_id,
         }
         told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.broker.heartbeats.add(self.keys, Membership(**(values | changes)), told.set_result)
+        self.world.turn(self).heartbeats.add(self.keys, Membership(**(values | changes)), told.set_result)
         return await asyncio.wait_for(told, ANSWER_S)
 
     async def leave(self, **changes: Any) -> int:
         """Leave alone; this member's code."""
         values: dict[str, Any] = {"member_id": self.member_id, "instance_id": self.instance_id}
-        codes = await classic.leave(self.broker.store, self.keys, [Leaving(**(values | changes))], self.broker.name)
+        broker = self.world.turn(self)
+        codes = await classic.leave(broker.store, self.keys, [Leaving(**(values | changes))], broker.name)
         return codes[0]
 
 

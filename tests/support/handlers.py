@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ def topic(name: str, partition_count: int = 4, number: int = 1) -> FakeTopic:
     return FakeTopic(name, UUID(int=number), partition_count)
 
 
-@dataclass(slots=True)
+@dataclass
 class Broker:
     """The handlers of one broker over a store; `ask` sends a request through codec, handler and writer."""
 
@@ -78,21 +79,34 @@ class Broker:
     catalog: FakeCatalog
     node_id: int = 1
     brokers: list[Any] = field(default_factory=lambda: [SimpleNamespace(node_id=1)])
+    others: Sequence[Store] = ()
+    """Links of further brokers: each request then goes to the next broker."""
     rooms: Any = None
 
     def __post_init__(self) -> None:
-        settings = self.store.settings
-        self.rooms = Rooms(
+        self.rooms = self._rooms(self.store)
+        self._turns = itertools.cycle([self.rooms, *map(self._rooms, self.others)])
+
+    def _rooms(self, store: Store) -> Rooms:
+        settings = store.settings
+        return Rooms(
             settings=settings,
-            store=self.store,
-            membership=SimpleNamespace(node_id=self.node_id, preferred=lambda: self.brokers),  # type: ignore[arg-type]
+            store=store,
+            membership=SimpleNamespace(  # type: ignore[arg-type]
+                node_id=self.node_id, shown_node_id=self.node_id, nameable=lambda: self.brokers
+            ),
             catalog=self.catalog,  # type: ignore[arg-type]
             logs=None,  # type: ignore[arg-type]
             waits=None,  # type: ignore[arg-type]
             heartbeats=None,  # type: ignore[arg-type]
-            offsets=Offsets(self.store, settings, lambda: str(self.node_id)),
+            offsets=Offsets(store, settings, lambda: str(self.node_id)),
             producer_ids=None,  # type: ignore[arg-type]
         )
+
+    async def lose_store(self) -> None:
+        """No broker reaches Redis any more."""
+        for store in (self.store, *self.others):
+            await store.close()
 
     async def ask(self, request: Any) -> Any:
         """Answer a kio request of any version as a client would get it."""
@@ -109,7 +123,7 @@ class Broker:
             replied.set_result(bytes(body) if isinstance(body, bytes | bytearray) else b"".join(body))
 
         call = Call(
-            rooms=self.rooms,
+            rooms=next(self._turns),
             client=Client(1, "127.0.0.1", 50_000),
             api_key=api_key,
             version=version,
@@ -124,7 +138,10 @@ class Broker:
             api.handler(call, decoded)
             body = await asyncio.wait_for(replied, 10)
         else:
-            body = codec.encode(api_key, version, await api.handler(call, decoded))
+            answer = await api.handler(call, decoded)
+            if not isinstance(answer, bytes | list):
+                answer = codec.encode(api_key, version, answer)
+            body = answer if isinstance(answer, bytes) else b"".join(answer)
         response, size = entity_reader(load_response_schema(api_key, version))(body, 0)
         assert size == len(body)
         return response
