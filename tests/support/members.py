@@ -13,6 +13,7 @@ from kio.static.constants import EntityType
 
 from tests.support.wire import RawClient
 
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
 JOIN, HEARTBEAT, LEAVE, SYNC = 11, 12, 13, 14
 
 
@@ -43,6 +44,8 @@ class Member:
     generation: int = -1
     is_leader: bool = False
     assignment: bytes = b""
+    synced: int = -1
+    """The generation that it was last given an assignment in."""
 
     def join_request(self, version: int = 9) -> Any:
         """JoinGroup as this member sends it now."""
@@ -88,7 +91,7 @@ class Member:
             timeout_s,
         )
         if response.error_code is ErrorCode.none:
-            self.assignment = response.assignment
+            self.assignment, self.synced = response.assignment, self.generation
         return response
 
     async def round(self) -> None:
@@ -129,3 +132,40 @@ class Member:
                 ),
             )
         )
+
+    async def commit(self, topic: str, offsets: dict[int, int], timeout_s: float = 20.0) -> dict[int, ErrorCode]:
+        """OffsetCommit as a member of the present generation; an error code for each partition."""
+        kio = module(OFFSET_COMMIT, 8)
+        partitions = tuple(
+            kio.OffsetCommitRequestPartition(
+                partition_index=index, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=None
+            )
+            for index, offset in offsets.items()
+        )
+        response = await self.client.ask(
+            kio.OffsetCommitRequest(
+                group_id=self.group_id,
+                generation_id_or_member_epoch=self.generation,
+                member_id=self.member_id,
+                group_instance_id=self.instance_id,
+                topics=(kio.OffsetCommitRequestTopic(name=topic, partitions=partitions),),
+            ),
+            timeout_s,
+        )
+        return {int(one.partition_index): one.error_code for one in response.topics[0].partitions}
+
+    async def committed(self, topic: str, partitions: list[int], timeout_s: float = 20.0) -> dict[int, int]:
+        """OffsetFetch: the group's committed offset of each partition, -1 for none."""
+        kio = module(OFFSET_FETCH, 8)
+        wanted = kio.OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(partitions))
+        group = kio.OffsetFetchRequestGroup(group_id=self.group_id, topics=(wanted,))
+        response = await self.client.ask(kio.OffsetFetchRequest(groups=(group,), require_stable=False), timeout_s)
+        assert response.groups[0].error_code is ErrorCode.none, response
+        return {int(one.partition_index): int(one.committed_offset) for one in response.groups[0].topics[0].partitions}
+
+
+async def coordinator(client: RawClient, group_id: str, timeout_s: float = 20.0) -> int:
+    """FindCoordinator: the port of the broker to ask about a group; -1 where none is named."""
+    kio = module(FIND_COORDINATOR, 4)
+    response = await client.ask(kio.FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)), timeout_s)
+    return int(response.coordinators[0].port)

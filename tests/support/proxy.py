@@ -1,7 +1,10 @@
-"""A TCP proxy in front of Redis that cuts connections: at once, in the middle of a reply, or leaving a late request.
+"""A TCP proxy that cuts connections (at once, in the middle of a reply, leaving a late request), or swallows packets.
 
 What a connection's end can mean for the one who sent a command and heard nothing: the server did it and the
 answer is lost, it never saw the request or only part of it, or it sees it only some time after.
+
+A black hole is a network that loses every packet of one way, or of both: nobody is told, not even that the other
+side has closed. Once it is over, what is still being sent arrives, as TCP sends it again.
 """
 
 from __future__ import annotations
@@ -22,6 +25,16 @@ class Cut(Enum):
     LATE_REQUEST = "the next request arrives after the client was cut off"
 
 
+class Way(Enum):
+    """One way through the proxy."""
+
+    UP = "client to server"
+    DOWN = "server to client"
+
+
+BOTH = (Way.UP, Way.DOWN)
+
+
 class _Pipe:
     """One client's connection."""
 
@@ -39,7 +52,7 @@ class _Pipe:
 
     async def upward(self, reader: asyncio.StreamReader) -> None:
         """Client to server."""
-        while data := await reader.read(1 << 20):
+        while data := await self.proxy.passed(reader, Way.UP):
             self.last_sent = data
             if self.armed is Cut.DROP_REQUEST:
                 break
@@ -61,7 +74,7 @@ class _Pipe:
 
     async def downward(self, reader: asyncio.StreamReader) -> None:
         """Server to client."""
-        while data := await reader.read(1 << 20):
+        while data := await self.proxy.passed(reader, Way.DOWN):
             if self.armed is Cut.DROP_REPLY:
                 self.client.write(data[: self.proxy.random.randrange(len(data))])
                 with suppress(OSError):
@@ -85,6 +98,8 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.refusing = False
+        self._open = {way: asyncio.Event() for way in Way}
+        self.restore()
 
     @property
     def url(self) -> str:
@@ -105,6 +120,25 @@ class Proxy:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def black_hole(self, *ways: Way) -> None:
+        """From now on nothing gets through these ways, on any connection, nor the news of a connection's end."""
+        for way in ways:
+            self._open[way].clear()
+
+    def restore(self) -> None:
+        """Both ways are open; what was held back arrives."""
+        for gate in self._open.values():
+            gate.set()
+
+    async def passed(self, reader: asyncio.StreamReader, way: Way) -> bytes:
+        """What comes next through one way; empty at the end."""
+        try:
+            data = await reader.read(1 << 20)
+        except OSError:
+            data = b""
+        await self._open[way].wait()
+        return data
 
     def cut(self, how: Cut, place: int | None = None, carrying: bytes = b"") -> None:
         """End one connection (at random, or by its place), or arm it to end at its next traffic.
@@ -135,6 +169,8 @@ class Proxy:
         try:
             if self.refusing:
                 return
+            for gate in self._open.values():
+                await gate.wait()
             upstream, server = await asyncio.open_connection("127.0.0.1", self.target, limit=1 << 22)
             pipe = _Pipe(self, writer, server)
             self._pipes.add(pipe)
@@ -147,7 +183,7 @@ class Proxy:
                 for way in ways:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
-        except OSError:
+        except (OSError, asyncio.CancelledError):  # cancelled by `close` alone
             pass
         finally:
             if pipe is not None:

@@ -1,0 +1,606 @@
+"""What goes wrong between a group's two barriers, one case each: a request lost, a reply lost, somebody dead or late.
+
+The cases are those that who writes client libraries is told to try: coordinators moved while groups rebalance,
+packets black-holed between one member and one broker, members that stop anywhere. Three broker processes, raw
+members, each with a connection (and where it matters a network) of its own. `test_double_barrier_storm` throws
+them all at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+
+from bench.cluster import Cluster
+from tests.support.barriers import SHORT_MS, Group, plan, settle
+from tests.support.broker_logs import tracebacks
+from tests.support.members import JOIN, Member, coordinator, subscription
+from tests.support.proxy import BOTH, Way
+from tests.support.wire import RawClient
+
+PARK_LEASE_MS = 1_500
+SETTINGS = {
+    "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "200",
+    "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": "500",
+    "TIDEGATE_GROUP_PARK_LEASE_MS": str(PARK_LEASE_MS),
+    "TIDEGATE_NUM_PARTITIONS": "12",
+}
+NONE = ErrorCode.none
+REBALANCE = ErrorCode.rebalance_in_progress
+
+
+async def make_topic(address: str) -> None:
+    kio: Any = load_payload_module(3, 12, EntityType.request)
+    topic = kio.MetadataRequestTopic(topic_id=None, name="t")
+    async with await RawClient.connect(address) as client:
+        await client.ask(
+            kio.MetadataRequest(
+                topics=(topic,), allow_auto_topic_creation=True, include_topic_authorized_operations=False
+            )
+        )
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=3, settings=SETTINGS) as running:
+        asyncio.run(make_topic(running.brokers[0].address))
+        yield running
+        assert not tracebacks(running)
+
+
+@pytest.fixture
+async def group(cluster: Cluster, request: pytest.FixtureRequest) -> AsyncIterator[Group]:
+    """A group of its own for each case, on three brokers that run."""
+    opened = Group(cluster, request.node.name)
+    yield opened
+    await opened.close()
+    for broker in cluster.brokers:
+        if broker.process is not None:
+            broker.signal(signal.SIGCONT)
+        else:
+            broker.start()
+            await asyncio.to_thread(broker.wait_ready)
+
+
+async def lost(waiting: asyncio.Task[Any]) -> None:
+    """The client gives up waiting; its connection is left as it is."""
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def trio(group: Group, **traits: Any) -> list[Member]:
+    """Three members in a Stable generation, one on each broker, the leader first."""
+    return await group.stable(*[await group.member(broker, **traits) for broker in group.cluster.brokers])
+
+
+async def through_the_join_barrier(group: Group, first: Member, *others: Member) -> list[Any]:
+    """All are through the join barrier, none has synced; their answers.
+
+    Where the group is Stable the first is its leader, for a leader's join begins a rebalance.
+    """
+    opening = asyncio.create_task(first.join())
+    await group.until_joined(1)
+    answers = [*await asyncio.gather(*(member.join() for member in others)), await opening]
+    assert {(answer.error_code, answer.generation_id) for answer in answers} == {(NONE, group.generation)}
+    return [answers[-1], *answers[:-1]]
+
+
+# -- the join barrier: a group stuck in PreparingRebalance
+
+
+async def test_who_does_not_rejoin_is_waited_for_until_its_rebalance_timeout_and_no_longer(group: Group) -> None:
+    """Any delay on one member delays all, whatever its heartbeats say, but not for ever."""
+    one, two, busy = await trio(group, rebalance_timeout_ms=2_000)
+    newcomer = await group.member(group.cluster.brokers[0], rebalance_timeout_ms=2_000)
+    joins = [asyncio.create_task(member.round()) for member in (newcomer, one, two)]
+    await group.until_joined(3)
+    while group["state"] == "PreparingRebalance" and busy.member_id in group.member_ids:
+        assert await busy.heartbeat() in (REBALANCE, ErrorCode.unknown_member_id)
+        await asyncio.sleep(0.05)
+
+    await asyncio.gather(*joins)
+    assert group.member_ids == {one.member_id, two.member_id, newcomer.member_id}
+    assert await busy.heartbeat() is ErrorCode.unknown_member_id
+
+
+async def test_heartbeats_that_stop_during_the_join_barrier_end_the_wait_with_the_session(group: Group) -> None:
+    one, two, three = await trio(group)
+    silent = await group.member(group.cluster.brokers[0], session_timeout_ms=SHORT_MS)
+    await settle(one, two, three, silent)
+    newcomer = await group.member(group.cluster.brokers[1])
+    waiting = asyncio.create_task(newcomer.join())
+    await group.until_joined(1)
+
+    await asyncio.gather(one.join(), two.join(), three.join(), waiting)
+
+    assert silent.member_id not in group.member_ids
+    await settle(one, two, three, newcomer)
+
+
+async def test_a_member_that_leaves_during_the_join_barrier_ends_it(group: Group) -> None:
+    one, two, three = await trio(group)
+    newcomer = await group.member(group.cluster.brokers[0])
+    joins = [asyncio.create_task(member.round()) for member in (newcomer, one, two)]
+    await group.until_joined(3)
+
+    await three.leave()
+
+    await asyncio.gather(*joins)
+    assert one.generation == two.generation == newcomer.generation == 2
+
+
+async def test_a_member_that_stops_inside_the_join_barrier_does_not_hold_the_next_one(group: Group) -> None:
+    """Its join counts, for nobody knows that it is gone; the sync barrier then does without it."""
+    one, two, three = await trio(group)
+    newcomer, network = await group.member_through(
+        group.cluster.brokers[1], session_timeout_ms=SHORT_MS, rebalance_timeout_ms=2_000
+    )
+    parked = asyncio.create_task(newcomer.join())
+    await group.until_joined(1)
+    network.black_hole(*BOTH)
+    await lost(parked)
+
+    await settle(one, two, three, until=lambda: len(group.events("member_expired")) == 1)
+    assert group.events("member_expired")[0]["member"] == newcomer.member_id
+
+
+# -- joins whose request or reply is lost
+
+
+async def test_a_lost_join_response_costs_no_place_and_no_generation(group: Group) -> None:
+    one, two, three = await trio(group)
+    three.client, network = await group.connect_through(group.cluster.brokers[2])
+    newcomer = await group.member(group.cluster.brokers[0])
+    waiting = asyncio.create_task(newcomer.join())
+    await group.until_joined(1)
+    lost_join = asyncio.create_task(three.join())
+    await group.until_joined(2)
+    network.black_hole(Way.DOWN)
+    answers = await asyncio.gather(one.join(), two.join(), waiting)
+    await lost(lost_join)
+
+    three.client = await group.connect(group.cluster.brokers[0])
+    again = await three.join()
+
+    assert (again.error_code, again.generation_id) == (NONE, 2)
+    assert {answer.generation_id for answer in answers} == {2}
+    await settle(one, two, three, newcomer)
+    assert group.generation == 2
+
+
+async def test_a_newcomer_whose_join_response_is_lost_is_forgotten(group: Group) -> None:
+    """It never learned its id: nobody will ever sync or heartbeat for it."""
+    one, two, three = await trio(group, rebalance_timeout_ms=2_000)
+    ghost, network = await group.member_through(
+        group.cluster.brokers[0], session_timeout_ms=SHORT_MS, rebalance_timeout_ms=2_000
+    )
+    kio = load_payload_module(JOIN, 2, EntityType.request)
+    newest = ghost.join_request()
+    protocols = tuple(kio.JoinGroupRequestProtocol(name=one.name, metadata=one.metadata) for one in newest.protocols)
+    ghost.client.send(
+        kio.JoinGroupRequest(
+            group_id=group.group_id,
+            session_timeout=newest.session_timeout,
+            rebalance_timeout=newest.rebalance_timeout,
+            member_id="",
+            protocol_type="consumer",
+            protocols=protocols,
+        )
+    )
+    await group.until_joined(1)
+    network.black_hole(*BOTH)
+
+    await settle(one, two, three, until=lambda: len(group.events("member_expired")) == 1)
+    assert group.member_ids == {one.member_id, two.member_id, three.member_id}
+
+
+async def test_an_id_that_was_handed_out_and_lost_holds_nobody(group: Group) -> None:
+    """The first reply to a newcomer (MEMBER_ID_REQUIRED) is lost: it asks again, and has another id."""
+    one, two, three = await trio(group)
+    newcomer, network = await group.member_through(group.cluster.brokers[0], session_timeout_ms=SHORT_MS)
+    network.black_hole(Way.DOWN)
+    asked = asyncio.create_task(newcomer.client.ask(newcomer.join_request()))
+    await asyncio.sleep(0.2)
+    await lost(asked)
+    newcomer.client = await group.connect(group.cluster.brokers[1])
+
+    await settle(one, two, three, newcomer)
+    assert len(group.member_ids) == 4
+
+
+async def test_a_join_that_arrives_late_disturbs_nobody(group: Group) -> None:
+    """A request lies in the network while its member rejoins by another way; then the network gives it back."""
+    one, two, three = await trio(group)
+    newcomer = await group.member(group.cluster.brokers[0])
+    three.client, network = await group.connect_through(group.cluster.brokers[2])
+    network.black_hole(Way.UP)
+    delayed = asyncio.create_task(three.join())
+    await asyncio.sleep(0)
+    three.client = await group.connect(group.cluster.brokers[1])
+    await settle(one, two, three, newcomer)
+    generation = group.generation
+    assert not three.is_leader
+
+    network.restore()
+
+    late = await delayed
+    assert (late.error_code, late.generation_id, late.member_id) == (NONE, generation, three.member_id)
+    assert group.generation == generation
+    await settle(one, two, three, newcomer)
+
+
+# -- the leader
+
+
+async def test_a_leader_that_dies_before_it_syncs_is_replaced(group: Group) -> None:
+    """The group is in CompletingRebalance, and who is to end it is gone."""
+    leader, two, three = await trio(group, session_timeout_ms=SHORT_MS)
+    await through_the_join_barrier(group, leader, two, three)
+    waiting = [asyncio.create_task(member.sync()) for member in (two, three)]
+    await group.until_synced(1)
+
+    assert [(await task).error_code for task in waiting] == [REBALANCE, REBALANCE]
+    await settle(two, three)
+    assert group.member_ids == {two.member_id, three.member_id}
+    assert {event["member"] for event in group.events("member_expired")} == {leader.member_id}
+
+
+async def test_a_leader_that_heartbeats_and_never_syncs_is_replaced(group: Group) -> None:
+    """Its session is fine; the sync barrier has a deadline of its own."""
+    leader, two, three = await trio(group, rebalance_timeout_ms=2_000)
+    await through_the_join_barrier(group, leader, two, three)
+    waiting = [asyncio.create_task(member.sync()) for member in (two, three)]
+    await group.until_synced(1)
+    while await leader.heartbeat() in (NONE, REBALANCE):
+        await asyncio.sleep(0.05)
+
+    assert [(await task).error_code for task in waiting] == [REBALANCE, REBALANCE]
+    await settle(two, three)
+    assert group.events("member_expired")[0]["reason"] == "did not sync in time"
+
+
+async def test_a_zombie_leader_assigns_nothing_and_commits_nothing(group: Group) -> None:
+    """It slept between the barriers; the group has gone on without it when it hands in its plan."""
+    zombie, two, three = await trio(group, session_timeout_ms=SHORT_MS)
+    joined, *_ = await through_the_join_barrier(group, zombie, two, three)
+    await settle(two, three)
+    generation = group.generation
+
+    plan_of_old = dict.fromkeys(plan(joined), b"the zombie's")
+    assert (await zombie.sync(plan_of_old)).error_code is ErrorCode.unknown_member_id
+    assert (await zombie.commit("t", {0: 7}))[0] is ErrorCode.unknown_member_id
+    assert await zombie.heartbeat() is ErrorCode.unknown_member_id
+
+    assert (await two.committed("t", [0])) == {0: -1}
+    assert group.generation == generation
+    zombie.member_id, zombie.generation = "", -1
+    await settle(two, three, zombie)
+
+
+async def test_a_leader_with_a_stale_generation_assigns_nothing(group: Group) -> None:
+    """It is a member still, but the plan that it was computing is for members of before."""
+    leader, two, three = await trio(group)
+    joined, *_ = await through_the_join_barrier(group, leader, two, three)
+    newcomer = await group.member(group.cluster.brokers[1])
+    joining = asyncio.create_task(newcomer.join())
+    await group.until_joined(1)
+
+    assert (await leader.sync(plan(joined))).error_code is REBALANCE
+    await settle_after(joining, leader, two, three, newcomer)
+    stale = Member(leader.client, group.group_id, member_id=leader.member_id, generation=2)
+    for broker in group.cluster.brokers:
+        stale.client = await group.connect(broker)
+        assert (await stale.sync(plan(joined))).error_code is ErrorCode.illegal_generation
+        assert await stale.heartbeat() is ErrorCode.illegal_generation
+        assert (await stale.commit("t", {0: 7}))[0] is ErrorCode.illegal_generation
+    assert (await two.committed("t", [0])) == {0: -1}
+
+
+async def settle_after(joining: asyncio.Task[Any], *members: Member) -> None:
+    """As `settle`, where the last member has asked to join already."""
+    *others, last = members
+
+    async def finish() -> None:
+        joined = await joining
+        assert joined.error_code is NONE
+        if (await last.sync(plan(joined))).error_code is not NONE:
+            await last.round()
+
+    finishing = asyncio.create_task(finish())
+    rounds = [asyncio.create_task(member.round()) for member in others]
+    await asyncio.gather(finishing, *rounds)
+    await settle(*members)
+
+
+# -- syncs whose reply is lost
+
+
+async def test_a_lost_sync_response_is_told_again_by_any_broker(group: Group) -> None:
+    leader, two, three = await trio(group)
+    joined, *_ = await through_the_join_barrier(group, leader, two, three)
+    two.client, network = await group.connect_through(group.cluster.brokers[1])
+    waiting = [asyncio.create_task(member.sync()) for member in (two, three)]
+    await group.until_synced(1)
+    network.black_hole(Way.DOWN)
+    assert (await leader.sync(plan(joined))).error_code is NONE
+    assert (await waiting[1]).assignment == three.member_id.encode()
+    await lost(waiting[0])
+
+    for broker in group.cluster.brokers:
+        two.client = await group.connect(broker)
+        assert (await two.sync()).assignment == two.member_id.encode()
+    assert (group.generation, group["state"]) == (joined.generation_id, "Stable")
+
+
+async def test_a_leader_whose_sync_response_is_lost_cannot_assign_twice(group: Group) -> None:
+    """Others work by the first plan already: the second, whatever it says, changes nothing."""
+    leader, two, three = await trio(group)
+    joined, *_ = await through_the_join_barrier(group, leader, two, three)
+    leader.client, network = await group.connect_through(group.cluster.brokers[0])
+    network.black_hole(Way.DOWN)
+    unanswered = asyncio.create_task(leader.sync(plan(joined)))
+    assert (await two.sync()).assignment == two.member_id.encode()
+    await lost(unanswered)
+
+    leader.client = await group.connect(group.cluster.brokers[1])
+    again = await leader.sync(dict.fromkeys(plan(joined), b"another plan"))
+
+    assert (again.error_code, again.assignment) == (NONE, leader.member_id.encode())
+    assert (await three.sync()).assignment == three.member_id.encode()
+    assert group.generation == joined.generation_id
+
+
+async def test_a_member_that_stops_inside_the_sync_barrier_costs_one_more_round(group: Group) -> None:
+    leader, two, three = await trio(group, session_timeout_ms=SHORT_MS)
+    joined, *_ = await through_the_join_barrier(group, leader, two, three)
+    three.client, network = await group.connect_through(group.cluster.brokers[2])
+    parked = asyncio.create_task(three.sync())
+    await group.until_synced(2)
+    network.black_hole(*BOTH)
+    await lost(parked)
+    assert (await leader.sync(plan(joined))).error_code is NONE
+    assert (await two.sync()).error_code is NONE
+
+    await settle(leader, two, until=group.lacks(three.member_id))
+    assert group.generation == joined.generation_id + 1
+
+
+async def test_a_member_that_leaves_during_the_sync_barrier_sends_all_back(group: Group) -> None:
+    leader, two, three = await trio(group)
+    await through_the_join_barrier(group, leader, two, three)
+    waiting = asyncio.create_task(two.sync())
+    await group.until_synced(2)
+
+    await three.leave()
+
+    assert (await waiting).error_code is REBALANCE
+    await settle(leader, two)
+
+
+# -- the coordinator moves
+
+
+async def test_the_coordinator_dies_with_members_parked_in_the_join_barrier(group: Group) -> None:
+    """They ask another broker, and find their places kept: one generation, nobody removed."""
+    one, two, three = await trio(group)
+    doomed = group.cluster.brokers[0]
+    for member in (one, two):
+        member.client = await group.connect(doomed)
+    three.client = await group.connect(group.cluster.brokers[1])
+    newcomer = await group.member(group.cluster.brokers[1])
+    waiting = asyncio.create_task(newcomer.join())
+    await group.until_joined(1)
+    parked = [asyncio.create_task(member.join()) for member in (one, two)]
+    await group.until_joined(3)
+
+    doomed.kill()
+    for task in parked:
+        with suppress(OSError, EOFError):
+            await task
+    for member in (one, two):
+        member.client = await group.connect(group.cluster.brokers[2])
+    again = [asyncio.create_task(member.join()) for member in (one, two)]
+    answers = await asyncio.gather(three.join(), waiting, *again)
+
+    assert [(answer.error_code, answer.generation_id) for answer in answers] == [(NONE, 2)] * 4
+    await settle(one, two, three, newcomer)
+    assert group.events("member_expired") == []
+
+
+async def test_the_coordinator_dies_between_the_barriers(group: Group) -> None:
+    one, two, three = await trio(group)
+    for member in (one, two, three):
+        member.client = await group.connect(group.cluster.brokers[1])
+    joined, *_ = await through_the_join_barrier(group, one, two, three)
+
+    group.cluster.brokers[1].kill()
+    for member in (one, two, three):
+        member.client = await group.connect(group.cluster.brokers[2])
+    synced = await asyncio.gather(one.sync(plan(joined)), two.sync(), three.sync())
+
+    assert [answer.error_code for answer in synced] == [NONE] * 3
+    await settle(one, two, three)
+    assert group.generation == joined.generation_id
+
+
+async def test_the_coordinator_dies_between_the_leader_s_sync_and_the_followers_replies(group: Group) -> None:
+    """The plan is stored; the broker that was to tell it stands still, and dies."""
+    leader, two, three = await trio(group)
+    doomed = group.cluster.brokers[0]
+    for member in (two, three):
+        member.client = await group.connect(doomed)
+    leader.client = await group.connect(group.cluster.brokers[1])
+    joined, *_ = await through_the_join_barrier(group, leader, two, three)
+    waiting = [asyncio.create_task(member.sync()) for member in (two, three)]
+    await group.until_synced(1)
+    doomed.signal(signal.SIGSTOP)
+    assert (await leader.sync(plan(joined))).error_code is NONE
+    doomed.kill()
+    for task in waiting:
+        with pytest.raises((OSError, EOFError)):
+            await task
+
+    for member, broker in zip((two, three), group.cluster.brokers[1:], strict=True):
+        member.client = await group.connect(broker)
+        assert (await member.sync()).assignment == member.member_id.encode()
+
+    assert (group.generation, group["state"]) == (joined.generation_id, "Stable")
+
+
+async def test_a_coordinator_that_stood_still_wakes_and_harms_nothing(group: Group) -> None:
+    """Its members went elsewhere and rejoined; what it had parked ends without a second life."""
+    one, two, three = await trio(group)
+    frozen = group.cluster.brokers[2]
+    three.client = await group.connect(frozen)
+    newcomer = await group.member(group.cluster.brokers[0])
+    waiting = asyncio.create_task(newcomer.join())
+    await group.until_joined(1)
+    parked = asyncio.create_task(three.join())
+    await group.until_joined(2)
+    frozen.signal(signal.SIGSTOP)
+    await lost(parked)
+    three.client = await group.connect(group.cluster.brokers[1])
+    again = asyncio.create_task(three.join())
+    answers = await asyncio.gather(one.join(), two.join(), waiting, again)
+    generation = answers[0].generation_id
+    await settle(one, two, three, newcomer)
+
+    frozen.signal(signal.SIGCONT)
+    await asyncio.to_thread(frozen.wait_ready)
+    await asyncio.sleep(0.5)
+
+    assert {answer.generation_id for answer in answers} == {generation}
+    await settle(one, two, three, newcomer)
+    assert group.events("member_expired") == []
+
+
+@pytest.mark.parametrize("harm", ["kill", "drain", "pause"])
+async def test_the_answer_to_find_coordinator_moves_and_moves_nobody_s_generation(group: Group, harm: str) -> None:
+    one, two, three = await trio(group)
+    generation = group.generation
+    ports = {broker.port: broker for broker in group.cluster.brokers}
+    named = ports[await coordinator(one.client, group.group_id)]
+    others = [broker for broker in group.cluster.brokers if broker is not named]
+
+    match harm:
+        case "kill":
+            named.kill()
+        case "drain":
+            assert await asyncio.to_thread(named.drain) == 0
+        case "pause":
+            named.signal(signal.SIGSTOP)
+    asked = await group.connect(others[0])
+    async with asyncio.timeout(10):
+        while await coordinator(asked, group.group_id) == named.port:
+            await asyncio.sleep(0.05)
+    for member in (one, two, three):
+        member.client = await group.connect(ports[await coordinator(asked, group.group_id)])
+        assert await member.heartbeat() is NONE
+    if harm == "pause":
+        named.signal(signal.SIGCONT)
+        await asyncio.to_thread(named.wait_ready)
+
+    assert (group.generation, group["state"]) == (generation, "Stable")
+
+
+async def test_members_that_disagree_about_the_coordinator_form_one_group(group: Group) -> None:
+    """Every step of every member goes to another broker than its last."""
+    members = [await group.member(broker) for broker in group.cluster.brokers]
+    brokers = group.cluster.brokers
+
+    async def step(turn: int) -> None:
+        for place, member in enumerate(members):
+            member.client = await group.connect(brokers[(place + turn) % 3])
+
+    first = await through_the_join_barrier(group, *members)
+    assert {answer.generation_id for answer in first} == {first[0].generation_id}
+    await step(1)
+    plans = [plan(answer) for answer in first]
+    synced = await asyncio.gather(*(member.sync(own) for member, own in zip(members, plans, strict=True)))
+    assert [answer.assignment for answer in synced] == [member.member_id.encode() for member in members]
+    await step(2)
+    assert [await member.heartbeat() for member in members] == [NONE] * 3
+    await step(3)
+    for number, member in enumerate(members):
+        assert (await member.commit("t", {number: number}))[number] is NONE
+    await step(4)
+    assert await members[0].committed("t", [0, 1, 2]) == {0: 0, 1: 1, 2: 2}
+
+
+# -- heartbeats and commits
+
+
+async def test_who_stops_its_heartbeats_is_replaced_and_comes_back_as_another(group: Group) -> None:
+    one, two, three = await trio(group)
+    silent = await group.member(group.cluster.brokers[1], session_timeout_ms=SHORT_MS)
+    await settle(one, two, three, silent)
+    before = silent.member_id
+
+    await settle(one, two, three, until=group.lacks(before))
+
+    assert await silent.heartbeat() is ErrorCode.unknown_member_id
+    assert (await silent.commit("t", {3: 9}))[3] is ErrorCode.unknown_member_id
+    assert (await silent.join()).error_code is ErrorCode.unknown_member_id
+    silent.member_id, silent.generation = "", -1
+    await settle(one, two, three, silent)
+    assert silent.member_id != before
+
+
+async def test_outbound_packets_are_lost_and_the_network_comes_back(group: Group) -> None:
+    """Shorter than a session: nothing happens. Longer: the late heartbeats are those of nobody."""
+    one, two, three = await trio(group)
+    cut_off, network = await group.member_through(group.cluster.brokers[1], session_timeout_ms=SHORT_MS)
+    await settle(one, two, three, cut_off)
+    generation = group.generation
+
+    network.black_hole(Way.UP)
+    beat = asyncio.create_task(cut_off.heartbeat())
+    await asyncio.sleep(SHORT_MS / 3000)
+    network.restore()
+    assert await beat is NONE
+    assert group.generation == generation
+
+    network.black_hole(Way.UP)
+    beat = asyncio.create_task(cut_off.heartbeat())
+    await settle(one, two, three, until=group.lacks(cut_off.member_id))
+    after = group.generation
+    network.restore()
+    assert await beat is ErrorCode.unknown_member_id
+    assert group.generation == after > generation
+
+
+async def test_what_was_processed_is_committed_before_the_join_barrier_and_refused_after(group: Group) -> None:
+    one, two, three = await trio(group)
+    newcomer = await group.member(group.cluster.brokers[0])
+    waiting = asyncio.create_task(newcomer.join())
+    await group.until_joined(1)
+
+    assert await one.heartbeat() is REBALANCE
+    assert (await one.commit("t", {5: 50}))[5] is NONE
+    answers = await asyncio.gather(one.join(), two.join(), three.join(), waiting)
+    assert (await one.commit("t", {5: 51}))[5] is REBALANCE
+    leading = next(answer for answer in answers if answer.leader == answer.member_id)
+    synced = await asyncio.gather(*(member.sync(plan(leading)) for member in (one, two, three, newcomer)))
+
+    assert [answer.error_code for answer in synced] == [NONE] * 4
+    assert await newcomer.committed("t", [5]) == {5: 50}
+    assert (await one.commit("t", {5: 52}))[5] is NONE
+
+
+async def test_members_without_a_common_protocol_are_told_so_and_harm_nobody(group: Group) -> None:
+    one, two, three = await trio(group)
+    generation = group.generation
+    other = await group.member(group.cluster.brokers[0], protocols=("their own",), metadata=subscription(["t"]))
+
+    assert (await other.join()).error_code is ErrorCode.inconsistent_group_protocol
+
+    await settle(one, two, three)
+    assert (group.generation, len(group.member_ids)) == (generation, 3)
