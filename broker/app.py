@@ -35,6 +35,7 @@ from broker.groups.holds import Holds
 from broker.groups.offsets import Offsets
 from broker.groups.waiting import GroupWaits
 from broker.log.logs import Logs
+from broker.log.mirror import Mirror
 from broker.log.partitions import create_partition, delete_partition
 from broker.process import LoopLag, Signals, bind
 from broker.server.listener import Server
@@ -131,6 +132,8 @@ class App:
         )
         await self._started(catalog.start(), catalog.close)
         await self._started(logs.start(), logs.close)
+        mirror = self.rooms.mirror = Mirror(store, settings)
+        await self._started(mirror.start(), mirror.close)
         await self._started(self.rooms.waits.start(), self.rooms.waits.close)
         if settings.group_heartbeat_hold_max_ms:
             holds = self.rooms.holds = Holds(store, settings, self.rooms.heartbeats)

@@ -119,6 +119,12 @@ class Settings(BaseSettings):
         "bear it; 0 answers all at once",
     )
     group_events_max: int = Field(10_000, ge=0, description="events kept for a shard of groups; 0 keeps none")
+    mirror_groups: bool = Field(
+        True, description="show groups as Redis consumer groups; default of tidegate.mirror.enable"
+    )
+    mirror_pending_max: int = Field(
+        10_000, ge=1, description="most entries of a partition that a mirror shows as pending; the oldest are let go"
+    )
 
     # -- topics
     auto_create_topics_enable: bool = Field(True, description="create an unknown topic when a client asks for it")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from broker.groups.offsets import Offsets
     from broker.groups.waiting import GroupWaits
     from broker.log.logs import Logs
+    from broker.log.mirror import Mirror
     from broker.topics.catalog import Catalog
     from broker.transactions.producers import ProducerIds
 
@@ -43,6 +44,8 @@ class Rooms:
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     fetch_waits: FetchWaits = field(default_factory=FetchWaits)
     produce_timeouts: Timeouts = field(default_factory=Timeouts)
+    mirror: Mirror | None = None
+    """Groups shown as Redis consumer groups; None where they are not."""
     holds: Holds | None = None
     """None where heartbeats are answered at once."""
 

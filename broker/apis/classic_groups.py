@@ -12,6 +12,7 @@ from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberRespons
 from kio.static.primitive import i32Timedelta
 
 from broker.apis.call import Call
+from broker.apis.mirroring import note_assigned
 from broker.apis.registry import ApiKey, api, hot_api
 from broker.errors import InconsistentGroupProtocol, InvalidGroupId
 from broker.groups import classic
@@ -107,6 +108,7 @@ async def sync_group(call: Call, request: Any) -> bytes:
         [(assigned.member_id, assigned.assignment) for assigned in request.assignments],
     )
     synced = await classic.sync(call.store, call.rooms.waits, keys, entered)
+    note_assigned(call, keys, request, synced)
     return fast_writers.sync_group(
         call.version,
         ErrorCode.none.value,

@@ -19,6 +19,7 @@ from kio.schema.offset_delete.v0.response import (
 from kio.static.primitive import i32Timedelta
 
 from broker.apis.call import Call
+from broker.apis.mirroring import note_committed
 from broker.apis.registry import ApiKey, api, hot_api
 from broker.errors import InvalidGroupId, KafkaError, StoreUnavailable
 from broker.groups import offsets
@@ -162,11 +163,13 @@ def _commit(call: Call, request: Any, looked: bool) -> bool:
         call.client.host,
     )
     keys = rooms.store.group_keys(org, request.group_id)
-    rooms.offsets.commit(keys, commit, partial(_committed, call, results))
+    rooms.offsets.commit(keys, commit, partial(_committed, call, request, results))
     return True
 
 
-def _committed(call: Call, results: list[tuple[str, list[tuple[int, int]]]], answer: int | Exception) -> None:
+def _committed(
+    call: Call, request: Any, results: list[tuple[str, list[tuple[int, int]]]], answer: int | Exception
+) -> None:
     """Repeat the group's code on every partition that exists, and answer."""
     code = answer if isinstance(answer, int) else _code_of(answer, ErrorCode.coordinator_not_available)
     if code == _GROUP_NOT_FOUND and call.version < 9:
@@ -177,6 +180,8 @@ def _committed(call: Call, results: list[tuple[str, list[tuple[int, int]]]], ans
             for name, codes in results
         ]
     _reply_commit(call, results)
+    if code == _NONE:
+        note_committed(call, request, results)
 
 
 def _reply_commit(call: Call, results: list[tuple[str, list[tuple[int, int]]]]) -> None:

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from broker.apis.call import Call
 from broker.apis.fetch_reading import BY_ORDER, Reading
 from broker.apis.fetch_sessions import NO_SESSION, FetchSet, Wanted
+from broker.apis.mirroring import note_fetched
 from broker.apis.registry import ApiKey, hot_api
 from broker.errors import ClusterAuthorizationFailed
 from broker.protocol import fast_writers
@@ -129,10 +130,12 @@ class Fetching(Reading):
             if self._timer is not None:
                 self._timer.cancel()
         topics: dict[str | bytes, list[FetchPartition]] = {}
-        for wanted in self._told():
+        told = self._told()
+        for wanted in told:
             assert wanted.result is not None
             topics.setdefault(wanted.key, []).append(wanted.result)
         body = fast_writers.fetch(call.version, ErrorCode.none.value, self._session_id, list(topics.items()))
+        note_fetched(call, told)
         if self._session_id == NO_SESSION:
             self._set.close()
         else:

@@ -268,8 +268,10 @@ class Reading:
             return
         if before is not None and before.size:
             self._take(wanted, found, [*before.buffers, *found.buffers], before.size + found.size)
+            wanted.bases = [*wanted.bases, *found.bases]
         else:
             self._take(wanted, found, found.buffers, found.size)
+            wanted.bases = found.bases
         self._size += found.size
         wanted.end_offset = found.end_offset
         if not found.size and not at_least_one:

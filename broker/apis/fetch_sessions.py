@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -42,18 +42,19 @@ class Wanted:
     """One partition that a client fetches: where and how much, what was found, and what the client was told last.
 
     `key` is the topic's name, or the 16 bytes of its id. `result` is None until it is evaluated;
-    `end_offset` is where its records end.
+    `end_offset` is where its records end, `bases` where the entries that they are from start.
     """
 
     __slots__ = (
-        "bytes_max", "end_offset", "index", "key", "last_epoch", "leader_epoch", "log", "offset", "order", "result",
-        "sent_high_watermark", "sent_log_start", "stop_listening",
+        "bases", "bytes_max", "end_offset", "index", "key", "last_epoch", "leader_epoch", "log", "offset", "order",
+        "result", "sent_high_watermark", "sent_log_start", "stop_listening",
     )  # fmt: skip
 
     def __init__(self, key: str | bytes, index: int) -> None:
         self.key = key
         self.index = index
         self.offset = self.bytes_max = self.order = self.end_offset = 0
+        self.bases: Sequence[int] = ()
         self.leader_epoch = self.last_epoch = -1
         self.sent_high_watermark = self.sent_log_start = -1
         self.log: PartitionLog | None = None

@@ -15,6 +15,7 @@ from kio.schema.types import GroupId
 from kio.static.primitive import i32, i32Timedelta
 
 from broker.apis.call import Call
+from broker.apis.mirroring import mirrors_of
 from broker.apis.registry import ApiKey, api
 from broker.cluster.placement import coordinator_of
 from broker.errors import GroupIdNotFound, KafkaError
@@ -135,7 +136,9 @@ async def delete_groups(call: Call, request: Any) -> DeleteGroupsResponse:
 async def _delete(call: Call, group_id: GroupId) -> ErrorCode:
     try:
         keys = call.store.group_keys(call.org, group_id)
+        forget_mirrors = await mirrors_of(call, keys)
         await directory.delete_group(call.store, keys, str(call.rooms.membership.node_id))
+        forget_mirrors()
     except KafkaError as error:
         return error.code
     return ErrorCode.none

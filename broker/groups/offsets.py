@@ -292,6 +292,12 @@ class _Read:
         return found
 
 
+async def committed_partitions(store: Store, keys: GroupKeys) -> tuple[str, list[tuple[str, int]]]:
+    """A group's own id, "" if there is none, and the partitions that it has offsets of. Raises StoreUnavailable."""
+    own_id, fields = await asyncio.gather(store.command("HGET", keys.group, "id"), store.command("HKEYS", keys.offsets))
+    return (own_id or b"").decode(), [split_field(field.decode()) for field in fields]
+
+
 async def delete(store: Store, keys: GroupKeys, broker: str, topics: Mapping[str, Sequence[int]]) -> set[str]:
     """Forget a group's offsets of partitions, committed and staged (KIP-496). Returns the topics refused as subscribed.
 

@@ -6,7 +6,7 @@ Base offset and leader epoch are written as batches go out. Reads for the same o
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +29,10 @@ _COLD_ENTRY_BYTES: Final = 65_536.0
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Whole batches, ready to send; `end_offset` is the next offset after them (the asked one when empty)."""
+    """Whole batches, ready to send; `end_offset` is the next offset after them (the asked one when empty).
+
+    `bases` are those of the entries that they are from.
+    """
 
     buffers: list[Buffer]
     size: int
@@ -37,6 +40,7 @@ class Slice:
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
+    bases: Sequence[int] = ()
 
 
 OnSlice = Callable[[Slice | Exception], None]
@@ -202,13 +206,14 @@ class Reads:
                 self._log.guarded(asked.on_done, found)
 
 
-def _slice(buffers: list[Buffer], size: int, end_offset: int, view: View) -> Slice:
-    return Slice(buffers, size, end_offset, view.high_watermark, view.last_stable_offset, view.log_start)
+def _slice(buffers: list[Buffer], size: int, end_offset: int, view: View, bases: Sequence[int] = ()) -> Slice:
+    return Slice(buffers, size, end_offset, view.high_watermark, view.last_stable_offset, view.log_start, bases)
 
 
 def gather(view: View, entries: Iterable[Entry], offset: int, bytes_max: int, at_least_one: bool) -> Slice:
     """Whole batches from the one that holds `offset`, below the high watermark and within `bytes_max`."""
     buffers: list[Buffer] = []
+    bases: list[int] = []
     size, end_offset, limit = 0, offset, view.high_watermark
     for entry in entries:
         if entry.base >= limit:
@@ -216,6 +221,7 @@ def gather(view: View, entries: Iterable[Entry], offset: int, bytes_max: int, at
         epoch = view.epoch_at(entry.base)
         if entry.base >= offset and entry.end <= limit and size + entry.size <= bytes_max:
             buffers.extend(entry.whole(epoch))
+            bases.append(entry.base)
             size += entry.size
             end_offset = entry.end
             continue
@@ -223,8 +229,10 @@ def gather(view: View, entries: Iterable[Entry], offset: int, bytes_max: int, at
         for i in range(bisect_right(entry.ends, offset), len(pieces)):
             batch_size = len(entry.batches[i])
             if entry.ends[i] > limit or (size + batch_size > bytes_max and (size or not at_least_one)):
-                return _slice(buffers, size, end_offset, view)
+                return _slice(buffers, size, end_offset, view, bases)
+            if not bases or bases[-1] != entry.base:
+                bases.append(entry.base)
             buffers.extend(pieces[i])
             size += batch_size
             end_offset = entry.ends[i]
-    return _slice(buffers, size, end_offset, view)
+    return _slice(buffers, size, end_offset, view, bases)

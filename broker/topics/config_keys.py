@@ -272,6 +272,15 @@ _ALL: Final = (
         "segment.ms", _T.LONG, "604800000", _whole(1, LONG_MAX), _NO_EFFECT + "retention cuts at single entries."
     ),
     ConfigKey(
+        "tidegate.mirror.enable",
+        _T.BOOLEAN,
+        "true",
+        _boolean,
+        "Whether groups that read the topic are shown as Redis consumer groups; never with cleanup.policy compact.",
+        setting="mirror_groups",
+        broker_key="mirror.groups",
+    ),
+    ConfigKey(
         "unclean.leader.election.enable",
         _T.BOOLEAN,
         "false",

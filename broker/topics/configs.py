@@ -48,6 +48,8 @@ class TopicConfig:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     min_cleanable_dirty_ratio: float
+    mirror: bool
+    """Groups are shown as Redis consumer groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,10 @@ def effective(settings: Settings, overrides: Mapping[str, str]) -> TopicConfig:
     def number(name: str) -> int:
         return int(_value(settings, CONFIG_KEYS[name], overrides))
 
+    cleanup_policy = frozenset(split_list(_value(settings, CONFIG_KEYS["cleanup.policy"], overrides)))
+    mirror = _value(settings, CONFIG_KEYS["tidegate.mirror.enable"], overrides) == "true"
     return TopicConfig(
-        cleanup_policy=frozenset(split_list(_value(settings, CONFIG_KEYS["cleanup.policy"], overrides))),
+        cleanup_policy=cleanup_policy,
         retention_ms=number("retention.ms"),
         retention_bytes=number("retention.bytes"),
         max_message_bytes=number("max.message.bytes"),
@@ -145,6 +149,7 @@ def effective(settings: Settings, overrides: Mapping[str, str]) -> TopicConfig:
         min_compaction_lag_ms=number("min.compaction.lag.ms"),
         max_compaction_lag_ms=number("max.compaction.lag.ms"),
         min_cleanable_dirty_ratio=float(_value(settings, CONFIG_KEYS["min.cleanable.dirty.ratio"], overrides)),
+        mirror=mirror and "compact" not in cleanup_policy,
     )
 
 

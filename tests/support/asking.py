@@ -14,7 +14,7 @@ from broker.server.dispatch import code_of
 from tests.support import wire
 
 
-async def ask(rooms: Rooms, request: Any, client: Client | None = None) -> Any:
+async def ask(rooms: Rooms, request: Any, client: Client | None = None, client_id: str = "test") -> Any:
     """The answer to a kio request of any version, read by kio."""
     key, version = int(type(request).__api_key__), int(type(request).__version__)
     answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -31,7 +31,7 @@ async def ask(rooms: Rooms, request: Any, client: Client | None = None) -> Any:
         api_key=key,
         version=version,
         correlation_id=1,
-        client_id="test",
+        client_id=client_id,
         reply=reply,
         drop=lambda: None,
         close=close,
@@ -39,8 +39,8 @@ async def ask(rooms: Rooms, request: Any, client: Client | None = None) -> Any:
     )
     frame = wire.encode_request(request, 1, None)
     body = frame[4 + 10 + (request.__header_schema__.__version__ == 2) :]
-    decoded = codec.decode(key, version, body)
     api = registry.served[key]
+    decoded = memoryview(body) if api.raw else codec.decode(key, version, body)
     assert api.serves(version)
     try:
         if api.hot:

@@ -20,7 +20,7 @@ def test_defaults_are_legal_and_the_settings_own() -> None:
         if key.default:
             assert key.check(key.default) == key.default
         if key.setting:
-            assert str(Settings.model_fields[key.setting].default) == key.default
+            assert configs._text(Settings.model_fields[key.setting].default) == key.default
             assert key.broker_key
 
 

@@ -1,0 +1,98 @@
+"""What handlers tell the mirrors of groups: records handed out, offsets committed, assignments stored, groups deleted.
+
+All of it after the client's answer is settled, and nothing here fails a request. Without a mirror it does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Final
+
+from broker.apis.call import Call
+from broker.apis.fetch_sessions import Wanted
+from broker.groups.clients import read_clients
+from broker.groups.model import Synced
+from broker.groups.offsets import committed_partitions
+from broker.log.mirror import Mirror
+from broker.log.owners import Owner
+from broker.protocol.consumer_blobs import assigned_partitions
+from broker.store.keys import GroupKeys
+from broker.topics.model import Topic
+
+_CONSUMER: Final = "consumer"
+
+
+def note_fetched(call: Call, told: Iterable[Wanted]) -> None:
+    """A client was handed these partitions' records, or stands at their ends."""
+    mirror = call.rooms.mirror
+    if mirror is None:
+        return
+    reader = call.client_id or "", f"/{call.client.host}"
+    for wanted in told:
+        log, result = wanted.log, wanted.result
+        if log is None or result is None or result.error_code or result.diverging is not None:
+            continue
+        if result.size:
+            mirror.fetched(log.topic, wanted.index, reader, wanted.offset, wanted.end_offset, wanted.bases)
+        else:
+            mirror.fetched(log.topic, wanted.index, reader, wanted.offset, wanted.offset, ())
+
+
+def note_committed(call: Call, request: Any, results: Sequence[tuple[str, Sequence[tuple[int, int]]]]) -> None:
+    """A group's commit stands; `results` has the codes of its partitions, in the order of the request."""
+    mirror, org = call.rooms.mirror, call.org
+    if mirror is None:
+        return
+    for wanted, (name, codes) in zip(request.topics, results, strict=True):
+        topic = call.rooms.catalog.get(org, name)
+        if topic is None:
+            continue
+        for one, (index, code) in zip(wanted.partitions, codes, strict=True):
+            if not code and index < topic.partition_count:
+                mirror.committed(topic, index, request.group_id, one.committed_offset)
+
+
+def note_assigned(call: Call, keys: GroupKeys, request: Any, synced: Synced) -> None:
+    """A leader's assignments are stored: note each partition's owner, beside."""
+    mirror = call.rooms.mirror
+    if mirror is not None and request.assignments and synced.protocol_type == _CONSUMER:
+        mirror.run(_own(call, mirror, keys, request))
+
+
+async def _own(call: Call, mirror: Mirror, keys: GroupKeys, request: Any) -> None:
+    found = await read_clients(call.store, keys, request.generation_id, request.member_id)
+    if found is None:
+        return
+    owners: list[tuple[Topic, int, Owner]] = []
+    for member in request.assignments:
+        client = found.clients.get(member.member_id)
+        if client is None:
+            continue
+        owner = Owner(found.own_id, request.generation_id, member.member_id, *client)
+        assigned = assigned_partitions(member.assignment) or {}
+        async for topic, index in _known(call, ((name, index) for name in assigned for index in assigned[name])):
+            owners.append((topic, index, owner))
+        await asyncio.sleep(0)  # others first: this is work for as many partitions as the group has
+    await mirror.own(keys.group_id, owners)
+
+
+async def _known(call: Call, partitions: Iterable[tuple[str, int]]) -> AsyncIterator[tuple[Topic, int]]:
+    """The partitions that there are, of topics that are mirrored."""
+    for name, index in partitions:
+        topic = call.rooms.catalog.get(call.org, name) or await call.rooms.catalog.find(call.org, name)
+        if topic is not None and topic.config.mirror and 0 <= index < topic.partition_count:
+            yield topic, index
+
+
+async def mirrors_of(call: Call, keys: GroupKeys) -> Callable[[], None]:
+    """What removes the mirrors of a group, beside, once the group is deleted: where it has committed offsets.
+
+    Others go when their partitions' owners are read next. Raises StoreUnavailable.
+    """
+    mirror = call.rooms.mirror
+    if mirror is None:
+        return lambda: None
+    own_id, partitions = await committed_partitions(call.store, keys)
+    known = [one async for one in _known(call, partitions)]
+    return lambda: mirror.run(mirror.forget(keys.group_id, own_id, known))

@@ -1,0 +1,42 @@
+"""The members of a group as their connections show them, for who tells fetches apart by that."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+
+import hiredis
+
+from broker.errors import StoreUnavailable
+from broker.store.keys import GroupKeys
+from broker.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """One generation's members: the group's own id, and by member id its client id and host (`/127.0.0.1`)."""
+
+    own_id: str
+    clients: dict[str, tuple[str, str]]
+
+
+async def read_clients(store: Store, keys: GroupKeys, generation: int, leader: str) -> Clients | None:
+    """Who the members are, read plain; None if the group is not, or no longer, in that generation of that leader.
+
+    Raises StoreUnavailable.
+    """
+    try:
+        (own_id, now, led_by), records = await asyncio.gather(
+            store.data_in.call("HMGET", keys.group, "id", "generation", "leader"),
+            store.data_in.call("HGETALL", keys.members),
+        )
+    except hiredis.ReplyError as error:
+        raise StoreUnavailable(str(error)) from error
+    if own_id is None or (int(now), led_by.decode()) != (generation, leader):
+        return None
+    members = {member_id.decode(): json.loads(record) for member_id, record in records.items()}
+    return Clients(
+        own_id.decode(),
+        {member_id: (record["client_id"], record["client_host"]) for member_id, record in members.items()},
+    )

@@ -1,0 +1,63 @@
+"""Who owns a partition in which group: what a fetch, which names no group, is told apart by.
+
+The `owners` hash of a partition maps a group to JSON for people: the group's own id, the generation, the member, its
+client id and host. It is written when a group's assignment is stored, only ever by a later generation, and may be
+lost: then a mirror shows less. Whether a record still counts, the group's own id and generation tell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from broker.store.keys import LogKeys
+from broker.store.scripts import Script
+from broker.store.store import Store
+
+NOTE_OWNER: Final = Script("log/note_owner")
+
+Reader = tuple[str, str]
+"""A client as its connection shows it: client id, host as groups write it (`/127.0.0.1`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One group's owner of a partition; `id` and `generation` first, as the script expects."""
+
+    id: str
+    generation: int
+    member_id: str
+    client_id: str
+    client_host: str
+
+    def to_json(self) -> str:
+        """As it is stored."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """An owner with its group, and the record just as it was read: the script compares that."""
+
+    group_id: str
+    owner: Owner
+    record: bytes
+
+
+def parse_owners(reply: Mapping[bytes, bytes]) -> dict[Reader, list[Owned]]:
+    """The owners of a partition by the client that they would read as; what cannot be read is left out."""
+    found: dict[Reader, list[Owned]] = {}
+    for group, record in reply.items():
+        try:
+            owner = Owner(**json.loads(record))
+        except (ValueError, TypeError):
+            continue
+        found.setdefault((owner.client_id, owner.client_host), []).append(Owned(group.decode(), owner, record))
+    return found
+
+
+async def note_owner(store: Store, keys: LogKeys, group_id: str, owner: Owner) -> None:
+    """Note a partition's owner. Raises IllegalGeneration, UnknownTopicOrPartition, StoreUnavailable."""
+    await store.run(NOTE_OWNER, [keys.log, keys.owners], group_id, owner.id, owner.generation, owner.to_json())

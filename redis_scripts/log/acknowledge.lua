@@ -1,0 +1,46 @@
+#!lua flags=allow-oom
+--[[ Acknowledge in a group's mirror what a commit has finished: pending entries that end at or below the offset.
+
+A log has no gaps, so all but the last of the entries that start below the offset end below it; only that one is
+looked into. An entry that was trimmed is finished. The mirror stands where its reader is, and where no member ever
+owned the partition (a consumer that assigns itself, an administrator) at the commit. One that is missing is made.
+
+KEYS[1]  log     stream
+KEYS[2]  owners  hash    group -> who owns the partition
+ARGV[1]  group: the mirror's name
+ARGV[2]  committed offset
+ARGV[3]  most entries acknowledged, at least 2
+Returns  {NONE, entries acknowledged, 1 if there are more}; safe to run twice
+Errors   UNKNOWN_TOPIC_OR_PARTITION  there is no such stream
+]]
+-- @include lib/errors
+-- @include lib/entry_end
+local log, owners = KEYS[1], KEYS[2]
+local group, offset, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local before = ARGV[2] .. "-0"
+
+local function stand(subcommand)
+  local holder, position = redis.call("XREVRANGE", log, before, "-", "COUNT", 1)[1], before
+  if holder and entry_end(holder) > offset then position = string.gsub(holder[1], "-1$", "-0") end
+  return redis.pcall("XGROUP", subcommand, log, group, position)
+end
+
+local function is_finished(id)
+  local entry = redis.call("XRANGE", log, id, id)[1]
+  return not entry or entry_end(entry) <= offset
+end
+
+local pending, ids = redis.pcall("XPENDING", log, group, "-", before, most), {}
+if pending.err then
+  return stand("CREATE").err and { ERROR.UNKNOWN_TOPIC_OR_PARTITION } or { ERROR.NONE, 0, 0 }
+end
+if redis.call("HEXISTS", owners, group) == 0 then stand("SETID") end
+for i, one in ipairs(pending) do
+  ids[i] = one[1]
+end
+local more = #ids == most
+if more or (#ids > 0 and not is_finished(ids[#ids])) then table.remove(ids) end
+for first = 1, #ids, 1000 do
+  redis.call("XACK", log, group, unpack(ids, first, math.min(first + 999, #ids)))
+end
+return { ERROR.NONE, #ids, more and 1 or 0 }

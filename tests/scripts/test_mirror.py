@@ -1,0 +1,495 @@
+"""Groups shown as Redis consumer groups: what `redis-cli` tells of position and pending work, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker.settings import Settings
+from broker.store.keys import LogKeys
+from broker.store.store import Store
+from broker.topics.catalog import Topic
+from tests.support.whole_broker import WholeBroker
+
+
+@dataclass(slots=True)
+class Shown:
+    """A mirror as redis-cli shows it: XINFO GROUPS, XINFO CONSUMERS, XPENDING."""
+
+    store: Store
+    keys: LogKeys
+    group: str = "orders"
+
+    async def position(self) -> str | None:
+        """`last-delivered-id`; None where there is no mirror."""
+        for group in await self.store.command("XINFO", "GROUPS", self.keys.log):
+            found = _fields(group)
+            if found["name"] == self.group.encode():
+                return str(found["last-delivered-id"].decode())
+        return None
+
+    async def pending(self) -> list[tuple[str, str, int]]:
+        """Entry, member and times delivered of all that is pending."""
+        rows = await self.store.command("XPENDING", self.keys.log, self.group, "-", "+", 100_000)
+        return [(row[0].decode(), row[1].decode(), row[3]) for row in rows]
+
+    async def ids(self) -> list[str]:
+        """The entries pending."""
+        return [entry for entry, _, _ in await self.pending()]
+
+    async def consumers(self) -> dict[str, int]:
+        """Member -> how many entries are pending for it."""
+        rows = [_fields(row) for row in await self.store.command("XINFO", "CONSUMERS", self.keys.log, self.group)]
+        return {row["name"].decode(): row["pending"] for row in rows}
+
+
+def _fields(reply: Any) -> dict[str, Any]:
+    return {name.decode(): value for name, value in reply.items()}
+
+
+@pytest.fixture
+def changes() -> dict[str, Any]:
+    """Settings that a test changes."""
+    return {}
+
+
+@pytest.fixture
+async def brokers(store: Store, settings: Settings, changes: dict[str, Any]) -> AsyncIterator[list[WholeBroker]]:
+    own = settings.model_copy(update={"group_initial_rebalance_delay_ms": 0} | changes)
+    opened = [await WholeBroker(own, node_id).start() for node_id in (1, 2)]
+    yield opened
+    for broker in opened:
+        await broker.close()
+
+
+@pytest.fixture
+def broker(brokers: list[WholeBroker]) -> WholeBroker:
+    return brokers[0]
+
+
+@pytest.fixture
+async def topic(broker: WholeBroker) -> Topic:
+    """Topic t: entries of 3, 2, 4 and 1 records, so bases 0, 3, 5, 9 and the end 10."""
+    made = await broker.create("t", 2)
+    await broker.client("producer").produce("t", 3, 2, 4, 1)
+    return made
+
+
+@pytest.fixture
+def shown(store: Store, topic: Topic) -> Shown:
+    return Shown(store, store.log_keys("default", "t", 0, topic.topic_hex))
+
+
+ALL = ["0-1", "3-1", "5-1", "9-1"]
+
+
+async def test_a_fetch_shows_position_and_pending_entries(broker: WholeBroker, shown: Shown) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await broker.mirrored()
+
+    assert await shown.position() == "9-1"
+    assert await shown.pending() == [(entry, member.member_id, 1) for entry in ALL]
+
+
+async def test_it_leaves_what_xreadgroup_would_leave(broker: WholeBroker, shown: Shown, store: Store) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await broker.mirrored()
+    native = Shown(store, shown.keys, "native")
+    await store.command("XGROUP", "CREATE", shown.keys.log, "native", "0")
+    await store.command("XREADGROUP", "GROUP", "native", member.member_id, "STREAMS", shown.keys.log, ">")
+
+    assert await shown.pending() == await native.pending()
+    assert await shown.consumers() == await native.consumers()
+    assert await shown.position() == await native.position()
+
+
+async def test_a_fetch_in_the_middle_of_an_entry_hands_out_that_entry(broker: WholeBroker, shown: Shown) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 6)
+    await broker.mirrored()
+
+    assert await shown.ids() == ["5-1", "9-1"]
+
+
+async def test_the_first_fetch_makes_the_mirror_at_the_offset_asked_for(broker: WholeBroker, shown: Shown) -> None:
+    member = broker.client()
+    await member.own("t")
+    assert await shown.position() is None
+    await member.fetch("t", 10)
+    await broker.mirrored()
+
+    assert await shown.position() == "10-0"
+    assert await shown.consumers() == {member.member_id: 0}
+
+
+async def test_the_first_commit_makes_the_mirror_too(broker: WholeBroker, shown: Shown) -> None:
+    nobody = broker.client()
+    for offset, position in ((7, "5-0"), (10, "10-0"), (0, "0-0"), (3, "3-0")):
+        assert await nobody.commit("t", offset) is ErrorCode.none
+        await broker.mirrored()
+        assert await shown.position() == position
+
+
+@pytest.mark.parametrize(
+    ("offset", "left"),
+    [(0, ALL), (2, ALL), (3, ALL[1:]), (4, ALL[1:]), (5, ALL[2:]), (8, ALL[2:]), (9, ALL[3:]), (10, [])],
+)
+async def test_a_commit_acknowledges_entries_that_end_at_or_below_it(
+    broker: WholeBroker, shown: Shown, offset: int, left: list[str]
+) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await broker.mirrored()
+    assert await member.commit("t", offset) is ErrorCode.none
+    await broker.mirrored()
+
+    assert await shown.ids() == left
+    assert await shown.position() == "9-1"
+
+
+async def test_fetch_and_commit_of_one_moment_leave_nothing_pending(broker: WholeBroker, shown: Shown) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await member.commit("t", 10)
+    await broker.mirrored()
+
+    assert (await shown.position(), await shown.ids()) == ("9-1", [])
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_seeking_back_moves_the_position_back_and_shows_pending_again(
+    broker: WholeBroker, shown: Shown, at_once: bool
+) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await member.commit("t", 10)
+    if not at_once:
+        await broker.mirrored()
+    await member.fetch("t", 0, partition_max_bytes=1)
+    await broker.mirrored()
+
+    assert await shown.position() == "0-1"
+    assert await shown.ids() == ["0-1"]
+
+
+async def test_seeking_forward_leaves_what_was_passed_over_unread(broker: WholeBroker, shown: Shown) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0, partition_max_bytes=1)
+    await member.fetch("t", 9)
+    await broker.mirrored()
+
+    assert await shown.position() == "9-1"
+    assert await shown.ids() == ["0-1", "9-1"]
+
+
+async def test_a_commit_backwards_keeps_what_is_pending(broker: WholeBroker, shown: Shown) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await member.commit("t", 5)
+    await broker.mirrored()
+    await member.commit("t", 0)
+    await broker.mirrored()
+
+    assert await shown.ids() == ["5-1", "9-1"]
+    assert await member.committed("t") == 0
+
+
+async def test_reset_to_an_earlier_offset_is_read_again(broker: WholeBroker, shown: Shown) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await member.commit("t", 10)
+    await member.leave()
+    await broker.mirrored()
+    assert await broker.client("admin").commit("t", 0) is ErrorCode.none
+
+    again = broker.client()
+    await again.own("t")
+    await again.fetch("t", await again.committed("t"))
+    await broker.mirrored()
+
+    assert await shown.pending() == [(entry, again.member_id, 1) for entry in ALL]
+
+
+async def test_a_rebalance_hands_pending_entries_over(brokers: list[WholeBroker], shown: Shown) -> None:
+    old = brokers[0].client("old")
+    await old.own("t")
+    await old.fetch("t", 0)
+    await old.commit("t", 3)
+    await brokers[0].mirrored()
+    assert await shown.consumers() == {old.member_id: 3}
+
+    new = brokers[1].client("new")
+    joining = asyncio.ensure_future(new.join("t"))
+    await asyncio.sleep(0.05)
+    await asyncio.gather(old.join("t"), joining)
+    leader, follower = (old, new) if old.members else (new, old)
+    plan = {old.member_id: {"t": [1]}, new.member_id: {"t": [0]}}
+    await asyncio.gather(leader.sync(plan), follower.sync())
+    for broker in brokers:
+        await broker.mirrored()
+    assert await shown.consumers() == {old.member_id: 3}  # delivered to it, and nobody has read them since
+
+    await new.fetch("t", await new.committed("t"), partition_max_bytes=1)
+    await brokers[1].mirrored()
+
+    assert await shown.pending() == [("3-1", new.member_id, 1)]
+    assert await shown.consumers() == {new.member_id: 1}
+    assert await shown.position() == "3-1"
+
+
+async def test_a_reader_that_lost_the_partition_shows_nothing_more(brokers: list[WholeBroker], shown: Shown) -> None:
+    first, second = brokers[0].client("first"), brokers[1].client("second")
+    await first.own("t")
+    await first.fetch("t", 0, partition_max_bytes=1)
+    await brokers[0].mirrored()
+    await first.leave()
+    await second.own("t")
+    await brokers[1].mirrored()
+    await first.fetch("t", 3)  # still reads, as Kafka lets it
+    await brokers[0].mirrored()
+
+    assert (await shown.position(), await shown.ids()) == ("0-1", ["0-1"])
+
+
+async def test_a_fetch_before_its_owner_is_noted_is_shown_when_it_is(broker: WholeBroker, shown: Shown) -> None:
+    member = broker.client()
+    await member.fetch("t", 0)
+    await broker.mirrored()
+    assert await shown.position() is None
+    await member.own("t")
+    await broker.mirrored()
+
+    assert await shown.ids() == ALL
+
+
+async def test_clients_that_look_alike_are_shown_for_no_group(broker: WholeBroker, shown: Shown) -> None:
+    for group_id in ("orders", "billing"):
+        member = broker.client("app")
+        member.group_id = group_id
+        await member.own("t")
+    await member.fetch("t", 0)
+    await broker.mirrored()
+
+    assert await shown.position() is None
+
+
+async def test_groups_with_clients_of_their_own_have_mirrors_side_by_side(
+    broker: WholeBroker, shown: Shown, store: Store
+) -> None:
+    for group_id, offset in (("orders", 0), ("billing", 5)):
+        member = broker.client(f"{group_id}-app")
+        member.group_id = group_id
+        await member.own("t")
+        await member.fetch("t", offset)
+    await broker.mirrored()
+
+    assert await shown.ids() == ALL
+    assert await Shown(store, shown.keys, "billing").ids() == ALL[2:]
+
+
+async def test_entries_trimmed_while_pending_are_acknowledged_and_passed_over(
+    broker: WholeBroker, shown: Shown, store: Store
+) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await broker.mirrored()
+    await store.command("XTRIM", shown.keys.log, "MINID", "9-1")
+    assert await shown.ids() == ALL  # dangling
+
+    await member.commit("t", 6)
+    await broker.mirrored()
+    assert await shown.ids() == ["9-1"]
+    await member.fetch("t", 9)
+    await broker.mirrored()
+    assert await shown.ids() == ["9-1"]
+
+
+@pytest.mark.parametrize("changes", [{"mirror_pending_max": 3}])
+async def test_pending_entries_are_bounded(broker: WholeBroker, shown: Shown) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await broker.mirrored()
+    assert await shown.ids() == ALL[1:]
+    await broker.client("producer").produce("t", 1)
+    await member.fetch("t", 10)
+    await broker.mirrored()
+
+    assert await shown.ids() == ["5-1", "9-1", "10-1"]
+
+
+async def test_many_entries_are_shown_and_acknowledged_in_slices(broker: WholeBroker, shown: Shown) -> None:
+    await broker.client("producer").produce("t", *[1] * 1_200)
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await broker.mirrored()
+    assert len(await shown.ids()) == 1_204
+    await member.commit("t", 1_209)
+    await broker.mirrored()
+
+    assert await shown.ids() == ["1209-1"]
+
+
+async def test_deleting_a_group_removes_its_mirror(broker: WholeBroker, shown: Shown, store: Store) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await member.commit("t", 5)
+    await member.leave()
+    await broker.mirrored()
+    assert await member.delete() is ErrorCode.none
+    await broker.mirrored()
+
+    assert await shown.position() is None
+    assert await store.command("HLEN", shown.keys.owners) == 0
+
+
+async def test_the_mirror_of_a_group_gone_without_commits_goes_when_the_partition_is_read(
+    broker: WholeBroker, shown: Shown, store: Store
+) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await broker.mirrored()
+    await member.leave()
+    assert await member.delete() is ErrorCode.none
+    await broker.mirrored()
+    assert await shown.position() is not None
+    other = broker.client("other")
+    other.group_id = "billing"
+    await other.own("t")
+    await other.fetch("t", 0)
+    await broker.mirrored()
+
+    assert await shown.position() is None
+
+
+async def test_a_group_made_again_has_a_mirror_of_its_own(broker: WholeBroker, shown: Shown) -> None:
+    for _ in range(3):
+        member = broker.client()
+        await member.own("t")  # generation 1 again, after later ones of the group before
+        await member.fetch("t", 5)
+        await member.commit("t", 9)
+        await broker.mirrored()
+        assert await shown.pending() == [("9-1", member.member_id, 1)]
+        await member.leave()
+        assert await member.delete() is ErrorCode.none
+        await broker.mirrored()
+
+
+async def test_no_ghost_of_a_deleted_topic_returns(broker: WholeBroker, shown: Shown, store: Store) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await store.command("UNLINK", shown.keys.log)
+    await member.commit("t", 10)
+    await broker.mirrored()
+
+    assert await store.command("EXISTS", shown.keys.log) == 0
+
+
+@pytest.mark.parametrize("broken", ["mirror destroyed", "owners of another type", "log of another type"])
+async def test_a_broken_mirror_fails_no_request_and_comes_back(
+    broker: WholeBroker, shown: Shown, store: Store, broken: str
+) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await broker.mirrored()
+    keys = shown.keys
+    match broken:
+        case "mirror destroyed":
+            await store.command("XGROUP", "DESTROY", keys.log, "orders")
+        case "owners of another type":
+            await store.command("RENAME", keys.owners, f"{keys.owners}:kept")
+            await store.command("SET", keys.owners, "?")
+        case "log of another type":
+            await store.command("RENAME", keys.log, f"{keys.log}:kept")
+            await store.command("SET", keys.log, "?")
+    if broken != "log of another type":
+        await member.fetch("t", 0)
+    assert await member.commit("t", 5) is ErrorCode.none
+    await broker.mirrored()
+    for key in (keys.owners, keys.log):
+        if await store.command("EXISTS", f"{key}:kept"):
+            await store.command("RENAME", f"{key}:kept", key)
+    await asyncio.sleep(1.1)  # what was read about owners is read again
+    await member.fetch("t", 5)
+    await broker.mirrored()
+
+    assert await shown.position() == "9-1"
+    assert {"5-1", "9-1"} <= set(await shown.ids())
+
+
+async def test_a_full_server_still_shows(broker: WholeBroker, shown: Shown, store: Store) -> None:
+    member = broker.client()
+    await member.own("t")
+    await store.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        await member.fetch("t", 0)
+        assert await member.commit("t", 5) is ErrorCode.none
+        await broker.mirrored()
+        assert await shown.ids() == ["5-1", "9-1"]
+    finally:
+        await store.command("CONFIG", "SET", "maxmemory", "0")
+
+
+@pytest.mark.parametrize("overrides", [{"tidegate_mirror_enable": "false"}, {"cleanup_policy": "compact"}])
+async def test_topics_without_a_mirror(broker: WholeBroker, store: Store, overrides: dict[str, str]) -> None:
+    made = await broker.create("quiet", 1, **overrides)
+    member = broker.client()
+    await member.own("quiet")
+    await member.fetch("quiet", 0)
+    await member.commit("quiet", 0)
+    await broker.mirrored()
+    keys = store.log_keys("default", "quiet", 0, made.topic_hex)
+
+    assert await store.command("XINFO", "GROUPS", keys.log) == []
+    assert await store.command("EXISTS", keys.owners) == 0
+
+
+async def test_other_protocol_types_and_unreadable_assignments_are_no_owners(
+    broker: WholeBroker, shown: Shown, store: Store
+) -> None:
+    member = broker.client()
+    await member.join("t")
+    await member.sync({member.member_id: {"t": [0, 7], "unknown": [0]}, "stranger": {"t": [1]}})
+    await broker.mirrored()
+    owners: Sequence[bytes] = await store.command("HKEYS", shown.keys.owners)
+    other = store.log_keys("default", "t", 1, shown.keys.log.split(":")[-2])
+
+    assert owners == [b"orders"]
+    assert await store.command("EXISTS", other.owners) == 0
+
+
+async def test_an_assignment_of_a_thousand_partitions_is_noted(broker: WholeBroker, store: Store) -> None:
+    wide = await broker.create("wide", 1_000)
+    member = broker.client()
+    await member.join("wide")
+    answer = await asyncio.wait_for(member.sync({member.member_id: {"wide": range(1_000)}}), 5)
+    assert answer.assignment
+    await broker.mirrored()
+
+    noted = [
+        await store.command("HLEN", store.log_keys("default", "wide", index, wide.topic_hex).owners)
+        for index in range(0, 1_000, 37)
+    ]
+    assert set(noted) == {1}

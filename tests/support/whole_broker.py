@@ -1,0 +1,232 @@
+"""A broker with all its rooms and no sockets, and clients of any organisation that ask it in kio's words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+
+from broker.apis import classic_groups, committed_offsets, fetch, group_admin, metadata, produce
+from broker.apis.call import Client, Rooms
+from broker.groups.heartbeats import Heartbeats
+from broker.groups.offsets import Offsets
+from broker.groups.waiting import GroupWaits
+from broker.log.logs import Logs
+from broker.log.mirror import Mirror
+from broker.log.partitions import create_partition, delete_partition
+from broker.protocol.consumer_blobs import write_assignment, write_subscription
+from broker.settings import Settings
+from broker.store.store import Store
+from broker.topics.catalog import Catalog, PartitionStorage, Topic
+from broker.transactions.producers import ProducerIds
+from tests.support.asking import ask
+from tests.support.log_broker import fetch_request, produce_request
+from tests.support.logs import batch_bytes
+
+_HANDLERS = (classic_groups, committed_offsets, fetch, group_admin, metadata, produce)  # importing registers them
+_NONE = ErrorCode.none
+_connections = iter(range(1, 1 << 31))
+
+
+def request(api_key: int, version: int, **values: Any) -> Any:
+    """A kio request; dicts in lists are entities named by `kind`."""
+    module = load_payload_module(api_key, version, EntityType.request)
+
+    def build(value: Any) -> Any:
+        if isinstance(value, dict):
+            fields = dict(value)
+            return getattr(module, fields.pop("kind"))(**{name: build(one) for name, one in fields.items()})
+        return tuple(map(build, value)) if isinstance(value, list) else value
+
+    [schema] = [one for name, one in vars(module).items() if name.endswith("Request") and hasattr(one, "__api_key__")]
+    return schema(**{name: build(value) for name, value in values.items()})
+
+
+class WholeBroker:
+    """One broker over links of its own."""
+
+    def __init__(self, settings: Settings, node_id: int = 1) -> None:
+        self.settings = settings
+        self.node_id = node_id
+        self.store = Store(settings)
+        self.rooms: Rooms
+
+    async def start(self) -> WholeBroker:
+        """Open every room."""
+        store, settings = self.store, self.settings
+        await store.start()
+        itself: Any = SimpleNamespace(node_id=self.node_id, endpoints={})
+        membership: Any = SimpleNamespace(node_id=self.node_id, preferred=lambda: [itself], live=lambda: [itself])
+        catalog = Catalog(store, settings, PartitionStorage(create_partition, delete_partition))
+        logs = Logs(store, settings)
+        catalog.on_removed.append(logs.forget_topic)
+
+        def name() -> str:
+            return str(self.node_id)
+
+        self.rooms = Rooms(
+            settings, store, membership, catalog, logs, GroupWaits(store, settings, name),
+            Heartbeats(store, settings, name), Offsets(store, settings, name), ProducerIds(store, settings),
+            mirror=Mirror(store, settings) if settings.mirror_groups else None,
+        )  # fmt: skip
+        await catalog.start()
+        await logs.start()
+        await self.rooms.waits.start()
+        return self
+
+    async def close(self) -> None:
+        """Close every room."""
+        if self.rooms.mirror is not None:
+            await self.rooms.mirror.close()
+        await self.rooms.waits.close()
+        await self.rooms.catalog.close()
+        await self.rooms.logs.close()
+        await self.store.close()
+
+    async def create(self, name: str, partition_count: int = 1, org: str = "default", **overrides: str) -> Topic:
+        """Make a topic; its configs with underscores for dots."""
+        dotted = {key.replace("_", "."): value for key, value in overrides.items()}
+        return await self.rooms.catalog.create(org, name, partition_count, dotted, uuid4())
+
+    async def mirrored(self) -> None:
+        """All that the mirror was told is written."""
+        mirror = self.rooms.mirror
+        assert mirror is not None
+        while mirror._tasks or mirror._told_of:
+            await asyncio.gather(*mirror._tasks)
+            before = dict(mirror._told_of)
+            await mirror.write()
+            if mirror._told_of == before:
+                return  # it waits for owners
+
+    def client(self, client_id: str = "app", host: str = "127.0.0.1", org: str = "default") -> ClientOf:
+        """A new connection."""
+        return ClientOf(self, client_id, Client(next(_connections), host, 50_000, org=org))
+
+
+@dataclass(slots=True)
+class ClientOf:
+    """One client's connection: what it asks, as a member of a group once it has joined."""
+
+    broker: WholeBroker
+    client_id: str
+    client: Client
+    group_id: str = "orders"
+    member_id: str = ""
+    generation: int = -1
+    members: Sequence[str] = field(default_factory=list)
+
+    async def ask(self, asked: Any) -> Any:
+        """The answer to a request."""
+        return await ask(self.broker.rooms, asked, self.client, self.client_id)
+
+    async def produce(self, topic: str, *counts: int, index: int = 0) -> None:
+        """Append one entry of so many records for each count."""
+        for count in counts:
+            answer = await self.ask(produce_request([(topic, [(index, batch_bytes(count=count))])]))
+            assert answer.responses[0].partition_responses[0].error_code is _NONE
+
+    async def fetch(self, topic: str, offset: int, index: int = 0, partition_max_bytes: int = 1 << 20) -> Any:
+        """One fetch of one partition, outside sessions; its error code must be none."""
+        answer = await self.ask(fetch_request([(topic, [(index, offset)])], partition_max_bytes=partition_max_bytes))
+        [found] = answer.responses[0].partitions
+        assert found.error_code is _NONE, found
+        return found
+
+    async def commit(self, topic: str, offset: int, index: int = 0) -> ErrorCode:
+        """Commit as the member that this client is, or as nobody; the partition's code."""
+        asked = request(
+            8, 8, group_id=self.group_id, generation_id_or_member_epoch=self.generation, member_id=self.member_id,
+            group_instance_id=None,
+            topics=[{"kind": "OffsetCommitRequestTopic", "name": topic, "partitions": [{
+                "kind": "OffsetCommitRequestPartition", "partition_index": index, "committed_offset": offset,
+                "committed_leader_epoch": -1, "committed_metadata": "",
+            }]}],
+        )  # fmt: skip
+        answer = await self.ask(asked)
+        code: ErrorCode = answer.topics[0].partitions[0].error_code
+        return code
+
+    async def committed(self, topic: str, index: int = 0) -> int:
+        """The group's committed offset; -1 without."""
+        asked = request(
+            9, 7, group_id=self.group_id, require_stable=False,
+            topics=[{"kind": "OffsetFetchRequestTopic", "name": topic, "partition_indexes": (index,)}],
+        )  # fmt: skip
+        answer = await self.ask(asked)
+        offset: int = answer.topics[0].partitions[0].committed_offset
+        return offset
+
+    async def join(self, *topics: str) -> Any:
+        """JoinGroup, both round trips of a new member; waits for the others."""
+        for _ in range(2):
+            answer = await self.ask(
+                request(
+                    11, 9, group_id=self.group_id, session_timeout=timedelta(seconds=30),
+                    rebalance_timeout=timedelta(seconds=60), member_id=self.member_id, group_instance_id=None,
+                    protocol_type="consumer", reason=None,
+                    protocols=[{"kind": "JoinGroupRequestProtocol", "name": "range",
+                                "metadata": write_subscription(topics)}],
+                )
+            )  # fmt: skip
+            self.member_id = answer.member_id
+            if answer.error_code is not ErrorCode.member_id_required:
+                break
+        assert answer.error_code is _NONE, answer
+        self.generation = answer.generation_id
+        self.members = [member.member_id for member in answer.members]
+        return answer
+
+    async def sync(self, plan: Mapping[str, Mapping[str, Sequence[int]]] | None = None) -> Any:
+        """SyncGroup: as the leader with everybody's partitions, as a follower without."""
+        answer = await self.ask(
+            request(
+                14, 5, group_id=self.group_id, generation_id=self.generation, member_id=self.member_id,
+                group_instance_id=None, protocol_type="consumer", protocol_name="range",
+                assignments=[{"kind": "SyncGroupRequestAssignment", "member_id": member_id,
+                              "assignment": write_assignment(parts)} for member_id, parts in (plan or {}).items()],
+            )
+        )  # fmt: skip
+        assert answer.error_code is _NONE, answer
+        return answer
+
+    async def own(self, topic: str, *indexes: int) -> None:
+        """Join as the only member, and own these partitions (0 if none are named)."""
+        await self.join(topic)
+        await self.sync({self.member_id: {topic: indexes or (0,)}})
+
+    async def leave(self) -> None:
+        """LeaveGroup."""
+        answer = await self.ask(
+            request(
+                13, 5, group_id=self.group_id,
+                members=[{"kind": "MemberIdentity", "member_id": self.member_id, "group_instance_id": None,
+                          "reason": None}],
+            )
+        )  # fmt: skip
+        assert answer.error_code is _NONE
+        self.member_id, self.generation = "", -1
+
+    async def list_groups(self) -> list[str]:
+        """Group ids that ListGroups tells."""
+        answer = await self.ask(request(16, 5, states_filter=(), types_filter=()))
+        return [group.group_id for group in answer.groups]
+
+    async def describe(self) -> Any:
+        """What DescribeGroups tells of the group."""
+        answer = await self.ask(request(15, 5, groups=(self.group_id,), include_authorized_operations=False))
+        return answer.groups[0]
+
+    async def delete(self) -> ErrorCode:
+        """DeleteGroups; its code."""
+        answer = await self.ask(request(42, 2, groups_names=(self.group_id,)))
+        code: ErrorCode = answer.results[0].error_code
+        return code
