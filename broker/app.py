@@ -32,6 +32,7 @@ from broker.groups import retention as offsets_retention
 from broker.groups.expiry import GroupExpiry
 from broker.groups.heartbeats import Heartbeats
 from broker.groups.holds import Holds
+from broker.groups.lost_writes import HandedOut, raise_all
 from broker.groups.offsets import Offsets
 from broker.groups.waiting import GroupWaits
 from broker.log.logs import Logs
@@ -134,6 +135,7 @@ class App:
         await self._started(logs.start(), logs.close)
         mirror = self.rooms.mirror = Mirror(store, settings)
         await self._started(mirror.start(), mirror.close)
+        await self._follow_generations(logs)
         await self._started(self.rooms.waits.start(), self.rooms.waits.close)
         if settings.group_heartbeat_hold_max_ms:
             holds = self.rooms.holds = Holds(store, settings, self.rooms.heartbeats)
@@ -144,6 +146,20 @@ class App:
         await self._started(expiry.start(), expiry.close)
         sweep = offsets_retention.Retention(store, settings, self._preferred_shards, self._name)
         await self._started(sweep.start(), sweep.close)
+
+    async def _follow_generations(self, logs: Logs) -> None:
+        """No generation is handed out twice, whatever Redis has lost, and whatever it loses from now on."""
+        handed_out = HandedOut(self.store, self._name)
+        await self._started(handed_out.start(), handed_out.close)
+        raised = await raise_all(self.store, await logs.incarnations.ready(), self._name())
+        if raised:
+            logger.warning("generations_skipped", groups=raised)
+
+        def known_again(incarnation: int) -> None:
+            handed_out.tell()
+            handed_out.note_raised(incarnation)
+
+        logs.incarnations.on_known.append(known_again)
 
     async def _started(self, starting: Awaitable[None], close: Callable[[], Awaitable[None]]) -> None:
         self._closing.push_async_callback(close)  # first: what starts half way is closed as well

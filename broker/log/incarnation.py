@@ -27,7 +27,10 @@ _CHECK_S: Final = 1.0
 
 
 class Incarnations:
-    """Follows the lanes that a view depends on; `on_lost` runs at once when any of them is gone."""
+    """Follows the lanes that a view depends on.
+
+    `on_lost` runs at once when any of them is gone, `on_known` whenever the incarnation is known again.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -38,6 +41,7 @@ class Incarnations:
         self._closed = False
         self._check_timer: asyncio.TimerHandle | None = None
         self.on_lost: list[Callable[[], None]] = []
+        self.on_known: list[Callable[[int], None]] = []
 
     def start(self) -> None:
         """Begin to follow the lanes."""
@@ -127,6 +131,8 @@ class Incarnations:
                 logger.warning("incarnation_changed", incarnation=reply[1], before=self._number)
             self._number = reply[1]
             self._current.set()
+            for listener in self.on_known:
+                listener(self._number)
 
         self._store.send_script(MINT_INCARNATION, [self._store.cluster_keys.info], [replid], minted)
 

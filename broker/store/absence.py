@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from broker.store.link import Link
 
@@ -11,18 +11,17 @@ _SHORT_S: Final = 1.0
 """An absence up to this is none: a client's own tries cover it."""
 _RETURN_S: Final = 5.0
 """How long Redis counts as just returned: time for every group to be looked at, less than a session timeout."""
-_ASK_AGAIN_S: Final = 0.1
 
 
 class Absence:
-    """Follows one link. A server that still loads its data counts as away."""
+    """Follows one link. A server that still loads its data is no connection (see `Link`), so it counts as away."""
 
     def __init__(self, link: Link) -> None:
         self._loop = asyncio.get_event_loop()
         self._down_at: float | None = None
         self._returned_at = float("-inf")
         link.on_down.append(self._down)
-        link.on_up.append(self._ask)
+        link.on_up.append(self._up)
 
     @property
     def ended_lately(self) -> bool:
@@ -36,16 +35,10 @@ class Absence:
         if self._down_at is None:
             self._down_at = self._loop.time()
 
-    def _ask(self, link: Link) -> None:
-        if self._down_at is not None:
-            link.send(["EXISTS", ""], lambda reply: self._heard(link, reply))
-
-    def _heard(self, link: Link, reply: Any) -> None:
-        if self._down_at is None or not link.connected:
+    def _up(self, link: Link) -> None:
+        if self._down_at is None:
             return
-        if isinstance(reply, Exception):
-            self._loop.call_later(_ASK_AGAIN_S, self._ask, link)
-            return
-        if self._loop.time() - self._down_at > _SHORT_S:
-            self._returned_at = self._loop.time()
+        now = self._loop.time()
+        if now - self._down_at > _SHORT_S:
+            self._returned_at = now
         self._down_at = None

@@ -30,6 +30,8 @@ OnReply = Callable[[Any], None]
 _RECONNECT_MS: Final = (20, 50, 100, 200, 400, 800, 1_000)
 _DEADLINE_TICK_S: Final = 0.1
 _PROBE_TICKS: Final = 10
+_STILL_LOADING: Final = ("LOADING", "MASTERDOWN")
+"""A server that has no data to show yet; other refusals of the question do not matter (a user without the right)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +169,14 @@ class Link:
         greetings = [self._asked_now(hello)]
         if address.database:  # one that is not there must not become database 0
             greetings.append(self._asked_now(["SELECT", address.database]))
-        for reply in await asyncio.wait_for(asyncio.gather(*greetings), self._connect_timeout_s):
-            if isinstance(reply, Exception):
-                self._drop(str(reply))
-                raise OSError(str(reply))
+        greetings.append(self._asked_now(["EXISTS", ""]))
+        *accepted, there = await asyncio.wait_for(asyncio.gather(*greetings), self._connect_timeout_s)
+        refusals = [reply for reply in accepted if isinstance(reply, Exception)]
+        if isinstance(there, Exception) and str(there).startswith(_STILL_LOADING):
+            refusals.append(there)  # some of what is sent now would be refused and some not: come back later
+        if refusals:
+            self._drop(str(refusals[0]))
+            raise OSError(str(refusals[0]))
         if self._wire is not wire:
             raise OSError("connection closed by Redis")
         self.incarnation += 1

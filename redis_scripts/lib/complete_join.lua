@@ -58,7 +58,7 @@ local function complete_join()
   drop_late()
   local size = redis.call("HLEN", members)
   if size > 0 and g.joined_count == 0 then return wait_on() end
-  put("generation", g.generation + 1)
+  put("generation", math.max(g.generation, tonumber(redis.call("HGET", group, "generation_floor") or 0)) + 1)
   put("new_member_added", 0)
   wake()
   if size == 0 then return become_empty() end

@@ -13,6 +13,7 @@ from broker.errors import KafkaError, MemberIdRequired
 from broker.groups import classic
 from broker.groups.expiry import GroupExpiry, settle_group
 from broker.groups.heartbeats import Heartbeats
+from broker.groups.lost_writes import HandedOut
 from broker.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membership, Synced, SyncRequest
 from broker.groups.waiters import Waiter
 from broker.groups.waiting import GroupWaits
@@ -56,10 +57,13 @@ class Broker:
         self.waits = GroupWaits(self.store, self.settings, lambda: self.name)
         self.heartbeats = Heartbeats(self.store, self.settings, lambda: self.name)
         self.expiry = GroupExpiry(self.store, lambda _: True, lambda: self.name)
+        self.handed_out = HandedOut(self.store, lambda: self.name)
+        await self.handed_out.start()
         await self.waits.start()
 
     async def close(self) -> None:
         await self.waits.close()
+        await self.handed_out.close()
         await self.store.close()
 
     def waiters(self) -> set[Waiter]:

@@ -189,6 +189,16 @@ def test_every_served_api_is_described() -> None:
     assert described == served
 
 
+def test_every_scenario_of_the_specification_is_a_test() -> None:
+    names = [
+        name
+        for path in (REPOSITORY / "tests" / "scripts").glob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_scenario_\w+)", path.read_text(), re.MULTILINE)
+    ]
+
+    assert {int(name.split("_")[2]) for name in names} == set(range(1, 101))
+
+
 def modules() -> list[Path]:
     """Every module that ships or measures."""
     return sorted(path for room in ("broker", "pipeline", "bench") for path in (REPOSITORY / room).rglob("*.py"))

@@ -1,0 +1,129 @@
+"""What Redis may have lost of groups, and that no generation is handed out twice because of it (spec R12).
+
+A fail-over or a restart may lose the end of what Redis was told. A generation that was handed out would then be
+handed out again with other members, and a member that had been removed would go on as if nothing was.
+
+Every broker hears every generation that opens, whichever broker opened it, and remembers the groups that changed
+last. On each new connection, ahead of every other command, it says what it remembers; a group that is behind gets
+a strictly higher generation next, and its members are asked to rejoin. Where nothing was lost this changes nothing.
+
+Where every broker is new too nobody remembers: then all groups skip ahead (`raise_all`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import structlog
+
+from broker.groups.expiry import group_of
+from broker.groups.settled import BrokerName, group_script_args, group_script_keys, nobody
+from broker.store.keys import GroupKeys
+from broker.store.link import Arg, Link
+from broker.store.scripts import Script
+from broker.store.store import Store
+
+RAISE_GENERATION = Script("groups/raise_generation")
+
+logger = structlog.get_logger()
+
+GROUPS_MAX: Final = 10_000
+"""Groups that a broker remembers: those that changed last, for what is lost is the end."""
+SKIP: Final = 1_000
+"""Generations skipped where nobody remembers: more than a group opens in what a fail-over loses."""
+_RAISED_IN: Final = "groups_incarnation"
+_STABLE: Final = b"Stable"
+_AGAIN_S: Final = 0.1
+_AT_ONCE: Final = 200
+
+
+class HandedOut:
+    """The newest generation of each group that changed lately, and whether its assignments were handed out."""
+
+    def __init__(self, store: Store, broker: BrokerName = nobody) -> None:
+        self._store = store
+        self._broker = broker
+        self._known: dict[bytes, tuple[int, bool]] = {}
+        self._channels = [store.shard_keys(shard).wake for shard in range(store.settings.coordinator_shards)]
+
+    async def start(self) -> None:
+        """Hear every shard's wake channel, and tell what was heard on each new connection."""
+        confirmed = [self._store.wakeups.listen(channel, self._heard) for channel in self._channels]
+        await asyncio.wait_for(asyncio.gather(*confirmed), self._store.settings.redis_command_timeout_ms / 1000)
+        self._store.control.on_up.append(self.tell)
+
+    async def close(self) -> None:
+        """Forget."""
+        self._store.control.on_up.remove(self.tell)
+        for channel in self._channels:
+            self._store.wakeups.forget(channel, self._heard)
+
+    def _heard(self, payload: bytes | None) -> None:
+        if payload is None:
+            return
+        ref, generation, state, _ = payload.rsplit(b":", 3)
+        heard, known = (int(generation), state == _STABLE), self._known.pop(ref, (-1, False))
+        # A lower one is of a group that was deleted and made again.
+        self._known[ref] = max(heard, known) if heard[0] == known[0] else heard
+        if len(self._known) > GROUPS_MAX:
+            del self._known[next(iter(self._known))]
+
+    def tell(self, _: Link | None = None) -> None:
+        """Raise the groups that are behind what was heard. What is sent after it finds them raised."""
+        for ref, (generation, assigned) in self._known.items():
+            self._raise(group_of(self._store, ref.decode()), generation, assigned)
+
+    def _raise(self, keys: GroupKeys, generation: int, assigned: bool) -> None:
+        def answered(reply: Any) -> None:
+            if not isinstance(reply, Exception):
+                _log(keys, reply)
+            elif self._store.control.connected:  # it cannot write yet, so nobody else can
+                asyncio.get_running_loop().call_later(_AGAIN_S, self._raise, keys, generation, assigned)
+
+        args = _args(self._store, keys, self._broker(), generation, assigned)
+        self._store.send_script(RAISE_GENERATION, group_script_keys(keys), args, answered)
+
+    def note_raised(self, incarnation: int) -> None:
+        """What could be lost before this incarnation is dealt with: brokers that start now need not skip ahead."""
+        command: list[Arg] = ["HSET", self._store.cluster_keys.info, _RAISED_IN, incarnation]
+        self._store.control.send(command, lambda _: None)
+
+
+def _args(
+    store: Store, keys: GroupKeys, broker: str, generation: int, assigned: bool, incarnation: int = 0
+) -> list[Arg]:
+    return [*group_script_args(store, keys, broker), generation, int(assigned), SKIP, incarnation]
+
+
+def _log(keys: GroupKeys, reply: Sequence[int]) -> None:
+    if reply[1]:
+        logger.warning("generation_raised", group=keys.ref)
+
+
+async def raise_all(store: Store, incarnation: int, broker: str = "") -> int:
+    """Have every group skip ahead, unless a broker dealt with this incarnation already. Returns how many did.
+
+    For a broker that starts, before it serves: those that live through a change of incarnation remember.
+    Raises StoreUnavailable.
+    """
+    info = store.cluster_keys.info
+    dealt_with = await store.command("HGET", info, _RAISED_IN)
+    raised = 0
+    if dealt_with is not None and int(dealt_with) != incarnation:
+        for shard in range(store.settings.coordinator_shards):
+            names = await store.command("HKEYS", store.shard_keys(shard).groups)
+            for at in range(0, len(names), _AT_ONCE):
+                groups = [group_of(store, name.decode()) for name in names[at : at + _AT_ONCE]]
+                calls = (_skip(store, keys, incarnation, broker) for keys in groups)
+                raised += sum(await asyncio.gather(*calls))
+    await store.command("HSET", info, _RAISED_IN, incarnation)
+    return raised
+
+
+async def _skip(store: Store, keys: GroupKeys, incarnation: int, broker: str) -> int:
+    args = _args(store, keys, broker, -1, False, incarnation)
+    (raised,) = await store.run(RAISE_GENERATION, group_script_keys(keys), *args)
+    _log(keys, (0, raised))
+    return int(raised)

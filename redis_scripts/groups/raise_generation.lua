@@ -1,0 +1,55 @@
+#!lua flags=allow-oom
+--[[ Raise a group above generations that were handed out and that Redis has lost (spec R12); its members meet again.
+
+KEYS[1]   group          hash    state, generation, round, leader, protocol, deadlines
+KEYS[2]   members        hash    member id -> its record
+KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata, packed
+KEYS[4]   assignments    hash    member id -> the leader's bytes
+KEYS[5]   protocols      hash    tallies of the members: who supports, offers, waits how long
+KEYS[6]   instances      hash    static instance id -> member id
+KEYS[7]   sessions       zset    member id (also pending) -> deadline or lease, ms
+KEYS[8]   pending        hash    ids handed out and not yet back -> client
+KEYS[9]   groups         hash    group -> type, state, protocol type
+KEYS[10]  deadlines      zset    kind|group -> earliest deadline, ms
+KEYS[11]  events         stream  transitions of the shard's groups
+ARGV[1]   group's name in the shard's keys
+ARGV[2]   wake channel
+ARGV[3]   events kept, 0 none
+ARGV[4]   broker
+ARGV[5]   the generation that was handed out, -1 where nobody knows
+ARGV[6]   1: its assignments were handed out too
+ARGV[7]   how many generations to skip where nobody knows; once for each incarnation
+ARGV[8]   incarnation
+Returns   {NONE, 1 if the group was behind}; safe to run twice: what was raised is not behind
+Errors    none
+]]
+-- @include lib/errors
+local handed_out, assigned = tonumber(ARGV[5]), ARGV[6] == "1"
+local kept = redis.call("HMGET", KEYS[1], "state", "generation", "generation_floor", "raised_in")
+local state, generation, floor = kept[1], tonumber(kept[2]), tonumber(kept[3] or 0)
+
+local function is_behind()
+  if not state then return false end
+  if handed_out < 0 then return kept[4] ~= ARGV[8] end
+  if handed_out > math.max(generation, floor) then return true end
+  return assigned and handed_out == generation and state == "CompletingRebalance"
+end
+
+-- Nearly every group ends here: brokers ask for all that they know, at each connection.
+if not is_behind() then return { ERROR.NONE, 0 } end
+if handed_out < 0 then
+  handed_out = math.max(generation, floor) + tonumber(ARGV[7])
+  redis.call("HSET", KEYS[1], "raised_in", ARGV[8])
+end
+
+-- @include lib/classic_group
+first_session()
+redis.call("HSET", group, "generation_floor", string.format("%.0f", math.max(floor, handed_out)))
+if g.state ~= EMPTY then arm_all() end
+if g.state == STABLE or g.state == COMPLETING then
+  prepare_rebalance("writes_lost")
+elseif g.state == PREPARING then
+  put("join_deadline", now + (g.prev_state == EMPTY and g.initial_delay or max_rebalance_timeout()))
+end
+finish()
+return { ERROR.NONE, 1 }

@@ -1,0 +1,173 @@
+"""Redis comes back without the end of what it was told (scenario 99, rule R12)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from broker.groups.lost_writes import SKIP, raise_all
+from broker.groups.model import Joined
+from broker.store.store import Store
+from tests.scripts.test_classic_rejoining import completing
+from tests.support.clock import KEY as CLOCK
+from tests.support.groups import Peer, World, answer
+
+NONE, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS = 0, 22, 25, 27
+
+Dump = dict[bytes, bytes]
+
+
+async def saved(store: Store) -> Dump:
+    """Everything that is stored, as a replica would have it now."""
+    return {key: await store.command("DUMP", key) for key in await store.command("KEYS", "*")}
+
+
+async def fail_over(world: World, kept: Dump) -> None:
+    """The server now has no more than what was saved, and every broker connects anew."""
+    clock = await world.store.command("GET", CLOCK)
+    await world.store.command("FLUSHDB")
+    for key, value in kept.items():
+        await world.store.command("RESTORE", key, 0, value)
+    await world.store.command("SET", CLOCK, clock)
+    connections = [broker.store.control.incarnation for broker in world.brokers]
+    await world.store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
+    async with asyncio.timeout(5):
+        for broker, before in zip(world.brokers, connections, strict=True):
+            while not broker.store.control.connected or broker.store.control.incarnation == before:
+                await asyncio.sleep(0.005)
+
+
+async def meet(world: World, *peers: Peer) -> set[int]:
+    """All rejoin, as clients do after REBALANCE_IN_PROGRESS or ILLEGAL_GENERATION; the generations they get."""
+    joins: list[Awaitable[Joined]] = [await peer.entering() for peer in peers]
+    await world.advance(6_000)
+    return {(await asyncio.wait_for(join, 5)).generation for join in joins}
+
+
+async def test_scenario_99_all_meet_in_one_higher_generation(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    kept = await saved(world.store)
+    await world.advance(10_000, beating=[a])
+    await answer(await a.entering())
+    await world.sync_all(a)
+    assert await world.state() == ("Stable", 2)
+
+    await fail_over(world, kept)
+
+    assert await b.heartbeat() == REBALANCE_IN_PROGRESS, "b has partitions that are a's by now"
+    assert await a.heartbeat() == ILLEGAL_GENERATION
+    assert await world.members() == {a.member_id, b.member_id}
+    assert await meet(world, a, b) == {3}
+    await world.sync_all(a, b)
+    assert [await a.heartbeat(), await b.heartbeat()] == [NONE, NONE]
+
+
+async def test_scenario_99_who_came_in_the_lost_generation_starts_over(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    kept = await saved(world.store)
+    c = world.peer("c")
+    joins = [await c.entering(), await a.entering(), await b.entering()]
+    await asyncio.gather(*(answer(join) for join in joins))
+    await world.sync_all(a, b, c)
+
+    await fail_over(world, kept)
+
+    assert await c.heartbeat() == UNKNOWN_MEMBER_ID
+    assert [await a.heartbeat(), await b.heartbeat()] == [ILLEGAL_GENERATION, ILLEGAL_GENERATION]
+    c.member_id = ""
+    assert await meet(world, c, a, b) == {3}
+
+
+async def test_scenario_99_a_lost_assignment_is_not_made_twice(world: World) -> None:
+    a, b = await completing(world, "a", "b")
+    kept = await saved(world.store)
+    await world.sync_all(a, b)
+
+    await fail_over(world, kept)
+
+    assert [await a.heartbeat(), await b.heartbeat()] == [REBALANCE_IN_PROGRESS, REBALANCE_IN_PROGRESS]
+    assert await meet(world, a, b) == {2}
+
+
+async def test_scenario_99_a_phase_under_way_ends_higher(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    rejoin = await a.entering()
+    kept = await saved(world.store)
+    await answer(await b.entering())
+    assert (await answer(rejoin)).generation == 2
+
+    await fail_over(world, kept)
+
+    assert await world.state() == ("PreparingRebalance", 1)
+    assert await b.heartbeat() == ILLEGAL_GENERATION
+    assert await meet(world, a, b) == {3}
+
+
+async def test_scenario_99_a_group_that_was_empty_goes_on_higher(world: World) -> None:
+    [a] = await world.stable("a")
+    await a.leave()
+    kept = await saved(world.store)
+    a.member_id = ""
+    assert await meet(world, a) == {3}
+
+    await fail_over(world, kept)
+
+    assert await a.heartbeat() == UNKNOWN_MEMBER_ID
+    a.member_id = ""
+    assert await meet(world, a) == {4}
+
+
+async def test_sessions_begin_anew_in_a_group_that_is_raised(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    kept = await saved(world.store)
+    rejoins = [await a.entering(), await b.entering()]
+    await asyncio.gather(*(answer(rejoin) for rejoin in rejoins))
+    await world.clock.advance(30_000)
+
+    await fail_over(world, kept)
+
+    assert [await a.heartbeat(), await b.heartbeat()] == [ILLEGAL_GENERATION, ILLEGAL_GENERATION]
+    assert await world.members() == {a.member_id, b.member_id}
+
+
+async def test_where_nothing_was_lost_nothing_changes(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    await fail_over(world, await saved(world.store))
+
+    assert await world.state() == ("Stable", 1)
+    assert [await a.heartbeat(), await b.heartbeat()] == [NONE, NONE]
+    assert (await world.events()).count("rebalance_started") == 1
+
+
+async def test_a_group_that_was_deleted_and_made_again_is_another(world: World) -> None:
+    for _ in range(2):
+        [a] = await world.stable("a")
+        await a.leave()
+    assert await world.state() == ("Empty", 4)
+    await world.store.command("FLUSHDB")
+    await world.clock.set()
+    [a] = await world.stable("a")
+    assert await world.state() == ("Stable", 1)
+
+    await fail_over(world, await saved(world.store))
+
+    assert await world.state() == ("Stable", 1)
+    assert await a.heartbeat() == NONE
+
+
+@pytest.mark.parametrize("dealt_with", [None, 7, 6])
+async def test_where_every_broker_is_new_all_groups_skip_ahead_once(world: World, dealt_with: int | None) -> None:
+    a, b = await world.stable("a", "b")
+    info = world.store.cluster_keys.info
+    if dealt_with is not None:
+        await world.store.command("HSET", info, "groups_incarnation", dealt_with)
+
+    raised = [await raise_all(broker.store, 7) for broker in world.brokers]
+
+    assert raised == ([1, 0] if dealt_with == 6 else [0, 0])
+    assert await world.store.command("HGET", info, "groups_incarnation") == b"7"
+    if dealt_with == 6:
+        assert await meet(world, a, b) == {SKIP + 2}
+    assert await a.heartbeat() == NONE
