@@ -64,7 +64,8 @@ class WholeBroker:
         store, settings = self.store, self.settings
         await store.start()
         itself: Any = SimpleNamespace(node_id=self.node_id, endpoints={})
-        membership: Any = SimpleNamespace(node_id=self.node_id, preferred=lambda: [itself], live=lambda: [itself])
+        alone = dict.fromkeys(("preferred", "live", "nameable"), lambda: [itself])
+        membership: Any = SimpleNamespace(node_id=self.node_id, shown_node_id=self.node_id, **alone)
         catalog = Catalog(store, settings, PartitionStorage(create_partition, delete_partition))
         logs = Logs(store, settings)
         catalog.on_removed.append(logs.forget_topic)
