@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help install run test check unit scripts conformance peers chart chaos demo bench docs clean
+.PHONY: help install run test check unit scripts conformance clients peers chart chaos demo bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ scripts: install ## every Lua script on a real server
 
 conformance: install ## real clients against real brokers
 	$(BIN)/pytest -q -m "not peer" tests/conformance $(PYTEST_ARGS)
+
+clients: install ## seven client libraries with held heartbeats and without (Java, Go, node where there are)
+	$(BIN)/python -m tests.clients $(ARGS)
 
 peers: install ## Kafka's own Java tools against real brokers (needs Java, Maven and Maven Central)
 	$(BIN)/pytest -q -m peer tests/conformance $(PYTEST_ARGS)

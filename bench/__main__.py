@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-from bench import suite
+from bench import join_one, suite
 from bench.endpoint import Endpoint
 from bench.measures import MEASURES, add_options
 
@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--pids", default="", help="every process of the endpoint, Redis too: PID,PID")
         add_options(command)
     suite.add_options(commands.add_parser("all", help="our cluster and Apache Kafka, side by side"))
+    join_one.add_options(commands.add_parser("join-one", help="one more member joins, heartbeats held or not"))
     return top
 
 
@@ -35,6 +36,8 @@ def main() -> int:
     args = parser().parse_args()
     if args.measure == "all":
         return suite.main(args)
+    if args.measure == "join-one":
+        return join_one.main(args)
     args.run_id = f"{os.getpid()}-{time.monotonic_ns() // 1_000_000}"
     endpoint = Endpoint(args.bootstrap, [int(pid) for pid in args.pids.split(",") if pid])
     found = suite.measured(endpoint, args.measure, args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import time
 from typing import Any
 
@@ -25,7 +26,9 @@ async def _members(endpoint: Endpoint, group: Group, count: int, interval_s: flo
 
     async def member() -> Member:
         async with connecting:
-            return Member(group, await Wire.connect(address), interval_s)
+            wire = await Wire.connect(address)
+            await wire.hello()
+            return Member(group, wire, interval_s)
 
     return list(await asyncio.gather(*(member() for _ in range(count))))
 
@@ -84,8 +87,9 @@ async def rebalance(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, A
     tasks = [member.start() for member in members]
     await _while_alive(asyncio.ensure_future(group.wait_settled()), tasks)
     took, cpu = [], []
+    await asyncio.sleep(args.learn_s)
     for _ in range(args.tries):
-        await asyncio.sleep(2 * args.heartbeat_ms / 1_000)
+        await asyncio.sleep((1.2 + random.random()) * args.heartbeat_ms / 1_000)
         (late,) = await _members(endpoint, group, 1, args.heartbeat_ms / 1_000)
         group.resize(args.members + 1)
         meter = Meter(endpoint.pids)

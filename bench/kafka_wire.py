@@ -35,6 +35,9 @@ VERSIONS: Final = {
 """The version of each API that is spoken here; every endpoint is measured with the same ones."""
 
 _API_VERSIONS_REQUEST: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+_SOFTWARE: Final = b"apache-kafka-java"
+_HELLO: Final = struct.pack(">hhihx", 18, 3, 1, -1) + bytes([len(_SOFTWARE) + 1]) + _SOFTWARE + b"\x064.1.0\x00"
+"""ApiVersions v3: members behave as the Java client's do, so they say its name."""
 _CONNECT_TIMEOUT_S: Final = 30.0
 
 
@@ -149,6 +152,13 @@ class Wire(asyncio.Protocol):
             first, last = served.get(api, (0, -1))
             if not first <= version <= last:
                 raise MeasureFailed(f"{api_key_map[api]} v{version} is not served ({first}-{last})")
+
+    async def hello(self) -> None:
+        """Name the software, as clients do that speak ApiVersions v3."""
+        payload = await self.send(struct.pack(">i", len(_HELLO)) + _HELLO)
+        (code,) = struct.unpack_from(">h", payload, 4)
+        if code:
+            raise MeasureFailed(f"ApiVersions v3: error {code}")
 
     def close(self) -> None:
         """Close the connection."""

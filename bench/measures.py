@@ -39,4 +39,5 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--groups", type=int, default=200)
     command.add_argument("--members", type=int, default=5, help="of each group")
     command.add_argument("--heartbeat-ms", type=int, default=100, help="interval of the members' heartbeats")
+    command.add_argument("--learn-s", type=float, default=0.0, help="seconds of heartbeats before the first try")
     command.add_argument("--tries", type=int, default=5, help="times that one more member joins")

@@ -147,17 +147,18 @@ class Member:
         return encode(HEARTBEAT, message)
 
     async def _heartbeat(self) -> None:
-        """Until a heartbeat says that the group rebalances. Members do not beat in step."""
-        frame = self.heartbeat_frame()
+        """Until a heartbeat says that the group rebalances. Not in step; the timer runs from the send."""
+        frame, loop = self.heartbeat_frame(), asyncio.get_running_loop()
         await asyncio.sleep(self._interval_s * random.random())
         while True:
+            sent_s = loop.time()
             payload = await self.wire.send(frame)
             (code,) = struct.unpack_from(">h", payload, _ERROR_AT)
             if code == ErrorCode.rebalance_in_progress.value:
                 return
             if code:
                 raise MeasureFailed(f"Heartbeat: {ErrorCode(code).name}")
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(max(sent_s + self._interval_s - loop.time(), 0))
 
     async def stop(self, leave: bool = False) -> None:
         """End its task and, where asked, leave the group; the connection is closed."""

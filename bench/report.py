@@ -83,7 +83,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _machine() -> str:
+def machine() -> str:
+    """The machine, in a line."""
     model = platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -100,7 +101,7 @@ def page(rows: Sequence[dict[str, Any]], *, brokers: int, aof: bool) -> str:
     peers = {row["peer"] for row in rows}
     kept = "append-only file, fsync each second" if aof else "in memory"
     about = [
-        f"Clients and servers share {_machine()}. Both endpoints run all the time and are measured turn by turn, "
+        f"Clients and servers share {machine()}. Both endpoints run all the time and are measured turn by turn, "
         f"{rounds} round(s), medians.",
         f"Tidegate: {brokers} broker process(es) and one Valkey ({kept}); server CPU is brokers and Valkey together.",
         f"Apache Kafka {KAFKA_VERSION}: one KRaft node, 1 GiB heap, default threads, no fsync (its default), "

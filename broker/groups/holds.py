@@ -112,7 +112,7 @@ class Holder:
         self.until_s = now_s + hold_s if hold_s else 0.0
         if hold_s:
             self._holds.hear(self)  # before the script runs, so that no wake-up is lost
-        elif self.pace.measured and not self._known:
+        elif not self._known:
             self._known = True
             self._holds.read(self)
         self._ask()

@@ -19,8 +19,6 @@ PROBE_SHARE: Final = 0.25
 HOLD_S_MIN: Final = 0.1
 """Shorter holds are not worth their bookkeeping."""
 
-_GAPS: Final = 2
-_PROBES: Final = 2
 _FAILURES_MAX: Final = 3
 _TOLERANCE: Final = 0.2
 _SMOOTHING: Final = 0.25
@@ -29,13 +27,13 @@ _SMOOTHING: Final = 0.25
 class Pace:
     """One member's heartbeats on one connection. Times are seconds of the event loop's clock.
 
-    measuring: until two gaps agree; answers are given at once.
-    probing:   two short holds in a row must leave the next heartbeat where it was.
-    trusted:   answers are held for as long as the rule lets them.
-    never:     its timer runs from the answer, three times over: answers are given at once from then on.
+    measuring: until the first gap; answers are given at once.
+    probing:   a short hold must leave the next heartbeat where it was.
+    trusted:   answers are held for as long as the rule lets them, and each hold is a probe of the next.
+    never:     its timer ran from the answer three times over: answers are given at once from then on.
     """
 
-    __slots__ = ("_arrived_s", "_failures", "_gaps", "_held_s", "_hold_s_max", "_interval_s", "_passed", "session_s")
+    __slots__ = ("_arrived_s", "_failures", "_held_s", "_hold_s_max", "_interval_s", "_trusted", "session_s")
 
     def __init__(self, hold_s_max: float) -> None:
         self.session_s: float | None = None
@@ -44,8 +42,8 @@ class Pace:
         self._arrived_s: float | None = None
         self._held_s = 0.0
         self._interval_s: float | None = None
-        self._gaps: list[float] = []
-        self._passed = self._failures = 0
+        self._trusted = False
+        self._failures = 0
 
     def arrived(self, now_s: float) -> None:
         """A heartbeat came."""
@@ -53,7 +51,7 @@ class Pace:
         if before_s is None or self.never:
             return
         if self._interval_s is None:
-            self._measure(now_s - before_s)
+            self._interval_s = now_s - before_s
         else:
             self._check(now_s - before_s, self._interval_s)
         self._held_s = 0.0
@@ -73,11 +71,6 @@ class Pace:
         """Whether holding has been given up."""
         return self._failures >= _FAILURES_MAX
 
-    @property
-    def measured(self) -> bool:
-        """Whether the interval is known."""
-        return self._interval_s is not None
-
     def hold_s(self) -> float:
         """How long the answer to the heartbeat that came last may be kept back; 0: not at all."""
         if self._interval_s is None or self.session_s is None or self.never:
@@ -86,29 +79,21 @@ class Pace:
         longest_s = min(self._interval_s - MARGIN_S, spare_s, self._hold_s_max)
         if longest_s < HOLD_S_MIN:
             return 0.0
-        return longest_s if self._passed >= _PROBES else min(longest_s, self._probe_s(self._interval_s))
+        return longest_s if self._trusted else min(longest_s, self._probe_s(self._interval_s))
 
     @staticmethod
     def _probe_s(interval_s: float) -> float:
         return min(PROBE_S, interval_s * PROBE_SHARE)
 
-    def _measure(self, gap_s: float) -> None:
-        self._gaps = [*self._gaps, gap_s][-_GAPS:]
-        least, most = min(self._gaps), max(self._gaps)
-        if len(self._gaps) == _GAPS and most - least <= least * _TOLERANCE:
-            self._interval_s = least
-
     def _check(self, gap_s: float, interval_s: float) -> None:
         """Judge the last hold by when the next heartbeat came."""
         proof = self._held_s >= 0.9 * min(self._probe_s(interval_s), self._hold_s_max)
         if proof and gap_s > interval_s + self._held_s / 2:
-            self._passed = 0
+            self._trusted = False
             self._failures += 1
         elif abs(gap_s - interval_s) > interval_s * _TOLERANCE:
-            self._interval_s, self._gaps = None, []  # another interval, or a stall: measure again
+            self._interval_s = None  # another interval, or a stall: measure again
         else:
             self._interval_s = interval_s + (gap_s - interval_s) * _SMOOTHING
             if proof:
-                self._passed += 1
-                if self._passed >= _PROBES:
-                    self._failures = 0
+                self._trusted, self._failures = True, 0

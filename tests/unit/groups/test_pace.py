@@ -30,13 +30,13 @@ class Member:
         return [self.beat() for _ in range(count)]
 
 
-def test_two_gaps_two_probes_then_long_holds() -> None:
-    assert Member(3.0).beats(7) == [0, 0, 0.5, 0.5, 2.85, 2.85, 2.85]
+def test_a_gap_a_probe_then_long_holds() -> None:
+    assert Member(3.0).beats(5) == [0, 0.5, 2.85, 2.85, 2.85]
 
 
-def test_nothing_is_held_before_two_gaps_agree() -> None:
+def test_a_wrong_gap_is_found_out_by_the_next() -> None:
     member = Member(3.0)
-    assert [member.beat(late_s) for late_s in (0, 0, 1.5, 0, 0)] == [0, 0, 0, 0, 0.5]
+    assert [member.beat(late_s) for late_s in (0, 1.5, 0, 0, 0)] == [0, 0.5, 0, 0.5, 2.85]
 
 
 def test_a_timer_that_runs_from_the_answer_is_never_held_after_three_probes() -> None:

@@ -1,0 +1,1 @@
+"""The client matrix: `make clients`."""
