@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from broker.admin.options import without_password
 from broker.admin.routes import AdminServer
 from broker.apis import registry
 from broker.apis.call import Rooms
+from broker.apis.mirroring import forget_mirrors
 from broker.cluster.addresses import advertised_endpoints
 from broker.cluster.membership import Membership
 from broker.cluster.placement import coordinator_of
@@ -144,7 +146,9 @@ class App:
             await self._started(holds.start(), holds.close)
         expiry = GroupExpiry(store, self._prefers, self._name)
         await self._started(expiry.start(), expiry.close)
-        sweep = offsets_retention.Retention(store, settings, self._preferred_shards, self._name)
+        sweep = offsets_retention.Retention(
+            store, settings, self._preferred_shards, self._name, partial(forget_mirrors, self.rooms)
+        )
         await self._started(sweep.start(), sweep.close)
 
     async def _follow_generations(self, logs: Logs) -> None:

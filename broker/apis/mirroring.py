@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
-from broker.apis.call import Call
+from broker.apis.call import Call, Rooms
 from broker.apis.fetch_sessions import Wanted
 from broker.groups.clients import read_clients
 from broker.groups.model import Synced
@@ -90,9 +90,15 @@ async def mirrors_of(call: Call, keys: GroupKeys) -> Callable[[], None]:
 
     Others go when their partitions' owners are read next. Raises StoreUnavailable.
     """
-    mirror = call.rooms.mirror
-    if mirror is None:
+    if call.rooms.mirror is None:
         return lambda: None
     own_id, partitions = await committed_partitions(call.store, keys)
-    known = [one async for one in _known(call, partitions)]
-    return lambda: mirror.run(mirror.forget(keys.group_id, own_id, known))
+    return lambda: forget_mirrors(call.rooms, keys, own_id, partitions)
+
+
+def forget_mirrors(rooms: Rooms, keys: GroupKeys, own_id: str, partitions: Sequence[tuple[str, int]]) -> None:
+    """A group is deleted: remove its mirrors on these partitions, beside."""
+    if rooms.mirror is not None:
+        found = [(rooms.catalog.get(keys.org, name), index) for name, index in partitions]
+        known = [(topic, index) for topic, index in found if topic is not None]
+        rooms.mirror.run(rooms.mirror.forget(keys.group_id, own_id, known))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import structlog
 
 from broker.errors import GroupIdNotFound, StoreUnavailable
 from broker.groups.expiry import group_of
-from broker.groups.offsets import offset_field
+from broker.groups.offsets import offset_field, split_field
 from broker.groups.settled import group_script_args, group_script_keys
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
@@ -25,17 +25,26 @@ FORGET_TOPIC = Script("groups/forget_topic")
 _FIELDS_PER_SCRIPT_MAX: Final = 500
 _GROUPS_AT_ONCE: Final = 50
 
+OnGone = Callable[[GroupKeys, str, Sequence[tuple[str, int]]], None]
+"""Called when a group goes with its last offset: its own id, and the partitions that it had offsets of."""
+
 
 class Retention:
     """The sweep of one broker over the groups of the shards that it is named for. Losing a sweep only delays."""
 
     def __init__(
-        self, store: Store, settings: Settings, shards: Callable[[], Iterable[int]], broker: Callable[[], str]
+        self,
+        store: Store,
+        settings: Settings,
+        shards: Callable[[], Iterable[int]],
+        broker: Callable[[], str],
+        on_gone: OnGone | None = None,
     ) -> None:
         self._store = store
         self._interval_s = settings.offsets_retention_check_interval_ms / 1000
         self._shards = shards
         self._broker = broker
+        self._on_gone = on_gone
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -52,14 +61,14 @@ class Retention:
         while True:
             await asyncio.sleep(self._interval_s)
             try:
-                await sweep(self._store, self._shards(), self._broker())
+                await sweep(self._store, self._shards(), self._broker(), self._on_gone)
             except StoreUnavailable as error:
                 logger.warning("offsets_sweep_put_off", reason=str(error))
             except Exception:
                 logger.exception("offsets_sweep_failed")
 
 
-async def sweep(store: Store, shards: Iterable[int], broker: str) -> int:
+async def sweep(store: Store, shards: Iterable[int], broker: str, on_gone: OnGone | None = None) -> int:
     """Expire what is due in every group of some shards. Returns how many offsets went. Raises StoreUnavailable."""
     expired = 0
     for shard in shards:
@@ -68,27 +77,32 @@ async def sweep(store: Store, shards: Iterable[int], broker: str) -> int:
         ]
         for start in range(0, len(groups), _GROUPS_AT_ONCE):
             batch = groups[start : start + _GROUPS_AT_ONCE]
-            expired += sum(await asyncio.gather(*(expire(store, keys, broker) for keys in batch)))
+            expired += sum(await asyncio.gather(*(expire(store, keys, broker, on_gone) for keys in batch)))
     return expired
 
 
-async def expire(store: Store, keys: GroupKeys, broker: str) -> int:
+async def expire(store: Store, keys: GroupKeys, broker: str, on_gone: OnGone | None = None) -> int:
     """Forget a group's offsets that are past their retention; then the group, if it is empty and has none left.
 
     An offset of an empty group that had members is kept for `offsets_retention_minutes` from the emptying or from
     its own commit, whichever is later; of a group without members ever, from its commit; of a Stable group of
     consumers, only topics that no member is subscribed to expire. Returns how many went.
     """
+    seen: list[str] = []
     try:
         may_expire = (await _expire_fields(store, keys, broker, []))[1]
+        own_id = await store.command("HGET", keys.group, "id") if may_expire and on_gone else None
         expired, cursor = 0, b"0"
         while may_expire:
             cursor, pairs = await store.command("HSCAN", keys.offsets, cursor, "COUNT", _FIELDS_PER_SCRIPT_MAX)
             fields = [field.decode() for field in pairs[::2]]
+            seen += fields
             for start in range(0, len(fields), _FIELDS_PER_SCRIPT_MAX):
                 part = fields[start : start + _FIELDS_PER_SCRIPT_MAX]
-                gone, may_expire, _ = await _expire_fields(store, keys, broker, part)
+                gone, may_expire, group_gone = await _expire_fields(store, keys, broker, part)
                 expired += gone
+                if group_gone and on_gone and own_id:
+                    on_gone(keys, own_id.decode(), [split_field(one) for one in seen])
             if cursor == b"0":
                 break
     except GroupIdNotFound:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from broker.apis.mirroring import forget_mirrors
+from broker.groups.offsets import entry_json
+from broker.groups.retention import sweep
 from broker.settings import Settings
 from broker.store.keys import LogKeys
 from broker.store.store import Store
@@ -377,6 +381,19 @@ async def test_the_mirror_of_a_group_gone_without_commits_goes_when_the_partitio
     other.group_id = "billing"
     await other.own("t")
     await other.fetch("t", 0)
+    await broker.mirrored()
+
+    assert await shown.position() is None
+
+
+async def test_a_group_that_expires_takes_its_mirror_along(broker: WholeBroker, shown: Shown, store: Store) -> None:
+    nobody = broker.client()
+    await nobody.commit("t", 5)
+    await broker.mirrored()
+    assert await shown.position() == "5-0"
+    long_ago = f'{entry_json(5, -1, "", "")},"commit_time":1}}'
+    await store.command("HSET", store.group_keys("default", "orders").offsets, "t:0", long_ago)
+    assert await sweep(store, range(50), "1", partial(forget_mirrors, broker.rooms)) == 1
     await broker.mirrored()
 
     assert await shown.position() is None

@@ -1,0 +1,131 @@
+"""A real client's group over two brokers, as redis-cli shows it: XINFO GROUPS, XINFO CONSUMERS, XPENDING."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from redis.asyncio import Redis
+
+from bench.cluster import Cluster
+
+GROUP = "billing"
+RECORDS = 5
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Cluster]:
+    """Two brokers."""
+    with Cluster(brokers=2, settings={"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100"}) as running:
+        yield running
+
+
+@pytest.fixture
+async def redis(pair: Cluster) -> AsyncIterator[Redis]:
+    client = Redis(port=pair.redis_port)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+async def topic(pair: Cluster) -> str:
+    """Two partitions with five records each, every record an entry of its own."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    admin = AIOKafkaAdminClient(bootstrap_servers=pair.bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(name, 2, 1)])
+    await admin.close()
+    producer = AIOKafkaProducer(bootstrap_servers=pair.bootstrap)
+    await producer.start()
+    for number in range(2 * RECORDS):
+        await producer.send_and_wait(name, b"%d" % number, partition=number % 2)
+    await producer.stop()
+    return name
+
+
+def consumer(pair: Cluster, name: str) -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(
+        bootstrap_servers=pair.bootstrap,
+        group_id=GROUP,
+        client_id=name,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        heartbeat_interval_ms=200,
+    )
+
+
+async def read(reader: AIOKafkaConsumer, count: int) -> None:
+    """Poll until so many records came."""
+    async with asyncio.timeout(30):
+        while count > 0:
+            found = await reader.getmany(timeout_ms=500)
+            count -= sum(map(len, found.values()))
+    assert count == 0
+
+
+async def comes_true(look: Callable[[], Awaitable[Any]], expected: Any) -> None:
+    """What the mirror shows soon; it is written behind."""
+    ends = time.monotonic() + 20
+    while (shown := await look()) != expected:
+        assert time.monotonic() < ends, f"{shown}, not {expected}"
+        await asyncio.sleep(0.05)
+
+
+async def test_position_and_pending_work_of_a_real_group(pair: Cluster, redis: Redis, topic: str) -> None:
+    logs = [
+        [key async for key in redis.scan_iter(f"tidegate:{{default/{topic}:{index}}}:*:log")].pop() for index in (0, 1)
+    ]
+
+    async def positions() -> list[str]:
+        groups = [await redis.xinfo_groups(log) for log in logs]
+        return [found[0]["last-delivered-id"].decode() for found in groups if found]
+
+    async def pending() -> list[dict[str, int]]:
+        """For each partition, how much is pending for whom."""
+        summaries = [await redis.xpending(log, GROUP) for log in logs]
+        return [{one["name"].decode()[:5]: one["pending"] for one in found["consumers"]} for found in summaries]
+
+    first = consumer(pair, "one-a")
+    first.subscribe([topic])
+    await first.start()
+    second = consumer(pair, "two-b")
+    second.subscribe([topic])
+    try:
+        await read(first, 2 * RECORDS)
+        await comes_true(positions, ["4-1", "4-1"])
+        assert await pending() == [{"one-a": RECORDS}, {"one-a": RECORDS}]
+        [oldest, *_] = await redis.xpending_range(logs[0], GROUP, "-", "+", 1)
+        assert oldest["message_id"] == b"0-1" and oldest["time_since_delivered"] < 30_000
+
+        await first.commit({TopicPartition(topic, index): 3 for index in (0, 1)})
+        await comes_true(pending, [{"one-a": 2}, {"one-a": 2}])
+
+        await first.seek_to_beginning()
+        await read(first, 2 * RECORDS)
+        await comes_true(pending, [{"one-a": RECORDS}, {"one-a": RECORDS}])
+
+        await second.start()
+        reading = asyncio.ensure_future(first.getmany(timeout_ms=500))  # it rejoins while it polls
+        async with asyncio.timeout(30):
+            while not second.assignment() or len(first.assignment()) != 1:
+                await asyncio.sleep(0.05)
+        await reading
+        [moved] = second.assignment()
+        await read(second, 2)  # from the committed offset
+        await comes_true(lambda: _of(pending, moved.partition), {"two-b": 2})
+
+        await second.commit()
+        await comes_true(lambda: _of(pending, moved.partition), {})
+    finally:
+        await first.stop()
+        await second.stop()
+
+
+async def _of(look: Callable[[], Awaitable[list[Any]]], index: int) -> Any:
+    return (await look())[index]
