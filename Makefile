@@ -56,13 +56,14 @@ unit: install ## pure code: no Redis, no sockets
 scripts: install ## every Lua script on a real server
 	$(BIN)/pytest -q tests/scripts $(PYTEST_ARGS)
 
-conformance: install ## real clients against real brokers
+conformance: install ## real clients against real brokers; then the same conversations with Apache Kafka, compared
 	$(BIN)/pytest -q -m "not peer" tests/conformance $(PYTEST_ARGS)
+	$(BIN)/pytest -q -rs -m peer tests/conformance/differential $(PYTEST_ARGS)
 
 clients: install ## seven client libraries with held heartbeats and without (Java, Go, node where there are)
 	$(BIN)/python -m tests.clients $(ARGS)
 
-peers: install ## Kafka's own Java tools against real brokers (needs Java, Maven and Maven Central)
+peers: install ## Kafka's own Java tools and Kafka beside real brokers (needs Java, Maven and Maven Central)
 	$(BIN)/pytest -q -m peer tests/conformance $(PYTEST_ARGS)
 
 TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tidegate/bin
@@ -86,8 +87,9 @@ demo: install ## brokers are killed, drained and added under a live group
 bench: install ## measure; takes the machine for a while
 	$(BIN)/python -m bench all $(ARGS)
 
-docs: install ## write docs/settings.md from the code
+docs: install ## write docs/settings.md and docs/differences.md from the code
 	$(BIN)/tidegate settings --markdown > docs/settings.md
+	$(BIN)/python -m tests.conformance.differential.allowed > docs/differences.md
 
 clean: ## remove what the other targets made
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,14 @@ def classpath(timeout_s: float = 600.0) -> str:
     return f"{target}/*"
 
 
+def main() -> None:
+    """Fetch the jars within four minutes; exits with the reason where they cannot be had."""
+    try:
+        print(classpath(timeout_s=240))
+    except PeerUnavailable as unavailable:
+        sys.exit(str(unavailable))
+
+
 def _download(target: Path, timeout_s: float) -> None:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>"
@@ -59,3 +68,7 @@ def _download(target: Path, timeout_s: float) -> None:
         reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "Maven failed")
         raise PeerUnavailable(f"Kafka's jars could not be fetched: {reason[:200]}")
     (target / "complete").touch()
+
+
+if __name__ == "__main__":
+    main()

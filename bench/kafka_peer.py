@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -43,15 +44,19 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
-group.initial.rebalance.delay.ms=0
 log.segment.delete.delay.ms=1000
 """
+_DEFAULTS: Final = {"group.initial.rebalance.delay.ms": "0"}
 
 
 class KafkaPeer:
-    """One server as a context manager. Default threads, no fsync (Kafka's default), replication 1."""
+    """One server as a context manager. Default threads, no fsync (Kafka's default), replication 1.
 
-    def __init__(self) -> None:
+    `properties` are added to those of its server.properties.
+    """
+
+    def __init__(self, properties: Mapping[str, str] | None = None) -> None:
+        self._properties = _DEFAULTS | dict(properties or {})
         self.port = free_port()
         self.directory = Path(tempfile.mkdtemp(prefix="tidegate-kafka-"))
         self.process: subprocess.Popen[bytes] | None = None
@@ -82,7 +87,8 @@ class KafkaPeer:
 
     def _start(self, jars: str) -> None:
         config = self.directory / "server.properties"
-        config.write_text(_PROPERTIES.format(port=self.port, controller=free_port(), logs=self.directory / "logs"))
+        fixed = _PROPERTIES.format(port=self.port, controller=free_port(), logs=self.directory / "logs")
+        config.write_text(fixed + "".join(f"{name}={value}\n" for name, value in self._properties.items()))
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         format_command = ["java", "-Xmx256m", "-cp", jars, "kafka.tools.StorageTool", "format", "-c", str(config)]
         formatted = subprocess.run([*format_command, "-t", cluster_id], capture_output=True, text=True, check=False)

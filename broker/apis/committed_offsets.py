@@ -148,7 +148,8 @@ def _commit(call: Call, request: Any, looked: bool) -> bool:
             entries.append(offset_field(name, index))
             entries.append(entry_json(one.committed_offset, one.committed_leader_epoch, topic_id, metadata))
             codes.append((index, _NONE))
-        results.append((name, codes))
+        if codes or topic is None:  # as in Kafka, a topic that exists is not answered without partitions
+            results.append((name, codes))
     if not to_judge:
         _reply_commit(call, results)
         return True
@@ -350,5 +351,6 @@ async def offset_delete(call: Call, request: Any) -> OffsetDeleteResponse:
                 ),
             )
             for asked in request.topics
+            if asked.partitions or call.rooms.catalog.get(call.org, asked.name) is None  # as in OffsetCommit
         ),
     )

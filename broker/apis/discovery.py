@@ -112,6 +112,8 @@ async def _metadata_after_look(call: Call, request: Any, question: Question, unk
 
 # -- FindCoordinator
 
+_KEYS_IN_BATCHES: Final = 4
+
 
 @api(ApiKey.FIND_COORDINATOR, first=0, last=6)
 async def find_coordinator(call: Call, request: Any) -> bytes:
@@ -130,7 +132,8 @@ def _coordinator(call: Call, key: str) -> Coordinator:
         return _no_coordinator(key, ErrorCode.coordinator_not_available, "no broker is live")
     info = coordinator_of(shard_of(key, call.rooms.settings.coordinator_shards), brokers)
     host, port = info.endpoint(call.client.listener)
-    return key, info.node_id, host, port, ErrorCode.none.value, None
+    message = "NONE" if call.version < _KEYS_IN_BATCHES else ""  # as Kafka says that there is no error
+    return key, info.node_id, host, port, ErrorCode.none.value, message
 
 
 def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:

@@ -21,9 +21,11 @@ from broker.cluster.placement import coordinator_of
 from broker.errors import GroupIdNotFound, KafkaError
 from broker.groups import directory
 
-_READ, _DELETE, _DESCRIBE = 3, 6, 8
-_GROUP_OPERATIONS: Final = i32(1 << _READ | 1 << _DELETE | 1 << _DESCRIBE)
-"""Bits of what may be done to a group: everything, while there are no access rules."""
+_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
+_GROUP_OPERATIONS: Final = i32(
+    1 << _READ | 1 << _DELETE | 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS | 1 << _ALTER_CONFIGS
+)
+"""Bits of what may be done to a group: everything that Kafka knows, while there are no access rules."""
 
 _NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 

@@ -59,6 +59,8 @@ async def coordinator(broker: Broker, group_id: str, version: int = 6) -> tuple[
     else:
         found = await broker.ask(kio.FindCoordinatorRequest(key=group_id, **({"key_type": 0} if version else {})))
     assert found.error_code.value == NONE
+    if version >= 1:
+        assert found.error_message == ("NONE" if version < 4 else "")  # Kafka's way to say that there is none
     return found.node_id, found.host, found.port
 
 

@@ -287,6 +287,16 @@ async def test_scenario_89_with_unknown_topics_only_the_member_is_not_looked_at(
     assert codes(await broker.ask(commit_request(version, member_id="nobody", topics={}))) == {}
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_topic_without_partitions_is_answered_only_if_unknown(broker: Broker, version: int) -> None:
+    wanted: dict[str, dict[int, tuple[int, str | None]]] = {"t1": {}, "nowhere": {}}
+    response = await broker.ask(commit_request(version, topics=wanted))
+    assert [(one.name, one.partitions) for one in response.topics] == [("nowhere", ())]
+
+    response = await broker.ask(commit_request(version, topics=wanted | {"t1": {0: (5, "")}}))
+    assert [(one.name, len(one.partitions)) for one in response.topics] == [("t1", 1), ("nowhere", 0)]
+
+
 async def test_a_topic_that_this_broker_has_not_heard_of_is_looked_up(store: Store, keys: GroupKeys) -> None:
     catalog = FakeCatalog()
     catalog.stored = {"t1": topic("t1", 8)}

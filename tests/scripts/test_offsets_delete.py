@@ -107,6 +107,17 @@ async def test_scenario_95_groups_of_other_types_must_be_empty(broker: Broker, s
     assert await left(store, other) == ["t1:1"]
 
 
+async def test_a_topic_without_partitions_is_answered_only_if_unknown(
+    broker: Broker, store: Store, keys: GroupKeys
+) -> None:
+    await given_group(store, keys)
+    topics = tuple(OffsetDeleteRequestTopic(name=name, partitions=()) for name in ("t1", "nowhere"))
+
+    response = await broker.ask(OffsetDeleteRequest(group_id="orders", topics=topics))
+
+    assert [one.name for one in response.topics] == ["nowhere"]
+
+
 async def test_scenario_95_an_absent_group_and_an_empty_name(broker: Broker, store: Store, keys: GroupKeys) -> None:
     with pytest.raises(GroupIdNotFound):
         await delete(broker, {"t1": [0]})

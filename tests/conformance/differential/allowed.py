@@ -1,0 +1,280 @@
+"""Every difference from Apache Kafka 4.1.0 that is meant, in one table; docs/differences.md is written from it.
+
+`python -m tests.conformance.differential.allowed` prints that page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.conformance.differential.observed import PARKED, Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """One meant difference. `lasts`: the groups are not alike afterwards, so a conversation ends with it."""
+
+    key: str
+    where: str
+    kafka: str
+    tidegate: str
+    reason: str
+    matches: Callable[[Difference], bool]
+    lasts: bool = False
+
+
+def find(difference: Difference) -> Allowed | None:
+    """The rule that allows it, if any."""
+    return next((rule for rule in RULES if rule.matches(difference)), None)
+
+
+def _code(answer: Any) -> str:
+    return answer.get("error_code", "") if isinstance(answer, dict) else ""
+
+
+def _described(difference: Difference) -> tuple[str, str]:
+    """The group's state at both, where this is a description."""
+    if difference.api != "DescribeGroups" or not all(isinstance(whole, dict) for whole in difference.whole):
+        return "", ""
+    kafka, tidegate = ((whole["groups"] or [{}])[0].get("group_state", "") for whole in difference.whole)
+    return kafka, tidegate
+
+
+def _superseded(difference: Difference) -> bool:
+    return "superseded" in difference.notes and difference.kafka == PARKED
+
+
+def _left_while_syncing(difference: Difference) -> bool:
+    return (
+        (difference.api, difference.after, difference.kafka) == ("SyncGroup", "", PARKED)
+        and "leaving" in difference.notes
+        and _code(difference.whole[1]) == "unknown_member_id"
+    )
+
+
+def _promised_ids(difference: Difference) -> bool:
+    kafka, tidegate = _described(difference)
+    return kafka == "Dead" != tidegate and "unwritten" in difference.notes
+
+
+def _refused_first_join(difference: Difference) -> bool:
+    if "unborn" not in difference.notes:
+        return False
+    if difference.api == "DescribeGroups":
+        return _described(difference) == ("Empty", "Dead")
+    if difference.api == "ListGroups":
+        return [len(whole["groups"]) for whole in difference.whole] == [1, 0]
+    answers = (difference.api, difference.kafka, difference.tidegate)
+    return answers in (
+        ("OffsetCommit", "unknown_member_id", "group_id_not_found"),
+        ("OffsetCommit", "unknown_member_id", "illegal_generation"),
+        ("OffsetDelete", "none", "group_id_not_found"),
+        ("DeleteGroups", "none", "group_id_not_found"),
+    ) or (
+        difference.api == "OffsetDelete"
+        and [_code(whole) for whole in difference.whole] == ["none", "group_id_not_found"]
+    )
+
+
+def _instance_of_a_promised_id(difference: Difference) -> bool:
+    return difference.api == "JoinGroup" and [_code(whole) for whole in difference.whole] == [
+        "unknown_server_error",
+        "unknown_member_id",
+    ]
+
+
+def _promised_id_left(difference: Difference) -> bool:
+    return (
+        "leaving" in difference.notes
+        and "promised id leaves" in difference.notes
+        and _described(difference) in (("PreparingRebalance", "Stable"), ("PreparingRebalance", "CompletingRebalance"))
+    )
+
+
+def _client_of_replacement(difference: Difference) -> bool:
+    return (
+        difference.api == "DescribeGroups"
+        and difference.path.endswith((".client_id", ".client_host"))
+        and "static restart" in difference.notes
+    )
+
+
+def _restart_into_full_group(difference: Difference) -> bool:
+    return difference.api == "JoinGroup" and (
+        [_code(whole) for whole in difference.whole] == ["group_max_size_reached", "none"]
+        and difference.notes >= {"static restart"}
+    )
+
+
+def _late_member_refused(difference: Difference) -> bool:
+    """The phase that a refused late member held up has ended here only."""
+    return (
+        "somebody was refused for size" in difference.notes
+        and (difference.api, difference.kafka) == ("JoinGroup", PARKED)
+        and _code(difference.whole[1]) == "none"
+    )
+
+
+def _initial_delay_cut(difference: Difference) -> bool:
+    return "id ends in the initial delay" in difference.notes and difference.path == "(elapsed)"
+
+
+def _old_id_awaited(difference: Difference) -> bool:
+    return "static restart" in difference.notes and _described(difference) == ("PreparingRebalance", "Stable")
+
+
+def _leader_choice(difference: Difference) -> bool:
+    before = next(note.removeprefix("leader ") for note in difference.notes if note.startswith("leader "))
+    return (
+        (difference.api, difference.path) == ("JoinGroup", "leader")
+        and "" not in (difference.kafka, difference.tidegate)
+        and before not in (difference.kafka, difference.tidegate)
+    )
+
+
+def _tied_votes(difference: Difference) -> bool:
+    return (
+        (difference.api, difference.path) == ("JoinGroup", "protocol_name")
+        and "tied votes" in difference.notes
+        and None not in (difference.kafka, difference.tidegate)
+    )
+
+
+RULES: Final = (
+    Allowed(
+        "superseded",
+        "JoinGroup, SyncGroup",
+        "a parked request that its member repeats elsewhere is never answered",
+        "both are answered alike",
+        "a connection must not hang for ever; the older answer is as true as the newer",
+        _superseded,
+    ),
+    Allowed(
+        "leaves while syncing",
+        "SyncGroup",
+        "a member that leaves while its SyncGroup is parked never gets that answered",
+        "UNKNOWN_MEMBER_ID",
+        "as its JoinGroup would be; a connection must not hang for ever",
+        _left_while_syncing,
+    ),
+    Allowed(
+        "unwritten group",
+        "DescribeGroups",
+        "a new group is listed, yet described as absent until its first SyncGroup or commit is written",
+        "described as it is, and as it is listed",
+        "one truth in both places",
+        _promised_ids,
+    ),
+    Allowed(
+        "refused first join",
+        "ListGroups, DescribeGroups, DeleteGroups, OffsetCommit, OffsetDelete",
+        "a first join that is refused leaves an Empty group behind, until the next sweep",
+        "no group",
+        "nothing was stored, so there is nothing to list or delete",
+        _refused_first_join,
+    ),
+    Allowed(
+        "instance of a promised id",
+        "JoinGroup",
+        "an id that was handed out comes back with an instance id: UNKNOWN_SERVER_ERROR",
+        "UNKNOWN_MEMBER_ID",
+        "the client can act on it",
+        _instance_of_a_promised_id,
+    ),
+    Allowed(
+        "promised id leaves",
+        "LeaveGroup",
+        "a promised id that leaves makes a Stable or Completing group rebalance",
+        "no rebalance",
+        "no member came or went",
+        _promised_id_left,
+        lasts=True,
+    ),
+    Allowed(
+        "client of a static member",
+        "DescribeGroups",
+        "a restarted static member is shown with its predecessor's client id and host",
+        "its own",
+        "an operator looks for the process that runs now",
+        _client_of_replacement,
+    ),
+    Allowed(
+        "static restart in a full group",
+        "JoinGroup",
+        "a restarted static member is refused by group.max.size: GROUP_MAX_SIZE_REACHED",
+        "it takes its own place",
+        "it is in the group already",
+        _restart_into_full_group,
+        lasts=True,
+    ),
+    Allowed(
+        "late member refused",
+        "JoinGroup",
+        "when group.max.size removes the last late member, the phase still waits for its deadline",
+        "the phase ends at once",
+        "nobody is missing any more",
+        _late_member_refused,
+        lasts=True,
+    ),
+    Allowed(
+        "initial delay",
+        "JoinGroup",
+        "a session or promised id that ends during the initial delay cuts it short",
+        "the delay runs its course",
+        "the delay is there to gather members, and one that went is no reason to hurry",
+        _initial_delay_cut,
+        lasts=True,
+    ),
+    Allowed(
+        "sync of a replaced id",
+        "SyncGroup",
+        "a static member replaced before its SyncGroup is still awaited under its old id: a rebalance later",
+        "its successor is awaited",
+        "nobody is missing when the successor has synced",
+        _old_id_awaited,
+        lasts=True,
+    ),
+    Allowed(
+        "choice of leader",
+        "JoinGroup",
+        "when the leader is gone, any of those that joined leads",
+        "the one that has been a member for longest",
+        "every broker must choose alike; Kafka leaves it open",
+        _leader_choice,
+        lasts=True,
+    ),
+    Allowed(
+        "tied votes",
+        "JoinGroup",
+        "of protocols with as many votes, its hash table decides",
+        "the leader's preference decides, then the name",
+        "every broker must choose alike; Kafka leaves it open",
+        _tied_votes,
+        lasts=True,
+    ),
+)
+
+
+def markdown() -> str:
+    """docs/differences.md."""
+    rows = [f"| {rule.where} | {rule.kafka} | {rule.tidegate} | {rule.reason} |" for rule in RULES]
+    return "\n".join([*_HEAD, *rows, *_TAIL])
+
+
+_HEAD: Final = (
+    "# Differences from Apache Kafka",
+    "",
+    "The group APIs are compared with Apache Kafka 4.1.0, answer by answer: `make conformance`. Every difference",
+    "that is meant is below; any other one fails that run, and so does one of these that does not show any more. The",
+    "page is written by `make docs` from the table that the comparison uses.",
+    "",
+    "| Where | Kafka 4.1.0 | Tidegate | Why |",
+    "|---|---|---|---|",
+)
+_TAIL: Final = ("",)
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -1,0 +1,1 @@
+"""Conversations by hand, after the scenarios of the classic protocol's specification (their numbers in brackets)."""
