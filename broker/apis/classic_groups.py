@@ -22,12 +22,16 @@ from broker.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membe
 from broker.protocol import fast_writers
 from broker.protocol.consumer_blobs import subscribed_topics
 from broker.store.keys import GroupKeys
+from broker.telemetry.metrics import metrics
 
 logger = structlog.get_logger()
 
 _NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 _MS: Final = timedelta(milliseconds=1)
 _CONSUMER: Final = "consumer"
+_HEARTBEATS: Final = metrics.apis[ApiKey.HEARTBEAT]
+_JOINS: Final = metrics.apis[ApiKey.JOIN_GROUP]
+_LEAVES: Final = metrics.apis[ApiKey.LEAVE_GROUP]
 
 
 @api(ApiKey.JOIN_GROUP, first=0, last=9)
@@ -47,6 +51,7 @@ async def join_group(call: Call, request: Any) -> list[bytes]:
         joined = await classic.join(call.store, call.rooms.waits, keys, _join_request(call, request))
     except JoinRefused as refused:
         code = refused.error.code.value
+        _JOINS.error(code)
         return fast_writers.join_group(call.version, code, -1, None, None, "", refused.member_id, ())
     if joined.members and not joined.skip_assignment and joined.protocol_type == _CONSUMER:
         _note_subscribed(call, keys, joined)
@@ -127,7 +132,13 @@ def heartbeat(call: Call, request: Any) -> None:
     keys = call.store.group_keys(call.org, request.group_id)
     membership = Membership(request.member_id, request.generation_id, request.group_instance_id)
     add = call.rooms.heartbeats.add if call.rooms.holds is None else _beat(call, call.rooms.holds)
-    add(keys, membership, lambda code: reply(fast_writers.heartbeat(version, code)))
+
+    def answer(code: int) -> None:
+        if code:
+            _HEARTBEATS.error(code)
+        reply(fast_writers.heartbeat(version, code))
+
+    add(keys, membership, answer)
 
 
 def _beat(call: Call, holds: Holds) -> Callable[[GroupKeys, Membership, OnCode], None]:
@@ -149,6 +160,8 @@ async def leave_group(call: Call, request: Any) -> LeaveGroupResponse:
     leaving = [Leaving(member.member_id, member.group_instance_id, member.reason or "") for member in request.members]
     broker, host = call.rooms.waits.broker(), f"/{call.client.host}"
     codes = await classic.leave(call.store, keys, leaving, broker, client_id=call.client_id or "", client_host=host)
+    for code in set(codes) - {ErrorCode.none.value}:
+        _LEAVES.error(code)
     return LeaveGroupResponse(
         throttle_time=_NOT_THROTTLED, error_code=ErrorCode.none, members=_left(request.members, codes)
     )

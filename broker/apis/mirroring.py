@@ -39,18 +39,22 @@ def note_fetched(call: Call, told: Iterable[Wanted]) -> None:
             mirror.fetched(log.topic, wanted.index, reader, wanted.offset, wanted.offset, ())
 
 
-def note_committed(call: Call, request: Any, results: Sequence[tuple[str, Sequence[tuple[int, int]]]]) -> None:
-    """A group's commit stands; `results` has the codes of its partitions, in the order of the request."""
-    mirror, org = call.rooms.mirror, call.org
+def note_committed(
+    call: Call,
+    group_id: str,
+    topics: Sequence[tuple[Any, Topic | None]],
+    results: Sequence[tuple[Any, Sequence[tuple[int, int]]]],
+) -> None:
+    """A group's commit stands; of each topic what was asked, the topic itself, and in `results` its codes."""
+    mirror = call.rooms.mirror
     if mirror is None:
         return
-    for wanted, (name, codes) in zip(request.topics, results, strict=True):
-        topic = call.rooms.catalog.get(org, name)
+    for (wanted, topic), (_, codes) in zip(topics, results, strict=True):
         if topic is None:
             continue
         for one, (index, code) in zip(wanted.partitions, codes, strict=True):
             if not code and index < topic.partition_count:
-                mirror.committed(topic, index, request.group_id, one.committed_offset)
+                mirror.committed(topic, index, group_id, one.committed_offset)
 
 
 def note_assigned(call: Call, keys: GroupKeys, request: Any, synced: Synced) -> None:

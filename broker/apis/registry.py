@@ -30,6 +30,7 @@ HANDLER_MODULES = (
     "positions",
     "classic_groups",
     "committed_offsets",
+    "fetched_offsets",
     "group_admin",
     "topics",
     "configs",

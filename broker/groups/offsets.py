@@ -120,6 +120,8 @@ class Offsets:
     def __init__(self, store: Store, settings: Settings, broker: BrokerName = nobody) -> None:
         self.held: dict[str, deque[Any]] = {}
         """By group: commits that wait for a look at the catalogue, and those behind them. The handlers' own."""
+        self.topics_version = 0
+        """The catalogue's version in the store, as of the last commits that were sent."""
         self._store = store
         self._metadata_units_max = settings.offset_metadata_max_bytes
         self._broker = broker
@@ -152,6 +154,7 @@ class Offsets:
         With `require_stable` (KIP-447) a partition that an open transaction holds an offset for is `UNSTABLE`.
         """
         if keys.group in self._commits:
+            self._ask_version()
             self._send_commits([self._commits.pop(keys.group)])
         wanted = None if fields is None else tuple(fields)
         if wanted == ():
@@ -179,12 +182,22 @@ class Offsets:
     def _flush(self) -> None:
         self._scheduled = False
         commits, self._commits = self._commits, {}
+        if commits:
+            self._ask_version()
         shards: dict[int, Gathered[Filed]] = {}
         for gathered in commits.values():
             shards.setdefault(gathered[0].shard_keys.shard, []).append(gathered)
         for groups in shards.values():
             self._send_commits(groups)
         self._reads.clear()
+
+    def _ask_version(self) -> None:
+        """Ahead of commits, so that they are known to be of topics that were there."""
+        self._store.control.send(["HGET", self._store.cluster_keys.info, "topics_version"], self._on_version)
+
+    def _on_version(self, reply: Any) -> None:
+        if not isinstance(reply, Exception):
+            self.topics_version = int(reply or 0)
 
     def _send_commits(self, groups: Gathered[Filed]) -> None:
         """Commits of one shard, in as few scripts as their entries allow; one commit is never parted."""

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 from functools import cache
 from typing import Final
+from uuid import UUID
 
 from broker.protocol.primitives import INT16, INT32, NO_TAGS, NO_THROTTLE, NULL, length, name, string, uvarint
 
@@ -14,11 +15,15 @@ _COMMITTED_TAGS: Final = struct.Struct(">ihx").pack
 _FETCHED: Final = struct.Struct(">iq").pack
 _FETCHED_EPOCH: Final = struct.Struct(">iqi").pack
 
+_NO_ID: Final = bytes(16)
+
+TopicLabel = str | UUID | None
+"""A topic's name, or its id."""
 FetchedPartition = tuple[int, int, int, str | None, int]
 """Partition, offset, leader epoch, metadata, error code."""
 JoinedMember = tuple[str, str | None, bytes]
 """Member id, instance id, metadata of the chosen protocol."""
-FetchedTopic = tuple[str, Sequence[FetchedPartition]]
+FetchedTopic = tuple[TopicLabel, Sequence[FetchedPartition]]
 Coordinator = tuple[str, int, str, int, int, str | None]
 """Key, node id, host, port, error code, error message."""
 
@@ -53,13 +58,19 @@ def heartbeat(version: int, error_code: int) -> bytes:
     return body + NO_TAGS if version >= 4 else body
 
 
-def offset_commit(version: int, topics: Sequence[tuple[str, Sequence[tuple[int, int]]]]) -> bytes:
-    """An OffsetCommit answer, v2-9, of topic name -> (partition, error code)."""
+def _label(topic: TopicLabel, flexible: bool) -> bytes:
+    if isinstance(topic, str):
+        return name(topic, flexible)
+    return _NO_ID if topic is None else topic.bytes
+
+
+def offset_commit(version: int, topics: Sequence[tuple[TopicLabel, Sequence[tuple[int, int]]]]) -> bytes:
+    """An OffsetCommit answer, v2-10, of topic -> (partition, error code). Topics by id from v10 on, by name before."""
     flexible = version >= 8
     pack = _COMMITTED_TAGS if flexible else _COMMITTED
     out = [NO_THROTTLE if version >= 3 else b"", length(len(topics), flexible)]
     for topic, partitions in topics:
-        out.append(name(topic, flexible))
+        out.append(_label(topic, flexible))
         out.append(length(len(partitions), flexible))
         out += [pack(partition, error_code) for partition, error_code in partitions]
         if flexible:
@@ -70,7 +81,7 @@ def offset_commit(version: int, topics: Sequence[tuple[str, Sequence[tuple[int, 
 
 
 def offset_fetch(version: int, groups: Sequence[tuple[str, int, Sequence[FetchedTopic]]]) -> bytes:
-    """An OffsetFetch answer, v1-9, of (group id, error code, topics). Before v8 only the first group is told."""
+    """An OffsetFetch answer, v1-10, of (group id, error code, topics). Before v8 only the first group is told."""
     out = [NO_THROTTLE] if version >= 3 else []
     if version < 8:
         _, error_code, topics = groups[0]
@@ -93,7 +104,7 @@ def _fetched_topics(version: int, topics: Sequence[FetchedTopic], out: list[byte
     flexible = version >= 6
     out.append(length(len(topics), flexible))
     for topic, partitions in topics:
-        out.append(name(topic, flexible))
+        out.append(_label(topic, flexible))
         out.append(length(len(partitions), flexible))
         for partition, offset, leader_epoch, metadata, error_code in partitions:
             fixed = _FETCHED_EPOCH(partition, offset, leader_epoch) if version >= 5 else _FETCHED(partition, offset)

@@ -9,7 +9,8 @@ or dropped, defaults do (`complete`). Where something moved, this is the newest 
 | Fetch | `replica_state`; topics by `topic_id` from v13, by `topic` before | v4-14 `replica_id` |
 | Produce | `topic_data[]` by `topic_id` in v13, by `name` before | |
 | FindCoordinator | `coordinator_keys[]` -> `coordinators[]` | v0-3: one key, answer at top level |
-| OffsetFetch | `groups[]` -> `groups[]` | v1-7: one group at top level |
+| OffsetCommit | topics by `topic_id` in v10, by `name` before | |
+| OffsetFetch | `groups[]` -> `groups[]`; topics by `topic_id` in v10, by `name` before | v1-7: one group at top level |
 | JoinGroup | `rebalance_timeout` | v0: the session timeout |
 | | `protocol_name` None | v0-6: "" |
 | LeaveGroup | `members[]` -> `members[]` | v0-2: one member; its error is lifted to the top |

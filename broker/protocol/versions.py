@@ -9,8 +9,8 @@ VERSIONS: Final[dict[int, tuple[int, int]]] = {
     1: (4, 18),  # Fetch
     2: (1, 10),  # ListOffsets
     3: (0, 13),  # Metadata
-    8: (2, 9),  # OffsetCommit
-    9: (1, 9),  # OffsetFetch
+    8: (2, 10),  # OffsetCommit
+    9: (1, 10),  # OffsetFetch
     10: (0, 6),  # FindCoordinator
     11: (0, 9),  # JoinGroup
     12: (0, 4),  # Heartbeat
@@ -31,7 +31,7 @@ VERSIONS: Final[dict[int, tuple[int, int]]] = {
     47: (0, 0),  # OffsetDelete
     60: (0, 2),  # DescribeCluster
 }
-"""API key -> the versions that the codec knows, both inclusive: what Kafka 4.1 and kio share."""
+"""API key -> the versions that the codec knows, both inclusive: what Kafka 4.1 and kio share, and the offsets' v10."""
 
 
 class Fields:

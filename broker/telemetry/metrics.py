@@ -41,7 +41,10 @@ REQUEST_SECONDS: Final = Declared(
     "tidegate_request_seconds", "histogram", "From a request's last byte read to its answer handed over.", ("api",)
 )
 REQUEST_ERRORS: Final = Declared(
-    "tidegate_request_errors", "counter", "Kafka error codes answered, by API.", ("api", "error")
+    "tidegate_request_errors",
+    "counter",
+    "Answers with a Kafka error code, by API; group APIs count those of members and partitions too.",
+    ("api", "error"),
 )
 SCRIPT_SECONDS: Final = Declared(
     "tidegate_script_seconds", "histogram", "From a script queued for Redis to its reply.", ("script",)

@@ -109,6 +109,11 @@ class Catalog:
 
     # -- the cache
 
+    @property
+    def stored_version(self) -> int:
+        """The store's version of what is known here; below every version where it must be read again."""
+        return self._stored_version
+
     def get(self, org: str, name: str) -> Topic | None:
         """A ready topic, as far as this broker knows."""
         of_org = self._topics.get(org)

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.app import App
 from broker.settings import Settings
+from broker.telemetry.metrics import metrics
 from tests.support.members import HEARTBEAT, JOIN, LEAVE, SYNC, Member, module, subscription
 from tests.support.valkey import ValkeyServer, free_port
 from tests.support.wire import RawClient
@@ -173,3 +174,17 @@ async def test_a_client_that_goes_while_parked_finds_its_place(client: RawClient
     joined = await a.join()
     assert (await again).generation_id == joined.generation_id == 2
     await third.close()
+
+
+async def test_errors_inside_answers_are_counted(client: RawClient) -> None:
+    code = ErrorCode.unknown_member_id.value
+    asked = {
+        HEARTBEAT: heartbeat(4, "absent", "x", 1),
+        JOIN: join(9, "absent", "x"),
+        LEAVE: leave(5, "absent", "x"),
+        SYNC: sync(5, "absent", "x", 1),
+    }
+    for api_key, request in asked.items():
+        before = metrics.apis[api_key].errors.get(code, 0)
+        await client.ask(request)
+        assert metrics.apis[api_key].errors[code] == before + 1

@@ -6,6 +6,7 @@ import asyncio
 import json
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.index import load_payload_module
@@ -18,10 +19,22 @@ from broker.store.store import Store
 from tests.support.clock import SteppedClock
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
 
-NONE, UNKNOWN_PARTITION, TOO_LARGE, NOT_AVAILABLE = 0, 3, 12, 15
+NONE, UNKNOWN_PARTITION, TOO_LARGE, NOT_AVAILABLE, UNKNOWN_ID = 0, 3, 12, 15, 100
 ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE, GROUP_NOT_FOUND, FENCED = 22, 25, 27, 69, 82
-VERSIONS = range(2, 10)
+VERSIONS = range(2, 11)
 T1 = topic("t1", number=1)
+IDS = {"t1": UUID(int=1), "t2": UUID(int=2), "nowhere": UUID(int=99)}
+NAMES = {topic_id: name for name, topic_id in IDS.items()}
+
+
+def label(version: int, name: str) -> dict[str, Any]:
+    """How a request names a topic: by id from v10 on."""
+    return {"name": name} if version < 10 else {"topic_id": IDS[name]}
+
+
+def name_of(topic: Any) -> str:
+    """The name of a topic in an answer."""
+    return NAMES[topic.topic_id] if hasattr(topic, "topic_id") else str(topic.name)
 
 
 def commit_request(
@@ -46,7 +59,7 @@ def commit_request(
         member_id=member_id,
         topics=tuple(
             kio.OffsetCommitRequestTopic(
-                name=name,
+                **label(version, name),
                 partitions=tuple(
                     kio.OffsetCommitRequestPartition(
                         partition_index=index, committed_offset=offset, committed_metadata=metadata
@@ -63,7 +76,7 @@ def commit_request(
 def codes(response: Any) -> dict[str, int]:
     """Field -> error code."""
     return {
-        f"{one.name}:{partition.partition_index}": partition.error_code.value
+        f"{name_of(one)}:{partition.partition_index}": partition.error_code.value
         for one in response.topics
         for partition in one.partitions
     }
@@ -281,7 +294,7 @@ async def test_scenario_89_with_unknown_topics_only_the_member_is_not_looked_at(
     await given_group(broker.store, keys)
     wanted = {"nowhere": {0: (5, "")}, "t1": {4: (5, "")}}
     assert codes(await broker.ask(commit_request(version, member_id="nobody", generation=7, topics=wanted))) == {
-        "nowhere:0": UNKNOWN_PARTITION,
+        "nowhere:0": UNKNOWN_ID if version >= 10 else UNKNOWN_PARTITION,
         "t1:4": UNKNOWN_PARTITION,
     }
     assert codes(await broker.ask(commit_request(version, member_id="nobody", topics={}))) == {}
@@ -291,7 +304,7 @@ async def test_scenario_89_with_unknown_topics_only_the_member_is_not_looked_at(
 async def test_a_topic_without_partitions_is_answered_only_if_unknown(broker: Broker, version: int) -> None:
     wanted: dict[str, dict[int, tuple[int, str | None]]] = {"t1": {}, "nowhere": {}}
     response = await broker.ask(commit_request(version, topics=wanted))
-    assert [(one.name, one.partitions) for one in response.topics] == [("nowhere", ())]
+    assert [(name_of(one), one.partitions) for one in response.topics] == [("nowhere", ())]
 
     response = await broker.ask(commit_request(version, topics=wanted | {"t1": {0: (5, "")}}))
     assert [(one.name, len(one.partitions)) for one in response.topics] == [("t1", 1), ("nowhere", 0)]

@@ -15,11 +15,11 @@ from broker.settings import Settings
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
 from broker.store.store import Store
-from tests.scripts.test_offsets_commit import commit_request
+from tests.scripts.test_offsets_commit import commit_request, label, name_of
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
 
-NONE, NOT_COORDINATOR, UNSTABLE = 0, 16, 88
-VERSIONS = range(1, 10)
+NONE, NOT_COORDINATOR, UNSTABLE, UNKNOWN_ID = 0, 16, 88, 100
+VERSIONS = range(1, 11)
 T1, T2 = topic("t1", number=1), topic("t2", number=2)
 
 
@@ -33,12 +33,13 @@ def fetch_request(
     stable = {"require_stable": require_stable} if version >= 7 else {}
     if version < 8:
         ((group_id, wanted),) = groups.items()
-        topics = None if wanted is None else _topics(kio.OffsetFetchRequestTopic, wanted)
+        topics = None if wanted is None else _topics(kio.OffsetFetchRequestTopic, version, wanted)
         return kio.OffsetFetchRequest(group_id=group_id, topics=topics, **stable)
     return kio.OffsetFetchRequest(
         groups=tuple(
             kio.OffsetFetchRequestGroup(
-                group_id=group_id, topics=None if wanted is None else _topics(kio.OffsetFetchRequestTopics, wanted)
+                group_id=group_id,
+                topics=None if wanted is None else _topics(kio.OffsetFetchRequestTopics, version, wanted),
             )
             for group_id, wanted in groups.items()
         ),
@@ -46,8 +47,8 @@ def fetch_request(
     )
 
 
-def _topics(kind: Any, wanted: dict[str, list[int]]) -> tuple[Any, ...]:
-    return tuple(kind(name=name, partition_indexes=tuple(indexes)) for name, indexes in wanted.items())
+def _topics(kind: Any, version: int, wanted: dict[str, list[int]]) -> tuple[Any, ...]:
+    return tuple(kind(**label(version, name), partition_indexes=tuple(indexes)) for name, indexes in wanted.items())
 
 
 Answer = tuple[int, dict[str, tuple[int, int, str, int]]]
@@ -61,7 +62,7 @@ def answers(version: int, response: Any) -> dict[str, Answer]:
         getattr(group, "group_id", ""): (
             group.error_code.value if version >= 2 else NONE,
             {
-                f"{one.name}:{partition.partition_index}": (
+                f"{name_of(one)}:{partition.partition_index}": (
                     partition.committed_offset,
                     partition.committed_leader_epoch if version >= 5 else -1,
                     partition.metadata,
@@ -95,7 +96,7 @@ NOTHING = (-1, -1, "", NONE)
 async def test_scenario_90_nothing_committed_is_no_error(broker: Broker, keys: GroupKeys, version: int) -> None:
     assert await fetch(broker, {"t1": [0, 1], "nowhere": [7]}, version) == (
         NONE,
-        {"t1:0": NOTHING, "t1:1": NOTHING, "nowhere:7": NOTHING},
+        {"t1:0": NOTHING, "t1:1": NOTHING, "nowhere:7": (-1, -1, "", UNKNOWN_ID) if version >= 10 else NOTHING},
     )
     assert await fetch(broker, {}, version) == (NONE, {})
     if version >= 2:
@@ -112,7 +113,7 @@ async def test_scenario_91_each_group_of_a_batch_has_its_own_answer(broker: Brok
     await broker.ask(commit_request(9, group_id="there", topics={"t1": {0: (5, "")}, "t2": {3: (6, "")}}))
     await store.command("SET", store.group_keys("default", "broken").offsets, "not a hash")
 
-    for version in (8, 9):
+    for version in (8, 9, 10):
         request = fetch_request(
             version, {"there": {"t1": [0]}, "absent": {"t1": [0]}, "broken": {"t1": [0]}, "": {"t1": [1]}}
         )
@@ -151,7 +152,7 @@ async def test_a_group_named_twice_is_answered_twice(broker: Broker) -> None:
     assert (await broker.ask(kio.OffsetFetchRequest(groups=()))).groups == ()
 
 
-@pytest.mark.parametrize("version", [7, 8, 9])
+@pytest.mark.parametrize("version", [7, 8, 9, 10])
 async def test_scenario_92_an_open_transaction_makes_its_partitions_unstable_for_who_asks(
     broker: Broker, keys: GroupKeys, version: int
 ) -> None:

@@ -16,7 +16,7 @@ from uuid import UUID
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from broker.apis import committed_offsets, registry
+from broker.apis import committed_offsets, fetched_offsets, registry
 from broker.apis.call import Call, Client, Rooms
 from broker.groups.offsets import Offsets
 from broker.protocol import codec
@@ -45,6 +45,8 @@ class FakeCatalog:
     """A catalogue: `known` is this broker's cache, `stored` what a look at the store would find."""
 
     def __init__(self, *topics: FakeTopic) -> None:
+        self.version = 0
+        self.stored_version = 0
         self.known = {topic.name: topic for topic in topics}
         self.stored = dict(self.known)
         self.looks = 0
@@ -52,6 +54,10 @@ class FakeCatalog:
     def get(self, org: str, name: str) -> FakeTopic | None:
         """From the cache."""
         return self.known.get(name)
+
+    def by_id(self, org: str, topic_id: UUID) -> FakeTopic | None:
+        """From the cache."""
+        return next((topic for topic in self.known.values() if topic.topic_id == topic_id), None)
 
     async def find(self, org: str, name: str) -> FakeTopic | None:
         """From the cache, else after a look."""
@@ -115,7 +121,7 @@ class Broker:
         buffer = io.BytesIO()
         entity_writer(load_request_schema(api_key, version))(buffer, request)
         decoded = codec.decode(api_key, version, buffer.getvalue())
-        assert committed_offsets  # importing a module registers its handlers
+        assert committed_offsets and fetched_offsets  # importing a module registers its handlers
         api = registry.served[api_key]
         replied: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 

@@ -14,7 +14,7 @@ from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-from broker.apis import classic_groups, committed_offsets, fetch, group_admin, metadata, produce
+from broker.apis import classic_groups, committed_offsets, fetch, fetched_offsets, group_admin, metadata, produce
 from broker.apis.call import Client, Rooms
 from broker.groups.heartbeats import Heartbeats
 from broker.groups.offsets import Offsets
@@ -31,7 +31,8 @@ from tests.support.asking import ask
 from tests.support.log_broker import fetch_request, produce_request
 from tests.support.logs import batch_bytes
 
-_HANDLERS = (classic_groups, committed_offsets, fetch, group_admin, metadata, produce)  # importing registers them
+# Importing registers them.
+_HANDLERS = (classic_groups, committed_offsets, fetch, fetched_offsets, group_admin, metadata, produce)
 _NONE = ErrorCode.none
 _connections = iter(range(1, 1 << 31))
 

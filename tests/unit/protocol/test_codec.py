@@ -218,7 +218,7 @@ def test_moved_fields_of_responses() -> None:
 
 @every_version
 def test_the_newest_response_is_written_in_every_version(api_key: int, version: int) -> None:
-    if api_key in (0, 1):
+    if api_key in (0, 1, 8, 9):
         return  # written by hand; topics have names in one version and ids in the next
     answer(api_key, version, sample(load_response_schema(api_key, VERSIONS[api_key][1])))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import io
 import uuid
+from hashlib import sha256
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -48,19 +50,28 @@ def test_heartbeat(version: int, code: int) -> None:
     assert fast_writers.heartbeat(version, code) == expected(12, version, error_code=ErrorCode(code))
 
 
-@versions(2, 9)
+def labels(version: int, topics: Any) -> Any:
+    """Names as they are; from v10 on ids made of them, "" for none."""
+    if version < 10:
+        return topics
+    return [(UUID(bytes=sha256(name.encode()).digest()[:16]) if name else None, rest) for name, rest in topics]
+
+
+@versions(2, 10)
 @some
 @given(topics=st.lists(st.tuples(text, st.lists(st.tuples(int32, codes), max_size=4)), max_size=4))
 def test_offset_commit(version: int, topics: Any) -> None:
+    topics = labels(version, topics)
     answer = tuple(
         Fields(
             None,
-            name=name,
+            name=label,
+            topic_id=label,
             partitions=tuple(
                 Fields(None, partition_index=index, error_code=ErrorCode(code)) for index, code in partitions
             ),
         )
-        for name, partitions in topics
+        for label, partitions in topics
     )
     assert fast_writers.offset_commit(version, topics) == expected(8, version, topics=answer)
 
@@ -70,10 +81,11 @@ fetched_topics = st.lists(
 )
 
 
-@versions(1, 9)
+@versions(1, 10)
 @some
 @given(groups=st.lists(st.tuples(text, codes, fetched_topics), min_size=1, max_size=3))
 def test_offset_fetch(version: int, groups: Any) -> None:
+    groups = [(group_id, code, labels(version, topics)) for group_id, code, topics in groups]
     answer = tuple(
         Fields(
             None,
@@ -82,7 +94,8 @@ def test_offset_fetch(version: int, groups: Any) -> None:
             topics=tuple(
                 Fields(
                     None,
-                    name=name,
+                    name=label,
+                    topic_id=label,
                     partitions=tuple(
                         Fields(
                             None,
@@ -95,7 +108,7 @@ def test_offset_fetch(version: int, groups: Any) -> None:
                         for index, offset, epoch, metadata, partition_code in partitions
                     ),
                 )
-                for name, partitions in topics
+                for label, partitions in topics
             ),
         )
         for group_id, code, topics in groups
