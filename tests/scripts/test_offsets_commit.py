@@ -307,7 +307,7 @@ async def test_a_topic_without_partitions_is_answered_only_if_unknown(broker: Br
     assert [(name_of(one), one.partitions) for one in response.topics] == [("nowhere", ())]
 
     response = await broker.ask(commit_request(version, topics=wanted | {"t1": {0: (5, "")}}))
-    assert [(one.name, len(one.partitions)) for one in response.topics] == [("t1", 1), ("nowhere", 0)]
+    assert [(name_of(one), len(one.partitions)) for one in response.topics] == [("t1", 1), ("nowhere", 0)]
 
 
 async def test_a_topic_that_this_broker_has_not_heard_of_is_looked_up(store: Store, keys: GroupKeys) -> None:
