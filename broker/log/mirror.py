@@ -22,7 +22,7 @@ import structlog
 from broker.errors import IllegalGeneration, KafkaError
 from broker.log.mirror_news import Delivered, PartitionNews
 from broker.log.owners import Owned, Owner, Reader, note_owner, parse_owners
-from broker.log.stream_ids import id_before, id_of
+from broker.log.stream_ids import id_of
 from broker.settings import Settings
 from broker.store.link import Arg
 from broker.store.scripts import Script
@@ -86,7 +86,8 @@ class Mirror:
         """A client was handed the entries that start at `bases`: the records from `offset` to `end_offset`."""
         if topic.config.mirror:
             partition = self._partition(topic, index)
-            if partition.fetched(reader, offset, end_offset, bases, self._loop.time()):
+            if bases or partition.stands(reader) != offset:  # at the end it asks again and again
+                partition.fetched(reader, offset, end_offset, bases, self._loop.time())
                 self._tell(partition)
 
     def committed(self, topic: Topic, index: int, group_id: str, offset: int) -> None:
@@ -212,16 +213,17 @@ class Mirror:
         bases = delivered.bases[-self._pending_max :]
         for at in range(0, len(bases) or 1, _IDS_MAX):
             ids = [id_of(base) for base in bases[at : at + _IDS_MAX]]
-            position = ids[-1] if ids else id_before(delivered.end_offset)
             first = partition.reads.get(group_id) != member_id
-            args: list[Arg] = [group_id, owned.record, member_id, position, self._pending_max, int(first)]
+            args: list[Arg] = [group_id, owned.record, member_id, delivered.position, self._pending_max, int(first)]
             await self._store.run(DELIVER, [keys.log, keys.owners], *args, *ids)
             partition.reads[group_id] = member_id
 
-    async def _acknowledge(self, partition: PartitionNews, group_id: str, offset: int) -> None:
-        keys, more = [partition.keys.log, partition.keys.owners], 1
-        while more:
-            _, more = await self._store.run(ACKNOWLEDGE, keys, group_id, offset, _SLICE)
+    async def _acknowledge(self, partition: PartitionNews, group_id: str, offsets: Sequence[int]) -> None:
+        keys = [partition.keys.log, partition.keys.owners]
+        for offset in offsets:
+            more = 1
+            while more:
+                _, more = await self._store.run(ACKNOWLEDGE, keys, group_id, offset, _SLICE)
 
     def _sweep(self, now_s: float) -> None:
         """Forget what nobody has read for a while."""

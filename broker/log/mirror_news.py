@@ -6,38 +6,39 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker.log.owners import Owned, Reader
+from broker.log.stream_ids import id_before, id_of
 from broker.store.keys import LogKeys
 
 _REWINDS_MAX: Final = 8
-"""Times that clients may go back behind a commit between two writes; more are shown as one."""
+"""Times that clients may read behind a commit between two writes; more are shown as one."""
 _READERS_MAX: Final = 10_000
 
 
 class Delivered:
-    """What one client was handed since `since_s`: bases of entries, in order, and the offset behind."""
+    """What one client was handed since `since_s`: bases of entries, in order, and where it stands now."""
 
-    __slots__ = ("bases", "end_offset", "since_s")
+    __slots__ = ("bases", "position", "since_s")
 
     def __init__(self, since_s: float) -> None:
         self.bases: list[int] = []
-        self.end_offset = 0
+        self.position = ""
         self.since_s = since_s
 
-    def add(self, bases: Sequence[int], end_offset: int) -> None:
+    def add(self, bases: Sequence[int], position: str) -> None:
         """More of it."""
         rest = bool(self.bases and bases and self.bases[-1] == bases[0])  # of an entry that was handed out in part
         self.bases += bases[1:] if rest else bases
-        self.end_offset = end_offset
+        self.position = position
 
 
 class News:
-    """What happened: first the reads, by client, then the commits, by group."""
+    """What happened: first the reads, by client, then the commits, by group: the highest, and a later one below it."""
 
     __slots__ = ("committed", "delivered")
 
     def __init__(self) -> None:
         self.delivered: dict[Reader, Delivered] = {}
-        self.committed: dict[str, int] = {}
+        self.committed: dict[str, list[int]] = {}
 
 
 class PartitionNews:
@@ -57,25 +58,34 @@ class PartitionNews:
         self._news = [News()]
         self._stands: dict[Reader, int] = {}
 
-    def fetched(self, reader: Reader, offset: int, end_offset: int, bases: Sequence[int], now_s: float) -> bool:
-        """A client was handed records; whether that is news: it asks at the end again and again."""
-        stood = self._stands.get(reader, -1)
-        if not bases and stood == offset:
-            return False
-        if stood < 0 and len(self._stands) >= _READERS_MAX:
+    def stands(self, reader: Reader) -> int:
+        """The offset behind what a client was handed last; -1 if that is not known."""
+        return self._stands.get(reader, -1)
+
+    def fetched(self, reader: Reader, offset: int, end_offset: int, bases: Sequence[int], now_s: float) -> None:
+        """A client was handed records, or came to stand at an end."""
+        if len(self._stands) >= _READERS_MAX and reader not in self._stands:
             self._stands.clear()
         self._stands[reader] = end_offset
-        if offset < stood and self._news[-1].committed and len(self._news) < _REWINDS_MAX:
-            self._news.append(News())  # what is read again awaits a commit again
+        if self._is_committed(reader, offset) and len(self._news) < _REWINDS_MAX:
+            self._news.append(News())
         delivered = self._news[-1].delivered
         if reader not in delivered:
             delivered[reader] = Delivered(now_s)
-        delivered[reader].add(bases, end_offset)
-        return True
+        delivered[reader].add(bases, id_of(bases[-1]) if bases else id_before(end_offset))
+
+    def _is_committed(self, reader: Reader, offset: int) -> bool:
+        """Whether news still to be written would commit what is read only now: it awaits another commit."""
+        committed = self._news[-1].committed
+        owned = self.owners.get(reader)
+        commits = committed.values() if owned is None else [committed.get(one.group_id, [-1]) for one in owned]
+        return any(offset < highest for highest, *_ in commits)
 
     def committed(self, group_id: str, offset: int) -> None:
         """A group committed an offset."""
-        self._news[-1].committed[group_id] = offset
+        committed = self._news[-1].committed
+        highest = committed.get(group_id, (offset,))[0]
+        committed[group_id] = [highest, offset] if offset < highest else [offset]
 
     def take(self) -> list[News]:
         """All the news, to be shown one after the other."""
@@ -87,5 +97,5 @@ class PartitionNews:
         first = self._news[0].delivered
         newer = first.get(reader)
         if newer is not None:
-            delivered.add(newer.bases, newer.end_offset)
+            delivered.add(newer.bases, newer.position)
         first[reader] = delivered

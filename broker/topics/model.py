@@ -6,7 +6,7 @@ import enum
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 from uuid import UUID
 
@@ -40,11 +40,11 @@ class Topic:
     state: str
     overrides: Mapping[str, str]
     config: TopicConfig
+    topic_hex: str = field(init=False)
+    """The id as key names have it."""
 
-    @property
-    def topic_hex(self) -> str:
-        """The id as key names have it."""
-        return self.topic_id.hex
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "topic_hex", self.topic_id.hex)
 
 
 @dataclass(frozen=True, slots=True)

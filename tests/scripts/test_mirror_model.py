@@ -1,0 +1,176 @@
+"""A mirror against a plain dict: reads anywhere, commits anywhere, members that come and go, through two brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from kio.schema.errors import ErrorCode
+
+from broker.settings import Settings
+from tests.support.machines import run_machine
+from tests.support.valkey import ValkeyServer
+from tests.support.whole_broker import ClientOf, WholeBroker
+
+GROUP, TOPIC = "orders", "t"
+RECORD_BYTES = 75
+"""More than a batch of one record, less than one and another."""
+
+offsets = st.integers(0, 1_000)
+"""An offset, modulo what the log has and its end."""
+
+
+class Mirrors(RuleBasedStateMachine):
+    """`pending` maps the base of an entry to its member; news is written when `write` says so, or must be."""
+
+    url = ""
+
+    @initialize()
+    def start(self) -> None:
+        self.runner = asyncio.Runner()
+        self.ends = [0]
+        self.pending: dict[int, str] = {}
+        self.position: str | None = None
+        self.stands: dict[str, int] = {}
+        self.member: ClientOf
+        self.before: ClientOf | None = None
+        self.shown = False
+        self.members = 0
+        self.written, self.making = True, -1
+        self.runner.run(self._start())
+
+    async def _start(self) -> None:
+        settings = Settings(redis_url=self.url, group_initial_rebalance_delay_ms=0)
+        self.brokers = [await WholeBroker(settings, node_id).start() for node_id in (1, 2)]
+        self.store = self.brokers[0].store
+        await self.store.command("FLUSHALL")
+        for broker in self.brokers:
+            await broker.rooms.catalog.refresh()
+        topic = await self.brokers[0].create(TOPIC)
+        await self.brokers[1].rooms.catalog.refresh()
+        self.keys = self.store.log_keys("default", TOPIC, 0, topic.topic_hex)
+        await self._join(0)
+        await self._produce([3, 2, 4, 1])
+
+    def teardown(self) -> None:
+        if hasattr(self, "runner"):
+            self.runner.run(self._close())
+            self.runner.close()
+
+    async def _close(self) -> None:
+        for broker in self.brokers:
+            await broker.close()
+
+    async def _join(self, number: int) -> None:
+        self.members += 1
+        self.member = self.brokers[number].client(f"app-{self.members}")
+        self.shown = False
+        await self.member.own(TOPIC)
+        await self._write()  # the owner is noted
+
+    async def _write(self) -> None:
+        for broker in self.brokers:
+            await broker.mirrored()
+        self.written, self.making = True, -1
+
+    def _offset(self, number: int) -> int:
+        return number % (self.ends[-1] + 1)
+
+    # -- what happens
+
+    @rule(counts=st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    def produce(self, counts: list[int]) -> None:
+        self.runner.run(self._produce(counts))
+
+    async def _produce(self, counts: list[int]) -> None:
+        await self.member.produce(TOPIC, *counts)
+        for count in counts:
+            self.ends.append(self.ends[-1] + count)
+
+    @rule(number=offsets, entry_count=st.integers(1, 3))
+    def fetch(self, number: int, entry_count: int) -> None:
+        offset = self._offset(number)
+        found = self.runner.run(self.member.fetch(TOPIC, offset, partition_max_bytes=RECORD_BYTES * entry_count))
+        end_offset = _end_of(found.records, offset)
+        bases = [
+            base for base, end in zip(self.ends, self.ends[1:], strict=False) if base < end_offset and end > offset
+        ]
+        member_id = self.member.member_id
+        if not bases and self.stands.get(member_id) == offset:
+            return
+        self.written, self.making = False, -1
+        self.stands[member_id] = end_offset
+        self.position = f"{bases[-1]}-1" if bases else f"{offset}-0"
+        if not self.shown:
+            self.shown = True
+            self.pending = {base: owner for base, owner in self.pending.items() if owner == member_id}
+        self.pending |= dict.fromkeys(bases, member_id)
+
+    @rule(number=offsets)
+    def the_member_before_reads_on(self, number: int) -> None:
+        if self.before is not None:
+            self.runner.run(self.before.fetch(TOPIC, self._offset(number)))
+
+    @rule(number=offsets, elsewhere=st.booleans())
+    def commit(self, number: int, elsewhere: bool) -> None:
+        offset, committer = self._offset(number), self.member
+        if elsewhere:
+            self.runner.run(self._write())
+            committer = self.brokers[0 if self.member.broker is self.brokers[1] else 1].client(self.member.client_id)
+            committer.member_id, committer.generation = self.member.member_id, self.member.generation
+        assert self.runner.run(committer.commit(TOPIC, offset)) is ErrorCode.none
+        finished = {base for base, end in zip(self.ends, self.ends[1:], strict=False) if end <= offset}
+        self.pending = {base: owner for base, owner in self.pending.items() if base not in finished}
+        if self.position is None or self.making >= 0:  # commits that are written together make it at the highest
+            self.making = max(offset, self.making)
+            spans = zip(self.ends, self.ends[1:], strict=False)
+            holder = max((base for base, end in spans if base < self.making < end), default=self.making)
+            self.position = f"{holder}-0"
+        self.written = False
+        if elsewhere:
+            self.runner.run(self._write())
+
+    @rule(number=st.integers(0, 1))
+    def another_member_takes_over(self, number: int) -> None:
+        async def take_over() -> None:
+            await self._write()
+            self.before = self.brokers[0].client(self.member.client_id)
+            await self.member.leave()
+            await self._join(number)
+
+        self.runner.run(take_over())
+
+    @rule()
+    def write(self) -> None:
+        self.runner.run(self._write())
+
+    # -- what must be so
+
+    @invariant()
+    def the_mirror_shows_it(self) -> None:
+        if hasattr(self, "keys") and self.written:
+            assert self.runner.run(self._look()) == (self.position, self.pending)
+
+    async def _look(self) -> tuple[str | None, dict[int, str]]:
+        groups = await self.store.command("XINFO", "GROUPS", self.keys.log)
+        if not groups:
+            return None, {}
+        rows: list[Any] = await self.store.command("XPENDING", self.keys.log, GROUP, "-", "+", 10_000)
+        pending = {int(row[0].partition(b"-")[0]): row[1].decode() for row in rows}
+        return groups[0][b"last-delivered-id"].decode(), pending
+
+
+def _end_of(records: bytes | None, offset: int) -> int:
+    """The offset behind the batches of a fetch."""
+    at, end = 0, offset
+    while records and at < len(records):
+        end = int.from_bytes(records[at : at + 8]) + int.from_bytes(records[at + 23 : at + 27]) + 1
+        at += 12 + int.from_bytes(records[at + 8 : at + 12])
+    return end
+
+
+def test_mirrors_follow_a_plain_dict(valkey: ValkeyServer) -> None:
+    Mirrors.url = valkey.url
+    run_machine(Mirrors, examples=15, steps=60)
