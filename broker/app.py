@@ -185,7 +185,7 @@ class App:
         self.health.listening = True
 
     async def _start_admin(self, admin_socket: socket.socket) -> None:
-        admin = AdminServer(self.health, admin_socket)
+        admin = AdminServer(self.health, admin_socket, self.rooms)
         try:
             await self._started(admin.start(), admin.close)
         except OSError as error:

@@ -13,6 +13,8 @@ from typing import Annotated, Final
 import typer
 
 import broker
+from broker.admin import group_changes, group_commands
+from broker.admin.failures import CommandFailed
 from broker.errors import CannotStart
 
 FAILED: Final = 2
@@ -26,6 +28,10 @@ tidegate = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+tidegate.add_typer(group_commands.group)
+group_changes.add_to(group_commands.group)
 
 
 def _show_version(asked: bool) -> None:
@@ -44,10 +50,10 @@ def _any_command(
 
 
 def reporting(run: Callable[[], None]) -> None:
-    """Run a command; a CannotStart becomes its line and exit code 2."""
+    """Run a command; a CannotStart or CommandFailed becomes its line and exit code 2."""
     try:
         run()
-    except CannotStart as error:
+    except (CannotStart, CommandFailed) as error:
         typer.echo(f"tidegate: {error}", err=True)
         raise typer.Exit(FAILED) from None
 

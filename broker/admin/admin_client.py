@@ -1,0 +1,32 @@
+"""The commands' side of the admin HTTP: what Kafka's protocol does not tell of groups."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from broker.admin.failures import CommandFailed
+
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
+
+
+async def get(admin: str, group_id: str | None, what: str, org: str, **query: str) -> Any:
+    """GET /groups, /groups/GROUP or /groups/GROUP/`what` as JSON. Raises CommandFailed."""
+    path = "/groups" if group_id is None else f"/groups/{quote(group_id, safe='')}"
+    url = URL(f"{admin.rstrip('/')}{path}{'/' + what if what else ''}", encoded=True).with_query(org=org, **query)
+    try:
+        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session, session.get(url) as answer:
+            status, text = answer.status, await answer.text()
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise CommandFailed(f"no admin HTTP answers at {admin} (--admin): {error or 'nothing in 30 s'}") from None
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = {"error": f"{url} is not Tidegate's admin HTTP: it answered {status}"}
+    if "error" in body:
+        raise CommandFailed(body["error"])
+    return body

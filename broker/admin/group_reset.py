@@ -1,0 +1,208 @@
+"""Move a group's offsets, with an undo; remove members; delete groups.
+
+Offsets without a generation are taken while a group is empty, so its members must stop, or be fenced. Fencing is three
+requests in one write, which a broker handles one behind the other: LeaveGroup removes all members, OffsetCommit moves
+the offsets, JoinGroup makes this command a member, without topics. What the fenced still send under their old ids is
+refused. But some clients (aiokafka with auto-commit) forget their id when they are fenced and commit their old position
+without any before they join again: an empty group takes that from everybody, so the new offsets would be lost. A group
+that has a member refuses it, hence the guard. It leaves as soon as one of the others is back; then the offsets are read
+once more, and where somebody came in between after all, everything is done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from broker.admin.failures import CommandFailed
+from broker.admin.kafka_client import KafkaClient, Place, own_name
+from broker.admin.kafka_wire import Connection
+from broker.admin.output import Column, as_csv
+from broker.admin.reset_plan import Choice, Move, plan
+from broker.groups.phrases import counted, listed, who
+
+COLUMNS: Final = [
+    Column("topic", "TOPIC"),
+    Column("partition", "PARTITION", right=True),
+    Column("before", "COMMITTED", right=True),
+    Column("after", "NEW", right=True),
+    Column("note", "NOTE"),
+]
+_TRIES: Final = 3
+_LOOKS: Final = 100
+_LOOK_S: Final = 0.1
+"""Ten seconds: clients learn that they are fenced at their next heartbeat, 3 s by default."""
+_FENCE_REASON: Final = "fenced: its group's offsets are reset"
+_GUARD_REASON: Final = "the offsets are reset"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What `tidegate group reset` was asked for."""
+
+    group_id: str
+    choice: Choice
+    topics: tuple[str, ...]
+    all_topics: bool
+    execute: bool
+    fence: bool
+    undo: Path | None
+
+
+@dataclass(slots=True)
+class Done:
+    """What came of it: rows to show, what to say, the file that restores."""
+
+    rows: list[dict[str, Any]]
+    said: list[str] = field(default_factory=list)
+    undo: Path | None = None
+    refused: bool = False
+
+
+async def reset(bootstrap: str, asked: Asked) -> Done:
+    """Plan, and do it where that is asked. Raises CommandFailed."""
+    async with KafkaClient(bootstrap, own_name()) as kafka:
+        moves = await plan(kafka, asked.group_id, asked.choice, asked.topics, asked.all_topics)
+        group = await kafka.describe(asked.group_id)
+        members = group.members
+        done = Done([_row(move) for move in moves])
+        if members and not asked.fence:
+            done.refused = asked.execute
+            done.said = _blocked(asked, members)
+            return done
+        if not asked.execute:
+            fenced = f" and removes {_members(members)}" if members else ""
+            done.said = [f"nothing is changed: --execute does it{fenced}"]
+            return done
+        done.undo = _write_undo(asked, moves)
+        await _move(kafka, asked, moves, group, done)
+        return done
+
+
+def _row(move: Move) -> dict[str, Any]:
+    note = move.note or ("forgotten" if move.after is None else "")
+    return {"topic": move.topic, "partition": move.partition, "before": move.before, "after": move.after, "note": note}
+
+
+def _members(members: Sequence[Any]) -> str:
+    return listed(who(member.client_id, member.client_host, member.group_instance_id) for member in members)
+
+
+def _blocked(asked: Asked, members: Sequence[Any]) -> list[str]:
+    return [
+        f"{'refused' if asked.execute else 'this would be refused'}: offsets move while the group is empty, "
+        f"and it has {len(members)} {'member' if len(members) == 1 else 'members'}:",
+        *(f"  {one.member_id} ({who(one.client_id, one.client_host, one.group_instance_id)})" for one in members),
+        "stop them and ask again, or add --fence: it removes them in one step; those that are alive join again and go "
+        "on from the new offsets",
+    ]
+
+
+def _write_undo(asked: Asked, moves: Sequence[Move]) -> Path:
+    """What was, before anything is changed. Raises CommandFailed."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", asked.group_id)
+    path = asked.undo or Path(f"undo-{name}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.csv")
+    rows = [
+        {"topic": one.topic, "partition": one.partition, "offset": "-" if one.before is None else one.before}
+        for one in moves
+    ]
+    try:
+        with path.open("x", encoding="utf-8") as out:
+            out.write(as_csv(["topic", "partition", "offset"], rows))
+    except OSError as error:
+        raise CommandFailed(f"the undo cannot be written to {path}: {error.strerror}; nothing was changed") from None
+    return path
+
+
+async def _move(kafka: KafkaClient, asked: Asked, moves: Sequence[Move], group: Any, done: Done) -> None:
+    targets = {move.place: move.after for move in moves if move.after is not None}
+    forgotten = [move.place for move in moves if move.after is None and move.before is not None]
+    for _ in range(_TRIES):
+        codes = await _commit(kafka, group, targets) if targets else {}
+        if forgotten:
+            codes = {**codes, **await kafka.delete_offsets(asked.group_id, forgotten)}
+        undone = await _undone(kafka, asked.group_id, moves)
+        if not asked.fence or not (undone or ErrorCode.unknown_member_id in codes.values()):
+            break
+        group = await kafka.describe(asked.group_id)  # somebody joined or committed first
+    if group.members:
+        done.said.append(f"removed {_members(group.members)}")
+    _tell(done, codes, undone)
+
+
+async def _commit(kafka: KafkaClient, group: Any, targets: Mapping[Place, int]) -> dict[Place, ErrorCode]:
+    if not group.members:
+        return await kafka.commit(group.group_id, targets)
+    codes, guard = await kafka.fence_and_commit(group, _ids(group.members), _FENCE_REASON, targets)
+    await _stand_guard(kafka, group.group_id, guard)
+    return codes
+
+
+def _tell(done: Done, codes: Mapping[Place, ErrorCode], undone: Mapping[Place, int | None]) -> None:
+    failed = {place for place, code in codes.items() if code is not ErrorCode.none} | set(undone)
+    for row in done.rows:
+        place = row["topic"], row["partition"]
+        code = codes.get(place, ErrorCode.none)
+        if code is not ErrorCode.none:
+            row["note"] = f"refused: {code.name.upper()}"
+        elif place in undone:
+            row["note"] = f"back at {undone[place]}: somebody committed after the reset"
+    done.refused = bool(failed)
+    done.said.append(f"{len(done.rows) - len(failed)} of {counted(len(done.rows), 'partition')} moved")
+
+
+def _ids(members: Sequence[Any]) -> list[tuple[str, str | None]]:
+    return [(member.member_id, member.group_instance_id) for member in members]
+
+
+async def _stand_guard(kafka: KafkaClient, group_id: str, guard: Connection) -> None:
+    """Stay a member until another is there, or nobody comes; then leave."""
+    own: list[Any] = []
+    for _ in range(_LOOKS):
+        members = (await kafka.describe(group_id)).members
+        own = [member for member in members if member.client_id == kafka.client_id]
+        if len(members) > len(own):
+            break
+        await asyncio.sleep(_LOOK_S)
+    if own:
+        await kafka.leave(group_id, _ids(own), _GUARD_REASON)
+    await guard.close()
+
+
+async def _undone(kafka: KafkaClient, group_id: str, moves: Sequence[Move]) -> dict[Place, int | None]:
+    """Partitions that are where they were, in spite of all."""
+    now = {place: one.committed_offset for place, one in (await kafka.committed(group_id)).items()}
+    return {
+        move.place: move.before for move in moves if move.before != move.after and now.get(move.place) == move.before
+    }
+
+
+async def evict(bootstrap: str, group_id: str, member: str, reason: str) -> str:
+    """Remove a member by its id or instance id; what happened. Raises CommandFailed."""
+    async with KafkaClient(bootstrap, own_name()) as kafka:
+        members = (await kafka.describe(group_id)).members
+        chosen = [one for one in members if member in (one.member_id, one.group_instance_id)]
+        if not chosen:
+            known = listed((one.group_instance_id or one.member_id for one in members), 20)
+            raise CommandFailed(f"group {group_id} has no member {member}; it has {known}")
+        (answer,) = await kafka.leave(group_id, _ids(chosen), reason)
+        if answer.error_code is not ErrorCode.none:
+            raise CommandFailed(f"{member}: {answer.error_code.name.upper()}")
+        one = chosen[0]
+        return f"removed {one.member_id} ({who(one.client_id, one.client_host, one.group_instance_id)})"
+
+
+async def delete(bootstrap: str, group_id: str) -> None:
+    """Delete an empty group. Raises CommandFailed, which names the members of one that is not."""
+    async with KafkaClient(bootstrap, own_name()) as kafka:
+        described = await kafka.describe(group_id)
+        if described.members:
+            raise CommandFailed(f"group {group_id} is not empty: {_members(described.members)}; stop them first")
+        await kafka.delete_group(group_id)

@@ -1,0 +1,193 @@
+"""Groups as the admin HTTP shows them: picture, partitions, history and findings, put together and made JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from broker.apis.call import Rooms
+from broker.errors import GroupIdNotFound, KafkaError
+from broker.groups import directory
+from broker.groups.explain import Finding, Partition, explain, summary
+from broker.groups.picture import Blobs, GroupPicture, read_picture
+from broker.groups.story import EVENTS_READ_MAX, Event, in_words, read_events, read_shard, rebalances
+from broker.protocol.consumer_blobs import assigned_partitions, subscribed_topics
+
+BLOBS: Final = Blobs(subscribed_topics, assigned_partitions)
+_AT_ONCE: Final = 16
+_LISTED_EVENTS_MAX: Final = 2_000
+"""Events of a shard that are read for a list: its groups' latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """All that is told of one group."""
+
+    picture: GroupPicture
+    partitions: tuple[Partition, ...]
+    events: tuple[Event, ...]
+    findings: tuple[Finding, ...]
+
+
+async def view(rooms: Rooms, org: str, group_id: str, events: Sequence[Event] | None = None) -> GroupView:
+    """Look at one group; `events` are its own, where they are at hand. Raises GroupIdNotFound, StoreUnavailable."""
+    keys = rooms.store.group_keys(org, group_id)
+    picture = await read_picture(rooms.store, keys, str(rooms.membership.node_id), BLOBS)
+    told = await read_events(rooms.store, keys) if events is None else events
+    subscribed = picture.topics or frozenset()
+    for topic in subscribed:
+        await rooms.catalog.find(org, topic)
+    topics = frozenset(topic.name for topic in rooms.catalog.topics(org))
+    partitions = await _partitions(rooms, picture, subscribed)
+    return GroupView(picture, tuple(partitions), tuple(told), tuple(explain(picture, partitions, told, topics)))
+
+
+async def view_all(rooms: Rooms, org: str) -> list[GroupView]:
+    """Look at every group of an organisation, in order of id. Raises StoreUnavailable."""
+    shards = range(rooms.settings.coordinator_shards)
+    listed = await directory.list_groups(rooms.store, org, shards)
+    keys = {group.group_id: rooms.store.group_keys(org, group.group_id) for group in listed}
+    events: dict[str, list[Event]] = {one.ref: [] for one in keys.values()}
+    for stream in {one.shard_keys.events for one in keys.values()}:
+        for ref, event in await read_shard(rooms.store, stream, _LISTED_EVENTS_MAX):
+            if ref in events:
+                events[ref].append(event)
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(group_id: str) -> GroupView | None:
+        async with gate:
+            try:
+                return await view(rooms, org, group_id, events[keys[group_id].ref])
+            except GroupIdNotFound:
+                return None  # deleted meanwhile
+
+    return [found for found in await asyncio.gather(*map(look, keys)) if found is not None]
+
+
+async def _partitions(rooms: Rooms, picture: GroupPicture, subscribed: Iterable[str]) -> list[Partition]:
+    """What the group has committed for, owns, or subscribes to, in order."""
+    commits = {(commit.topic, commit.partition): commit for commit in picture.commits}
+    owners = {
+        (topic, partition): member.member_id
+        for member in picture.members
+        for topic, partitions in (member.owned or {}).items()
+        for partition in partitions
+    }
+    places = set(commits) | set(owners)
+    for name in subscribed:
+        topic = rooms.catalog.get(picture.org, name)
+        places |= {(name, index) for index in range(topic.partition_count if topic else 0)}
+    ordered = sorted(places)
+    bounds = await asyncio.gather(*(_bounds(rooms, picture.org, *place) for place in ordered))
+    found = []
+    for place, (log_start, log_end) in zip(ordered, bounds, strict=True):
+        commit = commits.get(place)
+        found.append(
+            Partition(
+                topic=place[0],
+                partition=place[1],
+                committed=commit.offset if commit else None,
+                commit_ms=commit.commit_ms if commit else None,
+                metadata=commit.metadata if commit else "",
+                log_start=log_start,
+                log_end=log_end,
+                owner=owners.get(place),
+            )
+        )
+    return found
+
+
+async def _bounds(rooms: Rooms, org: str, name: str, partition: int) -> tuple[int | None, int | None]:
+    topic = await rooms.catalog.find(org, name)
+    if topic is None or partition >= topic.partition_count:
+        return None, None
+    try:
+        known = await rooms.logs.partition(topic, partition).end_offset()
+    except KafkaError:
+        return None, None
+    return known.log_start_offset, known.high_watermark
+
+
+# -- as JSON
+
+
+def listed(found: GroupView) -> dict[str, Any]:
+    """A group's line of a list."""
+    picture, worst = found.picture, found.findings[0] if found.findings else None
+    trouble = worst if worst is not None and worst.severity else None
+    return {
+        "group": picture.group_id,
+        "id": picture.id,
+        "state": picture.state,
+        "type": picture.type,
+        "members": len(picture.members),
+        "generation": picture.generation,
+        "state_since_ms": picture.state_since_ms,
+        "lag": sum(partition.lag or 0 for partition in found.partitions),
+        "severity": trouble.severity.name.lower() if trouble else "",
+        "trouble": trouble.kind if trouble else "",
+    }
+
+
+def described(found: GroupView) -> dict[str, Any]:
+    """A group in full, but for its history."""
+    picture = asdict(found.picture)
+    del picture["commits"]
+    for member in picture["members"]:
+        member["topics"] = None if member["topics"] is None else sorted(member["topics"])
+    rounds = rebalances(found.events)
+    picture["last_rebalance"] = _rebalance(rounds[-1]) if rounds else None
+    picture["partitions"] = [{**asdict(partition), "lag": partition.lag} for partition in found.partitions]
+    return picture
+
+
+def explained(found: GroupView) -> dict[str, Any]:
+    """What is to be said of a group."""
+    return {
+        "group": found.picture.group_id,
+        "now_ms": found.picture.now_ms,
+        "summary": summary(found.picture, found.findings, found.partitions),
+        "findings": [{**asdict(finding), "severity": finding.severity.name.lower()} for finding in found.findings],
+    }
+
+
+async def history(rooms: Rooms, org: str, group_id: str, count_max: int) -> dict[str, Any]:
+    """Rebalances and raw events, newest first; also of a group that was deleted, while events of it are kept.
+
+    Raises GroupIdNotFound where nothing tells of it, StoreUnavailable.
+    """
+    told = await read_events(rooms.store, rooms.store.group_keys(org, group_id))
+    if not told and not await rooms.store.command("EXISTS", rooms.store.group_keys(org, group_id).group):
+        raise GroupIdNotFound
+    return {
+        "group": group_id,
+        "rebalances": [_rebalance(one) for one in rebalances(told)[: -count_max - 1 : -1]],
+        "events": [{**asdict(event), "sentence": in_words(event)} for event in told[: -count_max - 1 : -1]],
+        "events_kept_max": EVENTS_READ_MAX,
+    }
+
+
+def _rebalance(one: Any) -> Mapping[str, Any]:
+    started = one.started
+    return {
+        "time_ms": started.time_ms,
+        "generation": one.generation,
+        "cause": started.cause,
+        "sentence": one.cause,
+        "member_id": started.member_id,
+        "client_id": started.client_id,
+        "host": started.host,
+        "reason": started.reason,
+        "broker": started.broker,
+        "calm_ms": started.duration_ms,
+        "joining_ms": one.joining_ms,
+        "syncing_ms": one.syncing_ms,
+        "stable_ms": one.stable_ms,
+        "members": one.members,
+        "leader": one.leader,
+        "protocol": one.protocol,
+        "outcome": one.outcome,
+        "removed": [event.member_id for event in one.lost],
+    }

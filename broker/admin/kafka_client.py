@@ -1,0 +1,318 @@
+"""What the group commands ask of Kafka brokers: each request goes to whom Kafka wants it to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from broker.admin.failures import CommandFailed
+from broker.admin.kafka_wire import Connection, request
+from broker.apis.registry import ApiKey
+from broker.protocol.consumer_blobs import write_subscription
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+CLIENT_ID: Final = "tidegate-group"
+
+_ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
+_GUARD: Final = timedelta(seconds=10)
+_TRIES: Final = 10
+_PAUSE_S: Final = 0.2
+_AGAIN: Final = frozenset(
+    {
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.leader_not_available,
+    }
+)
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+Identities = Sequence[tuple[str, str | None]]
+"""Members by member id ("" for whoever has the instance) and instance id."""
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as Metadata tells it: partition -> node id of its leader."""
+
+    name: str
+    leaders: Mapping[int, int]
+
+
+@dataclass(slots=True)
+class KafkaClient:
+    """An async context manager. `client_id` is what brokers note of who asked. Methods raise CommandFailed."""
+
+    bootstrap: str
+    client_id: str = CLIENT_ID
+    _first: Connection | None = None
+    _connections: dict[str, Connection] = field(default_factory=dict)
+    _brokers: dict[int, str] = field(default_factory=dict)
+
+    async def __aenter__(self) -> KafkaClient:
+        failures = []
+        for address in self.bootstrap.split(","):
+            try:
+                self._first = await self._at(address.strip())
+                return self
+            except CommandFailed as failure:
+                failures.append(str(failure))
+        raise CommandFailed("; ".join(failures))
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+
+    # -- who to ask
+
+    async def _at(self, address: str) -> Connection:
+        if address not in self._connections:
+            connection = Connection(address, self.client_id)
+            await connection.open()
+            self._connections[address] = connection
+        return self._connections[address]
+
+    async def _broker(self, node_id: int) -> Connection:
+        if node_id not in self._brokers:
+            await self.topics([])
+        if node_id not in self._brokers:
+            raise CommandFailed(f"broker {node_id} is not in the cluster")
+        return await self._at(self._brokers[node_id])
+
+    async def _coordinator(self, group_id: str) -> Connection:
+        assert self._first is not None
+        for _ in range(_TRIES):
+            found = await self._first.ask(ApiKey.FIND_COORDINATOR, key=group_id, key_type=0)
+            if found.error_code not in _AGAIN:
+                raise_for(found.error_code, f"group {group_id}")
+                return await self._at(f"{found.host}:{found.port}")
+            await asyncio.sleep(_PAUSE_S)
+        raise CommandFailed(f"group {group_id}: no coordinator is available")
+
+    async def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
+        """The topics that exist, of `names` or all; nothing is created."""
+        assert self._first is not None
+        part = request(ApiKey.METADATA).MetadataRequestTopic
+        answer = await self._first.ask(
+            ApiKey.METADATA,
+            topics=None if names is None else tuple(part(name=name) for name in names),
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+        self._brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
+        return {
+            topic.name: Topic(topic.name, {one.partition_index: one.leader_id for one in topic.partitions})
+            for topic in answer.topics
+            if topic.error_code is ErrorCode.none
+        }
+
+    # -- groups
+
+    async def list_groups(self) -> list[Any]:
+        """ListGroups of every broker, in order of id."""
+        await self.topics([])
+        answers = await asyncio.gather(*(self._listed(node_id) for node_id in list(self._brokers)))
+        found = {group.group_id: group for answer in answers for group in answer}
+        return [found[group_id] for group_id in sorted(found)]
+
+    async def _listed(self, node_id: int) -> Sequence[Any]:
+        connection = await self._broker(node_id)
+        answer = await connection.ask(ApiKey.LIST_GROUPS, states_filter=(), types_filter=())
+        raise_for(answer.error_code, f"ListGroups at {connection.address}")
+        groups: Sequence[Any] = answer.groups
+        return groups
+
+    async def describe(self, group_id: str) -> Any:
+        """DescribeGroups of one group; `Dead` if there is none."""
+        for _ in range(_TRIES):
+            connection = await self._coordinator(group_id)
+            answer = await connection.ask(
+                ApiKey.DESCRIBE_GROUPS, groups=(group_id,), include_authorized_operations=False
+            )
+            (group,) = answer.groups
+            if group.error_code not in _AGAIN:
+                raise_for(group.error_code, f"group {group_id}")
+                return group
+            await asyncio.sleep(_PAUSE_S)
+        raise CommandFailed(f"group {group_id}: its coordinator is not available")
+
+    async def leave(self, group_id: str, members: Identities, reason: str) -> list[Any]:
+        """LeaveGroup of members in one batch; each with its own code."""
+        connection = await self._coordinator(group_id)
+        answer = await connection.ask(ApiKey.LEAVE_GROUP, **_leave(group_id, members, reason))
+        raise_for(answer.error_code, f"group {group_id}")
+        return list(answer.members)
+
+    async def delete_group(self, group_id: str) -> None:
+        """DeleteGroups of one group."""
+        connection = await self._coordinator(group_id)
+        answer = await connection.ask(ApiKey.DELETE_GROUPS, groups_names=(group_id,))
+        raise_for(answer.results[0].error_code, f"group {group_id}")
+
+    # -- offsets
+
+    async def committed(self, group_id: str) -> dict[Place, Any]:
+        """OffsetFetch of all that a group has committed."""
+        part = request(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
+        connection = await self._coordinator(group_id)
+        answer = await connection.ask(
+            ApiKey.OFFSET_FETCH, groups=(part(group_id=group_id, topics=None),), require_stable=False
+        )
+        (group,) = answer.groups
+        raise_for(group.error_code, f"group {group_id}")
+        return {
+            (topic.name, one.partition_index): one
+            for topic in group.topics
+            for one in topic.partitions
+            if one.error_code is ErrorCode.none and one.committed_offset >= 0
+        }
+
+    async def commit(self, group_id: str, offsets: Mapping[Place, int]) -> dict[Place, ErrorCode]:
+        """OffsetCommit without a generation: taken while the group is empty. What each partition answered."""
+        connection = await self._coordinator(group_id)
+        return _codes(await connection.ask(ApiKey.OFFSET_COMMIT, **_commit(group_id, offsets)))
+
+    async def fence_and_commit(
+        self, group: Any, members: Identities, reason: str, offsets: Mapping[Place, int]
+    ) -> tuple[dict[Place, ErrorCode], Connection]:
+        """LeaveGroup of all members of a described group, OffsetCommit and JoinGroup right behind it, in one write.
+
+        What each partition answered; and the connection whose join stands guard (see group_reset), to be closed.
+        """
+        guard = Connection((await self._coordinator(group.group_id)).address, self.client_id)
+        await guard.open()
+        left, committed = await guard.ask_all(
+            (ApiKey.LEAVE_GROUP, _leave(group.group_id, members, reason)),
+            (ApiKey.OFFSET_COMMIT, _commit(group.group_id, offsets)),
+            (ApiKey.JOIN_GROUP, _join(group)),
+            answers=2,
+        )
+        raise_for(left.error_code, f"group {group.group_id}")
+        return _codes(committed), guard
+
+    async def delete_offsets(self, group_id: str, places: Iterable[Place]) -> dict[Place, ErrorCode]:
+        """OffsetDelete (KIP-496). What each partition answered."""
+        module = request(ApiKey.OFFSET_DELETE)
+        topics = tuple(
+            module.OffsetDeleteRequestTopic(
+                name=name,
+                partitions=tuple(module.OffsetDeleteRequestPartition(partition_index=index) for index in partitions),
+            )
+            for name, partitions in by_topic(dict.fromkeys(places, 0)).items()
+        )
+        connection = await self._coordinator(group_id)
+        answer = await connection.ask(ApiKey.OFFSET_DELETE, group_id=group_id, topics=topics)
+        raise_for(answer.error_code, f"group {group_id}")
+        return _codes(answer)
+
+    async def offsets_at(self, wanted: Mapping[Place, int], topics: Mapping[str, Topic]) -> dict[Place, int]:
+        """ListOffsets of existing partitions at a timestamp, ms, EARLIEST or LATEST; -1 where no record is as late."""
+        by_leader: dict[int, dict[Place, int]] = defaultdict(dict)
+        for place, timestamp in wanted.items():
+            by_leader[topics[place[0]].leaders[place[1]]][place] = timestamp
+        answers = await asyncio.gather(*(self._offsets(node_id, asked) for node_id, asked in by_leader.items()))
+        return {place: offset for answer in answers for place, offset in answer.items()}
+
+    async def _offsets(self, node_id: int, wanted: Mapping[Place, int]) -> dict[Place, int]:
+        module = request(ApiKey.LIST_OFFSETS)
+        topics = tuple(
+            module.ListOffsetsTopic(
+                name=name,
+                partitions=tuple(
+                    module.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=timestamp)
+                    for index, timestamp in partitions.items()
+                ),
+            )
+            for name, partitions in by_topic(wanted).items()
+        )
+        connection = await self._broker(node_id)
+        answer = await connection.ask(ApiKey.LIST_OFFSETS, replica_id=-1, isolation_level=0, topics=topics)
+        found = {}
+        for topic in answer.topics:
+            for one in topic.partitions:
+                raise_for(one.error_code, f"{topic.name} {one.partition_index}")
+                found[topic.name, one.partition_index] = one.offset
+        return found
+
+
+def _leave(group_id: str, members: Identities, reason: str) -> dict[str, Any]:
+    part = request(ApiKey.LEAVE_GROUP).MemberIdentity
+    identities = tuple(
+        part(member_id=member_id, group_instance_id=instance_id, reason=reason) for member_id, instance_id in members
+    )
+    return {"group_id": group_id, "members": identities}
+
+
+def _commit(group_id: str, offsets: Mapping[Place, int]) -> dict[str, Any]:
+    module = request(ApiKey.OFFSET_COMMIT)
+    part, partition = module.OffsetCommitRequestTopic, module.OffsetCommitRequestPartition
+    topics = tuple(
+        part(
+            name=name,
+            partitions=tuple(
+                partition(
+                    partition_index=index, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
+                )
+                for index, offset in partitions.items()
+            ),
+        )
+        for name, partitions in by_topic(offsets).items()
+    )
+    return {
+        "group_id": group_id,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": topics,
+    }
+
+
+def _join(group: Any) -> dict[str, Any]:
+    """A member without topics; it offers what the others agreed on, or what consumers have."""
+    offered = (group.protocol_data,) if group.protocol_data else _ASSIGNORS
+    protocol = request(ApiKey.JOIN_GROUP).JoinGroupRequestProtocol
+    return {
+        "group_id": group.group_id,
+        "session_timeout": _GUARD,
+        "rebalance_timeout": _GUARD,
+        "member_id": "",
+        "protocol_type": group.protocol_type,
+        "protocols": tuple(protocol(name=name, metadata=write_subscription([])) for name in offered),
+    }
+
+
+def _codes(answer: Any) -> dict[Place, ErrorCode]:
+    return {(topic.name, one.partition_index): one.error_code for topic in answer.topics for one in topic.partitions}
+
+
+def by_topic(places: Mapping[Place, Value]) -> dict[str, dict[int, Value]]:
+    """Topic -> partition -> value, in order."""
+    found: dict[str, dict[int, Value]] = defaultdict(dict)
+    for (topic, partition), value in sorted(places.items(), key=lambda item: item[0]):
+        found[topic][partition] = value
+    return found
+
+
+def raise_for(code: ErrorCode, what: str) -> None:
+    """CommandFailed for any code but NONE."""
+    if code is not ErrorCode.none:
+        raise CommandFailed(f"{what}: {code.name.upper()}")
+
+
+def own_name() -> str:
+    """Who asks for a change, as the group's events tell it: command, machine, process."""
+    return f"{CLIENT_ID}@{socket.gethostname()}:{os.getpid()}"

@@ -1,0 +1,119 @@
+"""What a command prints: a table for people, JSON or CSV for machines; findings as sentences."""
+
+from __future__ import annotations
+
+import csv
+import enum
+import io
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_WIDTH_MAX: Final = 110
+_NO_TERMINAL_WIDTH: Final = 400
+"""Wide enough that a pipe gets one line a row."""
+_STYLES: Final = {"stuck": "bold red", "trouble": "yellow", "note": "dim"}
+
+
+class Form(enum.StrEnum):
+    """How output is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: the key in each row, its head, and how people read a value."""
+
+    key: str
+    head: str
+    show: Callable[[Any], str] = str
+    right: bool = False
+
+
+def write_rows(form: Form, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Machines get the values themselves, times in ms, as JSON also those that have no column."""
+    if form is Form.JSON:
+        write_json(list(rows))
+    elif form is Form.CSV:
+        typer.echo(as_csv([column.key for column in columns], rows), nl=False)
+    else:
+        _write_table(columns, rows)
+
+
+def as_csv(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """A head and a line a row; what holds several values is JSON."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(keys)
+    for row in rows:
+        writer.writerow(_cell(row.get(key)) for key in keys)
+    return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict) else "" if value is None else value
+
+
+def write_json(value: Any) -> None:
+    """Indented, keys as they come."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _console() -> Console:
+    terminal = sys.stdout.isatty()
+    return Console(file=sys.stdout, width=None if terminal else _NO_TERMINAL_WIDTH, highlight=False)
+
+
+def _write_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.head, justify="right" if column.right else "left", overflow="fold")
+    for row in rows:
+        style = _STYLES.get(row.get("severity") or "", "")
+        table.add_row(*(Text(_shown(column, row)) for column in columns), style=style)
+    _console().print(table)
+
+
+def _shown(column: Column, row: Mapping[str, Any]) -> str:
+    value = row.get(column.key)
+    return "-" if value is None or value == "" else column.show(value)
+
+
+def write_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """One thing, a line a property."""
+    width = max(len(name) for name, _ in pairs)
+    for name, value in pairs:
+        typer.echo(f"{name:<{width}}  {value or '-'}".rstrip())
+
+
+def write_findings(summary: str, findings: Sequence[Mapping[str, Any]]) -> None:
+    """Sentences, what each rests on, and what to do."""
+    terminal = sys.stdout.isatty()
+    width = min(shutil.get_terminal_size().columns, _WIDTH_MAX) if terminal else _WIDTH_MAX
+
+    def say(text: str, first: str, rest: str, style: str = "") -> None:
+        lines = textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+        _console().print(Text(lines, style=style)) if terminal else typer.echo(lines)
+
+    say(summary, "", "")
+    for finding in findings:
+        severity = finding["severity"]
+        typer.echo()
+        say(finding["sentence"], f"{severity.upper():<8} ", " " * 9, _STYLES[severity] if severity != "note" else "")
+        for line in finding["evidence"]:
+            say(line, " " * 9 + "- ", " " * 11, "dim")
+        if finding["advice"]:
+            say(finding["advice"], " " * 9 + "> ", " " * 11)

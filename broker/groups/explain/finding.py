@@ -1,0 +1,50 @@
+"""One thing that is to be said of a group."""
+
+from __future__ import annotations
+
+import enum
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broker.groups.phrases import either, who
+from broker.groups.picture import GroupPicture, MemberPicture, PendingPicture
+
+
+class Severity(enum.IntEnum):
+    """How bad it is."""
+
+    NOTE = 0
+    """Worth knowing."""
+    TROUBLE = 1
+    """Records wait longer than they should, or soon will."""
+    STUCK = 2
+    """Nobody consumes while it lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A sentence that names who and since when, what it rests on, and what to do about it."""
+
+    kind: str
+    severity: Severity
+    sentence: str
+    evidence: tuple[str, ...] = ()
+    advice: str = ""
+
+
+def evicting(picture: GroupPicture, members: Sequence[MemberPicture]) -> str:
+    """The command that removes a member, ready to be copied where it is one."""
+    which = shlex.quote(members[0].instance_id or members[0].member_id) if len(members) == 1 else "MEMBER"
+    command = f"tidegate group evict {shlex.quote(picture.group_id)} {which}"
+    return f"`{command}` removes {either(len(members), 'it', 'one')},"
+
+
+def named(member: MemberPicture) -> str:
+    """A member as people know it."""
+    return who(member.client_id, member.client_host, member.instance_id)
+
+
+def named_pending(pending: PendingPicture) -> str:
+    """Who asked for a member id."""
+    return who(pending.client_id, pending.client_host)

@@ -1,0 +1,65 @@
+"""Each kind of trouble, made on real brokers, is named by what explains it: over the admin HTTP of another broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from bench import stuck
+from bench.cluster import Cluster
+from bench.stuck import SCENARIOS, Scenario, Stage
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def answers() -> AsyncIterator[dict[Scenario, dict[str, Any]]]:
+    """All the trouble at once, for it takes its time; what is said of each group, with its list entry."""
+    with Cluster(brokers=2, settings=stuck.SETTINGS) as cluster:
+        async with Stage(cluster) as stage, aiohttp.ClientSession(stage.admin) as http:
+            groups = await asyncio.gather(*(scenario(stage) for scenario in SCENARIOS))
+            found = {}
+            for scenario, group_id in zip(SCENARIOS, groups, strict=True):
+                async with http.get(f"/groups/{group_id}/explain") as answer:
+                    found[scenario] = await answer.json()
+            async with http.get("/groups") as answer:
+                for row in (await answer.json())["groups"]:
+                    told = next(one for one in found.values() if one["group"] == row["group"])
+                    told["listed"] = row
+            yield found
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_trouble_is_named(scenario: Scenario, answers: dict[Scenario, dict[str, Any]]) -> None:
+    told = answers[scenario]
+    findings = {finding["kind"]: finding for finding in told["findings"]}
+
+    assert SCENARIOS[scenario] in findings, told
+    assert findings[SCENARIOS[scenario]]["sentence"]
+    assert findings["last_rebalance"]["sentence"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_lists_name_the_worst_of_each(answers: dict[Scenario, dict[str, Any]]) -> None:
+    worst = {told["group"]: told["listed"]["severity"] for told in answers.values()}
+
+    assert worst["silent-member"] == worst["hanging-leader"] == worst["nobody-left"] == "stuck"
+    assert worst["crash-loop"] == worst["no-commits"] == "trouble"
+    assert worst["too-many-members"] == ""
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_who_is_to_blame_is_named_and_nobody_else(answers: dict[Scenario, dict[str, Any]]) -> None:
+    def of(scenario: Scenario) -> str:
+        return next(one["sentence"] for one in answers[scenario]["findings"] if one["kind"] == SCENARIOS[scenario])
+
+    assert "web-3 at 127.0.0.1" in of(stuck.silent_member) and "web-1" not in of(stuck.silent_member)
+    assert "etl-3" in of(stuck.busy_member) and "etl-1" not in of(stuck.busy_member)
+    assert "pod-c" in of(stuck.crash_loop) and "pod-a" not in of(stuck.crash_loop)
+    assert "pod-b" in of(stuck.failing_member) and "pod-a" not in of(stuck.failing_member)
+    assert "shard-1" in of(stuck.same_instance) and "shard-0" not in of(stuck.same_instance)
+    assert "etl-2" in of(stuck.no_commits) and "etl-1" not in of(stuck.no_commits)
