@@ -26,7 +26,7 @@ from broker.apis import registry
 from broker.apis.call import Rooms
 from broker.apis.mirroring import forget_mirrors
 from broker.cluster.addresses import advertised_endpoints
-from broker.cluster.membership import Membership
+from broker.cluster.membership import BrokerInfo, Membership
 from broker.cluster.placement import coordinator_of
 from broker.cluster.server_check import check_server
 from broker.errors import CannotStart, StoreUnavailable
@@ -146,6 +146,7 @@ class App:
             await self._started(holds.start(), holds.close)
         expiry = GroupExpiry(store, self._prefers, self._name)
         await self._started(expiry.start(), expiry.close)
+        membership.on_silent.append(lambda lost: expiry.broker_silent(self._named_before(lost)))
         sweep = offsets_retention.Retention(
             store, settings, self._preferred_shards, self._name, partial(forget_mirrors, self.rooms)
         )
@@ -199,6 +200,11 @@ class App:
     def _prefers(self, shard: int) -> bool:
         """Whether this broker is the one to look after a shard of groups."""
         return coordinator_of(shard, self.membership.preferred()).node_id == self.membership.node_id
+
+    def _named_before(self, lost: BrokerInfo) -> Callable[[int], bool]:
+        """Whether a broker that fell silent was the one named for a shard."""
+        brokers = [*self.membership.preferred(), lost]
+        return lambda shard: coordinator_of(shard, brokers) is lost
 
     def _preferred_shards(self) -> list[int]:
         return [shard for shard in range(self.settings.coordinator_shards) if self._prefers(shard)]

@@ -59,7 +59,8 @@ class Membership:
     """The lease of one broker. `endpoints` is what clients are told: listener -> host, port.
 
     `version` grows at every change of what `live` or `preferred` answer. `on_lost` runs when the lease is
-    found lost; a new one is being taken then. `on_held` runs whenever the lease was renewed or taken, `on_unsure`
+    found lost; a new one is being taken then. `on_silent` hears of another that fell silent or went without a drain,
+    after it is not preferred any more. `on_held` runs whenever the lease was renewed or taken, `on_unsure`
     when that was tried in vain. `ends_s` is when the lease ends by itself, by `perf_counter`.
     """
 
@@ -72,6 +73,7 @@ class Membership:
         self.ends_s = 0.0
         self.version = 0
         self.on_lost: list[Callable[[], None]] = []
+        self.on_silent: list[Callable[[BrokerInfo], None]] = []
         self.on_held: list[Callable[[], None]] = []
         self.on_unsure: list[Callable[[], None]] = []
         self.process = uuid.uuid4().hex
@@ -274,9 +276,18 @@ class Membership:
         if ordered == self._live:
             return
         _log_changes(self._live, ordered)
-        self._live = ordered
+        before, self._live = self._live, ordered
         self._preferred = [one for one in ordered if one.state == "serving" and not one.suspect] or ordered
         self.version += 1
+        for one in _fallen_silent(before, live):
+            for listener in self.on_silent:
+                listener(one)
+
+
+def _fallen_silent(former: list[BrokerInfo], live: Mapping[int, BrokerInfo]) -> list[BrokerInfo]:
+    """Brokers that served a moment ago, and whose lease is not renewed."""
+    served = [one for one in former if one.state == "serving" and not one.suspect]
+    return [one for one in served if one.node_id not in live or live[one.node_id].suspect]
 
 
 def _described(node_id: int, record: bytes) -> BrokerInfo:

@@ -18,6 +18,7 @@ from broker.store.store import Store
 
 EXPIRE_GROUP = Script("groups/expire_group")
 FORGIVE_SESSIONS = Script("groups/forgive_sessions")
+SPARE_MEMBERS = Script("groups/spare_members")
 
 KINDS = frozenset({"session", "join", "sync"})
 
@@ -60,6 +61,17 @@ async def settle_group(store: Store, keys: GroupKeys, broker: str = "") -> None:
     await store.run(EXPIRE_GROUP, group_script_keys(keys), *group_script_args(store, keys, broker))
 
 
+async def spare_shard(store: Store, shard: int) -> int:
+    """Give every member of a shard's groups one more session timeout: the broker they were sent to is silent.
+
+    Returns how many. Raises StoreUnavailable.
+    """
+    names = await store.command("HKEYS", store.shard_keys(shard).groups)
+    groups = [group_of(store, name.decode()) for name in names]
+    calls = (store.run(SPARE_MEMBERS, [keys.group, keys.members, keys.sessions]) for keys in groups)
+    return sum([count for (count,) in await asyncio.gather(*calls)])
+
+
 class GroupExpiry:
     """Settles the groups whose deadlines pass while no request looks at them.
 
@@ -70,7 +82,9 @@ class GroupExpiry:
     def __init__(self, store: Store, prefers: Callable[[int], bool], broker: BrokerName = nobody) -> None:
         self.broker = broker
         self._store = store
+        self._prefers = prefers
         self._deadlines = Deadlines(store, prefers, self._settle)
+        self._sparing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begin to sweep."""
@@ -79,6 +93,24 @@ class GroupExpiry:
     async def close(self) -> None:
         """Stop sweeping."""
         await self._deadlines.close()
+        for task in self._sparing:
+            task.cancel()
+
+    def broker_silent(self, was_named: Callable[[int], bool]) -> None:
+        """Spare the members that a broker was named for (by shard), where this one is named now."""
+        shards = [shard for shard in range(self._store.settings.coordinator_shards) if was_named(shard)]
+        task = asyncio.get_running_loop().create_task(self._spare([one for one in shards if self._prefers(one)]))
+        self._sparing.add(task)
+        task.add_done_callback(self._sparing.discard)
+
+    async def _spare(self, shards: list[int]) -> None:
+        try:
+            spared = sum([await spare_shard(self._store, shard) for shard in shards])
+        except StoreUnavailable as error:
+            logger.warning("members_not_spared", reason=str(error))
+        else:
+            if spared:
+                logger.info("members_spared", members=spared)
 
     async def sweep_now(self) -> None:
         """Settle what is due at this moment in every shard (for tests)."""

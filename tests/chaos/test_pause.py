@@ -9,10 +9,15 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
 
 from bench.cluster import BrokerProcess, Cluster
 from tests.chaos.test_rolling_restart import commit_for_a_while, settled
 from tests.support.broker_logs import tracebacks
+from tests.support.members import Member
+from tests.support.wire import RawClient
 
 MEMBERS = 9
 TOPIC, GROUP = "paused", "paused-group"
@@ -26,8 +31,38 @@ async def pause(broker: BrokerProcess, seconds: float) -> None:
         broker.signal(signal.SIGCONT)
 
 
+async def coordinator(client: RawClient, group_id: str) -> int:
+    """The port that a broker names for a group."""
+    kio = load_payload_module(10, 4, EntityType.request)
+    response = await client.ask(kio.FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)))
+    return int(response.coordinators[0].port)
+
+
 def member(bootstrap: str) -> Any:
     return AIOKafkaConsumer(TOPIC, bootstrap_servers=bootstrap, group_id=GROUP, enable_auto_commit=False)
+
+
+async def test_a_broker_that_stays_silent_costs_no_member_its_place() -> None:
+    """Members wait for it longer than their sessions, as clients do, and come to another then."""
+    with Cluster(brokers=2, settings={"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}) as cluster:
+        await asyncio.sleep(1)  # until they know each other
+        client = await RawClient.connect(cluster.brokers[0].address)
+        silent = await coordinator(client, "orders")
+        await client.close()
+        broker, beside = sorted(cluster.brokers, key=lambda one: one.port != silent)
+        assert broker.port == silent
+        client = await RawClient.connect(broker.address)
+        member = Member(client, "orders", session_timeout_ms=6_000)
+        await member.round()
+        await asyncio.sleep(2)
+
+        async with await RawClient.connect(beside.address) as elsewhere:
+            pausing = asyncio.create_task(pause(broker, 7))
+            await asyncio.sleep(6.5)
+            member.client = elsewhere
+            assert await member.heartbeat() is ErrorCode.none
+            await pausing
+        await client.close()
 
 
 async def test_pauses_shorter_than_a_session_cost_no_rebalance_and_no_commit(rng: random.Random) -> None:

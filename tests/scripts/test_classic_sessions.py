@@ -6,6 +6,7 @@ import pytest
 
 from broker.errors import UnknownMemberId
 from broker.groups import classic
+from broker.groups.expiry import spare_shard
 from broker.groups.model import Leaving
 from broker.store.absence import Absence
 from tests.scripts.test_classic_rejoining import completing
@@ -165,3 +166,38 @@ async def test_who_could_not_be_heard_because_redis_was_away_stays(
     await world.advance(1)
     assert await a.heartbeat() == REBALANCE_IN_PROGRESS, "b had one session timeout more, and is not there"
     assert await world.members() == {a.member_id}
+
+
+async def test_members_of_a_silent_broker_have_one_more_session_timeout(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    await world.advance(9_000)
+    assert await spare_shard(world.store, world.keys.shard_keys.shard) == 2
+    assert await spare_shard(world.store, world.keys.shard_keys.shard) == 0
+
+    await world.advance(19_999)
+    assert await world.members() == {a.member_id, b.member_id}
+    assert await a.heartbeat() == NONE
+    await world.advance(1)
+    assert await world.members() == {a.member_id}
+
+
+async def test_brokers_that_falter_keep_no_dead_member(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    for _ in range(10):
+        await spare_shard(world.store, world.keys.shard_keys.shard)
+        await world.advance(3_000, beating=[a])
+
+    assert await world.members() == {a.member_id}
+    assert b.member_id not in await world.members()
+
+
+async def test_a_parked_requests_lease_is_not_spared(world: World) -> None:
+    a, b = await world.stable("a", "b", rebalance_timeout_ms=300_000)
+    rejoin = await a.entering()
+    lease = await world.store.command("ZSCORE", world.keys.sessions, a.member_id)
+
+    assert await spare_shard(world.store, world.keys.shard_keys.shard) == 1
+
+    assert await world.store.command("ZSCORE", world.keys.sessions, a.member_id) == lease
+    assert int(await world.store.command("ZSCORE", world.keys.sessions, b.member_id)) == world.clock.now_ms + 20_000
+    assert not rejoin.done()

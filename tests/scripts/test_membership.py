@@ -186,6 +186,25 @@ async def test_a_restart_on_the_same_port_replaces_its_dead_predecessor_at_once(
     assert ids(again) == [2, 3]
 
 
+async def test_who_falls_silent_is_told_of_once_and_who_drains_is_not(clock: SteppedClock, brokers: Make) -> None:
+    one, two, three = brokers(9092), brokers(9093), brokers(9094)
+    await start(one, two, three)
+    silent: list[int] = []
+    one.on_silent.append(lambda lost: silent.append(lost.node_id))
+    await one.renew()
+    await three.drain()
+    await one.renew()
+    await three.close()
+
+    await pass_time(clock, SUSPECT_MS, one)
+    assert silent == []
+    await pass_time(clock, 250, one)
+    assert silent == [2]
+    assert named(one) == [1]
+    await pass_time(clock, GONE_MS, one)
+    assert silent == [2]
+
+
 async def test_draining_is_seen_and_not_named(brokers: Make) -> None:
     one, two = brokers(9092), brokers(9093)
     await start(one, two)
