@@ -47,6 +47,13 @@ async def broker(opened: Open) -> WholeBroker:
     return made
 
 
+async def comes(client: ClientOf, state: str) -> None:
+    """The group comes into a state."""
+    async with asyncio.timeout(10):
+        while (await hash_of(client)).get("state") != state:
+            await asyncio.sleep(0.005)
+
+
 async def hash_of(client: ClientOf) -> dict[str, str]:
     """What `HGETALL` of the group shows."""
     store = client.broker.store
@@ -189,7 +196,9 @@ async def test_the_initial_delay_waits_for_more_members(opened: Open, broker: Wh
     patient = await opened(group_initial_rebalance_delay_ms=3_000)
     first, second = patient.client("first"), patient.client("second")
     joins = [asyncio.ensure_future(member.join("t")) for member in (first, second)]
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(10):
+        while await patient.store.command("HLEN", patient.store.group_keys("default", "orders").members) < 2:
+            await asyncio.sleep(0.005)
     assert not any(join.done() for join in joins)
     assert (await hash_of(first))["state"] == "PreparingRebalance"
     for _ in range(2):  # once more, for a member came meanwhile
@@ -218,8 +227,8 @@ async def test_the_states_of_a_group(broker: WholeBroker) -> None:
     await first.own("t")
     assert (await state(), await beat(first)) == ("Stable", ErrorCode.none)
     joining = asyncio.ensure_future(second.join("t"))
-    await asyncio.sleep(0.1)
-    assert (await state(), await beat(first)) == ("PreparingRebalance", ErrorCode.rebalance_in_progress)
+    await comes(first, "PreparingRebalance")
+    assert await beat(first) is ErrorCode.rebalance_in_progress
     await asyncio.gather(first.join("t"), joining)
     assert await state() == "CompletingRebalance"
     leader, follower = (first, second) if first.members else (second, first)

@@ -240,7 +240,10 @@ async def test_a_rebalance_hands_pending_entries_over(brokers: list[WholeBroker]
 
     new = brokers[1].client("new")
     joining = asyncio.ensure_future(new.join("t"))
-    await asyncio.sleep(0.05)
+    group = shown.store.group_keys("default", "orders").group
+    async with asyncio.timeout(10):
+        while await shown.store.command("HGET", group, "state") != b"PreparingRebalance":
+            await asyncio.sleep(0.005)
     await asyncio.gather(old.join("t"), joining)
     leader, follower = (old, new) if old.members else (new, old)
     plan = {old.member_id: {"t": [1]}, new.member_id: {"t": [0]}}
