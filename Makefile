@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help install run test check unit scripts conformance clients peers chart chaos demo bench docs clean
+.PHONY: help install run test check unit scripts conformance clients peers chart chaos outside demo bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ chart: install ## lint and render the chart in every address mode (needs helm, o
 
 chaos: install ## kill, pause and cut; then check the history
 	$(BIN)/pytest -q tests/chaos $(PYTEST_ARGS)
+
+outside: install ## three libraries' groups by hand, a broker killed every 5 s for 3 minutes; TIDEGATE_OUTSIDE_S, ARGS for pytest
+	TIDEGATE_OUTSIDE_S=$${TIDEGATE_OUTSIDE_S:-180} $(BIN)/pytest -q -s tests/chaos/test_outside_clients.py $(ARGS)
 
 demo: install ## brokers are killed, drained and added under a live group
 	$(BIN)/python -m bench.demo $(ARGS)

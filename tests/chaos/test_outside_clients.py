@@ -1,0 +1,164 @@
+"""aiokafka, kafka-python and librdkafka by hand, while one of three brokers is killed every five seconds.
+
+Each library has a group of its own (sticky or cooperative-sticky; static and dynamic members; commits waited for
+and not; pauses, seeks, listeners) and an idempotent writer, each client in a process with a journal of what it saw.
+The verdict is read from the journals (`tests/outside/history.py`). That brokers die costs no group a rebalance.
+
+TIDEGATE_OUTSIDE_S is how long brokers are killed for: `make outside` takes three minutes. The journals are kept in
+TIDEGATE_OUTSIDE_DIRECTORY where that is set.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.cluster import Cluster
+from tests.outside.cast import ASSIGNORS, PARTITIONS, TOPIC, Process, Troupe, writer
+from tests.outside.history import GroupHistory, order_of_log
+from tests.support.broker_logs import tracebacks
+
+LENGTH_S = float(os.environ.get("TIDEGATE_OUTSIDE_S", "30"))
+KILL_EVERY_S, DEAD_S = 5.0, 1.0
+CATCH_UP_S = 60.0
+
+
+def kill_in_turn(cluster: Cluster, rng: random.Random, seconds: float) -> int:
+    """One broker after another is killed, and started again a second later; how many were."""
+    kills, ends = 0, time.monotonic() + seconds
+    while time.monotonic() < ends:
+        began = time.monotonic()
+        broker = rng.choice(cluster.brokers)
+        broker.kill()
+        kills += 1
+        time.sleep(DEAD_S)
+        broker.start()
+        broker.wait_ready(60)
+        time.sleep(max(0.0, KILL_EVERY_S - (time.monotonic() - began)))
+    return kills
+
+
+def play(cluster: Cluster, troupes: list[Troupe], rng: random.Random) -> int:
+    """The groups form, and change while brokers die; how many did."""
+    for troupe in troupes:
+        for role in ("static-1", "static-2", "dynamic"):
+            troupe.enter(role)
+    for troupe in troupes:
+        troupe.settle()
+        troupe.begin_calm()
+    over = threading.Event()
+    changing = [threading.Thread(target=troupe.play, args=(over,)) for troupe in troupes]
+    for thread in changing:
+        thread.start()
+    try:
+        return kill_in_turn(cluster, rng, LENGTH_S)
+    finally:
+        over.set()
+        for thread in changing:
+            thread.join()
+
+
+@contextmanager
+def all_on(troupes: list[Troupe], writers: list[Process]) -> Iterator[None]:
+    """Whatever happens, nobody plays on."""
+    try:
+        yield
+    finally:
+        for process in [*writers, *(one for troupe in troupes for one in troupe.on.values())]:
+            process.kill()
+
+
+def acknowledged_of(writers: list[Process]) -> dict[tuple[int, int], str]:
+    """(partition, offset) -> value of every record that a writer was told of; none may have failed."""
+    found: dict[tuple[int, int], str] = {}
+    for process in writers:
+        for entry in process.reader.more():
+            assert entry["kind"] != "failed", entry
+            assert entry.get("left", 0) == 0, entry
+            if entry["kind"] == "acknowledged":
+                place = entry["partition"], entry["offset"]
+                assert place not in found, f"two records acknowledged at {place}: {found[place]}, {entry}"
+                found[place] = entry["value"]
+    return found
+
+
+def caught_up(troupes: list[Troupe], acknowledged: dict[tuple[int, int], str]) -> bool:
+    """Whether every group has read every acknowledged record."""
+    for troupe in troupes:
+        read = set()
+        for process in troupe.processes():
+            list(process.reader.more())
+            for entry in process.reader.entries:
+                if entry["kind"] == "read":
+                    read.update((entry["partition"], offset) for offset, _ in entry["records"])
+        if acknowledged.keys() - read:
+            return False
+    return True
+
+
+def told(troupe: Troupe, history: GroupHistory) -> str:
+    """What a group did, in figures."""
+    kinds = Counter(event["kind"] for event in troupe.events())
+    read, distinct, sought = (
+        history.counts["records read"],
+        len(history.values),
+        history.counts["records read again after a seek"],
+    )
+    again = read - distinct - sought
+    refused = {name: count for name, count in history.counts.items() if name.startswith("commits refused")}
+    return (
+        f"{troupe.group}: {len(troupe.processes())} processes, {kinds['barrier_joined']} generations, "
+        f"{kinds['member_replaced']} static returns, {kinds['member_expired']} expired; changes {troupe.changes}; "
+        f"settled in {max(troupe.settle_s):.1f} s at most; "
+        f"{distinct} records, {sought} read again after {history.counts['seek']} seeks, {again} after rebalances; "
+        f"{history.counts['commits acknowledged']} commits, {refused or 'none'} refused; "
+        f"{history.counts['committed']} looks at commits, {history.counts['paused']} pauses, "
+        f"{history.counts['lost']} lost, {history.counts['error']} errors shown"
+    )
+
+
+@pytest.mark.timeout(int(LENGTH_S) + 300)
+def test_clients_lose_nothing_and_share_nothing_while_brokers_die(rng: random.Random, tmp_path: Path) -> None:
+    directory = Path(os.environ.get("TIDEGATE_OUTSIDE_DIRECTORY") or tmp_path)
+    directory.mkdir(parents=True, exist_ok=True)
+    with Cluster(brokers=3) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+        troupes = [
+            Troupe(directory, library, cluster.bootstrap, cluster.redis_url, random.Random(rng.random()))
+            for library in ASSIGNORS
+        ]
+        writers = [writer(directory, library, cluster.bootstrap) for library in ASSIGNORS]
+        with all_on(troupes, writers):
+            kills = play(cluster, troupes, rng)
+            for process in writers:
+                process.stop()
+            acknowledged = acknowledged_of(writers)
+            ends = time.monotonic() + CATCH_UP_S
+            while not caught_up(troupes, acknowledged) and time.monotonic() < ends:
+                time.sleep(0.5)
+            for troupe in troupes:
+                troupe.end_calm()
+                for role in list(troupe.on):
+                    troupe.leave(role)
+
+        histories = [troupe.history() for troupe in troupes]
+        print(f"{kills} brokers killed in {LENGTH_S:.0f} s; {len(acknowledged)} records acknowledged")
+        for troupe, history in zip(troupes, histories, strict=True):
+            history.check(acknowledged)
+            print(told(troupe, history))
+        assert [failure for troupe in troupes for failure in troupe.failures] == []
+        assert [violation for history in histories for violation in history.violations] == []
+        assert [order_of_log(history.values) for history in histories] == [[], [], []]
+        assert [event for troupe in troupes for event in troupe.unrest()] == []
+        assert len(acknowledged) > 50 * LENGTH_S, "hardly any load"
+        assert not tracebacks(cluster)

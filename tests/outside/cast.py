@@ -1,0 +1,224 @@
+"""Puts an outside run on: writers, groups of each library's members, and whoever joins, leaves or comes back.
+
+Each group has two static and two dynamic members. One thread a group changes its membership now and then and waits
+until it has settled; in between, whatever happens to brokers, its generation must not move.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+
+from bench.cluster import REPOSITORY
+from broker.store.keys import GroupKeys
+from tests.outside.history import GroupHistory
+from tests.outside.journal import JournalReader
+from tests.outside.member import Part
+
+TOPIC: Final = "outside"
+PARTITIONS: Final = 12
+SETTLE_S: Final = 40.0
+CALM_S: Final = 1.5
+REST_S: Final = (5.0, 10.0)
+STOP_S: Final = 40.0
+
+ASSIGNORS: Final = {"librdkafka": "cooperative-sticky", "kafka_python": "cooperative-sticky", "aiokafka": "sticky"}
+
+
+class Process:
+    """A client's process with its journal; what it prints goes to a file beside it."""
+
+    def __init__(self, directory: Path, name: str, command: Sequence[str]) -> None:
+        self.name = name
+        self.reader = JournalReader(directory / f"{name}.jsonl")
+        self.printed = directory / f"{name}.out"
+        with self.printed.open("ab") as out:
+            self.process = subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+
+    def stop(self) -> None:
+        """SIGTERM, and wait. Raises TimeoutExpired."""
+        self.process.terminate()
+        self.process.wait(STOP_S)
+
+    def kill(self) -> None:
+        """SIGKILL, if it still runs."""
+        self.process.kill()
+        self.process.wait()
+
+
+@dataclass(slots=True)
+class Troupe:
+    """One library's group: who is on, what was changed when."""
+
+    directory: Path
+    library: str
+    bootstrap: str
+    redis_url: str
+    random: random.Random
+    on: dict[str, Process] = field(default_factory=dict)
+    """Role -> its process now; static roles keep their instance id."""
+    gone: list[Process] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
+    steady: list[tuple[int, int]] = field(default_factory=list)
+    """From the group's settling to its next change, in Redis's ms."""
+    settle_s: list[float] = field(default_factory=list)
+    owned: dict[str, set[int]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    _counter: Any = field(default_factory=itertools.count)
+
+    @property
+    def group(self) -> str:
+        """Its group id."""
+        return f"{self.library}-group"
+
+    def enter(self, role: str) -> None:
+        """Start who plays this role."""
+        number = next(self._counter)
+        name = f"{self.library}-{role}-{number}"
+        static = role.startswith("static")
+        part = Part(
+            library=self.library,
+            name=name,
+            group=self.group,
+            topic=TOPIC,
+            bootstrap=self.bootstrap,
+            journal=str(self.directory / f"{name}.jsonl"),
+            assignor=ASSIGNORS[self.library],
+            instance_id=f"{self.library}-{role}" if static else None,
+            synchronous=number % 2 == 0,
+            seed=self.random.randrange(1 << 32),
+        )
+        self.on[role] = Process(self.directory, name, part.command())
+
+    def leave(self, role: str) -> None:
+        """Stop who plays it."""
+        leaving = self.on.pop(role)
+        leaving.stop()
+        self.gone.append(leaving)
+
+    def change(self) -> None:
+        """One change of membership, then wait until the group has settled."""
+        if "guest" in self.on:
+            action, role = "leaves", "guest"
+        else:
+            action, role = self.random.choice(
+                [("joins", "guest"), ("joins", "guest"), ("comes back", "static-1"), ("comes back", "static-2")]
+            )
+        self.changes.append(f"{role} {action}")
+        if action == "comes back":  # within its session: no change at all to the others
+            self.leave(role)
+            self.enter(role)
+            self.settle()
+            return
+        self.end_calm()
+        if action == "joins":
+            self.enter(role)
+        else:
+            self.leave(role)
+        self.settle()
+        self.begin_calm()
+
+    # -- the group's calm
+
+    def begin_calm(self) -> None:
+        """From now on the generation must not move."""
+        self.steady.append((time.time_ns() // 1_000_000, 0))
+
+    def end_calm(self) -> None:
+        """Until now it must not have moved."""
+        began, _ = self.steady.pop()
+        self.steady.append((began, time.time_ns() // 1_000_000))
+
+    def settle(self) -> None:
+        """Until each partition is owned once, by the members' own journals, for a while. Raises TimeoutError."""
+        began = time.monotonic()
+        whole_since = None
+        while time.monotonic() - began < SETTLE_S:
+            time.sleep(0.1)
+            whole = self._whole() and self._state() == "Stable"
+            whole_since = (whole_since or time.monotonic()) if whole else None
+            if whole_since is not None and time.monotonic() - whole_since > CALM_S:
+                self.settle_s.append(whole_since - began)
+                return
+        raise TimeoutError(f"{self.group} has not settled: {self.owned}, {self._state()}")
+
+    def _whole(self) -> bool:
+        for process in self.on.values():
+            if process.process.poll() is not None:
+                raise RuntimeError(f"{process.name} ended:\n{process.printed.read_text()[-2000:]}")
+            owned = self.owned.setdefault(process.name, set())
+            for entry in process.reader.more():
+                if entry["kind"] == "assigned":
+                    owned.update(entry["partitions"])
+                elif entry["kind"] in ("revoked", "lost"):
+                    owned.difference_update(entry["partitions"])
+        every = [partition for process in self.on.values() for partition in self.owned[process.name]]
+        return sorted(every) == list(range(PARTITIONS)) and all(self.owned[one.name] for one in self.on.values())
+
+    def _state(self) -> str:
+        with redis.Redis.from_url(self.redis_url, decode_responses=True) as client:
+            return str(client.hget(self._keys.group, "state"))
+
+    @property
+    def _keys(self) -> GroupKeys:
+        return GroupKeys.of("tidegate", 50, "default", self.group)
+
+    # -- the end
+
+    def play(self, until: threading.Event) -> None:
+        """Change now and then. What fails is kept for the check."""
+        try:
+            while not until.wait(self.random.uniform(*REST_S)):
+                self.change()
+        except Exception as error:  # noqa: BLE001 - the thread's only way to tell
+            self.failures.append(repr(error))
+
+    def processes(self) -> list[Process]:
+        """Everyone who ever played."""
+        return [*self.gone, *self.on.values()]
+
+    def events(self) -> list[dict[str, str]]:
+        """What the coordinator says of the group, in order."""
+        with redis.Redis.from_url(self.redis_url, decode_responses=True) as client:
+            entries: Any = client.xrange(self._keys.shard_keys.events)
+        return [entry for _, entry in entries if entry["group"] == self._keys.ref]
+
+    def unrest(self) -> list[dict[str, str]]:
+        """Events of a rebalance in a time when nobody had joined or left."""
+        kinds = ("rebalance_started", "barrier_joined", "member_expired", "emptied")
+        return [
+            event
+            for event in self.events()
+            if event["kind"] in kinds and any(began < int(event["time"]) < ended for began, ended in self.steady)
+        ]
+
+    def history(self) -> GroupHistory:
+        """What its members saw."""
+        to_monotonic_ns = time.monotonic_ns() - time.time_ns()
+        removed = {}
+        for event in self.events():
+            gone = event["reason"] if event["kind"] == "member_replaced" else event["member"]
+            if event["kind"] in ("member_left", "member_expired", "member_replaced"):
+                removed[gone] = int(event["time"]) * 1_000_000 + to_monotonic_ns
+        history = GroupHistory(self.group, removed)
+        for process in self.processes():
+            list(process.reader.more())
+            history.add(process.name, process.reader.entries)
+        return history
+
+
+def writer(directory: Path, library: str, bootstrap: str) -> Process:
+    """An idempotent producer."""
+    name = f"{library}-writer"
+    arguments = [library, TOPIC, str(PARTITIONS), bootstrap, str(directory / f"{name}.jsonl")]
+    return Process(directory, name, [sys.executable, "-m", "tests.outside.writer", *arguments])
