@@ -21,7 +21,7 @@ from kio.static.constants import EntityType
 
 from bench.cluster import Cluster
 from tests.support.barriers import SHORT_MS, Group, plan, settle
-from tests.support.broker_logs import tracebacks
+from tests.support.broker_logs import complaints, tracebacks
 from tests.support.members import JOIN, Member, coordinator, subscription
 from tests.support.proxy import BOTH, Way
 from tests.support.wire import RawClient
@@ -54,6 +54,7 @@ def cluster() -> Iterator[Cluster]:
         asyncio.run(make_topic(running.brokers[0].address))
         yield running
         assert not tracebacks(running)
+        assert complaints(running) == []
 
 
 @pytest.fixture
@@ -264,7 +265,7 @@ async def test_a_leader_that_heartbeats_and_never_syncs_is_replaced(group: Group
 
     assert [(await task).error_code for task in waiting] == [REBALANCE, REBALANCE]
     await settle(two, three)
-    assert group.events("member_expired")[0]["reason"] == "did not sync in time"
+    assert group.events("member_expired")[0]["cause"] == "did_not_sync"
 
 
 async def test_a_zombie_leader_assigns_nothing_and_commits_nothing(group: Group) -> None:

@@ -23,9 +23,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.cluster import Cluster
-from tests.outside.cast import ASSIGNORS, PARTITIONS, TOPIC, Process, Troupe, writer
+from tests.outside.cast import LIBRARIES, PARTITIONS, TOPIC, Process, Troupe, writer
 from tests.outside.history import GroupHistory, order_of_log
-from tests.support.broker_logs import tracebacks
+from tests.support.broker_logs import complaints, tracebacks
 
 LENGTH_S = float(os.environ.get("TIDEGATE_OUTSIDE_S", "30"))
 KILL_EVERY_S, DEAD_S = 5.0, 1.0
@@ -135,9 +135,9 @@ def test_clients_lose_nothing_and_share_nothing_while_brokers_die(rng: random.Ra
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
         troupes = [
             Troupe(directory, library, cluster.bootstrap, cluster.redis_url, random.Random(rng.random()))
-            for library in ASSIGNORS
+            for library in LIBRARIES
         ]
-        writers = [writer(directory, library, cluster.bootstrap) for library in ASSIGNORS]
+        writers = [writer(directory, library, cluster.bootstrap) for library in LIBRARIES]
         with all_on(troupes, writers):
             kills = play(cluster, troupes, rng)
             for process in writers:
@@ -162,3 +162,4 @@ def test_clients_lose_nothing_and_share_nothing_while_brokers_die(rng: random.Ra
         assert [event for troupe in troupes for event in troupe.unrest()] == []
         assert len(acknowledged) > 50 * LENGTH_S, "hardly any load"
         assert not tracebacks(cluster)
+        assert complaints(cluster) == []

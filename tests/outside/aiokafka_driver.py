@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import KafkaError
 
 from tests.outside.journal import now_ns
 from tests.outside.member import Actor
-
-ASSIGNORS = {"sticky": StickyPartitionAssignor, "range": RangePartitionAssignor}
 
 
 class AiokafkaDriver(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -34,7 +31,7 @@ class AiokafkaDriver(ConsumerRebalanceListener):  # type: ignore[misc]
             client_id=part.name,
             group_id=part.group,
             group_instance_id=part.instance_id,
-            partition_assignment_strategy=(ASSIGNORS[part.assignor],),
+            partition_assignment_strategy=(StickyPartitionAssignor,),
             session_timeout_ms=part.session_timeout_ms,
             enable_auto_commit=False,
             auto_offset_reset="earliest",

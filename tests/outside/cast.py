@@ -32,7 +32,7 @@ CALM_S: Final = 1.5
 REST_S: Final = (5.0, 10.0)
 STOP_S: Final = 40.0
 
-ASSIGNORS: Final = {"librdkafka": "cooperative-sticky", "kafka_python": "cooperative-sticky", "aiokafka": "sticky"}
+LIBRARIES: Final = ("librdkafka", "kafka_python", "aiokafka")
 
 
 class Process:
@@ -93,7 +93,6 @@ class Troupe:
             topic=TOPIC,
             bootstrap=self.bootstrap,
             journal=str(self.directory / f"{name}.jsonl"),
-            assignor=ASSIGNORS[self.library],
             instance_id=f"{self.library}-{role}" if static else None,
             synchronous=number % 2 == 0,
             seed=self.random.randrange(1 << 32),
@@ -207,7 +206,7 @@ class Troupe:
         to_monotonic_ns = time.monotonic_ns() - time.time_ns()
         removed = {}
         for event in self.events():
-            gone = event["reason"] if event["kind"] == "member_replaced" else event["member"]
+            gone = event["detail"] if event["kind"] == "member_replaced" else event["member"]
             if event["kind"] in ("member_left", "member_expired", "member_replaced"):
                 removed[gone] = int(event["time"]) * 1_000_000 + to_monotonic_ns
         history = GroupHistory(self.group, removed)

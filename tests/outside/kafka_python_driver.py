@@ -1,4 +1,8 @@
-"""kafka-python: its cooperative-sticky assignor (KIP-429), static members, commits of both kinds."""
+"""kafka-python: its sticky (eager) assignor, static members, commits of both kinds.
+
+With its cooperative-sticky assignor (3.0.12) a leader that has given a partition up joins again for ever, one
+generation after the other, at Apache Kafka 4.1 just as here: `bench.kafka_peer` shows it.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,13 @@ from typing import Any, TypeVar
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from tests.outside.journal import now_ns
 from tests.outside.member import Actor
 
-ASSIGNORS = {"cooperative-sticky": CooperativeStickyAssignor, "range": RangePartitionAssignor}
 Value = TypeVar("Value")
 
 
@@ -37,7 +39,7 @@ class KafkaPythonDriver(ConsumerRebalanceListener):  # type: ignore[misc]
                 client_id=part.name,
                 group_id=part.group,
                 group_instance_id=part.instance_id,
-                partition_assignment_strategy=[ASSIGNORS[part.assignor]],
+                partition_assignment_strategy=[StickyPartitionAssignor],
                 session_timeout_ms=part.session_timeout_ms,
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",

@@ -35,7 +35,7 @@ class LibrdkafkaDriver:
             "bootstrap.servers": part.bootstrap,
             "client.id": part.name,
             "group.id": part.group,
-            "partition.assignment.strategy": part.assignor,
+            "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": part.session_timeout_ms,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",

@@ -34,7 +34,6 @@ class Part:
     topic: str
     bootstrap: str
     journal: str
-    assignor: str
     instance_id: str | None
     synchronous: bool
     """Whether it waits for each commit."""

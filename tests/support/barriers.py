@@ -89,10 +89,14 @@ class Group:
         found: Any = self._redis.hkeys(self._keys.members)
         return set(found)
 
+    def all_events(self) -> list[dict[str, str]]:
+        """What the coordinator says of it, in order."""
+        entries: Any = self._redis.xrange(self._keys.shard_keys.events)
+        return [entry for _, entry in entries if entry["group"] == self._keys.ref]
+
     def events(self, kind: str) -> list[dict[str, str]]:
         """Its events of one kind, in order."""
-        entries: Any = self._redis.xrange(self._keys.shard_keys.events)
-        return [entry for _, entry in entries if entry["group"] == self._keys.ref and entry["kind"] == kind]
+        return [event for event in self.all_events() if event["kind"] == kind]
 
     def lacks(self, member_id: str) -> Callable[[], bool]:
         """Whether a member is gone, whenever it is asked."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from bench.cluster import Cluster
+
+_LEVEL: Final = re.compile(r"\[(?:warning|error|critical) *\]")
 
 
 def tracebacks(cluster: Cluster) -> str:
@@ -13,3 +18,17 @@ def tracebacks(cluster: Cluster) -> str:
             if "Traceback" in line:
                 return "\n".join([broker.name, *lines[max(0, number - 2) : number + 40]])
     return ""
+
+
+EXPECTED: Final = ("redis_setting", "unknown_setting")
+"""Of a server without a memory limit that keeps nothing; of variables that are for the test."""
+
+
+def complaints(cluster: Cluster) -> list[str]:
+    """Every line above `info` in any broker's log that needs an explanation."""
+    return [
+        f"{broker.name}: {line}"
+        for broker in cluster.brokers
+        for line in broker.log_path.read_text().splitlines()
+        if _LEVEL.search(line) and not any(event in line for event in EXPECTED)
+    ]
