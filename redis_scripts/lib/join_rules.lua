@@ -10,12 +10,14 @@ local function has_room(holder)
   return holder or redis.call("HLEN", members) < size_max
 end
 
--- The last to rejoin lose their place when the group is too large (KAFKA-9885).
+-- The last to rejoin lose their place when the group is too large (KAFKA-9885), and so does an id that was handed out.
 local function refuse_full(holder_id, holder)
   if holder then
     remove_member(holder_id, holder, "member_evicted", { cause = "group_full" })
-    maybe_complete()
+  elseif redis.call("HDEL", pending, holder_id) == 1 then
+    redis.call("ZREM", sessions, holder_id)
   end
+  if g.state == PREPARING then maybe_complete() end
   return refuse(ERROR.GROUP_MAX_SIZE_REACHED, "")
 end
 

@@ -241,6 +241,21 @@ async def test_scenario_81_the_third_of_two(world: World) -> None:
     assert {(await answer(join)).generation for join in joins} == {1}
 
 
+async def test_an_id_refused_in_a_full_phase_does_not_hold_it_up(world: World) -> None:
+    (a,) = await world.stable("a")
+    b, c, late = (world.peer(name) for name in "bcd")
+    for peer in (b, c, late):
+        await peer.claim_id()
+    world.use(group_max_size=2)
+    joins = [await peer.entering() for peer in (b, c)]
+
+    assert await refused(late.ask_join(), GroupMaxSizeReached) == ""
+    assert await world.store.command("EXISTS", world.keys.pending) == 0
+
+    assert await refused(a.ask_join(), GroupMaxSizeReached) == ""
+    assert {(await answer(join)).generation for join in joins} == {2}
+
+
 async def test_scenario_82_a_full_group(world: World) -> None:
     world.use(group_max_size=2)
     a, s = await world.stable_of(world.peer("a"), world.peer("s", instance_id="s1"))

@@ -54,9 +54,13 @@ def _left_while_syncing(difference: Difference) -> bool:
     )
 
 
-def _promised_ids(difference: Difference) -> bool:
+def _unwritten(difference: Difference) -> bool:
+    if "unwritten" not in difference.notes:
+        return False
+    if difference.api == "ListGroups":
+        return [len(whole["groups"]) for whole in difference.whole] == [0, 1]
     kafka, tidegate = _described(difference)
-    return kafka == "Dead" != tidegate and "unwritten" in difference.notes
+    return kafka == "Dead" != tidegate
 
 
 def _refused_first_join(difference: Difference) -> bool:
@@ -102,16 +106,19 @@ def _client_of_replacement(difference: Difference) -> bool:
 
 
 def _restart_into_full_group(difference: Difference) -> bool:
-    return difference.api == "JoinGroup" and (
-        [_code(whole) for whole in difference.whole] == ["group_max_size_reached", "none"]
-        and difference.notes >= {"static restart"}
+    kafka, tidegate = difference.whole
+    return (
+        difference.api == "JoinGroup"
+        and "static restart" in difference.notes
+        and _code(kafka) == "group_max_size_reached"
+        and (tidegate == PARKED or _code(tidegate) == "none")
     )
 
 
 def _late_member_refused(difference: Difference) -> bool:
     """The phase that a refused late member held up has ended here only."""
     return (
-        "somebody was refused for size" in difference.notes
+        "refused for size" in difference.notes
         and (difference.api, difference.kafka) == ("JoinGroup", PARKED)
         and _code(difference.whole[1]) == "none"
     )
@@ -161,11 +168,11 @@ RULES: Final = (
     ),
     Allowed(
         "unwritten group",
-        "DescribeGroups",
-        "a new group is listed, yet described as absent until its first SyncGroup or commit is written",
-        "described as it is, and as it is listed",
-        "one truth in both places",
-        _promised_ids,
+        "DescribeGroups, ListGroups",
+        "until its first SyncGroup or commit is written a new group may be described as absent, and not be listed",
+        "described and listed as it is",
+        "one truth in all places",
+        _unwritten,
     ),
     Allowed(
         "refused first join",

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tests.conformance.differential import allowed
 from tests.conformance.differential.messages import VERSIONS, build
-from tests.conformance.differential.normalise import normalise
+from tests.conformance.differential.normalise import leaves, normalise
 from tests.conformance.differential.observed import PARKED, Difference, Tally, compare
 from tests.conformance.differential.sides import Side, resolve
 from tests.conformance.differential.targets import Targets
@@ -29,6 +29,7 @@ _EXCUSED_S: Final = 1.0
 _ELAPSED_TOLERANCE_S: Final = 0.45
 _LOOK_AGAIN_S: Final = (0.1, 0.3, 0.6, 1.2)
 
+_CODE: Final = "error_code"
 _PROBING: Final = "@probe"
 _PROBE: Final = {"groups": (lambda side: side.group_id,), "include_authorized_operations": False}
 MAY_PARK: Final = ("JoinGroup", "SyncGroup")
@@ -69,6 +70,11 @@ class Exchange:
     def code(self) -> str:
         """Kafka's error code by name, "" while it is parked."""
         return self.answers[0].get("error_code", "none") if isinstance(self.answers[0], dict) else ""
+
+    @property
+    def codes(self) -> str:
+        """All of Kafka's error codes in the answer, those of partitions and members too."""
+        return "+".join(sorted({value for path, value in leaves(self.answers[0]).items() if path.endswith(_CODE)}))
 
     @property
     def is_parked(self) -> bool:
@@ -131,6 +137,8 @@ class Conversation:
 
     def _send(self, actor: str, api: str, version: int, client_id: str, values: Mapping[str, Any]) -> Exchange:
         self._supersede(actor, api, values)
+        if api == "JoinGroup" and values.get("group_instance_id") and not resolve(values["member_id"], self.sides[0]):
+            self.notes.add("static restart")
         place = self.chance.randrange(2)
         requests = [resolve({"group_id": lambda side: side.group_id} | dict(values), side) for side in self.sides]
         tasks = [
@@ -210,6 +218,9 @@ class Conversation:
         for exchange in ready:
             exchange.answers = self._answers(exchange)
             self._write_down(exchange)
+        if any(exchange.code == "group_max_size_reached" for exchange in ready):
+            self.notes.add("refused for size")
+        for exchange in ready:
             differences += self._compared(exchange, after)
         for exchange in self._outstanding:
             if not any(exchange.done) and not exchange.superseded and exchange.step == self.tally.steps:
@@ -279,9 +290,7 @@ class Conversation:
             if exchange.actor == _PROBING:
                 self.state = answer["groups"][0]["group_state"]
             else:
-                self.tally.cases.add((self.state, exchange.api, exchange.code))
-            if exchange.api == "JoinGroup" and exchange.code == "none" and answer["leader"]:
-                self.leader = answer["leader"]
+                self.tally.cases.add((self.state, exchange.api, exchange.codes or "none"))
             if exchange.api == "OffsetCommit" and "'none'" in str(answer):
                 self.notes -= {"unborn", "unwritten"}
             if exchange.api == "SyncGroup" and exchange.code == "none":
@@ -289,6 +298,7 @@ class Conversation:
             if exchange.api == "DeleteGroups" and "'none'" in str(answer):
                 self.notes |= {"unborn", "unwritten"}
             if exchange.api == "JoinGroup" and exchange.code == "none":
+                self.leader = answer["leader"]
                 self.notes.discard("unborn")
         if any(one.api == "JoinGroup" for one in self._outstanding):
             self.notes.discard("unborn")

@@ -11,6 +11,8 @@ from tests.conformance.differential import actors
 from tests.conformance.differential.actors import Member, offsets
 from tests.conformance.differential.conversation import Conversation
 from tests.conformance.differential.messages import VERSIONS
+from tests.conformance.differential.sides import Side
+from tests.conformance.differential.targets import FULL, PROMPT, Profile
 from tests.support.members import subscription
 
 _STEPS: Final = (15, 40)
@@ -31,13 +33,18 @@ def random_conversation(seed: int) -> Callable[[Conversation], Awaitable[None]]:
     return hold
 
 
+def profile_of(seed: int) -> Profile:
+    """Every eighth is about small groups."""
+    return FULL if seed % 8 == 0 else PROMPT
+
+
 class _Walk:
     """Chooses each next step by chance and by what Kafka told the members so far."""
 
     def __init__(self, talk: Conversation, chance: random.Random) -> None:
         self.talk, self.chance = talk, chance
         self.order = chance.sample(_NAMES, len(_NAMES))
-        self.members = [self._member(index) for index in range(chance.randint(1, 4))]
+        self.members = [self._member(index) for index in range(chance.choice((1, 2, 2, 3, 3, 4, 5)))]
         self.joining: dict[str, Any] = {}
         self.syncing: dict[str, Any] = {}
 
@@ -157,6 +164,7 @@ class _Walk:
         chance, other = self.chance, self.chance.choice(self.members)
         aside = member.generation(chance.choice((-1, 1)))
         nobody: dict[str, Any] = {"member_id": "", "generation_id_or_member_epoch": -1, "group_instance_id": None}
+        instance = {"member_id": "", "group_instance_id": other.instance_id or "nobody", "reason": "evicted"}
         stranger = {"member_id": "stranger", "group_instance_id": None, "reason": None}
         steps: list[Step] = [
             partial(member.join, chance.choice(VERSIONS["JoinGroup"]), member_id="stranger"),
@@ -172,8 +180,15 @@ class _Walk:
             partial(member.commit, **nobody),
             partial(actors.leave, self.talk, stranger, version=chance.choice((3, 4, 5))),
             partial(actors.leave, self.talk, member, other, version=chance.choice((3, 4, 5))),
+            partial(actors.leave, self.talk, instance, version=chance.choice((3, 4, 5))),
+            partial(member.sync, plan=self._strange_plan),
         ]
         return chance.sample(steps, 4)
+
+    def _strange_plan(self, side: Side) -> list[dict[str, Any]]:
+        """Nothing for some, something for a stranger."""
+        some = self.members[0].plan(side)[:1]
+        return [*some, {"member_id": "stranger", "assignment": b"for nobody"}]
 
     def _administrator(self) -> Step:
         talk, chance = self.talk, self.chance

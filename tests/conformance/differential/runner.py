@@ -11,9 +11,9 @@ from typing import Final
 from bench.jars import PeerUnavailable
 from tests.conformance.differential.catalogue import Script, Scripted
 from tests.conformance.differential.conversation import Conversation, Ended
-from tests.conformance.differential.randomised import random_conversation
+from tests.conformance.differential.randomised import profile_of, random_conversation
 from tests.conformance.differential.report import Outcome, Report
-from tests.conformance.differential.targets import PROFILES, PROMPT, Targets, running
+from tests.conformance.differential.targets import PROFILES, Targets, running
 
 _AT_ONCE: Final = 8
 _CONVERSATION_S: Final = 240.0
@@ -32,8 +32,9 @@ def run(scripted: Sequence[Scripted], seeds: Sequence[int]) -> Report:
     for profile in PROFILES.values():
         mine = [one for one in scripted if one.profile is profile]
         jobs = [_Job(one.name, one.script) for one in mine if not one.by_the_clock]
-        if profile is PROMPT:
-            jobs += [_Job(f"random-{seed}", random_conversation(seed), seed) for seed in seeds]
+        jobs += [
+            _Job(f"random-{seed}", random_conversation(seed), seed) for seed in seeds if profile_of(seed) is profile
+        ]
         timed = [_Job(one.name, one.script) for one in mine if one.by_the_clock]
         if not jobs and not timed:
             continue

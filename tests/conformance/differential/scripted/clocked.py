@@ -367,7 +367,6 @@ async def replaced_before_its_sync(talk: Conversation) -> None:
     two.forget()
     await two.join()
     await two.sync()
-    talk.notes.add("static restart")
     await beating(talk, 1.0, one, two)
     await talk.rest(1.8)
     await describe(talk)

@@ -51,9 +51,23 @@ async def late_member_refused(talk: Conversation) -> None:
     await three.join()
     await two.join()
     await three.join()
-    talk.notes.add("somebody was refused for size")
     await one.join()
     await one.heartbeat()
+
+
+@conversation(FULL)
+async def refused_id_holds_up_nothing(talk: Conversation) -> None:
+    """A promised id that comes back too late is void, and the phase does not wait for it."""
+    one, two, three, four = (Member(talk, name) for name in ("one", "two", "three", "four"))
+    for member in (one, two, three, four):
+        await member.join()
+    await one.join()
+    await two.join()
+    await three.join()
+    await four.join()
+    await four.join()
+    await one.leave()
+    await three.join()
 
 
 @conversation(FULL)
@@ -62,7 +76,6 @@ async def static_restart_in_a_full_group(talk: Conversation) -> None:
     one, two = Member(talk, "one", instance_id="s1"), Member(talk, "two", instance_id="s2")
     await form(talk, one, two)
     await Member(talk, "other", instance_id="s3").join()
-    talk.notes.add("static restart")
     await Member(talk, "again", instance_id="s2").join()
 
 

@@ -170,7 +170,6 @@ async def restarted_elsewhere(talk: Conversation) -> None:
     one, two = pair(talk)
     await form(talk, one, two)
     again = Member(talk, "again", instance_id="s2", client_id="another client")
-    talk.notes.add("static restart")
     await again.join()
     await describe(talk)
 
