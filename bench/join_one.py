@@ -65,6 +65,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--tries", type=float, default=1.0, help="share of the tries of each case")
     command.add_argument("--no-kafka", action="store_true", help="leave Apache Kafka out")
     command.add_argument("--wait-quiet", type=float, default=0.0, help="seconds to wait for the neighbours, each time")
+    command.add_argument("--raw", type=Path, help="rows of earlier runs, kept but for the cases measured now")
     command.add_argument("--out", type=Path, default=Path("docs/joining.md"), help="where the table goes")
 
 
@@ -133,24 +134,38 @@ def _measured(endpoint: Endpoint, case: Case, tries: int) -> dict[str, Any]:
 
 def main(args: argparse.Namespace) -> int:
     """Measure every case at every endpoint, then write the page. 1 when a measure of ours failed."""
+    cases = [case for case in CASES if args.only in case.title]
     rows: list[dict[str, Any]] = []
     with _endpoints(args) as peers:
         for endpoint in peers.values():  # the first rounds of a JVM, and of Python, are not what is measured
             suite.measured(endpoint, "groups", suite.parse("groups --groups 40 --members 5 --seconds 0.5", False)[1])
-        for case in CASES:
-            if args.only not in case.title:
-                continue
+        for case in cases:
             for peer, endpoint in peers.items():
                 wait_quiet(args.wait_quiet)
                 tries = max(int(case.tries * args.tries), 2)
                 rows.append({"case": case.title, "peer": peer, "tries": tries, **_measured(endpoint, case, tries)})
                 print(json.dumps(rows[-1]), flush=True)
-    if args.only or args.no_kafka:
-        print(table(rows), flush=True)
-    else:
+    failed = any("error" in row for row in rows if row["peer"] != KAFKA)
+    rows = _with_earlier(rows, args.raw)
+    if {row["case"] for row in rows} == {case.title for case in CASES}:
         args.out.write_text(_page(rows))
         print(f"written: {args.out}", flush=True)
-    return 1 if any("error" in row for row in rows if row["peer"] != KAFKA) else 0
+    else:
+        print(table(rows), flush=True)
+    return int(failed)
+
+
+def _with_earlier(rows: list[dict[str, Any]], raw: Path | None) -> list[dict[str, Any]]:
+    """All rows by case, in the order of the cases; kept in `raw` where there is one."""
+    if raw is None:
+        return rows
+    earlier = [json.loads(line) for line in raw.read_text().splitlines()] if raw.exists() else []
+    measured = {row["case"] for row in rows}
+    rows = [row for row in earlier if row["case"] not in measured] + rows
+    order = [case.title for case in CASES]
+    rows.sort(key=lambda row: order.index(row["case"]))
+    raw.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return rows
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -180,7 +195,7 @@ def _page(rows: Sequence[dict[str, Any]]) -> str:
 
 Written by `python -m bench join-one`: from the new member's start until every member of the group has its new
 assignment. Members learn of a rebalance from the answer to a heartbeat; `TIDEGATE_GROUP_HEARTBEAT_HOLD_MAX_MS` lets
-brokers keep answers back until there is one to learn of ([why and for whom](decisions/0010-held-heartbeats.md)).
+brokers keep answers back until there is one to learn of ([why and for whom](decisions/0019-held-heartbeats.md)).
 
 - Java, librdkafka and aiokafka: groups of five at default settings (heartbeats every 3 s, commits every 5 s), a record
   every 250 ms in each of {_PARTITIONS} partitions. The clients are in one process.

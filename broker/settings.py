@@ -113,7 +113,7 @@ class Settings(BaseSettings):
     )
     group_wait_poll_ms: int = Field(500, ge=10, description="longest that a lost wake-up delays a waiting request")
     group_heartbeat_hold_max_ms: int = Field(
-        0,
+        3_000,
         ge=0,
         description="longest that the answer to a heartbeat is kept back until the group rebalances, for clients that "
         "bear it; 0 answers all at once",

@@ -31,6 +31,8 @@ _CONSUMER: Final = "consumer"
 _STREAMS: Final = "stream"
 _TOGETHER_S: Final = 0.005
 """Holds that end within so short a time end together."""
+_HURT_MAX: Final = 10_000
+"""Members remembered because they closed their connection during a hold."""
 
 _SOFTWARE: Final = frozenset({"apache-kafka-java", "kafka-python", "librdkafka"})
 _BINDINGS: Final = ("confluent-kafka-",)
@@ -104,7 +106,7 @@ class Holder:
             return
         now_s, before = self._holds.now_s(), self.membership
         if before is None or before.member_id != membership.member_id or self.keys is not keys:
-            self.pace, self._known = Pace(self._holds.hold_s_max), False
+            self.pace, self._known = Pace(self._holds.hold_s_max), self._holds.hurt(membership.member_id)
         self.keys, self.membership, self._on_code = keys, membership, on_code
         self._hurried, self._missed, self._since_s = None, False, now_s
         self.pace.arrived(now_s)
@@ -126,6 +128,8 @@ class Holder:
 
     def release(self, reason: Released) -> None:
         """Keep the answer back no longer."""
+        if self._kept and reason is Released.CLOSED:
+            self._holds.note_hurt(self)
         if self._asked:
             self._hurried = reason
         elif self._kept:
@@ -173,6 +177,7 @@ class Holds:
         self._settings = settings
         self._groups: dict[str, set[Holder]] = {}
         self._ends: list[tuple[float, int, Holder]] = []
+        self._hurt: dict[str, None] = {}
         self._serial = 0
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_event_loop()
@@ -228,6 +233,17 @@ class Holds:
         heapq.heappush(self._ends, (holder.until_s, holder.serial, holder))
         if self._timer is None or self._timer.when() > holder.until_s + _TOGETHER_S:
             self._look_at_next()
+
+    def note_hurt(self, holder: Holder) -> None:
+        """Its client closed the connection during a hold: perhaps its requests time out sooner than one ends."""
+        assert holder.membership is not None
+        self._hurt[holder.membership.member_id] = None
+        if len(self._hurt) > _HURT_MAX:
+            del self._hurt[next(iter(self._hurt))]
+
+    def hurt(self, member_id: str) -> bool:
+        """Whether a member closed a connection during a hold: it is not held again, nor is its record read."""
+        return member_id in self._hurt
 
     def read(self, holder: Holder) -> None:
         """Learn what the group knows of a member: holds want a session timeout, and a plain consumer."""

@@ -189,6 +189,20 @@ async def test_two_heartbeats_at_a_time_are_both_answered(world: World, holds: l
     await of_a.told(NONE, count=2)
 
 
+async def test_a_member_that_closed_its_connection_during_a_hold_is_not_held_again(
+    world: World, holds: list[Holds]
+) -> None:
+    (a,) = await world.stable("a")
+    (of_a,) = await holding(world, holds, a)
+    of_a.holder.release(Released.CLOSED)
+    again, other = Holder(holds[0]), Holder(holds[0])
+    for holder, member_id in ((again, a.member_id), (other, "new")):
+        holder.beat(a.keys, Membership(member_id, a.generation), of_a.codes.append)
+    await of_a.told(UNKNOWN_MEMBER_ID, count=3)
+    await world.store.command("PING")
+    assert (again._known, again.pace.session_s) == (True, None)  # never read, so never held
+
+
 async def test_closing_answers_what_is_held(world: World, holds: list[Holds]) -> None:
     a, b = await world.stable("a", "b")
     of_a, of_b = await holding(world, holds, a, b)

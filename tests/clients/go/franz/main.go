@@ -34,10 +34,8 @@ func run(ctx context.Context, number int, mode, instance string) {
 		say("assigned", number, map[string]any{"p": append([]int32{}, got[topic]...)})
 	}
 	revoked := func(ctx context.Context, client *kgo.Client, _ map[string][]int32) {
-		say("revoked", number, nil)
-		if mode != "auto" {
-			_ = client.CommitUncommittedOffsets(ctx)
-		}
+		say("revoked", number, nil) // who listens commits: the library does so only where nobody does
+		_ = client.CommitUncommittedOffsets(ctx)
 	}
 	options := []kgo.Opt{
 		kgo.SeedBrokers(strings.Split(os.Args[1], ",")...),
@@ -82,6 +80,7 @@ func run(ctx context.Context, number int, mode, instance string) {
 		}
 	}
 	began := time.Now()
+	_ = client.CommitUncommittedOffsets(context.Background())
 	if instance == "" {
 		client.LeaveGroup()
 	}
