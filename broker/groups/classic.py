@@ -29,7 +29,7 @@ from broker.groups.model import (
     SyncRequest,
     pack_protocols,
 )
-from broker.groups.settled import group_script_args, group_script_keys
+from broker.groups.settled import forgive, group_script_args, group_script_keys
 from broker.groups.waiters import AGAIN, Again, Look, Opened
 from broker.groups.waiting import GroupWaits, Watch
 from broker.store.keys import GroupKeys
@@ -272,5 +272,6 @@ async def _ask(
         else:
             future.set_result(reply)
 
+    forgive(store, keys)
     store.send_script(script, group_script_keys(keys), [*group_script_args(store, keys, broker), *args], answered)
     return await future

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from broker.errors import CoordinatorLoadInProgress, GroupIdNotFound
 from broker.groups.expiry import settle_group
-from broker.groups.settled import group_script_args, group_script_keys
+from broker.groups.settled import forgive, group_script_args, group_script_keys
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
 from broker.store.scripts import Script
@@ -98,6 +98,7 @@ async def describe(store: Store, keys: GroupKeys, broker: str) -> DescribedGroup
 
 async def delete_group(store: Store, keys: GroupKeys, broker: str) -> None:
     """Delete an empty group and its offsets. Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable."""
+    forgive(store, keys)
     key_names = [*group_script_keys(keys), keys.offsets, keys.staged, keys.unstable]
     await store.run(DELETE_GROUP, key_names, *group_script_args(store, keys, broker))
 

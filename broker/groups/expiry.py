@@ -11,13 +11,12 @@ import structlog
 
 from broker.cluster.deadlines import Deadlines, Due
 from broker.errors import StoreUnavailable
-from broker.groups.settled import BrokerName, Settle, group_script_args, group_script_keys, nobody
+from broker.groups.settled import BrokerName, Settle, forgive, group_script_args, group_script_keys, nobody
 from broker.store.keys import GroupKeys
 from broker.store.scripts import Script
 from broker.store.store import Store
 
 EXPIRE_GROUP = Script("groups/expire_group")
-FORGIVE_SESSIONS = Script("groups/forgive_sessions")
 SPARE_MEMBERS = Script("groups/spare_members")
 
 KINDS = frozenset({"session", "join", "sync"})
@@ -33,20 +32,10 @@ def settler(store: Store, broker: BrokerName = nobody) -> Settle:
             on_settled(reply if isinstance(reply, Exception) else None)
 
         args = group_script_args(store, keys, broker())
-        _forgive(store, keys)
+        forgive(store, keys)
         store.send_script(EXPIRE_GROUP, group_script_keys(keys), args, answered)
 
     return settle
-
-
-def _forgive(store: Store, keys: GroupKeys) -> None:
-    """No member is removed because Redis was away. Sent ahead of what settles, so it is done when that is."""
-    if store.absence.ended_lately:
-        store.send_script(FORGIVE_SESSIONS, [keys.members, keys.sessions], [], _ignore)
-
-
-def _ignore(_: Any) -> None:
-    """What settles next says whether Redis answers."""
 
 
 def group_of(store: Store, ref: str) -> GroupKeys:
@@ -57,7 +46,7 @@ def group_of(store: Store, ref: str) -> GroupKeys:
 
 async def settle_group(store: Store, keys: GroupKeys, broker: str = "") -> None:
     """Apply whatever is overdue in one group. Raises StoreUnavailable."""
-    _forgive(store, keys)
+    forgive(store, keys)
     await store.run(EXPIRE_GROUP, group_script_keys(keys), *group_script_args(store, keys, broker))
 
 

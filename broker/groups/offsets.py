@@ -22,7 +22,7 @@ from broker.errors import StoreUnavailable
 from broker.groups.coalesce import Gathered
 from broker.groups.expiry import settler
 from broker.groups.identity import candidate
-from broker.groups.settled import BrokerName, SettledCall, group_script_args, group_script_keys, nobody
+from broker.groups.settled import BrokerName, SettledCall, forgive, group_script_args, group_script_keys, nobody
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
@@ -316,6 +316,7 @@ async def delete(store: Store, keys: GroupKeys, broker: str, topics: Mapping[str
 
     Raises GroupIdNotFound, NonEmptyGroup (members of another protocol type than `consumer`), StoreUnavailable.
     """
+    forgive(store, keys)
     args = group_script_args(store, keys, broker)
     for topic, partitions in topics.items():
         args += (topic, len(partitions), *partitions)

@@ -11,7 +11,7 @@ import structlog
 from broker.errors import GroupIdNotFound, StoreUnavailable
 from broker.groups.expiry import group_of
 from broker.groups.offsets import offset_field, split_field
-from broker.groups.settled import group_script_args, group_script_keys
+from broker.groups.settled import forgive, group_script_args, group_script_keys
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
 from broker.store.scripts import Script
@@ -114,6 +114,7 @@ async def expire(store: Store, keys: GroupKeys, broker: str, on_gone: OnGone | N
 
 async def _expire_fields(store: Store, keys: GroupKeys, broker: str, fields: list[str]) -> tuple[int, bool, bool]:
     """How many of the fields went, whether the group's state lets offsets expire, whether the group went."""
+    forgive(store, keys)
     retention_ms = store.settings.offsets_retention_minutes * 60_000
     key_names = [*group_script_keys(keys), keys.offsets, keys.staged, keys.unstable]
     args = [*group_script_args(store, keys, broker), retention_ms, *fields]

@@ -22,6 +22,8 @@ from broker.store.store import Store
 
 logger = structlog.get_logger()
 
+FORGIVE_SESSIONS = Script("groups/forgive_sessions")
+
 OVERDUE: Final = -100
 _TRIES_MAX: Final = 5
 """Times that a group is settled for one call."""
@@ -50,6 +52,16 @@ def group_script_keys(keys: GroupKeys) -> list[str]:
 def group_script_args(store: Store, keys: GroupKeys, broker: str) -> list[Arg]:
     """ARGV[1..4] of the same scripts; `broker` is who the events name."""
     return [keys.ref, keys.shard_keys.wake, store.settings.group_events_max, broker]
+
+
+def forgive(store: Store, keys: GroupKeys) -> None:
+    """No member is removed because Redis was away. Sent ahead of whatever settles, so it is done when that is."""
+    if store.absence.ended_lately:
+        store.send_script(FORGIVE_SESSIONS, [keys.group, keys.members, keys.sessions], [], _ignore)
+
+
+def _ignore(_: Any) -> None:
+    """What settles next says whether Redis answers."""
 
 
 class SettledCall(Generic[Item]):

@@ -20,7 +20,7 @@ import structlog
 
 from broker.errors import StoreUnavailable
 from broker.groups.model import Synced
-from broker.groups.settled import BrokerName, group_script_args, group_script_keys, nobody
+from broker.groups.settled import BrokerName, forgive, group_script_args, group_script_keys, nobody
 from broker.groups.waiters import Again, Look, Opened, Waiter
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
@@ -243,6 +243,7 @@ class GroupWaits:
     async def _renew(self, entry: _Entry) -> None:
         member_ids = [waiter.member_id for waiter in entry.waiters]
         if member_ids:
+            forgive(self._store, entry.keys)
             args = self._args(entry.keys, self._settings.group_park_lease_ms, *member_ids)
             await self._store.run(RENEW_PARKED, group_script_keys(entry.keys), *args)
 
@@ -250,6 +251,7 @@ class GroupWaits:
         for _ in range(_LOOKS_MAX):
             look, entry.look = entry.look, None
             if look is None:
+                forgive(self._store, entry.keys)
                 reply = await self._store.run(LOOK_GROUP, group_script_keys(entry.keys), *self._args(entry.keys))
                 look = Look.of(reply)
             entry.due_ms, entry.seen_version = look.due_ms, look.version

@@ -201,3 +201,33 @@ async def test_a_parked_requests_lease_is_not_spared(world: World) -> None:
     assert await world.store.command("ZSCORE", world.keys.sessions, a.member_id) == lease
     assert int(await world.store.command("ZSCORE", world.keys.sessions, b.member_id)) == world.clock.now_ms + 20_000
     assert not rejoin.done()
+
+
+async def test_a_phase_that_nobody_could_end_because_redis_was_away_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = await world.stable("a", "b", session_timeout_ms=30_000)
+    rejoin = await a.entering()
+    world.sweeping = False
+    with monkeypatch.context() as patched:
+        patched.setattr(Absence, "ended_lately", True)
+        await world.clock.advance(25_000)
+        await world.look()
+    assert not rejoin.done()
+    assert await world.members() == {a.member_id, b.member_id}
+
+    assert (await b.join()).generation == 2 == (await answer(rejoin)).generation
+
+
+async def test_a_wait_for_syncs_that_redis_cut_short_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = await completing(world, "a", "b")
+    waiting = await b.syncing()
+    world.sweeping = False
+    with monkeypatch.context() as patched:
+        patched.setattr(Absence, "ended_lately", True)
+        await world.clock.advance(25_000)
+        await world.look()
+    assert not waiting.done()
+
+    assert (await a.sync({b.member_id: b"for b"})).assignment == b""
+    assert (await answer(waiting)).assignment == b"for b"
