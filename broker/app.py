@@ -36,6 +36,7 @@ from broker.groups.heartbeats import Heartbeats
 from broker.groups.holds import Holds
 from broker.groups.lost_writes import HandedOut, raise_all
 from broker.groups.offsets import Offsets
+from broker.groups.state_log import StateLog
 from broker.groups.waiting import GroupWaits
 from broker.log.logs import Logs
 from broker.log.mirror import Mirror
@@ -144,6 +145,8 @@ class App:
             membership.on_lost.append(holds.release_all)
             metrics.sample(declared.HEARTBEATS_HELD, lambda: {(): holds.held})
             await self._started(holds.start(), holds.close)
+        states = StateLog(store, self._prefers)
+        await self._started(states.start(), states.close)
         expiry = GroupExpiry(store, self._prefers, self._name)
         await self._started(expiry.start(), expiry.close)
         membership.on_silent.append(lambda lost: expiry.broker_silent(self._named_before(lost)))
