@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help install run test check unit scripts conformance clients peers chart chaos outside demo bench docs clean
+.PHONY: help install run test check unit scripts model mutations conformance clients peers chart chaos outside demo bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,8 +41,8 @@ $(STAMP): pyproject.toml constraints.txt
 run: install ## an embedded Valkey and three brokers on 9092-9094, until Ctrl-C; ARGS="--data DIR" keeps the data
 	@exec $(BIN)/tidegate dev $(ARGS)
 
-test: install ## unit, script and conformance tests
-	$(BIN)/pytest -q -m "not slow and not peer" tests/unit tests/scripts tests/conformance $(PYTEST_ARGS)
+test: install ## unit, script, model and conformance tests
+	$(BIN)/pytest -q -m "not slow and not peer" tests/unit tests/scripts tests/model tests/conformance $(PYTEST_ARGS)
 
 check: install ## format, lint, types, layers
 	$(BIN)/ruff format --check .
@@ -55,6 +55,12 @@ unit: install ## pure code: no Redis, no sockets
 
 scripts: install ## every Lua script on a real server
 	$(BIN)/pytest -q tests/scripts $(PYTEST_ARGS)
+
+model: install ## random lives of groups with faults, for longer: LIVES=20000; TIDEGATE_SEED repeats one
+	TIDEGATE_LIVES=$(or $(LIVES),5000) $(BIN)/pytest -q -s tests/model/test_groups.py $(PYTEST_ARGS)
+
+mutations: install ## the model must find every planted bug; prints the table of them
+	$(BIN)/pytest -q -s tests/model/test_mutations.py $(PYTEST_ARGS)
 
 conformance: install ## real clients against real brokers; then the same conversations with Apache Kafka, compared
 	$(BIN)/pytest -q -m "not peer" tests/conformance $(PYTEST_ARGS)

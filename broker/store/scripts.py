@@ -42,7 +42,13 @@ def root() -> Traversable:
     return resources.files("redis_scripts")
 
 
-def _read(name: str) -> str:
+def overridden(name: str) -> str | None:
+    """What an include was replaced with, if it was."""
+    return _overrides.get(name)
+
+
+def read(name: str) -> str:
+    """A file of the scripts, as it is or as it was replaced."""
     if name in _overrides:
         return _overrides[name]
     path = root()
@@ -54,16 +60,16 @@ def _read(name: str) -> str:
 @cache
 def _render(name: str) -> tuple[bytes, str]:
     seen = {_ERRORS}
-    codes = dict(_CODE_LINE.findall(_read(_ERRORS)))
+    codes = dict(_CODE_LINE.findall(read(_ERRORS)))
 
     def include(match: re.Match[str]) -> str:
         included = match.group(1)
         if included in seen:
             return ""
         seen.add(included)
-        return _INCLUDE.sub(include, _read(included))
+        return _INCLUDE.sub(include, read(included))
 
-    text = _CODE.sub(lambda match: codes[match.group(1)], _INCLUDE.sub(include, _read(name)))
+    text = _CODE.sub(lambda match: codes[match.group(1)], _INCLUDE.sub(include, read(name)))
     text, nests = _NEST.subn("local function nested()", text)
     source = (text + "\nend\nreturn nested()\n" * nests).encode()
     return source, hashlib.sha1(source, usedforsecurity=False).hexdigest()

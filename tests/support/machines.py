@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Sequence
 from typing import Final
 
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -17,9 +18,31 @@ PHASES: Final = tuple(phase for phase in Phase if phase is not Phase.shrink or o
 
 
 def run_machine(machine: type[RuleBasedStateMachine], examples: int, steps: int) -> None:
-    """Run a state machine; the seed is printed."""
-    chosen = int(os.environ.get("TIDEGATE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-    print(f"{machine.__name__}: TIDEGATE_SEED={chosen}")
+    """Run a state machine; a failure tells how to bring it back."""
+    chosen = chosen_seed()
+    try:
+        _run(machine, chosen, examples, steps, PHASES)
+    except BaseException as error:
+        error.add_note(f"{machine.__name__}: the same lives again with TIDEGATE_SEED={chosen}")
+        raise
+
+
+def search(machine: type[RuleBasedStateMachine], examples: int, steps: int) -> tuple[int, Exception | None]:
+    """Run a machine until it finds a fault. Returns its seed, and the fault if there was one."""
+    chosen = chosen_seed()
+    try:
+        _run(machine, chosen, examples, steps, [Phase.generate])
+    except Exception as error:  # noqa: BLE001 any fault will do
+        return chosen, error
+    return chosen, None
+
+
+def chosen_seed() -> int:
+    """TIDEGATE_SEED, or another one each time."""
+    return int(os.environ.get("TIDEGATE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+
+
+def _run(machine: type[RuleBasedStateMachine], chosen: int, examples: int, steps: int, phases: Sequence[Phase]) -> None:
     seed(chosen)(machine)
     run_state_machine_as_test(
         machine,
@@ -28,7 +51,7 @@ def run_machine(machine: type[RuleBasedStateMachine], examples: int, steps: int)
             stateful_step_count=steps,
             deadline=None,
             database=None,
-            phases=PHASES,
+            phases=phases,
             print_blob=True,
             suppress_health_check=list(HealthCheck),
         ),

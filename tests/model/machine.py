@@ -1,0 +1,408 @@
+"""The state machine: clients ask, time passes, faults strike; after each step everything is checked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import Any, Final
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from structlog.testing import capture_logs
+
+from broker.groups.model import Leaving
+from broker.settings import Settings
+from tests.model import stored
+from tests.model.audit import Audit
+from tests.model.calm import behaving, calm_down
+from tests.model.network import Executed, Hold, Server
+from tests.model.told import Told
+from tests.model.world import PARTITION_COUNT, Client, Protocols, Request, World
+
+CLIENTS_MAX: Final = 5
+PROTOCOLS: Final[tuple[Protocols, ...]] = (
+    (("range", b"r"), ("coop", b"c")),
+    (("coop", b"c"), ("range", b"r")),
+    (("range", b"other"),),
+    (("range", b"r"), ("sticky", b"s")),
+    (("coop", b"c"),),
+)
+FORGET_ID: Final = (25, 82)
+
+picks = st.integers(0, CLIENTS_MAX - 1)
+two = st.integers(0, 1)
+few = st.integers(0, 3)
+endings = st.sampled_from(["kill", "kill late", "cut"])
+actions = st.sampled_from(["join", "sync", "beat", "commit", "leave"])
+
+
+class Groups(RuleBasedStateMachine):
+    """One group. Its server is the class's, so that a run has one."""
+
+    server: Server
+    steps = 0
+    """Taken by all lives of this run."""
+
+    @initialize(
+        delay_ms=st.sampled_from([0, 3_000]),
+        size_max=st.sampled_from([100, 100, 3]),
+        lease_ms=st.sampled_from([3_000, 10_000]),
+        sweeping=st.booleans(),
+    )
+    def start(self, delay_ms: int, size_max: int, lease_ms: int, sweeping: bool) -> None:
+        self.capturing = capture_logs()
+        self.logged = self.capturing.__enter__()
+        self.settings = Settings(
+            redis_url="redis://127.0.0.1:1/0",
+            coordinator_shards=1,
+            group_initial_rebalance_delay_ms=delay_ms,
+            group_max_size=size_max,
+            group_park_lease_ms=lease_ms,
+        )
+        self.told = Told()
+        self.audit = Audit(told=self.told.ids)
+        self.zombies: list[tuple[str, str | None, int]] = []
+        self.seen = 0
+        self.world = self.audit.world = World(self.server, self.settings, sweeping, self.observe, self.hear)
+        self.before = stored.read(self.server, self.world.keys, "")
+
+    def observe(self, done: Executed) -> None:
+        self.seen += 1
+        self.audit.see(done)
+
+    def hear(self, request: Request) -> None:
+        """An answer came; whose member id is refused remembers it as a zombie."""
+        before = request.client.member_id
+        self.told.hear(request)
+        if before and not request.client.member_id:
+            self.zombies.append((before, request.client.instance_id, request.client.generation))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        try:
+            if sys.exc_info()[0] is None:
+                calm_down(self)
+        finally:
+            self.world.close()
+            self.capturing.__exit__(None, None, None)
+
+    # -- what clients do
+
+    @rule(
+        static=st.booleans(),
+        version=st.sampled_from([3, 5, 9]),
+        protocols=st.sampled_from(PROTOCOLS[:2]),
+        session_ms=st.sampled_from([6_000, 10_000, 30_000]),
+        rebalance_ms=st.sampled_from([5_000, 20_000]),
+        broker=two,
+        unheard=st.booleans(),
+    )
+    @precondition(lambda self: len(self.world.clients) < CLIENTS_MAX)
+    def newcomer(
+        self,
+        static: bool,
+        version: int,
+        protocols: Protocols,
+        session_ms: int,
+        rebalance_ms: int,
+        broker: int,
+        unheard: bool,
+    ) -> None:
+        """Another client joins; `unheard`: the answer is lost, so that the broker runs the script again."""
+        name = f"c{len(self.world.clients)}"
+        client = Client(name, name if static else None, version, protocols, session_ms, rebalance_ms, broker)
+        self.world.clients.append(client)
+        if unheard:
+            self.fault_within(client, "join", 0, "cut", 1)
+        else:
+            self.act(client, "join")
+            self.go()
+
+    @rule(pick=picks, action=actions)
+    @precondition(lambda self: self.world.clients)
+    def one_asks(self, pick: int, action: str) -> None:
+        self.act(self.client(pick), action)
+        self.go()
+
+    @rule(action=st.sampled_from(["join", "sync", "beat", "commit"]))
+    @precondition(lambda self: self.world.clients)
+    def all_ask(self, action: str) -> None:
+        for client in self.world.clients:
+            self.act(client, action)
+        self.go()
+
+    @rule(ms=st.sampled_from([500, 4_000, 12_000]))
+    @precondition(lambda self: self.world.clients)
+    def all_behave(self, ms: int) -> None:
+        """For a while clients do what they should; most often the group is Stable then."""
+        with behaving(self):
+            while ms > 0:
+                self.go(500)
+                ms -= 500
+
+    @rule(pick=picks, protocols=st.sampled_from(PROTOCOLS))
+    @precondition(lambda self: self.world.clients)
+    def subscribe_otherwise(self, pick: int, protocols: Protocols) -> None:
+        client = self.client(pick)
+        client.protocols = protocols
+        self.act(client, "join")
+        self.go()
+
+    @rule(pick=picks, broker=two)
+    @precondition(lambda self: self.world.clients)
+    def go_to_another_broker(self, pick: int, broker: int) -> None:
+        self.client(pick).broker = broker
+
+    @rule(pick=picks, cut=st.booleans(), again=st.booleans(), broker=two)
+    @precondition(lambda self: self.world.requests)
+    def give_up_waiting(self, pick: int, cut: bool, again: bool, broker: int) -> None:
+        """The client's patience ends; its connection is cut, or half open. It may ask elsewhere at once."""
+        waiting = [client for client in self.world.clients if client.request]
+        if not waiting:
+            return
+        client = waiting[pick % len(waiting)]
+        assert client.request is not None
+        if cut:
+            self.world.give_up(client.request)
+        client.request, client.broker = None, broker
+        if again:
+            self.act(client, "join")
+        self.go()
+
+    @rule(pick=picks)
+    @precondition(lambda self: any(client.instance_id for client in self.world.clients))
+    def restart_static(self, pick: int) -> None:
+        """Another process of the same instance; the old one is still about."""
+        static = [client for client in self.world.clients if client.instance_id]
+        client = static[pick % len(static)]
+        self.bury(client)
+        client.request = None
+        self.act(client, "join")
+        self.go()
+
+    @rule(picked=st.sets(picks, min_size=1), broker=two, by_instance=st.booleans())
+    @precondition(lambda self: self.world.clients)
+    def remove_several(self, picked: set[int], broker: int, by_instance: bool) -> None:
+        """An administrator removes members, in one request."""
+        clients = list({id(self.client(pick)): self.client(pick) for pick in sorted(picked)}.values())
+        self.world.leave(
+            broker,
+            [Leaving("" if by_instance and one.instance_id else one.member_id, one.instance_id) for one in clients],
+        )
+        self.go()
+
+    @rule(pick=picks, partition=few, broker=two, simple=st.booleans())
+    @precondition(lambda self: self.zombies)
+    def zombie_acts(self, pick: int, partition: int, broker: int, simple: bool) -> None:
+        """Who was removed, or left, or was replaced tries everything once more."""
+        member_id, instance_id, generation = self.zombies[pick % len(self.zombies)]
+        zombie = Client("zombie", instance_id, 9, PROTOCOLS[0], 10_000, 20_000, broker, member_id, generation)
+        if simple:
+            zombie.member_id, zombie.generation, zombie.instance_id = "", -1, None
+        self.world.beat(zombie, lambda _: None)
+        self.world.commit(zombie, partition, lambda _: None)
+        if not simple:
+            self.world.sync(zombie, self.plan(zombie))
+            self.world.join(zombie)
+        self.go()
+
+    @rule(pick=picks, partition=few, by=st.sampled_from([-1, 1]))
+    @precondition(lambda self: self.world.clients)
+    def one_errs(self, pick: int, partition: int, by: int) -> None:
+        """A member names another generation than its own."""
+        client = self.client(pick)
+        if client.member_id and client.generation + by >= 0:
+            other = replace(client, generation=client.generation + by, request=None)
+            self.world.beat(other, lambda _: None)
+            self.world.commit(other, partition, lambda _: None)
+            self.world.sync(other, {})
+            self.go()
+
+    @rule(broker=two)
+    def fetch(self, broker: int) -> None:
+        fetched: list[Any] = []
+        self.world.fetch(broker, fetched.append)
+        self.go()
+        if self.world.is_well(self.world.brokers[broker]) and fetched and not isinstance(fetched[0], Exception):
+            read = {name: str(value.offset) for name, value in fetched[0].items()}
+            assert read == self.audit.committed, "I20: a fetch does not see what was committed"
+
+    # -- time
+
+    @rule(ms=st.sampled_from([100, 1_000, 3_000, 6_000, 12_000]), beating=st.booleans())
+    def pass_time(self, ms: int, beating: bool) -> None:
+        while ms > 0:
+            self.go(min(ms, 1_000))
+            ms -= 1_000
+            if beating:
+                for client in self.world.clients:
+                    self.act(client, "beat")
+                self.go()
+
+    @rule(ms=st.sampled_from([500, 3_000, 11_000]))
+    def pause_brokers(self, ms: int) -> None:
+        """Redis's clock goes on, the brokers do not."""
+        for broker in self.world.brokers:
+            self.world.disturb(broker)
+        self.world.loop.stall(ms)
+        self.go()
+
+    @rule(broker=two)
+    def sweep(self, broker: int) -> None:
+        if self.world.is_well(self.world.brokers[broker]):
+            self.world.spawn(self.world.brokers[broker].expiry.sweep_now())
+            self.go()
+
+    # -- faults
+
+    @rule(pick=picks, action=actions, after=few, ending=endings, executed=two)
+    @precondition(lambda self: self.world.clients)
+    def fault_within_a_request(self, pick: int, action: str, after: int, ending: str, executed: int) -> None:
+        """A request gets so many commands through; then its broker dies, or the link does."""
+        self.fault_within(self.client(pick), action, after, ending, executed)
+
+    @rule(index=two, ending=endings, executed=few)
+    def strike(self, index: int, ending: str, executed: int) -> None:
+        """A broker dies, or loses its link, with what is under way."""
+        broker = self.world.brokers[index]
+        self.world.disturb(broker)
+        if ending == "cut":
+            for link in broker.store.lanes():
+                link.cut(executed)
+        else:
+            self.world.kill(index, executed, late=ending == "kill late")
+            for client in self.world.clients:
+                if client.broker == index:
+                    client.broker = 1 - index
+        self.go()
+        self.go(100)
+
+    @rule(
+        index=two, hold=st.sampled_from([Hold.COMMANDS, Hold.REPLIES]), lane=st.sampled_from(["", "control", "data-in"])
+    )
+    def hold(self, index: int, hold: Hold, lane: str) -> None:
+        broker = self.world.brokers[index]
+        self.world.disturb(broker)
+        for link in broker.store.lanes(lane):
+            link.release()
+            link.hold = hold
+
+    @rule(index=two, count=st.integers(1, 3))
+    def let_through(self, index: int, count: int) -> None:
+        """Some of the commands that are held are run."""
+        for link in self.world.brokers[index].store.lanes("control"):
+            if link.hold is Hold.COMMANDS:
+                link.hold, link.allowance = Hold.NOTHING, count
+                self.go()
+                link.hold, link.allowance = Hold.COMMANDS, None
+
+    @rule(index=two)
+    def release(self, index: int) -> None:
+        self.world.disturb(self.world.brokers[index])
+        for link in self.world.brokers[index].store.lanes():
+            link.release()
+        self.go()
+
+    @rule(index=two, lost=st.booleans())
+    def lose_wakes(self, index: int, lost: bool) -> None:
+        name = self.world.brokers[index].name
+        if lost:
+            self.world.network.muted.add(name)
+        else:
+            self.world.network.muted.discard(name)
+
+    @rule()
+    @precondition(lambda self: self.world.network.ghosts)
+    def late_command_arrives(self) -> None:
+        self.world.network.haunt()
+        self.go()
+
+    # -- how it goes on
+
+    def client(self, pick: int) -> Client:
+        return self.world.clients[pick % len(self.world.clients)]
+
+    def fault_within(self, client: Client, action: str, after: int, ending: str, executed: int) -> None:
+        broker = self.world.brokers[client.broker]
+        if client.request is not None or not self.world.is_well(broker):
+            return
+        for link in broker.store.lanes():
+            link.allowance = after
+        self.world.disturb(broker)
+        self.act(client, action)
+        self.go()
+        self.strike(client.broker, ending, executed)
+
+    def act(self, client: Client, action: str) -> None:
+        """A client asks for something, if it may."""
+        if action == "join" and client.request is None:
+            self.world.join(client)
+        elif action == "sync" and client.request is None and client.member_id and client.generation >= 0:
+            self.world.sync(client, self.plan(client))
+        elif action == "beat" and client.member_id and client.request is None:
+            self.world.beat(client, lambda code: self.beaten(client, code))
+        elif action == "commit":
+            self.world.commit(client, self.world.made % PARTITION_COUNT, lambda _: None)
+        elif action == "leave" and client.member_id:
+            self.world.leave(client.broker, [Leaving(client.member_id, client.instance_id)])
+            self.world.beat(replace(client), lambda _: None)  # its heartbeats run beside it
+            self.bury(client)
+
+    def beaten(self, client: Client, code: int) -> None:
+        if code in FORGET_ID and client.request is None:
+            self.bury(client)
+
+    def bury(self, client: Client) -> None:
+        """The client forgets its member id; a zombie remembers it."""
+        if client.member_id:
+            self.zombies.append((client.member_id, client.instance_id, client.generation))
+        client.member_id = ""
+
+    def plan(self, client: Client) -> dict[str, bytes]:
+        """What a leader hands in: each partition to one member; every plan is another one."""
+        joined = client.joined
+        if joined is None or joined.generation != client.generation or not joined.members:
+            return {}
+        number, members = self.world.number(), joined.members
+        shares: dict[str, list[int]] = {member.member_id: [] for member in members}
+        for partition in range(PARTITION_COUNT):
+            shares[members[(partition + number) % len(members)].member_id].append(partition)
+        return {
+            member.member_id: json.dumps(
+                {
+                    "plan": number,
+                    "generation": client.generation,
+                    "owner": member.instance_id or member.member_id,
+                    "partitions": shares[member.member_id],
+                }
+            ).encode()
+            for member in members
+        }
+
+    def go(self, ms: int = 0) -> None:
+        """Everything that can happen by then happens; clients hear their answers."""
+        self.world.loop.run(ms)
+        self.check()
+
+    @invariant()
+    def after_each_step(self) -> None:
+        if hasattr(self, "world"):
+            Groups.steps += 1
+            self.check()
+
+    def check(self) -> None:
+        """All that was told, done and stored agrees."""
+        if not self.seen:
+            return
+        self.seen = 0
+        now = stored.read(self.server, self.world.keys, self.before.last_event)
+        stored.check(now, self.before, self.world.now_ms)
+        self.audit.compare(now, self.before)
+        self.before = now
+        faults, self.world.loop.faults = self.world.loop.faults, []
+        if faults:
+            raise faults[0] if isinstance(faults[0], BaseException) else AssertionError(faults[0])
+        errors = [entry for entry in self.logged if entry["log_level"] == "error"]
+        assert not errors, f"a broker reports a fault: {errors[0]}"

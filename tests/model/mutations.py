@@ -1,0 +1,184 @@
+"""Planted bugs: one deliberate change each, in the text of scripts or of the waiting loop. The model must find all.
+
+A change is an exact replacement that must match once, so no bug is planted that is not there.
+"""
+
+from __future__ import annotations
+import __future__
+
+import contextlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker.groups.waiters import Waiter
+from broker.groups.waiting import GroupWaits
+from broker.store import scripts
+from tests.model.network import forget_scripts
+
+
+@dataclass(frozen=True, slots=True)
+class InScript:
+    """A replacement in one file of redis_scripts/."""
+
+    name: str
+    old: str
+    new: str
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        before = scripts.overridden(self.name)
+        scripts.swap_include(self.name, replaced(scripts.read(self.name), self.old, self.new))
+        try:
+            yield
+        finally:
+            scripts.swap_include(self.name, before)
+
+
+@dataclass(frozen=True, slots=True)
+class InMethod:
+    """A replacement in one method of the brokers."""
+
+    owner: type
+    name: str
+    old: str
+    new: str
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        whole = self.owner.__dict__[self.name]
+        source = replaced(textwrap.dedent(inspect.getsource(whole)), self.old, self.new)
+        code = compile(source, f"<{self.name} with a bug>", "exec", __future__.annotations.compiler_flag)
+        made: dict[str, Any] = {}
+        exec(code, sys.modules[self.owner.__module__].__dict__, made)
+        setattr(self.owner, self.name, made[self.name])
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.name, whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One planted bug."""
+
+    name: str
+    changes: tuple[InScript | InMethod, ...]
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for change in self.changes:
+                stack.enter_context(change.planted())
+            forget_scripts()
+            yield
+        forget_scripts()
+
+
+def replaced(source: str, old: str, new: str) -> str:
+    """`source` with its one `old` replaced. Raises ValueError where there is none, or more than one."""
+    if source.count(old) != 1:
+        raise ValueError(f"{source.count(old)} places, not one, are {old!r}")
+    return source.replace(old, new)
+
+
+MUTATIONS: Final = (
+    Mutation(
+        "sync accepted at a stale generation",
+        (InScript("groups/sync_group", "if generation ~= g.generation then", "if generation > g.generation then"),),
+    ),
+    Mutation(
+        "heartbeat accepted at a stale generation",
+        (InScript("groups/heartbeat", "if ARGV[at + 1] ~= hash[2] then return ERROR.ILLEGAL_GENERATION end", ""),),
+    ),
+    Mutation(
+        "commit without the generation check",
+        (InScript("groups/commit_offsets", "if generation ~= current then return ERROR.ILLEGAL_GENERATION end", ""),),
+    ),
+    Mutation(
+        "generation starts again when the group empties",
+        (InScript("lib/complete_join", 'put("elected", "")', 'put("elected", "") put("generation", 0)'),),
+    ),
+    Mutation(
+        "a lost lease removes the member",
+        (
+            InScript(
+                "lib/settle",
+                "return lose_lease(member_id, member) end",
+                'remove_member(member_id, member, "member_expired", { cause = "session_timed_out" }) '
+                'return after_removal("session_timed_out", member_id, member) end',
+            ),
+        ),
+    ),
+    Mutation(
+        "leases are not renewed",
+        (InScript("groups/renew_parked", "arm(scores, earliest)\nfinish()", "finish()"),),
+    ),
+    Mutation(
+        "completion is not checked after a leave",
+        (InScript("groups/leave_group", "elseif g.state == PREPARING then\n  maybe_complete()\nend", "end"),),
+    ),
+    Mutation(
+        "the sync timer is not armed",
+        (InScript("lib/complete_join", 'put("sync_deadline", at + math.max(max_rebalance_timeout(), 1))', ""),),
+    ),
+    Mutation(
+        "a static restart does not fence",
+        (InScript("lib/replace_member", 'redis.call("HDEL", members, old_id)', ""),),
+    ),
+    Mutation(
+        "a second sync of the leader overwrites",
+        (
+            InScript(
+                "groups/sync_group",
+                "if g.state == STABLE then return answer(member) end",
+                "if g.state == STABLE and g.leader ~= member_id then return answer(member) end",
+            ),
+        ),
+    ),
+    Mutation(
+        "wake-ups are not sent, and nobody polls",
+        (
+            InScript("lib/notify", "if not (waking or telling) then return end", "do return end"),
+            InMethod(
+                GroupWaits,
+                "_look_in",
+                "wait_ms = min(due_ms, self._poll_ms) if due_ms >= 0 else self._poll_ms",
+                "wait_ms = 3_600_000",
+            ),
+        ),
+    ),
+    Mutation(
+        "the heartbeat of a removed member is taken",
+        (
+            InScript("groups/heartbeat", "if not record then return ERROR.UNKNOWN_MEMBER_ID end", ""),
+            InScript("groups/heartbeat", "match(records[i],", """match(records[i] or '{"session_timeout_ms":6000',"""),
+        ),
+    ),
+    Mutation(
+        "the token of a join is not honoured",
+        (InScript("groups/join_group", "if known and known.join_token == token then", "if false then"),),
+    ),
+    Mutation(
+        "a parked sync takes the assignment of a later generation",
+        (
+            InMethod(
+                Waiter,
+                "_judge_sync",
+                "look.assigned_generation == look.generation == self.generation",
+                "look.assigned_generation == look.generation",
+            ),
+        ),
+    ),
+    Mutation(
+        "members who synced late are dropped too early",
+        (InScript("lib/note_synced", 'put("awaiting_sync", g.awaiting_sync - 1)', 'put("awaiting_sync", 0)'),),
+    ),
+    Mutation(
+        "a look is believed though the group has changed since",
+        (InMethod(GroupWaits, "_judge", "if int(version or 0) != look.version:", "if version is None:"),),
+    ),
+)

@@ -1,0 +1,253 @@
+"""Brokers and clients of one group on the network: requests go out, and their answers are noted as they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from broker.errors import StoreUnavailable
+from broker.groups import classic
+from broker.groups.expiry import GroupExpiry
+from broker.groups.heartbeats import Heartbeats
+from broker.groups.model import Joined, JoinRequest, Leaving, Membership, SyncRequest
+from broker.groups.offsets import Commit, Committed, Offsets, entry_json
+from broker.groups.waiting import GroupWaits
+from broker.settings import Settings
+from tests.model.network import Executed, LinkedStore, Network, Server
+
+GROUP: Final = "orders"
+PARTITION_COUNT: Final = 4
+
+Protocols = tuple[tuple[str, bytes], ...]
+
+
+class Broker:
+    """One broker's rooms for groups. `disturbed_ms` is when something came between it and Redis."""
+
+    def __init__(self, network: Network, settings: Settings, name: str, sweeping: bool) -> None:
+        self.name, self.sweeping = name, sweeping
+        self.store = LinkedStore(settings, network, name)
+        self.waits = GroupWaits(self.store, settings, lambda: name)
+        self.heartbeats = Heartbeats(self.store, settings, lambda: name)
+        self.offsets = Offsets(self.store, settings, lambda: name)
+        self.expiry = GroupExpiry(self.store, lambda _: True, lambda: name)
+        self.disturbed_ms: list[int] = []
+        for link in self.store.lanes():
+            link.on_down.append(lambda _: self.disturbed_ms.append(network.now_ms))
+
+    async def start(self) -> None:
+        await self.store.start()
+        await self.waits.start()
+        if self.sweeping:
+            await self.expiry.start()
+
+    async def close(self) -> None:
+        await self.expiry.close()
+        await self.waits.close()
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """A consumer, alive all the time; what it knows of its membership is what it was told."""
+
+    name: str
+    instance_id: str | None
+    version: int
+    protocols: Protocols
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    broker: int = 0
+    member_id: str = ""
+    generation: int = -1
+    joined: Joined | None = None
+    request: Request | None = None
+    """Its join or sync that is not answered."""
+    newest: int = -1
+    """The newest generation that it was told of."""
+
+    @property
+    def owner(self) -> str:
+        """Who owns a partition: a static member over its restarts, else the member."""
+        return self.instance_id or self.member_id
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A join or a sync at a broker, and how it ended. Nobody listens to one that its client gave up."""
+
+    client: Client
+    broker: Broker
+    member_id: str
+    instance_id: str | None
+    generation: int
+    entry: str
+    """By what its script is told from others': the candidate id of a join, the member of a sync."""
+    task: asyncio.Task[Any]
+    sent_ms: int
+    ended_ms: int = -1
+
+    @property
+    def heard(self) -> bool:
+        return self.client.request is self
+
+
+class World:
+    """The brokers, the clients, and the way between them."""
+
+    def __init__(
+        self,
+        server: Server,
+        settings: Settings,
+        sweeping: bool,
+        observe: Callable[[Executed], None],
+        hear: Callable[[Request], None],
+    ) -> None:
+        self.settings, self.sweeping, self._hear = settings, sweeping, hear
+        self.network = Network(server, observe)
+        self.loop = self.network.loop
+        asyncio.set_event_loop(self.loop)
+        self.clients: list[Client] = []
+        self.requests: list[Request] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.made = 0
+        self.brokers = [self.new_broker() for _ in range(2)]
+        self.keys = self.brokers[0].store.group_keys("default", GROUP)
+        self.network.group = self.keys.group
+
+    def close(self) -> None:
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run()
+        asyncio.set_event_loop(None)
+        self.loop.close()
+
+    @property
+    def now_ms(self) -> int:
+        return self.network.now_ms
+
+    def number(self) -> int:
+        """Another number each time: for names, tokens and values."""
+        self.made += 1
+        return self.made
+
+    # -- brokers
+
+    def new_broker(self) -> Broker:
+        broker = Broker(self.network, self.settings, str(self.number()), self.sweeping)
+        self.spawn(broker.start())
+        self.loop.run()
+        return broker
+
+    def kill(self, index: int, executed: int, late: bool) -> None:
+        """A broker dies with all that waits on it; another process takes its port."""
+        broker = self.brokers[index]
+        self.disturb(broker)
+        for link in broker.store.links:
+            link.die(executed if link.name == "control" else 0, late)
+        for request in [one for one in self.requests if one.broker is broker]:
+            self.give_up(request)
+        self.spawn(broker.close())
+        self.brokers[index] = self.new_broker()
+
+    def disturb(self, broker: Broker) -> None:
+        """From now on what waits there may be held by nobody."""
+        broker.disturbed_ms.append(self.now_ms)
+
+    def is_well(self, broker: Broker) -> bool:
+        """Whether its commands get through."""
+        return all(link.connected and link.undisturbed for link in broker.store.lanes())
+
+    # -- requests
+
+    def spawn(self, what: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin something that may only fail because Redis is away."""
+        task = self.loop.create_task(what)
+        self._tasks.add(task)  # one of a dead broker never ends
+        task.add_done_callback(self._note_fault)
+        return task
+
+    def _note_fault(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, StoreUnavailable):
+            self.loop.faults.append(error)
+
+    def join_request(self, client: Client) -> JoinRequest:
+        return JoinRequest(
+            member_id=client.member_id,
+            instance_id=client.instance_id,
+            client_id=client.name,
+            client_host="/127.0.0.1",
+            session_timeout_ms=client.session_timeout_ms,
+            rebalance_timeout_ms=client.rebalance_timeout_ms,
+            protocol_type="consumer",
+            protocols=client.protocols,
+            id_required=client.version >= 4,
+            static_leader_list=client.version >= 9,
+            token=f"t{self.number()}",
+            suffix=str(self.number()),
+        )
+
+    def join(self, client: Client) -> Request:
+        broker = self.brokers[client.broker]
+        request = self.join_request(client)
+        joining = classic.join(broker.store, broker.waits, self.keys, request)
+        return self._ask(client, broker, joining, request.candidate_id)
+
+    def sync(self, client: Client, plan: dict[str, bytes], **changes: Any) -> Request:
+        broker = self.brokers[client.broker]
+        membership = Membership(client.member_id, client.generation, client.instance_id)
+        request = replace(SyncRequest(membership, assignments=tuple(plan.items())), **changes)
+        syncing = classic.sync(broker.store, broker.waits, self.keys, request)
+        return self._ask(client, broker, syncing, f"sync {client.member_id}")
+
+    def _ask(self, client: Client, broker: Broker, asked: Coroutine[Any, Any, Any], entry: str) -> Request:
+        request = Request(
+            client,
+            broker,
+            client.member_id,
+            client.instance_id,
+            client.generation,
+            entry,
+            self.loop.create_task(asked),
+            self.now_ms,
+        )
+        request.task.add_done_callback(lambda _: self._ended(request))
+        self.requests.append(request)
+        client.request = request
+        return request
+
+    def _ended(self, request: Request) -> None:
+        request.ended_ms = self.now_ms
+        if request in self.requests:
+            self.requests.remove(request)
+            self._hear(request)
+
+    def give_up(self, request: Request) -> None:
+        """The connection is gone: no answer reaches the client."""
+        self.requests.remove(request)
+        request.ended_ms = self.now_ms
+        request.task.cancel()
+        if request.heard:
+            request.client.request = None
+
+    def beat(self, client: Client, on_code: Callable[[int], None]) -> None:
+        membership = Membership(client.member_id, client.generation, client.instance_id)
+        self.brokers[client.broker].heartbeats.add(self.keys, membership, on_code)
+
+    def commit(self, client: Client, partition: int, on_code: Callable[[int | Exception], None]) -> str:
+        """Commit another offset of a partition; returns it."""
+        offset = str(self.number())
+        commit = Commit(client.generation, client.member_id, client.instance_id)
+        commit.entries += (f"t:{partition}", entry_json(int(offset), -1, "", ""))
+        self.brokers[client.broker].offsets.commit(self.keys, commit, on_code)
+        return offset
+
+    def fetch(self, broker: int, on_fetched: Callable[[dict[str, Committed] | Exception], None]) -> None:
+        self.brokers[broker].offsets.fetch(self.keys, None, False, on_fetched)
+
+    def leave(self, broker: int, leaving: Sequence[Leaving]) -> asyncio.Task[list[int]]:
+        store = self.brokers[broker].store
+        return self.spawn(classic.leave(store, self.keys, leaving))
