@@ -105,7 +105,7 @@ class Holder:
             self._holds.heartbeats.add(keys, membership, on_code)
             return
         now_s, before = self._holds.now_s(), self.membership
-        if before is None or before.member_id != membership.member_id or self.keys is not keys:
+        if before is None or before.member_id != membership.member_id:
             self.pace, self._known = Pace(self._holds.hold_s_max), self._holds.hurt(membership.member_id)
         self.keys, self.membership, self._on_code = keys, membership, on_code
         self._hurried, self._missed, self._since_s = None, False, now_s
@@ -178,6 +178,7 @@ class Holds:
         self._groups: dict[str, set[Holder]] = {}
         self._ends: list[tuple[float, int, Holder]] = []
         self._hurt: dict[str, None] = {}
+        self._missed = False
         self._serial = 0
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_event_loop()
@@ -263,11 +264,16 @@ class Holds:
     # -- waking and ending
 
     def _on_wake(self, payload: bytes | None) -> None:
-        if payload is None:  # the subscription was lost for a while
-            woken = [holder for holders in self._groups.values() for holder in holders]
-        else:
-            woken = list(self._groups.get(payload.rsplit(b":", 3)[0].decode(), ()))
-        for holder in woken:
+        if payload is not None:
+            for holder in list(self._groups.get(payload.rsplit(b":", 3)[0].decode(), ())):
+                holder.wake()
+        elif not self._missed:  # every channel says so when the subscription was lost for a while
+            self._missed = True
+            self._loop.call_soon(self._wake_all)
+
+    def _wake_all(self) -> None:
+        self._missed = False
+        for holder in [holder for holders in self._groups.values() for holder in holders]:
             holder.wake()
 
     def _look_at_next(self) -> None:

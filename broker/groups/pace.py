@@ -20,6 +20,7 @@ HOLD_S_MIN: Final = 0.1
 """Shorter holds are not worth their bookkeeping."""
 
 _FAILURES_MAX: Final = 3
+_REST_BEATS: Final = 100
 _TOLERANCE: Final = 0.2
 _SMOOTHING: Final = 0.25
 
@@ -30,10 +31,20 @@ class Pace:
     measuring: until the first gap; answers are given at once.
     probing:   a short hold must leave the next heartbeat where it was.
     trusted:   answers are held for as long as the rule lets them, and each hold is a probe of the next.
-    never:     its timer ran from the answer three times over: answers are given at once from then on.
+    resting:   three holds in a row moved the next heartbeat: answers are given at once for a hundred heartbeats. Either
+               the timer runs from the answer, or the machine is too busy to tell.
     """
 
-    __slots__ = ("_arrived_s", "_failures", "_held_s", "_hold_s_max", "_interval_s", "_trusted", "session_s")
+    __slots__ = (
+        "_arrived_s",
+        "_failures",
+        "_held_s",
+        "_hold_s_max",
+        "_interval_s",
+        "_resting",
+        "_trusted",
+        "session_s",
+    )
 
     def __init__(self, hold_s_max: float) -> None:
         self.session_s: float | None = None
@@ -43,14 +54,16 @@ class Pace:
         self._held_s = 0.0
         self._interval_s: float | None = None
         self._trusted = False
-        self._failures = 0
+        self._failures = self._resting = 0
 
     def arrived(self, now_s: float) -> None:
         """A heartbeat came."""
         before_s, self._arrived_s = self._arrived_s, now_s
-        if before_s is None or self.never:
+        if before_s is None:
             return
-        if self._interval_s is None:
+        if self._resting:
+            self._resting -= 1
+        elif self._interval_s is None:
             self._interval_s = now_s - before_s
         else:
             self._check(now_s - before_s, self._interval_s)
@@ -66,14 +79,9 @@ class Pace:
         self._arrived_s = None
         self._held_s = 0.0
 
-    @property
-    def never(self) -> bool:
-        """Whether holding has been given up."""
-        return self._failures >= _FAILURES_MAX
-
     def hold_s(self) -> float:
         """How long the answer to the heartbeat that came last may be kept back; 0: not at all."""
-        if self._interval_s is None or self.session_s is None or self.never:
+        if self._interval_s is None or self.session_s is None:
             return 0.0
         spare_s = (self.session_s - self._interval_s) * SESSION_SHARE
         longest_s = min(self._interval_s - MARGIN_S, spare_s, self._hold_s_max)
@@ -89,11 +97,17 @@ class Pace:
         """Judge the last hold by when the next heartbeat came."""
         proof = self._held_s >= 0.9 * min(self._probe_s(interval_s), self._hold_s_max)
         if proof and gap_s > interval_s + self._held_s / 2:
-            self._trusted = False
-            self._failures += 1
+            self._fail()
         elif abs(gap_s - interval_s) > interval_s * _TOLERANCE:
             self._interval_s = None  # another interval, or a stall: measure again
         else:
             self._interval_s = interval_s + (gap_s - interval_s) * _SMOOTHING
             if proof:
                 self._trusted, self._failures = True, 0
+
+    def _fail(self) -> None:
+        """Measure again, for the interval may have been wrong; after too many times in a row, not so soon."""
+        self._interval_s, self._trusted = None, False
+        self._failures += 1
+        if self._failures == _FAILURES_MAX:
+            self._failures, self._resting = 0, _REST_BEATS

@@ -39,11 +39,17 @@ def test_a_wrong_gap_is_found_out_by_the_next() -> None:
     assert [member.beat(late_s) for late_s in (0, 1.5, 0, 0, 0)] == [0, 0.5, 0, 0.5, 2.85]
 
 
-def test_a_timer_that_runs_from_the_answer_is_never_held_after_three_probes() -> None:
-    held = Member(3.0, from_answer=True).beats(40)
+def test_a_timer_that_runs_from_the_answer_is_given_three_probes_in_a_hundred_heartbeats() -> None:
+    held = Member(3.0, from_answer=True).beats(500)
     assert max(held) == 0.5
-    assert sum(hold > 0 for hold in held) == 3
-    assert held[-1] == 0
+    assert 3 <= sum(hold > 0 for hold in held[:100]) <= 4
+    assert sum(hold > 0 for hold in held) <= 15
+
+
+def test_a_first_gap_that_was_too_short_is_measured_again() -> None:
+    member = Member(3.0)
+    held = [member.beat(late_s) for late_s in (0, -0.6, 0, 0, 0, 0, 0)]
+    assert held == [0, pytest.approx(0.5), 0, 0.5, 2.85, 2.85, 2.85]
 
 
 def test_nothing_is_held_while_the_session_is_not_known() -> None:
@@ -68,14 +74,14 @@ def test_a_member_that_starts_to_count_from_the_answer_is_trusted_no_more() -> N
     member = Member(3.0)
     assert member.beats(6)[-1] == pytest.approx(2.85)
     member.from_answer = True
-    assert member.beats(30)[-1] == 0
+    assert sum(hold > 0.5 for hold in member.beats(50)) == 1  # the one that showed it
 
 
-def test_one_stall_costs_probes_but_not_the_trust_for_ever() -> None:
+def test_after_a_stall_all_is_learned_anew() -> None:
     member = Member(3.0)
     member.beats(6)
-    assert member.beat(late_s=4.0) == 0.5
-    assert member.beats(3)[-1] == pytest.approx(2.85)
+    assert member.beat(late_s=4.0) == 0
+    assert member.beats(3) == pytest.approx([0.5, 2.85, 2.85])
 
 
 def test_another_interval_is_measured_anew() -> None:
