@@ -5,7 +5,8 @@ Times are ns of the clock that all processes share. An owner owns a partition fr
 
 * Nothing lost: every group read every acknowledged record, at its offset.
 * Nothing without cause: within an ownership offsets follow one another, but for seeks; it begins where the group's
-  commits say. So whatever is read twice was sought, or was not committed when its partition moved.
+  commits say, or (kafka-python keeps its position) where the same process ended if nobody else owned the partition
+  between. So whatever is read twice was sought, or was not committed when its partition moved.
 * No commit gone back: what is fetched, and where an ownership begins, is the last acknowledged commit, or one
   whose answer was not there yet. A seek commits lower by itself: it is a commit like any other.
 * One owner: ownerships of a partition do not overlap. (The one excuse: the coordinator had removed the earlier
@@ -65,6 +66,8 @@ class GroupHistory:
     """began, ended, partition, offset, who: what the group's commit was said to be; -1 for none."""
     first_reads: list[tuple[int, int, int, int, str]] = field(default_factory=list)
     """The same where an ownership began to read; 0 may be the commit, or that there was none."""
+    kept: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
+    """Who, partition, begin of an ownership -> end of its last ownership of that partition, and how far it was."""
     values: dict[tuple[int, int], str] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     generations: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -84,7 +87,8 @@ class GroupHistory:
                 self._gone_back(f"{who} was told {partition}@{offset} at {ended}", partition, began)
         for began, ended, partition, offset, who in self.first_reads:
             could = self._could_be_committed(partition, offset, began, ended)
-            if not could and not (offset == 0 and self._could_be_committed(partition, -1, began, ended)):
+            could = could or (offset == 0 and self._could_be_committed(partition, -1, began, ended))
+            if not could and not self._kept_its_position(who, partition, began, offset):
                 self._gone_back(f"{who} began to read {partition}@{offset} at {ended}", partition, began)
         lost = [place for place, value in acknowledged.items() if self.values.get(place) != value]
         if lost:
@@ -103,6 +107,11 @@ class GroupHistory:
                     self.violations.append(f"two owners of {partition}: {earlier} and {later}; late commits {late}")
                 else:
                     self.counts["ownerships that outlived their membership"] += 1
+
+    def _kept_its_position(self, who: str, partition: int, began: int, offset: int) -> bool:
+        ended, position = self.kept.get((who, partition, began), (0, -1))
+        between = [one for one in self.ownerships[partition] if ended <= one.began < began]
+        return offset == position and not between
 
     def _gone_back(self, what: str, partition: int, began: int) -> None:
         known = sorted((one for one in self.commits[partition] if one.ended < began), key=lambda one: one.ended)
@@ -132,6 +141,7 @@ class _Reader:
         self.sought: set[int] = set()
         self.paused: set[int] = set()
         self.high: dict[int, int] = {}
+        self.left: dict[int, tuple[int, int]] = {}
 
     def take(self, entry: Entry) -> None:
         """One entry."""
@@ -150,6 +160,8 @@ class _Reader:
                 owned = Ownership(self.owner, entry["member"], entry["generation"], entry["at"])
                 self.owned[partition] = owned
                 self.history.ownerships[partition].append(owned)
+                if partition in self.left:
+                    self.history.kept[self.owner, partition, owned.began] = self.left[partition]
 
     def _revoked(self, entry: Entry) -> None:
         for partition in entry["partitions"]:
@@ -158,7 +170,9 @@ class _Reader:
                 self._wrong(entry, f"{entry['kind']} {partition}, which it did not own")
             else:
                 owned.ended = entry["at"]
-            self.expected.pop(partition, None)
+            self.left.pop(partition, None)
+            if partition in self.expected:
+                self.left[partition] = entry["at"], self.expected.pop(partition)
             self.high.pop(partition, None)
             self.sought.discard(partition)
             self.paused.discard(partition)
