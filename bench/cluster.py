@@ -92,7 +92,7 @@ class BrokerProcess:
                 stderr=log,
             )
 
-    def wait_ready(self, timeout_s: float = 20.0) -> None:
+    def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Wait until its readiness probe says yes. Raises RuntimeError with the end of its log."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:

@@ -102,14 +102,14 @@ class Storm:
             broker.kill()
         await asyncio.sleep(seconds)
         broker.start()
-        await asyncio.to_thread(broker.wait_ready, 60)
+        await asyncio.to_thread(broker.wait_ready)
         self._harmed.discard(broker.name)
 
     async def _asleep(self, broker: BrokerProcess, seconds: float) -> None:
         broker.signal(signal.SIGSTOP)
         await asyncio.sleep(seconds)
         broker.signal(signal.SIGCONT)
-        await asyncio.to_thread(broker.wait_ready, 60)
+        await asyncio.to_thread(broker.wait_ready)
         self._harmed.discard(broker.name)
 
     # -- members

@@ -42,7 +42,7 @@ def kill_in_turn(cluster: Cluster, rng: random.Random, seconds: float) -> int:
         kills += 1
         time.sleep(DEAD_S)
         broker.start()
-        broker.wait_ready(60)
+        broker.wait_ready()
         time.sleep(max(0.0, KILL_EVERY_S - (time.monotonic() - began)))
     return kills
 

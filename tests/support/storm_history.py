@@ -122,6 +122,11 @@ def _in(one: Seen, event: Mapping[str, str]) -> bool:
 
 def _silent_s(own: Sequence[Seen], at: float) -> float:
     """How long nothing of a member that extends its session had arrived; it arrived after it was sent."""
-    extends = (ErrorCode.none, ErrorCode.rebalance_in_progress)
-    heard = [one.sent for one in own if one.code in extends and one.kind != "fetched"]
-    return at - max(heard, default=0.0) + CLOCK_S
+    return at - max((one.sent for one in own if _extends_session(one)), default=0.0) + CLOCK_S
+
+
+def _extends_session(one: Seen) -> bool:
+    """As in Kafka: not to ask for offsets, nor to sync while the others rejoin."""
+    if one.kind in ("heartbeat", "commit"):
+        return one.code in (ErrorCode.none, ErrorCode.rebalance_in_progress)
+    return one.kind in ("join", "sync") and one.code is ErrorCode.none
