@@ -78,9 +78,12 @@ class Stage:
     async def stable(self, group_id: str, *names: str, **traits: object) -> list[Member]:
         """Members of a new group that share one generation."""
         members = [await self.member(group_id, name, **traits) for name in names]
-        await asyncio.gather(*(member.round() for member in members))
-        if {member.generation for member in members} != {1}:
-            raise RuntimeError(f"the members of {group_id} did not get into one generation")
+        following = [asyncio.ensure_future(member.follow()) for member in members]
+        while -1 in (synced := {member.synced for member in members}) or len(synced) > 1:
+            await asyncio.sleep(0.05)
+        for task in following:
+            task.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
         return members
 
     def play(self, *work: Coroutine[Any, Any, None]) -> None:
@@ -155,34 +158,34 @@ async def unsynced_member(stage: Stage) -> str:
 
 async def failing_leader(stage: Stage) -> str:
     """A leader whose assignor fails: it joins, never syncs, is removed and joins again."""
-    failing = await stage.member("failing-leader", "pod-a", rebalance_timeout_ms=700)
+    failing = await stage.member("failing-leader", "pod-a", rebalance_timeout_ms=1_500)
     for _ in range(3):
         failing.member_id = ""
         await failing.join()
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(3)
     return "failing-leader"
 
 
 async def failing_member(stage: Stage) -> str:
     """The same of a follower: the others have to rebalance each time."""
-    (steady,) = await stage.stable("failing-member", "pod-a", rebalance_timeout_ms=2_000)
+    (steady,) = await stage.stable("failing-member", "pod-a", rebalance_timeout_ms=4_000)
     stage.healthy(steady)
-    failing = await stage.member("failing-member", "pod-b", rebalance_timeout_ms=2_000)
+    failing = await stage.member("failing-member", "pod-b", rebalance_timeout_ms=4_000)
     for _ in range(3):
         failing.member_id = ""
         await failing.join()
-        await asyncio.sleep(3)
+        await asyncio.sleep(5)
     return "failing-member"
 
 
 async def crash_loop(stage: Stage) -> str:
     """A process dies without leaving, and is started again, over and over."""
     stage.healthy(*await stage.stable("crash-loop", "pod-a", "pod-b"))
-    for _ in range(4):
-        crashing = await stage.member("crash-loop", "pod-c", session_timeout_ms=800)
+    for _ in range(3):
+        crashing = await stage.member("crash-loop", "pod-c", session_timeout_ms=2_000)
         await crashing.round()
         crashing.close()
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(3.5)
     return "crash-loop"
 
 

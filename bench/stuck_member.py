@@ -44,6 +44,7 @@ class Member:
     end: int = 100
     member_id: str = ""
     generation: int = -1
+    synced: int = -1
     leads: bool = False
     owned: tuple[int, ...] = ()
 
@@ -104,6 +105,7 @@ class Member:
         if synced.error_code is not ErrorCode.none:
             return False
         owned = assigned_partitions(synced.assignment) or {}
+        self.synced = self.generation
         self.owned = tuple(partition for partitions in owned.values() for partition in partitions)
         return True
 
@@ -145,9 +147,12 @@ class Member:
     async def follow(self) -> None:
         """What a healthy client does: heartbeats, commits, and a new round whenever one is on."""
         while True:
-            if await self.heartbeat() is ErrorCode.none:
+            code = await self.heartbeat() if self.member_id else ErrorCode.unknown_member_id
+            if code is ErrorCode.none:
                 await self.commit()
             else:
+                if code is ErrorCode.unknown_member_id:
+                    self.member_id = ""
                 await self.round()
             await asyncio.sleep(_BEAT_S)
 

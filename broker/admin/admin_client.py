@@ -11,6 +11,9 @@ from yarl import URL
 
 from broker.admin.failures import CommandFailed
 
+SEVERITIES: Final = ("stuck", "trouble", "")
+"""Worst first, as `severity` in a list names them."""
+
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
 
 
@@ -30,3 +33,12 @@ async def get(admin: str, group_id: str | None, what: str, org: str, **query: st
     if "error" in body:
         raise CommandFailed(body["error"])
     return body
+
+
+async def explain(admin: str, group_id: str | None, org: str) -> list[Any]:
+    """What is to be said of one group, or of every group with trouble, worst first. Raises CommandFailed."""
+    if group_id is not None:
+        return [await get(admin, group_id, "explain", org)]
+    rows = [row for row in (await get(admin, None, "", org))["groups"] if row["trouble"]]
+    rows.sort(key=lambda row: (SEVERITIES.index(row["severity"]), row["group"]))
+    return [await get(admin, row["group"], "explain", org) for row in rows]

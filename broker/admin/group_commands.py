@@ -146,7 +146,14 @@ def history(
 
 
 @group.command()
-def explain(group_id: GroupId, admin: Admin = None, org: Org = "default", output: Output = Form.TABLE) -> None:
+def explain(
+    group_id: Annotated[
+        str | None, typer.Argument(metavar="[GROUP]", help="The group's id.  [default: every group with trouble]")
+    ] = None,
+    admin: Admin = None,
+    org: Org = "default",
+    output: Output = Form.TABLE,
+) -> None:
     """Why is this group stuck? Who is missing, since when, what caused it, what to do.
 
     Exit code 1 where something is wrong.
@@ -154,12 +161,17 @@ def explain(group_id: GroupId, admin: Admin = None, org: Org = "default", output
     from broker.admin import admin_client, group_tables
     from broker.admin.output import write_findings, write_json, write_rows
 
-    found = run(admin_client.get(admin_of(admin), group_id, "explain", org))
+    found = run(admin_client.explain(admin_of(admin), group_id, org))
+    findings = [{"group": one["group"], **finding} for one in found for finding in one["findings"]]
     if output is Form.JSON:
-        write_json(found)
+        write_json(found[0] if group_id is not None else found)
     elif output is Form.CSV:
-        write_rows(output, group_tables.FINDINGS, found["findings"])
+        write_rows(output, group_tables.FINDINGS, findings)
     else:
-        write_findings(found["summary"], found["findings"])
-    if any(finding["severity"] != "note" for finding in found["findings"]):
+        for place, one in enumerate(found):
+            typer.echo("\n" if place else "", nl=False)
+            write_findings(one["summary"], one["findings"])
+        if not found:
+            typer.echo("Nothing is wrong with any group.")
+    if any(finding["severity"] != "note" for finding in findings):
         raise typer.Exit(BAD_NEWS)

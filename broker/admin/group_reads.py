@@ -11,7 +11,6 @@ from broker.admin.kafka_client import EARLIEST, LATEST, KafkaClient, Place
 from broker.protocol.consumer_blobs import assigned_partitions
 
 _AT_ONCE: Final = 8
-_SEVERITIES: Final = ("stuck", "trouble", "")
 
 Rows = list[dict[str, Any]]
 
@@ -42,7 +41,7 @@ async def listing(bootstrap: str, admin: str, org: str) -> tuple[Rows, str]:
             }
 
         rows = await asyncio.gather(*map(row, await kafka.list_groups()))
-    return sorted(rows, key=lambda row: (_SEVERITIES.index(row["severity"] or ""), row["group"])), missing
+    return sorted(rows, key=lambda row: (admin_client.SEVERITIES.index(row["severity"] or ""), row["group"])), missing
 
 
 async def lag(bootstrap: str, admin: str, org: str, group_id: str) -> tuple[Rows, str]:

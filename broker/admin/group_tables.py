@@ -96,6 +96,7 @@ EVENTS: Final = [
 ]
 
 FINDINGS: Final = [
+    Column("group", "GROUP"),
     Column("kind", "KIND"),
     Column("severity", "SEVERITY"),
     Column("sentence", "SENTENCE"),

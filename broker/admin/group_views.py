@@ -11,14 +11,13 @@ from broker.apis.call import Rooms
 from broker.errors import GroupIdNotFound, KafkaError
 from broker.groups import directory
 from broker.groups.explain import Finding, Partition, explain, summary
+from broker.groups.explain.patterns import WINDOW_MS
 from broker.groups.picture import Blobs, GroupPicture, read_picture
 from broker.groups.story import EVENTS_READ_MAX, Event, in_words, read_events, read_shard, rebalances
 from broker.protocol.consumer_blobs import assigned_partitions, subscribed_topics
 
 BLOBS: Final = Blobs(subscribed_topics, assigned_partitions)
 _AT_ONCE: Final = 16
-_LISTED_EVENTS_MAX: Final = 2_000
-"""Events of a shard that are read for a list: its groups' latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ async def view_all(rooms: Rooms, org: str) -> list[GroupView]:
     keys = {group.group_id: rooms.store.group_keys(org, group.group_id) for group in listed}
     events: dict[str, list[Event]] = {one.ref: [] for one in keys.values()}
     for stream in {one.shard_keys.events for one in keys.values()}:
-        for ref, event in await read_shard(rooms.store, stream, _LISTED_EVENTS_MAX):
+        for ref, event in await read_shard(rooms.store, stream, span_ms=WINDOW_MS):
             if ref in events:
                 events[ref].append(event)
     gate = asyncio.Semaphore(_AT_ONCE)

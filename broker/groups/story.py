@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import hiredis
+
+from broker.errors import StoreUnavailable
 from broker.groups.phrases import who
 from broker.store.keys import GroupKeys
 from broker.store.store import Store
@@ -97,25 +100,40 @@ def event_of(fields: Mapping[str, str]) -> Event:
     )
 
 
-async def read_shard(store: Store, stream: str, count_max: int) -> list[tuple[str, Event]]:
-    """The newest events of a shard with their groups' names, oldest first. Raises StoreUnavailable."""
+async def read_shard(
+    store: Store, stream: str, count_max: int = EVENTS_READ_MAX, span_ms: int | None = None
+) -> list[tuple[str, Event]]:
+    """The newest events of a shard with their groups' names, oldest first; `span_ms`: not much older than the last.
+
+    Raises StoreUnavailable.
+    """
     found: list[tuple[str, Event]] = []
     end = "+"
     while len(found) < count_max:
-        page = await store.command("XREVRANGE", stream, end, "-", "COUNT", min(_PAGE, count_max - len(found)))
+        page = await _page(store, stream, end, min(_PAGE, count_max - len(found)))
         for _, values in page:
             texts = [value.decode("utf-8", "replace") for value in values]
             fields = dict(zip(texts[::2], texts[1::2], strict=True))
             found.append((fields["group"], event_of(fields)))
-        if len(page) < _PAGE:
+        past = span_ms is not None and found and found[-1][1].time_ms < found[0][1].time_ms - span_ms
+        if len(page) < _PAGE or past:
             break
         end = "(" + page[-1][0].decode()
     return found[::-1]
 
 
+async def _page(store: Store, stream: str, end: str, count: int) -> list[tuple[bytes, list[bytes]]]:
+    """On the lane of large reads, where it delays no heartbeat."""
+    try:
+        page: list[tuple[bytes, list[bytes]]] = await store.data_in.call("XREVRANGE", stream, end, "-", "COUNT", count)
+    except hiredis.ReplyError as error:
+        raise StoreUnavailable(str(error)) from error
+    return page
+
+
 async def read_events(store: Store, keys: GroupKeys) -> list[Event]:
     """What is kept of a group's events, oldest first. Raises StoreUnavailable."""
-    return [event for ref, event in await read_shard(store, keys.shard_keys.events, EVENTS_READ_MAX) if ref == keys.ref]
+    return [event for ref, event in await read_shard(store, keys.shard_keys.events) if ref == keys.ref]
 
 
 @dataclass(slots=True)

@@ -14,6 +14,8 @@ from bench import stuck
 from bench.cluster import Cluster
 from bench.stuck import SCENARIOS, Scenario, Stage
 
+pytestmark = pytest.mark.timeout(300)  # most of it goes into making the trouble
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def answers() -> AsyncIterator[dict[Scenario, dict[str, Any]]]:

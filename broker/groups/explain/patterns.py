@@ -20,6 +20,14 @@ SHORT_LIFE_MS: Final = 5 * 60_000
 LOOP: Final = 5
 """So many rebalances of the same members are a loop, whatever began them."""
 
+_DIES: Final = (
+    "The process dies and is started again: read its own log. Where it is killed without leaving, a static "
+    "group.instance.id spares the others the rebalances of a quick restart."
+)
+_LEAVES: Final = (
+    "Either the process ends and is started again, or its client left because it was not polled within "
+    "max.poll.interval.ms: all but Java's do that without a word. Its own log tells which."
+)
 _POLL: Final = ("poll timeout", "max.poll.interval", "maximum poll interval")
 
 
@@ -125,6 +133,7 @@ def _crash_loops(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding
         lives = sorted(event.duration_ms for event in ends)
         left = sum(event.kind == "member_left" for event in ends)
         how = "leaves" if left == len(ends) else "is not heard any more" if not left else "leaves or falls silent"
+        silent = left == len(ends) and not any(event.said for event in ends)
         evidence = [f"it lives for {span(lives[len(lives) // 2])} (median), then {how}"]
         evidence += [f'it said "{words}" when it left' for words in {event.said for event in ends if event.said}]
         evidence.append(f"each time the whole group of {counted(_size(picture, ends), 'member')} rebalances twice")
@@ -134,8 +143,7 @@ def _crash_loops(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding
                 _severity(picture, ends[-1]),
                 f"{ends[-1].who} comes and goes: it joined {_times(joined)}, and was gone again each time.",
                 tuple(evidence),
-                "The process dies and is started again: read its own log. Where it is killed without leaving, a static "
-                "group.instance.id spares the others the rebalances of a quick restart.",
+                _LEAVES if silent else _DIES,
             )
         )
     return found

@@ -1,0 +1,97 @@
+"""The picture of a group: what each member does in each state, and when it was last heard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from broker.errors import GroupIdNotFound
+from broker.groups.picture import Blobs, GroupPicture, read_picture
+from broker.protocol.consumer_blobs import assigned_partitions, subscribed_topics, write_assignment, write_subscription
+from broker.settings import Settings
+from tests.support.clock import SteppedClock
+from tests.support.groups import World, answer
+
+BLOBS = Blobs(subscribed_topics, assigned_partitions)
+ORDERS = (("range", write_subscription(["orders"])),)
+
+
+@pytest.fixture
+async def world(settings: Settings, clock: SteppedClock) -> AsyncIterator[World]:
+    opened = World(settings, clock)
+    await opened.start()
+    yield opened
+    await opened.close()
+
+
+async def picture(world: World) -> GroupPicture:
+    return await read_picture(world.store, world.keys, "1", BLOBS, world.clock.now_ms)
+
+
+async def doing(world: World) -> dict[str, str]:
+    return {member.client_id: member.doing for member in (await picture(world)).members}
+
+
+async def test_members_of_each_state(world: World) -> None:
+    a, b = world.peer("a", protocols=ORDERS), world.peer("b", protocols=ORDERS)
+    joins = [await a.entering(), await b.entering()]
+    assert await doing(world) == {"a": "joined", "b": "joined"}
+
+    await world.advance(world.settings.group_initial_rebalance_delay_ms * 2)
+    await asyncio.gather(*(answer(join) for join in joins))
+    parked = await b.parked(b.sync())
+    assert await doing(world) == {"a": "unsynced", "b": "waiting"}
+
+    await a.sync({a.member_id: write_assignment({"orders": [1, 0]}), b.member_id: write_assignment({})})
+    await answer(parked)
+    seen = await picture(world)
+    assert {member.client_id: (member.doing, member.owned, member.leads) for member in seen.members} == {
+        "a": ("synced", {"orders": (0, 1)}, True),
+        "b": ("synced", {}, False),
+    }
+    assert seen.topics == {"orders"} and (seen.state, seen.generation) == ("Stable", 1)
+
+    await world.peer("c", protocols=ORDERS).entering()
+    assert await doing(world) == {"a": "missing", "b": "missing", "c": "joined"}
+    seen = await picture(world)
+    assert seen.join_deadline_ms == world.clock.now_ms + 20_000
+
+
+async def test_when_members_were_heard(world: World) -> None:
+    a, _ = await world.stable("a", "b", protocols=ORDERS)
+    began = world.clock.now_ms
+    await world.advance(4_000, beating=[a])
+    await world.peer("c").entering()
+    heard = {member.client_id: member.heard_ms for member in (await picture(world)).members}
+
+    assert heard == {"a": began + 4_000, "b": began, "c": None}
+
+
+async def test_ids_that_nobody_came_back_with(world: World) -> None:
+    member_id = await world.peer("a").claim_id()
+    (pending,) = (await picture(world)).pending
+
+    assert (pending.member_id, pending.client_id) == (member_id, "a")
+    assert pending.ends_ms == world.clock.now_ms + 10_000
+
+
+async def test_what_is_overdue_is_settled_first(world: World) -> None:
+    await world.stable("a", "b")
+    world.sweeping = False
+    await world.advance(60_000)
+
+    assert (await picture(world)).state == "Empty"
+
+
+async def test_a_group_that_does_not_exist(world: World) -> None:
+    with pytest.raises(GroupIdNotFound):
+        await picture(world)
+
+
+async def test_metadata_that_nobody_can_read(world: World) -> None:
+    await world.stable("a")
+
+    (member,) = (await picture(world)).members
+    assert member.topics is None and (await picture(world)).topics is None

@@ -1,0 +1,140 @@
+"""Rebalances are read from events: how each began, what it opened, how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from broker.groups.phrases import listed, ranges, span, who
+from broker.groups.story import Event, event_of, in_words, rebalances
+
+A = Event(0, 0, "", member_id="a-1", client_id="a", host="/10.0.0.1")
+
+
+def told(kind: str, time_ms: int, **changes: object) -> Event:
+    return replace(A, kind=kind, time_ms=time_ms, **changes)  # type: ignore[arg-type]
+
+
+def a_round(start: int, generation: int, cause: str = "member_joined") -> list[Event]:
+    return [
+        told("rebalance_started", start, generation=generation - 1, cause=cause),
+        told("barrier_joined", start + 400, generation=generation, members=3, duration_ms=400, detail="range"),
+        told("assignment_stored", start + 500, generation=generation, duration_ms=100),
+        told("stable", start + 600, generation=generation),
+    ]
+
+
+def test_a_whole_round() -> None:
+    (one,) = rebalances([told("member_joined", 0), *a_round(0, 1)])
+
+    assert (one.generation, one.members, one.leader, one.protocol) == (1, 3, "a-1", "range")
+    assert (one.joining_ms, one.syncing_ms, one.stable_ms, one.outcome) == (400, 100, 600, "stable")
+    assert one.cause == "a at 10.0.0.1 joined"
+
+
+@pytest.mark.parametrize(("steps", "outcome"), [(1, "joining"), (2, "syncing"), (3, "settling"), (4, "stable")])
+def test_a_round_that_is_under_way(steps: int, outcome: str) -> None:
+    (one,) = rebalances(a_round(0, 1)[:steps])
+
+    assert one.outcome == outcome
+
+
+def test_a_round_that_another_cuts_short() -> None:
+    first, second = rebalances([*a_round(0, 1)[:2], *a_round(1_000, 2, "session_timed_out")])
+
+    assert (first.outcome, second.outcome) == ("cut short", "stable")
+    assert second.cause == "a at 10.0.0.1 sent no heartbeat for its session timeout"
+
+
+def test_a_round_that_leaves_nobody() -> None:
+    (one,) = rebalances(
+        [
+            told("member_left", 0, reason="closing"),
+            told("rebalance_started", 0, cause="member_left", reason="closing"),
+            told("emptied", 0, generation=4),
+        ]
+    )
+
+    assert (one.outcome, one.generation, one.members) == ("emptied", 4, 0)
+    assert one.cause == 'a at 10.0.0.1 left by itself, saying "closing"'
+
+
+def test_who_removed_a_member_is_part_of_the_cause() -> None:
+    (one,) = rebalances(
+        [
+            told("member_removed", 0, detail="/10.0.0.9 ops tool"),
+            told("rebalance_started", 0, cause="member_removed"),
+        ]
+    )
+
+    assert one.cause == "a at 10.0.0.1 was removed by ops tool at 10.0.0.9"
+
+
+def test_who_is_removed_meanwhile_belongs_to_the_round() -> None:
+    late = told("member_expired", 300, cause="did_not_rejoin", member_id="b-1")
+    (one,) = rebalances([a_round(0, 1)[0], late, *a_round(0, 1)[1:]])
+
+    assert one.lost == (late,)
+
+
+def test_a_story_that_begins_in_the_middle() -> None:
+    assert [one.generation for one in rebalances([*a_round(0, 1)[2:], *a_round(1_000, 2)])] == [2]
+
+
+def test_javas_habit_is_no_reason() -> None:
+    event = told("member_joined", 0, reason="need to re-join with the given member-id: a-1")
+
+    assert in_words(event) == "a at 10.0.0.1 joined"
+
+
+def test_events_of_older_brokers_have_fewer_fields() -> None:
+    event = event_of({"time": "5", "generation": "1", "kind": "stable", "duration_ms": "0"})
+
+    assert (event.time_ms, event.cause, event.members) == (5, "", 0)
+
+
+def test_every_kind_has_a_sentence() -> None:
+    kinds = ["created", "member_left", "member_evicted", "lease_lost", "emptied", "offsets_expired", "deleted"]
+
+    assert all(in_words(told(kind, 0)) != kind.replace("_", " ") for kind in kinds)
+    assert (
+        in_words(told("member_expired", 0, cause="did_not_sync"))
+        == "a at 10.0.0.1 did not sync in time and was removed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"),
+    [
+        (-5, "0 ms"),
+        (850, "850 ms"),
+        (4_240, "4.2 s"),
+        (59_900, "59 s"),
+        (60_000, "1 min"),
+        (200_000, "3 min 20 s"),
+        (7_500_000, "2 h 5 min"),
+        (187_200_000, "2 d 4 h"),
+    ],
+)
+def test_durations_in_words(ms: int, words: str) -> None:
+    assert span(ms) == words
+
+
+def test_names_in_words() -> None:
+    assert who("a", "/10.0.0.1", "i-1") == "static member i-1 (a at 10.0.0.1)"
+    assert who("", "") == "a client without a name at an unknown host"
+    assert [listed("abcdefg"[:n]) for n in (0, 1, 2, 3, 7)] == [
+        "nobody",
+        "a",
+        "a and b",
+        "a, b and c",
+        "a, b, c, d and 3 more",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "short"), [([], ""), ([3], "3"), ([2, 0, 1, 7], "0-2,7"), ([0, 2, 4, 5], "0,2,4-5")]
+)
+def test_partitions_in_short(numbers: list[int], short: str) -> None:
+    assert ranges(numbers) == short
