@@ -27,6 +27,7 @@ from broker.settings import Settings
 from broker.store.link import Arg
 from broker.store.scripts import Script
 from broker.store.store import Store
+from broker.telemetry.supervised import Supervised
 from broker.topics.model import Topic
 
 DELIVER: Final = Script("log/deliver")
@@ -60,14 +61,16 @@ class Mirror:
         self._told_of: dict[PartitionNews, None] = {}
         self._told = asyncio.Event()
         self._generations: dict[tuple[str, str], tuple[str, int]] = {}
+        self._loops = Supervised()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begin to write."""
-        self.run(self._write_for_ever())
+        self._loops.run("mirror", self._write_for_ever)
 
     async def close(self) -> None:
         """Stop; news that is not written is lost."""
+        await self._loops.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -140,10 +143,7 @@ class Mirror:
             await self._told.wait()
             self._told.clear()
             began_s = self._loop.time()
-            try:
-                await self.write()
-            except Exception:
-                logger.exception("mirror_not_written")
+            await self.write()
             if began_s - swept_s > _IDLE_S:
                 swept_s = began_s
                 self._sweep(began_s)
