@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help install run test check unit scripts model mutations conformance clients peers chart chaos outside demo bench docs clean
+.PHONY: help install run test check unit scripts model mutations conformance clients peers chart chaos outside demo stuck bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ outside: install ## three libraries' groups by hand, a broker killed every 5 s f
 
 demo: install ## brokers are killed, drained and added under a live group
 	$(BIN)/python -m bench.demo $(ARGS)
+
+stuck: install ## make every kind of stuck group on real brokers, and explain it
+	@$(BIN)/python -m bench.stuck $(ARGS)
 
 bench: install ## measure; takes the machine for a while
 	$(BIN)/python -m bench all $(ARGS)

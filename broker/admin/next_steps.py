@@ -36,6 +36,7 @@ def next_steps(cluster: DevCluster, logs: Path, data: Path | None, seconds: floa
     kcat = "" if shutil.which("kcat") else "   # once kcat is installed"
     lines.append(("produce", f"echo hello | kcat -b {first} -t demo -P{kcat}"))
     lines.append(("consume", f"kcat -b {first} -X auto.offset.reset=earliest -G demo demo{kcat}"))
+    lines.append(("explain", f"{tidegate} group explain demo"))
     lines.append(("look", f"{tidegate} redis HGETALL 'tidegate:{{cluster}}:topics'"))
     return "\n".join(f"  {name:<8} {text}".rstrip() for name, text in lines)
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
-from broker.groups.explain.finding import Finding, Severity, evicting, named, named_pending
+from broker.groups.explain.finding import SOON_MS, Finding, Severity, evicting, few, named, named_pending
 from broker.groups.model import GroupState
 from broker.groups.phrases import clock, counted, either, listed, span
 from broker.groups.picture import GroupPicture, MemberPicture
 from broker.groups.story import Event, since
-
-SOON_MS: Final = 5_000
-"""A barrier is open for that long in every healthy rebalance: members learn of one at their next heartbeat."""
 
 
 def open_barrier(picture: GroupPicture, events: Sequence[Event]) -> list[Finding]:
@@ -57,7 +53,7 @@ def _join_barrier(picture: GroupPicture, events: Sequence[Event]) -> list[Findin
             f"The join barrier is open for {span(open_ms)}: {len(missing)} of "
             f"{counted(len(picture.members), 'member')} "
             f"{either(len(missing), 'has', 'have')} not rejoined: {listed(map(named, missing))}.",
-            (*(_absence(picture, member, events) for member in missing), _end_of_joining(picture, missing)),
+            (*few(_absence(picture, member, events) for member in missing), _end_of_joining(picture, missing)),
             f"Look at {either(len(missing), 'that process', 'those processes')}. {evicting(picture, missing)} "
             "and the others go on.",
         )
@@ -125,7 +121,7 @@ def _pending(picture: GroupPicture) -> list[Finding]:
             f"{counted(len(picture.pending), 'client')} asked for a member id and did not come back with it: "
             f"{listed(map(named_pending, picture.pending))}. The join barrier waits for them too, "
             f"until {clock(until)} at the latest.",
-            tuple(f"{pending.member_id}: until {clock(pending.ends_ms)}" for pending in picture.pending),
+            few(f"{pending.member_id}: until {clock(pending.ends_ms)}" for pending in picture.pending),
             "Such a client ended, or lost its connection, between the two requests of its first join.",
         )
     ]
@@ -174,7 +170,7 @@ def _unsynced(picture: GroupPicture) -> list[Finding]:
             f"Generation {picture.generation} is assigned, but {listed(map(named, missing))} did not ask for "
             f"{either(len(missing), 'its', 'their')} part: nobody consumes those partitions.",
             (
-                *(f"{member.member_id}: session ends at {clock(member.session_ends_ms)}" for member in missing),
+                *few(f"{member.member_id}: session ends at {clock(member.session_ends_ms)}" for member in missing),
                 f"at {clock(picture.sync_deadline_ms)} who has not asked is removed, and the group rebalances",
             ),
             "The process stopped, or lost its connection, between its JoinGroup and its SyncGroup.",

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import enum
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from broker.groups.phrases import either, who
 from broker.groups.picture import GroupPicture, MemberPicture, PendingPicture
+
+LINES_MAX: Final = 10
+SOON_MS: Final = 5_000
+"""A state is so young in every healthy rebalance: members learn of one at their next heartbeat."""
 
 
 class Severity(enum.IntEnum):
@@ -38,6 +43,13 @@ def evicting(picture: GroupPicture, members: Sequence[MemberPicture]) -> str:
     which = shlex.quote(members[0].instance_id or members[0].member_id) if len(members) == 1 else "MEMBER"
     command = f"tidegate group evict {shlex.quote(picture.group_id)} {which}"
     return f"`{command}` removes {either(len(members), 'it', 'one')},"
+
+
+def few(lines: Iterable[str]) -> tuple[str, ...]:
+    """Evidence of each of many, cut where it helps nobody any more."""
+    every = list(lines)
+    rest = (f"and {len(every) - LINES_MAX} more",) if len(every) > LINES_MAX else ()
+    return (*every[:LINES_MAX], *rest)
 
 
 def named(member: MemberPicture) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.groups.explain.finding import Finding, Severity, named
+from broker.groups.explain.finding import SOON_MS, Finding, Severity, few, named
 from broker.groups.model import GroupState
 from broker.groups.phrases import clock, counted, either, listed, ranges, span
 from broker.groups.picture import GroupPicture, MemberPicture
@@ -145,9 +145,15 @@ def _says_nothing(
     )
 
 
+def _settled(picture: GroupPicture) -> bool:
+    """Whether what consumers own now is what they are meant to own: cooperative ones rebalance twice in a row."""
+    old = picture.now_ms - picture.state_since_ms >= SOON_MS
+    return picture.state == GroupState.STABLE and old and picture.protocol_type == "consumer"
+
+
 def _idle(picture: GroupPicture, partitions: Sequence[Partition]) -> list[Finding]:
     idle = [member for member in picture.members if member.owned == {} and member.doing == "synced"]
-    if picture.state != GroupState.STABLE or not idle or picture.protocol_type != "consumer":
+    if not _settled(picture) or not idle:
         return []
     wanted = [
         partition
@@ -164,7 +170,7 @@ def _idle(picture: GroupPicture, partitions: Sequence[Partition]) -> list[Findin
             f"{len(idle)} of {counted(len(picture.members), 'member')} "
             f"{either(len(idle), 'owns', 'own')} no partition: "
             f"the topics they share have {counted(len(wanted), 'partition')}.",
-            tuple(f"{member.member_id} of {named(member)}" for member in idle),
+            few(f"{member.member_id} of {named(member)}" for member in idle),
             "There are partitions enough: members that subscribe to other topics, or an assignor that went wrong."
             if enough
             else "A partition has one owner at a time. Run fewer members, or give the topic more partitions.",
@@ -174,7 +180,7 @@ def _idle(picture: GroupPicture, partitions: Sequence[Partition]) -> list[Findin
 
 def _unowned(picture: GroupPicture, partitions: Sequence[Partition]) -> list[Finding]:
     readable = all(member.owned is not None for member in picture.members) and picture.topics is not None
-    if picture.state != GroupState.STABLE or not readable or picture.protocol_type != "consumer":
+    if not _settled(picture) or not readable:
         return []
     left = [
         one
@@ -217,7 +223,7 @@ def _out_of_range(partitions: Sequence[Partition]) -> list[Finding]:
                 Severity.TROUBLE,
                 f"{counted(gone, 'record')} {either(gone, 'was', 'were')} deleted before the group read them: "
                 f"its offsets of {listed(_named(early))} are below the log's start.",
-                tuple(
+                few(
                     f"{one.topic} {one.partition}: committed {one.committed}, log start {one.log_start}"
                     for one in early
                 ),
@@ -230,7 +236,7 @@ def _out_of_range(partitions: Sequence[Partition]) -> list[Finding]:
                 "beyond_end",
                 Severity.TROUBLE,
                 f"The group's offsets of {listed(_named(late))} are beyond the log's end.",
-                tuple(f"{one.topic} {one.partition}: committed {one.committed}, log end {one.log_end}" for one in late),
+                few(f"{one.topic} {one.partition}: committed {one.committed}, log end {one.log_end}" for one in late),
                 "The topic was made anew, or lost its tail. auto.offset.reset decides where its consumers go on.",
             )
         )

@@ -345,6 +345,15 @@ def test_one_static_process_that_restarts() -> None:
     assert "restarts again and again" in the(findings(picture(member("a")), *swaps), "static_flapping").sentence
 
 
+def test_evidence_of_hundreds_is_cut() -> None:
+    missing = [member(f"m{n:03}", doing="missing", heard_ms=NOW - 65_000) for n in range(500)]
+    found = the(findings(joining(*missing)), "join_barrier_open")
+
+    assert len(found.evidence) == 12
+    assert found.evidence[10] == "and 490 more"
+    assert "m000 at 10.0.0.1, m001 at 10.0.0.1, m002 at 10.0.0.1, m003 at 10.0.0.1 and 496 more" in found.sentence
+
+
 # -- records that wait
 
 
@@ -386,6 +395,12 @@ def test_members_without_partitions() -> None:
 
     assert found.severity is Severity.NOTE
     assert "1 of 2 members owns no partition: the topics they share have 1 partition." in found.sentence
+
+
+def test_a_generation_of_a_moment_ago_may_leave_partitions_out() -> None:
+    young = picture(member("a"), member("b", owned={}), state_since_ms=NOW - 1_000)
+
+    assert kinds(findings(young, partitions=(partition(), partition(1, owner=None, log_end=170)))) == set()
 
 
 def test_partitions_without_members() -> None:
