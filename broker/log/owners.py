@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Final
 
 from broker.store.keys import LogKeys
@@ -31,10 +32,6 @@ class Owner:
     member_id: str
     client_id: str
     client_host: str
-
-    def to_json(self) -> str:
-        """As it is stored."""
-        return json.dumps(asdict(self), separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +57,10 @@ def parse_owners(reply: Mapping[bytes, bytes]) -> dict[Reader, list[Owned]]:
 
 async def note_owner(store: Store, keys: LogKeys, group_id: str, owner: Owner) -> None:
     """Note a partition's owner. Raises IllegalGeneration, UnknownTopicOrPartition, StoreUnavailable."""
-    await store.run(NOTE_OWNER, [keys.log, keys.owners], group_id, owner.id, owner.generation, owner.to_json())
+    await store.run(NOTE_OWNER, [keys.log, keys.owners], group_id, owner.id, owner.generation, _record(owner))
+
+
+@lru_cache(maxsize=1_024)
+def _record(owner: Owner) -> str:
+    """A member owns many partitions."""
+    return json.dumps(asdict(owner), separators=(",", ":"))
