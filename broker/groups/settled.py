@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
-from broker.errors import CoordinatorLoadInProgress
+from broker.errors import CoordinatorNotAvailable
 from broker.groups.coalesce import Gathered
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
@@ -114,7 +114,7 @@ class SettledCall(Generic[Item]):
 
     def _ask_again(self, keys: GroupKeys, items: list[Item]) -> None:
         if self._tries == _TRIES_MAX:
-            late = CoordinatorLoadInProgress("the group's deadlines pass faster than they are settled")
+            late = CoordinatorNotAvailable("the group's deadlines pass faster than they are settled")
             self._answer(items, late)
             return
         again = SettledCall(self._store, self._settle, self._script, self._write, self._tell, self._tries + 1)

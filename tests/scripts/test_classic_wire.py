@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.app import App
 from broker.settings import Settings
+from broker.store.store import Store
 from broker.telemetry.metrics import metrics
 from tests.support.members import HEARTBEAT, JOIN, LEAVE, SYNC, Member, module, subscription
 from tests.support.valkey import ValkeyServer, free_port
@@ -188,3 +189,62 @@ async def test_errors_inside_answers_are_counted(client: RawClient) -> None:
         before = metrics.apis[api_key].errors.get(code, 0)
         await client.ask(request)
         assert metrics.apis[api_key].errors[code] == before + 1
+
+
+@pytest.mark.parametrize("version", range(10))
+async def test_what_a_refused_join_carries(client: RawClient, version: int) -> None:
+    refused = await client.ask(join(version, "absent", "x"))
+    assert (refused.generation_id, refused.leader, refused.members) == (-1, "", ())
+    assert getattr(refused, "protocol_type", None) is None
+    assert getattr(refused, "skip_assignment", False) is False
+    refused = await client.ask(join(version, f"bare-{version}", "", protocols=()))
+    assert (refused.error_code, refused.member_id) == (ErrorCode.inconsistent_group_protocol, "")
+
+
+@pytest.mark.parametrize("version", range(6))
+async def test_what_a_refused_sync_carries(client: RawClient, version: int) -> None:
+    refused = await client.ask(sync(version, "absent", "x", 1))
+    assert (refused.error_code, refused.assignment) == (ErrorCode.unknown_member_id, b"")
+    assert getattr(refused, "protocol_type", None) is None and getattr(refused, "protocol_name", None) is None
+
+
+@pytest.mark.parametrize("version", range(3, 6))
+async def test_a_batch_leaves_in_the_order_asked_for(client: RawClient, version: int) -> None:
+    group_id = f"batch-{version}"
+    static = await client.ask(join(9, group_id, group_instance_id="s1"))
+    kio = module(LEAVE, version)
+    asked = [("nobody", None), ("", "s1"), ("", "s1"), (static.member_id, "s1")]
+    members = tuple(kio.MemberIdentity(member_id=one, group_instance_id=instance) for one, instance in asked)
+
+    left = await client.ask(kio.LeaveGroupRequest(group_id=group_id, members=members))
+
+    assert left.error_code is ErrorCode.none
+    assert [(one.member_id, one.group_instance_id) for one in left.members] == asked
+    unknown = ErrorCode.unknown_member_id
+    assert [one.error_code for one in left.members] == [unknown, ErrorCode.none, unknown, unknown]
+    nobody = await client.ask(kio.LeaveGroupRequest(group_id=group_id, members=()))
+    assert (nobody.error_code, nobody.members) == (ErrorCode.none, ())
+
+
+async def test_a_clients_reasons_reach_the_group(client: RawClient, valkey: ValkeyServer) -> None:
+    a = Member(client, "told")
+    await a.round()
+    rejoin = await client.ask(join(9, "told", a.member_id, protocols=(protocol(b"changed"),), reason="topics changed"))
+    assert rejoin.error_code is ErrorCode.none
+    assert await reason(valkey, "told") == "subscription changed: topics changed"
+    await a.leave()
+    assert await reason(valkey, "told") == "member left: the test is over"
+
+
+def protocol(metadata: bytes) -> Any:
+    return module(JOIN, 9).JoinGroupRequestProtocol(name="range", metadata=metadata)
+
+
+async def reason(valkey: ValkeyServer, group_id: str) -> str:
+    """Why the group rebalanced last."""
+    store = Store(Settings(redis_url=valkey.url))
+    await store.start()
+    (key,) = await store.command("KEYS", f"*:group:default:{group_id}")
+    value: bytes = await store.command("HGET", key, "reason")
+    await store.close()
+    return value.decode()

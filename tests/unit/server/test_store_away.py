@@ -1,0 +1,27 @@
+"""What clients of each group API are told while Redis is away: a code that they retry (spec 20.7)."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker.errors import CoordinatorLoadInProgress, StoreUnavailable
+from broker.server.dispatch import code_of
+
+GROUP_APIS = (8, 10, 11, 12, 13, 14, 15, 16, 42, 47)
+OFFSET_FETCH = 9
+
+
+@pytest.mark.parametrize("api_key", GROUP_APIS)
+def test_the_coordinator_is_not_available(api_key: int) -> None:
+    assert code_of(api_key, StoreUnavailable()) is ErrorCode.coordinator_not_available
+
+
+def test_offset_fetch_says_what_old_consumers_survive() -> None:
+    assert code_of(OFFSET_FETCH, StoreUnavailable()) is ErrorCode.not_coordinator
+
+
+@pytest.mark.parametrize("api_key", [OFFSET_FETCH, *GROUP_APIS])
+def test_other_errors_are_told_as_they_are(api_key: int) -> None:
+    assert code_of(api_key, CoordinatorLoadInProgress()) is ErrorCode.coordinator_load_in_progress
+    assert code_of(api_key, ValueError()) is ErrorCode.unknown_server_error
