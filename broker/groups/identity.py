@@ -10,34 +10,16 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from ulid import ULID
 
-from broker.errors import GroupIdNotFound
 from broker.store.keys import GroupKeys
-from broker.store.store import Store
 
 SLUG_LENGTH_MAX: Final = 63
-TIER: Final = "org"
-"""What a group is an entity of."""
-
 _DIGEST_LENGTH: Final = 8
 _OTHER: Final = re.compile(r"[^a-z0-9]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """A group's names; `created_ms` is when its id was minted, in Redis's time."""
-
-    id: str
-    org: str
-    tier: str
-    group_id: str
-    locator: str
-    created_ms: int
 
 
 def sanitize(text: str) -> str:
@@ -73,11 +55,3 @@ def locator(org: str, group_id: str) -> str:
 def candidate(keys: GroupKeys) -> str:
     """What a script that finds no group makes it: `<new id> <locator>`."""
     return f"cgp_{str(ULID()).lower()} {locator(keys.org, keys.group_id)}"
-
-
-async def read_identity(store: Store, keys: GroupKeys) -> Identity:
-    """A group's identity, read plain. Raises GroupIdNotFound, StoreUnavailable."""
-    minted, created = await store.command("HMGET", keys.group, "id", "created")
-    if minted is None:
-        raise GroupIdNotFound
-    return Identity(minted.decode(), keys.org, TIER, keys.group_id, locator(keys.org, keys.group_id), int(created or 0))
