@@ -119,7 +119,17 @@ class Conversation:
         await self.settle()
         if probe:
             await self._look(after=api)
+        if exchange.is_parked:
+            self._note_parked(exchange)
         return exchange
+
+    def _note_parked(self, exchange: Exchange) -> None:
+        self.transcript.append(f"    {exchange.actor} {exchange.api}: parked at both")
+        self.tally.parked += 1
+        self.tally.fields += 1
+        self.tally.cases.add((self.state, exchange.api, PARKED))
+        if exchange.api == "JoinGroup":
+            self.notes.discard("unborn")
 
     async def _look(self, after: str) -> None:
         """Describe the group. Where that differs one of them may be slow to get there: look again before it counts."""
@@ -136,7 +146,7 @@ class Conversation:
         self._take(after)
 
     def _send(self, actor: str, api: str, version: int, client_id: str, values: Mapping[str, Any]) -> Exchange:
-        self._supersede(actor, api, values)
+        self._supersede(api, values)
         if api == "JoinGroup" and values.get("group_instance_id") and not resolve(values["member_id"], self.sides[0]):
             self.notes.add("static restart")
         place = self.chance.randrange(2)
@@ -157,12 +167,12 @@ class Conversation:
     def _clock(self, exchange: Exchange, index: int, started: float, _: asyncio.Task[Any]) -> None:
         exchange.ended_s[index] = asyncio.get_running_loop().time() - started
 
-    def _supersede(self, actor: str, api: str, values: Mapping[str, Any]) -> None:
+    def _supersede(self, api: str, values: Mapping[str, Any]) -> None:
         member_id = resolve(values.get("member_id", ""), self.sides[0])
         if api not in MAY_PARK or not member_id:
             return
         for earlier in self._outstanding:
-            if earlier.actor == actor and earlier.api == api:
+            if earlier.api == api and earlier.values["member_id"] == member_id:
                 earlier.superseded = True
 
     async def settle(self, after: str = "") -> None:
@@ -222,11 +232,6 @@ class Conversation:
             self.notes.add("refused for size")
         for exchange in ready:
             differences += self._compared(exchange, after)
-        for exchange in self._outstanding:
-            if not any(exchange.done) and not exchange.superseded and exchange.step == self.tally.steps:
-                self.tally.parked += 1
-                self.tally.cases.add((self.state, exchange.api, PARKED))
-                self.transcript.append(f"    {exchange.actor} {exchange.api}: parked at both")
         self._outstanding = [one for one in self._outstanding if not any(one.done)]
         self._judge(differences)
         self._note(ready)
@@ -300,8 +305,6 @@ class Conversation:
             if exchange.api == "JoinGroup" and exchange.code == "none":
                 self.leader = answer["leader"]
                 self.notes.discard("unborn")
-        if any(one.api == "JoinGroup" for one in self._outstanding):
-            self.notes.discard("unborn")
 
     async def rest(self, seconds: float) -> None:
         """Let time pass at both, then compare what was answered meanwhile. Raises Ended."""
