@@ -182,8 +182,7 @@ class Link:
         self.incarnation += 1
         self.connected = True
         self._up.set()
-        for listener in list(self.on_up):
-            listener(self)
+        self._tell(self.on_up)
 
     # -- commands
 
@@ -305,6 +304,14 @@ class Link:
         except Exception:
             logger.exception("reply_callback_failed", link=self.name)
 
+    def _tell(self, listeners: Sequence[Callable[[Link], None]]) -> None:
+        """One listener's failure must not keep the link down."""
+        for listener in list(listeners):
+            try:
+                listener(self)
+            except Exception:
+                logger.exception("link_listener_failed", link=self.name)
+
     def _check_deadlines(self) -> None:
         if self._closing:
             return
@@ -340,7 +347,6 @@ class Link:
         if was_connected and not self._closing:
             logger.warning("redis_link_down", link=self.name, reason=reason, in_flight=len(waiting))
         if was_connected:
-            for listener in list(self.on_down):
-                listener(self)
+            self._tell(self.on_down)
         for on_reply, _, _ in waiting:
             self._loop.call_soon(self._guarded, on_reply, StoreUnavailable(reason))

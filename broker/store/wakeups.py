@@ -58,8 +58,7 @@ class Wakeups:
         """Deliver one RESP3 push."""
         kind = message[0]
         if kind == b"message":
-            for listener in list(self._listeners.get(message[1], ())):
-                listener(message[2])
+            self._tell(message[1], message[2])
         elif kind == b"subscribe":
             ack = self._acks.get(message[1])
             if ack is not None and not ack.done():
@@ -68,9 +67,16 @@ class Wakeups:
     def _resubscribe(self, _: Link) -> None:
         if self._listeners:
             self._subscribe(list(self._listeners))
-            for listeners in list(self._listeners.values()):
-                for listener in list(listeners):
-                    listener(None)
+            for name in list(self._listeners):
+                self._tell(name, None)
+
+    def _tell(self, name: bytes, payload: bytes | None) -> None:
+        """One listener's failure (or a payload that somebody else sent) keeps nothing from the others."""
+        for listener in list(self._listeners.get(name, ())):
+            try:
+                listener(payload)
+            except Exception:
+                logger.exception("wakeup_failed", channel=name.decode())
 
     def _subscribe(self, names: list[bytes]) -> None:
         self._link.send_unanswered(["SUBSCRIBE", *names])

@@ -9,6 +9,7 @@ import pytest
 from broker.cluster.membership import RENEW_LEASE
 from broker.errors import StoreUnavailable
 from broker.settings import Settings
+from broker.store.link import Link
 from broker.store.store import Store
 from tests.support.valkey import ValkeyServer
 
@@ -25,6 +26,43 @@ async def test_a_watched_channel_wakes_its_listener(store: Store) -> None:
     await store.command("PUBLISH", "ch", "hello")
 
     assert await asyncio.wait_for(heard.get(), 2) == b"hello"
+
+
+async def test_a_listener_that_fails_keeps_nothing_from_the_others_nor_the_link_down(store: Store) -> None:
+    heard: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def fail(_: bytes | None) -> None:
+        raise ValueError("not a payload of ours")
+
+    for _ in range(10):  # in whatever order they are told
+        await store.wakeups.listen("ch", lambda payload: fail(payload))
+    await store.wakeups.listen("ch", heard.put_nowait)
+    await store.command("PUBLISH", "ch", "hello")
+    assert await asyncio.wait_for(heard.get(), 5) == b"hello"
+
+    await store.command("CLIENT", "KILL", "TYPE", "pubsub")
+    assert await asyncio.wait_for(heard.get(), 5) is None
+    async with asyncio.timeout(10):
+        while heard.empty():
+            await store.command("PUBLISH", "ch", "again")
+            await asyncio.sleep(0.02)
+
+
+async def test_a_listener_that_fails_does_not_end_the_link(store: Store) -> None:
+    def fail(_: Link) -> None:
+        raise ValueError("a bug of a listener")
+
+    for listeners in (store.control.on_up, store.control.on_down):
+        listeners.insert(0, fail)
+    for _ in range(2):
+        before = store.control.incarnation
+        await asyncio.gather(
+            store.control.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"), return_exceptions=True
+        )
+        async with asyncio.timeout(10):
+            while store.control.incarnation == before:
+                await asyncio.sleep(0.01)
+    assert await store.control.call("PING") == b"PONG"
 
 
 async def test_a_script_that_redis_refuses_again_and_again_is_logged_once_a_second(
