@@ -87,3 +87,46 @@ async def test_a_database_that_is_not_there_is_no_connection(valkey: ValkeyServe
         await link.wait_up(0.5)
 
     await link.close()
+
+
+async def test_a_server_that_still_loads_its_data_is_no_connection() -> None:
+    server = ValkeyServer()
+    link = make_link(server)
+    replies: list[object] = []
+    seen_loading = False
+    try:
+        link.start()
+        await link.wait_up(2)
+        await asyncio.gather(*(link.call("SET", f"key-{number}", "x" * 100) for number in range(1_000)))
+        await link.call("SAVE")
+        link.on_up.append(lambda up: up.send(["GET", "key-999"], replies.append))
+        server.kill()
+        server.extra += ["--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024"]
+        starting = asyncio.create_task(asyncio.to_thread(server.start))
+        async with asyncio.timeout(20):
+            while not replies:
+                await asyncio.sleep(0.02)
+                if not link.connected and "LOADING" in link.last_error:
+                    seen_loading = True
+        await starting
+        assert seen_loading
+        assert replies == [b"x" * 100]
+    finally:
+        await link.close()
+        server.stop()
+
+
+async def test_a_user_who_may_not_ask_for_other_keys_is_connected(valkey: ValkeyServer) -> None:
+    admin = make_link(valkey)
+    admin.start()
+    await admin.wait_up(2)
+    await admin.call("ACL", "SETUSER", "tide", "reset", "on", ">pw", "~tidegate:*", "+@read", "+@connection")
+    link = Link("test", lambda: Address("127.0.0.1", valkey.port, "tide", "pw"))
+    try:
+        link.start()
+        await link.wait_up(2)
+        assert await link.call("GET", "tidegate:x") is None
+    finally:
+        await link.close()
+        await admin.call("ACL", "DELUSER", "tide")
+        await admin.close()
