@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from broker.admin import admin_client
 from broker.admin.failures import CommandFailed
 from broker.admin.kafka_client import EARLIEST, LATEST, KafkaClient, Place
 from broker.protocol.consumer_blobs import assigned_partitions
-
-_AT_ONCE: Final = 8
 
 Rows = list[dict[str, Any]]
 
@@ -24,23 +22,23 @@ async def listing(bootstrap: str, admin: str, org: str) -> tuple[Rows, str]:
     except CommandFailed as failure:
         missing = str(failure)
     async with KafkaClient(bootstrap) as kafka:
-        gate = asyncio.Semaphore(_AT_ONCE)
-
-        async def row(listed: Any) -> dict[str, Any]:
-            async with gate:
-                described = await kafka.describe(listed.group_id)
-                partitions = await _positions(kafka, listed.group_id, described)
-            known = told.get(listed.group_id, {})
-            return {
+        groups = await kafka.all_groups()
+        bounds = await _bounds(
+            kafka, {place for group in groups for place in _places(group.described, group.committed)}
+        )
+    rows = []
+    for group in groups:
+        listed, known = group.listed, told.get(group.listed.group_id, {})
+        rows.append(
+            {
                 "group": listed.group_id,
                 "state": listed.group_state,
                 "type": listed.group_type,
-                "members": len(described.members),
-                "lag": sum(one["lag"] or 0 for one in partitions),
+                "members": len(group.described.members),
+                "lag": sum(row["lag"] or 0 for row in _rows(group.described, group.committed, bounds)),
                 **{name: known.get(name) for name in ("generation", "state_since_ms", "severity", "trouble")},
             }
-
-        rows = await asyncio.gather(*map(row, await kafka.list_groups()))
+        )
     return sorted(rows, key=lambda row: (admin_client.SEVERITIES.index(row["severity"] or ""), row["group"])), missing
 
 
@@ -56,38 +54,47 @@ async def lag(bootstrap: str, admin: str, org: str, group_id: str) -> tuple[Rows
         missing = str(failure)
     async with KafkaClient(bootstrap) as kafka:
         described = await kafka.describe(group_id)
-        rows = await _positions(kafka, group_id, described)
+        committed = await kafka.committed(group_id)
+        rows = _rows(described, committed, await _bounds(kafka, _places(described, committed)))
         if described.group_state == "Dead" and not rows:
             raise CommandFailed(f"there is no group {group_id}")
     return [{**row, "commit_age_ms": ages.get((row["topic"], row["partition"]))} for row in rows], missing
 
 
-async def _positions(kafka: KafkaClient, group_id: str, described: Any) -> Rows:
+def _places(described: Any, committed: Mapping[Place, int]) -> dict[Place, Any]:
+    """What a group has committed for or owns, in order; each with its owner or None."""
     owners = {
         (topic, partition): member
         for member in described.members
         for topic, partitions in (assigned_partitions(bytes(member.member_assignment)) or {}).items()
         for partition in partitions
     }
-    committed = await kafka.committed(group_id)
-    places = sorted(set(owners) | set(committed))
-    topics = await kafka.topics({topic for topic, _ in places})
-    there = [place for place in places if place[0] in topics and place[1] in topics[place[0]].leaders]
+    return {place: owners.get(place) for place in sorted({*owners, *committed})}
+
+
+async def _bounds(kafka: KafkaClient, places: Iterable[Place]) -> dict[Place, tuple[int, int]]:
+    """Log start and end of the partitions that exist."""
+    wanted = set(places)
+    topics = await kafka.topics({topic for topic, _ in wanted})
+    there = [place for place in wanted if place[0] in topics and place[1] in topics[place[0]].leaders]
+    starts = await kafka.offsets_at(dict.fromkeys(there, EARLIEST), topics)
     ends = await kafka.offsets_at(dict.fromkeys(there, LATEST), topics)
-    starts = await kafka.offsets_at({place: EARLIEST for place in there if place not in committed}, topics)
+    return {place: (starts[place], ends[place]) for place in there}
+
+
+def _rows(described: Any, committed: Mapping[Place, int], bounds: Mapping[Place, tuple[int, int]]) -> Rows:
     rows = []
-    for topic, partition in places:
-        place = (topic, partition)
-        offset = committed[place].committed_offset if place in committed else None
-        end, owner = ends.get(place), owners.get(place)
-        begin = offset if offset is not None else starts.get(place, 0)
+    for place, owner in _places(described, committed).items():
+        start, end = bounds.get(place, (None, None))
+        offset = committed.get(place)
+        begin = start if offset is None else offset
         rows.append(
             {
-                "topic": topic,
-                "partition": partition,
+                "topic": place[0],
+                "partition": place[1],
                 "committed": offset,
                 "end": end,
-                "lag": None if end is None else max(end - begin, 0),
+                "lag": None if end is None or begin is None else max(end - begin, 0),
                 "owner": owner.member_id if owner else None,
                 "client_id": owner.client_id if owner else None,
                 "host": owner.client_host if owner else None,

@@ -178,7 +178,7 @@ async def _stand_guard(kafka: KafkaClient, group_id: str, guard: Connection) -> 
 
 async def _undone(kafka: KafkaClient, group_id: str, moves: Sequence[Move]) -> dict[Place, int | None]:
     """Partitions that are where they were, in spite of all."""
-    now = {place: one.committed_offset for place, one in (await kafka.committed(group_id)).items()}
+    now = await kafka.committed(group_id)
     return {
         move.place: move.before for move in moves if move.before != move.after and now.get(move.place) == move.before
     }

@@ -24,6 +24,7 @@ CLIENT_ID: Final = "tidegate-group"
 
 _ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 _GUARD: Final = timedelta(seconds=10)
+_GROUPS_PER_REQUEST: Final = 200
 _TRIES: Final = 10
 _PAUSE_S: Final = 0.2
 _AGAIN: Final = frozenset(
@@ -51,6 +52,15 @@ class Topic:
 
     name: str
     leaders: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """A group as ListGroups, DescribeGroups and OffsetFetch tell it."""
+
+    listed: Any
+    described: Any
+    committed: Mapping[Place, int]
 
 
 @dataclass(slots=True)
@@ -122,19 +132,29 @@ class KafkaClient:
 
     # -- groups
 
-    async def list_groups(self) -> list[Any]:
-        """ListGroups of every broker, in order of id."""
+    async def all_groups(self) -> list[GroupSeen]:
+        """Every group, in order of id: each broker lists its own, so it is asked about them at once too."""
         await self.topics([])
-        answers = await asyncio.gather(*(self._listed(node_id) for node_id in list(self._brokers)))
-        found = {group.group_id: group for answer in answers for group in answer}
-        return [found[group_id] for group_id in sorted(found)]
+        found = await asyncio.gather(*(self._groups_of(node_id) for node_id in list(self._brokers)))
+        by_id = {seen.listed.group_id: seen for of_broker in found for seen in of_broker}
+        return [by_id[group_id] for group_id in sorted(by_id)]
 
-    async def _listed(self, node_id: int) -> Sequence[Any]:
+    async def _groups_of(self, node_id: int) -> list[GroupSeen]:
         connection = await self._broker(node_id)
         answer = await connection.ask(ApiKey.LIST_GROUPS, states_filter=(), types_filter=())
         raise_for(answer.error_code, f"ListGroups at {connection.address}")
-        groups: Sequence[Any] = answer.groups
-        return groups
+        found = []
+        for first in range(0, len(answer.groups), _GROUPS_PER_REQUEST):
+            listed = answer.groups[first : first + _GROUPS_PER_REQUEST]
+            group_ids = tuple(group.group_id for group in listed)
+            described, committed = await connection.ask_all(
+                (ApiKey.DESCRIBE_GROUPS, {"groups": group_ids, "include_authorized_operations": False}),
+                (ApiKey.OFFSET_FETCH, _fetch(group_ids)),
+            )
+            offsets = {group.group_id: _committed(group) for group in committed.groups}
+            members = {group.group_id: group for group in described.groups}
+            found += [GroupSeen(one, members[one.group_id], offsets[one.group_id]) for one in listed]
+        return found
 
     async def describe(self, group_id: str) -> Any:
         """DescribeGroups of one group; `Dead` if there is none."""
@@ -165,21 +185,13 @@ class KafkaClient:
 
     # -- offsets
 
-    async def committed(self, group_id: str) -> dict[Place, Any]:
+    async def committed(self, group_id: str) -> dict[Place, int]:
         """OffsetFetch of all that a group has committed."""
-        part = request(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
         connection = await self._coordinator(group_id)
-        answer = await connection.ask(
-            ApiKey.OFFSET_FETCH, groups=(part(group_id=group_id, topics=None),), require_stable=False
-        )
+        answer = await connection.ask(ApiKey.OFFSET_FETCH, **_fetch((group_id,)))
         (group,) = answer.groups
         raise_for(group.error_code, f"group {group_id}")
-        return {
-            (topic.name, one.partition_index): one
-            for topic in group.topics
-            for one in topic.partitions
-            if one.error_code is ErrorCode.none and one.committed_offset >= 0
-        }
+        return _committed(group)
 
     async def commit(self, group_id: str, offsets: Mapping[Place, int]) -> dict[Place, ErrorCode]:
         """OffsetCommit without a generation: taken while the group is empty. What each partition answered."""
@@ -247,6 +259,20 @@ class KafkaClient:
                 raise_for(one.error_code, f"{topic.name} {one.partition_index}")
                 found[topic.name, one.partition_index] = one.offset
         return found
+
+
+def _fetch(group_ids: Sequence[str]) -> dict[str, Any]:
+    part = request(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
+    return {"groups": tuple(part(group_id=group_id, topics=None) for group_id in group_ids), "require_stable": False}
+
+
+def _committed(group: Any) -> dict[Place, int]:
+    return {
+        (topic.name, one.partition_index): one.committed_offset
+        for topic in group.topics
+        for one in topic.partitions
+        if one.error_code is ErrorCode.none and one.committed_offset >= 0
+    }
 
 
 def _leave(group_id: str, members: Identities, reason: str) -> dict[str, Any]:

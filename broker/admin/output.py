@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 _WIDTH_MAX: Final = 110
-_NO_TERMINAL_WIDTH: Final = 400
-"""Wide enough that a pipe gets one line a row."""
+_TABLE_WIDTH: Final = 2_000
+"""One line a row, whatever the terminal: what is folded cannot be copied."""
 _STYLES: Final = {"stuck": "bold red", "trouble": "yellow", "note": "dim"}
 
 
@@ -72,19 +71,17 @@ def write_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def _console() -> Console:
-    terminal = sys.stdout.isatty()
-    return Console(file=sys.stdout, width=None if terminal else _NO_TERMINAL_WIDTH, highlight=False)
-
-
 def _write_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
-    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column.head, justify="right" if column.right else "left", overflow="fold")
+        table.add_column(column.head, justify="right" if column.right else "left", no_wrap=True)
     for row in rows:
         style = _STYLES.get(row.get("severity") or "", "")
         table.add_row(*(Text(_shown(column, row)) for column in columns), style=style)
-    _console().print(table)
+    console = Console(file=sys.stdout, width=_TABLE_WIDTH, highlight=False)
+    with console.capture() as drawn:
+        console.print(table)
+    typer.echo("\n".join(line.rstrip() for line in drawn.get().splitlines()))
 
 
 def _shown(column: Column, row: Mapping[str, Any]) -> str:
@@ -106,7 +103,7 @@ def write_findings(summary: str, findings: Sequence[Mapping[str, Any]]) -> None:
 
     def say(text: str, first: str, rest: str, style: str = "") -> None:
         lines = textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
-        _console().print(Text(lines, style=style)) if terminal else typer.echo(lines)
+        Console(highlight=False).print(Text(lines, style=style)) if terminal else typer.echo(lines)
 
     say(summary, "", "")
     for finding in findings:

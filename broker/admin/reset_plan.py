@@ -119,7 +119,7 @@ def parse_topics(named: Sequence[str], topics: Mapping[str, Topic]) -> list[Plac
 async def plan(kafka: KafkaClient, group_id: str, choice: Choice, named: Sequence[str], all_topics: bool) -> list[Move]:
     """What a reset would do, in order. Raises CommandFailed."""
     choice.check()
-    committed = {place: one.committed_offset for place, one in (await kafka.committed(group_id)).items()}
+    committed = await kafka.committed(group_id)
     wanted = parse_file(choice.from_file, group_id) if choice.from_file is not None else {}
     if not (named or all_topics or wanted):
         raise CommandFailed("choose --topic, --all-topics or --from-file")

@@ -200,7 +200,7 @@ _CAUSES: Final = {
     "member_removed": "{who} was removed",
     "session_timed_out": "{who} sent no heartbeat for its session timeout",
     "did_not_sync": "{who} did not sync in time",
-    "subscription_changed": "{who} rejoined with another subscription",
+    "subscription_changed": "{who} rejoined with another subscription, or gave up partitions (cooperative)",
     "leader_rejoined": "the leader, {who}, asked for it: topics or partitions changed, or it started over",
     "static_member_restarted": "{who} restarted and offers something else, or came while the group was not stable",
 }

@@ -17,6 +17,8 @@ AGAIN: Final = 3
 """So often is a pattern."""
 SHORT_LIFE_MS: Final = 5 * 60_000
 """Who is gone so soon after it joined did not just scale down."""
+SECOND_HALF_MS: Final = 10_000
+"""A cooperative member rejoins at its next poll after the assignment, hardly later."""
 LOOP: Final = 5
 """So many rebalances of the same members are a loop, whatever began them."""
 
@@ -35,15 +37,27 @@ def patterns(picture: GroupPicture, events: Sequence[Event], rounds: Sequence[Re
     """What recurred in the last half an hour."""
     begin = picture.now_ms - WINDOW_MS
     recent = since(events, begin)
-    late = [round_ for round_ in rounds if round_.started.time_ms >= begin]
+    late = [round_ for round_ in _first_halves(rounds) if round_.started.time_ms >= begin]
     found = [
-        *_never_syncs(picture, recent, late),
+        *_never_syncs(picture, recent, rounds),
         *_long_processing(picture, recent),
         *_crash_loops(picture, recent),
         *_flapping(picture, recent),
         *_restless(picture, late),
     ]
     return [*found, *(() if found else _loop(picture, recent, late))]
+
+
+def _first_halves(rounds: Sequence[Rebalance]) -> list[Rebalance]:
+    """Without those that only end the one before: cooperative members give up partitions, then rejoin to say so."""
+    found: list[Rebalance] = []
+    second = True
+    for round_ in rounds:
+        started = round_.started
+        second = not second and started.cause == "subscription_changed" and started.duration_ms < SECOND_HALF_MS
+        if not second:
+            found.append(round_)
+    return found
 
 
 def _by_member(events: Iterable[Event], matches: Callable[[Event], bool]) -> list[list[Event]]:

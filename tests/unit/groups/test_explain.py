@@ -214,6 +214,7 @@ def test_a_member_that_never_asked_for_its_part() -> None:
 
 
 def rounds(cause: str, times: int, name: str = "a", **changes: Any) -> list[Event]:
+    changes = {"duration_ms": 55_000} | changes
     return [event("rebalance_started", 60_000 * (times - n), name, cause=cause, **changes) for n in range(times)]
 
 
@@ -223,6 +224,17 @@ def test_a_generation_that_rises_with_the_same_members(cause: str) -> None:
 
     assert "3 times in 2 min" in found.sentence
     assert 'it said "metadata changed"' in found.evidence
+
+
+def test_cooperative_members_rebalance_twice_each_time_and_that_is_no_loop() -> None:
+    told = []
+    for n in (5, 4, 3, 2):
+        told += [
+            event("rebalance_started", 60_000 * n, f"new-{n}", cause="member_joined", duration_ms=60_000),
+            event("rebalance_started", 60_000 * n - 2_000, "a", cause="subscription_changed", duration_ms=1_500),
+        ]
+
+    assert kinds(findings(picture(member("a")), *told)) == set()
 
 
 def test_twice_is_no_loop() -> None:
