@@ -173,8 +173,8 @@ def _flapping(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding]:
     for swaps in _by_member(recent, lambda event: event.kind == "member_replaced"):
         places = Counter((event.client_id, event.host) for event in swaps)
         fenced = [event for event in recent if event.kind == "member_fenced" and event.key == swaps[-1].key]
-        several = len(places) > 1
-        sentence = f"{len(places)} processes take turns as" if several else "A process restarts again and again as"
+        several = len(places) > 1 or bool(fenced)
+        sentence = "Several processes take turns as" if several else "A process restarts again and again as"
         evidence = [
             f"{client_id or '(no name)'} at {host.removeprefix('/')}: {counted(times, 'time')}"
             for (client_id, host), times in places.items()
@@ -225,18 +225,22 @@ def _restless(picture: GroupPicture, rounds: Sequence[Rebalance]) -> list[Findin
 
 
 def _loop(picture: GroupPicture, recent: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
-    """Many rebalances, and in the end the same members as before."""
+    """Many rebalances, some member behind several of them, and in the end the same members as before.
+
+    A group that grows, shrinks or is restarted one by one has other members, or one or two rebalances of each.
+    """
     present = {
         ("instance", member.instance_id) if member.instance_id else (member.client_id, "/" + member.client_host)
         for member in picture.members
     }
-    came = {event.key for event in recent if event.kind == "member_joined"}
-    if len(rounds) < LOOP or not came <= present or picture.now_ms - rounds[-1].started.time_ms > SHORT_LIFE_MS:
-        return []
+    moved = {event.key for event in recent if event.kind in ("member_joined", "member_left", "member_expired")}
     started = [round_.started for round_ in rounds]
+    blamed = Counter(event.key for event in started).most_common(1)
+    if len(started) < LOOP or not moved <= present or blamed[0][1] < AGAIN:
+        return []
+    if picture.now_ms - started[-1].time_ms > SHORT_LIFE_MS:
+        return []
     causes = Counter(event.cause.replace("_", " ") for event in started).most_common()
-    if len(came) >= len(rounds) and all(event.cause == "member_joined" for event in started):
-        return []  # one after the other started: a group that grew
     return [
         Finding(
             "rebalance_loop",

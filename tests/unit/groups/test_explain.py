@@ -277,6 +277,33 @@ def test_a_group_that_grows_is_no_loop() -> None:
     assert kinds(findings(picture(*(member(name) for name in names)), *grown)) <= {"long_processing"}
 
 
+def test_a_group_that_shrinks_is_no_loop() -> None:
+    gone = [
+        one
+        for n, name in enumerate("bcdefg")
+        for one in (
+            event("member_left", 60_000 - n, name, duration_ms=9_000_000),
+            event("rebalance_started", 60_000 - n, name, cause="member_left"),
+        )
+    ]
+
+    assert kinds(findings(picture(member("a")), *gone)) == set()
+
+
+def test_a_group_that_is_restarted_one_by_one_is_no_loop() -> None:
+    told = []
+    for n, name in enumerate("abcdef"):
+        told += [
+            event("member_left", 90_000 - 10_000 * n, name, duration_ms=9_000_000),
+            event("rebalance_started", 90_000 - 10_000 * n, name, cause="member_left", duration_ms=5_000),
+            event("member_joined", 85_000 - 10_000 * n, name),
+            event("rebalance_started", 85_000 - 10_000 * n, name, cause="member_joined", duration_ms=5_000),
+        ]
+    everyone = [member(name, owned={"orders": (0,)}) for name in "abcdef"]
+
+    assert kinds(findings(picture(*everyone), *told)) == set()
+
+
 def lives(name: str, times: int, life_ms: int, end: str, **changes: Any) -> list[Event]:
     told = []
     for n in range(times):
@@ -347,7 +374,7 @@ def test_two_processes_with_one_instance_id() -> None:
     ]
     found = the(findings(picture(member("a")), *swaps), "static_flapping")
 
-    assert found.sentence.startswith("2 processes take turns as static member i-1")
+    assert found.sentence.startswith("Several processes take turns as static member i-1")
     assert found.evidence == ("b at 10.0.0.1: 2 times", "c at 10.0.0.1: 1 time")
 
 
