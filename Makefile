@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help install run test check unit scripts model mutations conformance clients peers chart chaos outside demo stuck bench docs clean
+.PHONY: help install run test check unit scripts model mutations conformance simulate clients peers chart chaos outside demo stuck bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,8 +41,8 @@ $(STAMP): pyproject.toml constraints.txt
 run: install ## an embedded Valkey and three brokers on 9092-9094, until Ctrl-C; ARGS="--data DIR" keeps the data
 	@exec $(BIN)/tidegate dev $(ARGS)
 
-test: install ## unit, script, model and conformance tests
-	$(BIN)/pytest -q -m "not slow and not peer" tests/unit tests/scripts tests/model tests/conformance $(PYTEST_ARGS)
+test: install ## unit, script, model and conformance tests, short simulations
+	$(BIN)/pytest -q -m "not slow and not peer" tests/unit tests/scripts tests/model tests/conformance tests/simulation $(PYTEST_ARGS)
 
 check: install ## format, lint, types, layers
 	$(BIN)/ruff format --check .
@@ -89,6 +89,9 @@ chaos: install ## kill, pause and cut; then check the history
 
 outside: install ## three libraries' groups by hand, a broker killed every 5 s for 3 minutes; TIDEGATE_OUTSIDE_S, ARGS for pytest
 	TIDEGATE_OUTSIDE_S=$${TIDEGATE_OUTSIDE_S:-180} $(BIN)/pytest -q -s tests/chaos/test_outside_clients.py $(ARGS)
+
+simulate: install ## whole brokers on a virtual clock, with seeded faults; ARGS="--seed random --seeds 10 --jobs 2"
+	$(BIN)/python -m tests.simulation $(ARGS)
 
 demo: install ## brokers are killed, drained and added under a live group
 	$(BIN)/python -m bench.demo $(ARGS)

@@ -106,7 +106,7 @@ class GroupExpiry:
         await self._deadlines.look_now()
 
     async def _settle(self, due: list[Due]) -> None:
-        refs = {item.name for item in due if item.kind in KINDS}
+        refs = dict.fromkeys(item.name for item in due if item.kind in KINDS)
         replies = await asyncio.gather(
             *(settle_group(self._store, group_of(self._store, ref), self.broker()) for ref in refs),
             return_exceptions=True,

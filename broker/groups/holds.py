@@ -175,7 +175,7 @@ class Holds:
         self.hold_s_max = settings.group_heartbeat_hold_max_ms / 1000
         self._store = store
         self._settings = settings
-        self._groups: dict[str, set[Holder]] = {}
+        self._groups: dict[str, dict[Holder, None]] = {}
         self._ends: list[tuple[float, int, Holder]] = []
         self._hurt: dict[str, None] = {}
         self._missed = False
@@ -216,14 +216,14 @@ class Holds:
     def hear(self, holder: Holder) -> None:
         """Wake a holder with its group from now on."""
         assert holder.keys is not None
-        self._groups.setdefault(holder.keys.ref, set()).add(holder)
+        self._groups.setdefault(holder.keys.ref, {})[holder] = None
 
     def drop(self, holder: Holder) -> None:
         """It is answered."""
         assert holder.keys is not None
         holder.serial = 0
         holders = self._groups[holder.keys.ref]
-        holders.discard(holder)
+        holders.pop(holder, None)
         if not holders:
             del self._groups[holder.keys.ref]
 

@@ -44,7 +44,7 @@ class _Entry:
     keys: GroupKeys
     watching: int = 0
     wakes: int = 0
-    waiters: set[Waiter] = field(default_factory=set)
+    waiters: dict[Waiter, None] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     due_ms: int = -1
     look_at: float = 0.0
@@ -98,7 +98,7 @@ class Watch:
         try:
             return await waiter.answer
         finally:
-            self._entry.waiters.discard(waiter)
+            self._entry.waiters.pop(waiter, None)
 
 
 class GroupWaits:
@@ -167,7 +167,7 @@ class GroupWaits:
 
     def park(self, entry: _Entry, waiter: Waiter, due_ms: int, *, missed: bool) -> None:
         """Have a waiter looked after; `missed` where a wake-up came between entering and now."""
-        entry.waiters.add(waiter)
+        entry.waiters[waiter] = None
         loop = asyncio.get_running_loop()
         if entry.task is None:
             entry.renewed_at = loop.time()

@@ -40,7 +40,8 @@ class Server:
         self.request_bytes = RequestBytes(settings.requests_in_flight_bytes_max)
         self.shared_room = memoryview(bytearray(CHUNK_BYTES))
         """What sockets read into: a chunk is copied out before the next one is read."""
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
+        """In the order in which they came, so that what is done to all is done in one order."""
         self.loop = asyncio.get_running_loop()
         self.ports: list[int] = []
         """The ports that were opened, in order."""
@@ -165,13 +166,13 @@ class Server:
                 logger.warning("connections_refused", connections_max=self.settings.connections_max)
             return False
         metrics.connections_opened += 1
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._empty.clear()
         return True
 
     def forget(self, connection: Connection) -> None:
         """A connection is gone."""
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         if not self.connections:
             self._empty.set()
 

@@ -25,7 +25,7 @@ class Wakeups:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._listeners: dict[bytes, set[OnMessage]] = {}
+        self._listeners: dict[bytes, dict[OnMessage, None]] = {}
         self._acks: dict[bytes, asyncio.Future[None]] = {}
         link.on_up.append(self._resubscribe)
 
@@ -34,10 +34,10 @@ class Wakeups:
         name = channel.encode()
         listeners = self._listeners.get(name)
         if listeners is None:
-            listeners = self._listeners[name] = set()
+            listeners = self._listeners[name] = {}
             self._acks[name] = asyncio.get_running_loop().create_future()
             self._subscribe([name])
-        listeners.add(listener)
+        listeners[listener] = None
         return self._acks[name]
 
     def forget(self, channel: str, listener: OnMessage) -> None:
@@ -46,7 +46,7 @@ class Wakeups:
         listeners = self._listeners.get(name)
         if listeners is None:
             return
-        listeners.discard(listener)
+        listeners.pop(listener, None)
         if not listeners:
             del self._listeners[name]
             ack = self._acks.pop(name, None)

@@ -1,0 +1,55 @@
+"""`python -m tests.simulation`: run seeds and print what was simulated; a seed that breaks a promise ends it.
+
+The same seed, groups and hours replay the same run. `--plant` sows a bug first (tests/simulation/plants.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import Any
+
+from tests.simulation.plants import PLANTS
+from tests.simulation.report import Plan, Report, table
+from tests.simulation.seeds import run
+
+
+def main() -> int:
+    options = _options()
+    seeds = [_seed(options.seed) + i for i in range(options.seeds)]
+    reports: list[Report] = []
+    with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as workers:
+        futures = [workers.submit(run, Plan(seed, options.groups, options.hours), options.plant) for seed in seeds]
+        for future in as_completed(futures):
+            report = future.result()
+            reports.append(report)
+            print(report.line(), flush=True)
+            if report.violation:
+                print(report.violation, "\n", report.command(options.plant), sep="")
+                for other in futures:
+                    other.cancel()
+                break
+    print(table(reports))
+    return 1 if any(report.violation for report in reports) else 0
+
+
+def _seed(text: str) -> int:
+    return random.SystemRandom().randrange(1, 1_000_000) if text == "random" else int(text)
+
+
+def _options() -> Any:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", default="1", help="the first seed, or 'random' (default 1)")
+    parser.add_argument("--seeds", type=int, default=1, help="how many, one after the other (default 1)")
+    parser.add_argument("--hours", type=float, default=0.25, help="virtual hours of each seed (default 0.25)")
+    parser.add_argument("--groups", type=int, default=200, help="groups in each seed's cluster (default 200)")
+    parser.add_argument("--jobs", type=int, default=1, help="seeds at one time, each with a server (default 1)")
+    parser.add_argument("--plant", choices=sorted(PLANTS), help="sow this bug, and see it found")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Broker processes: the product's `App`, whole but for its admin HTTP, started, killed, paused and drained."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any, Final
+
+import broker.app
+from broker.app import App
+from broker.errors import CannotStart
+from broker.settings import Settings
+from tests.simulation.loop import Process, SimLoop
+from tests.simulation.network import Network
+from tests.simulation.redis_link import SimRedis
+
+RESTART_S: Final = 1.0
+"""Until a broker that could not start is started again."""
+
+
+class BoundPort:
+    """What `broker.process.bind` gives: the port is the network's to open."""
+
+    def __init__(self, host: str, port: int, setting: str) -> None:
+        self._address = (host, port)
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._address
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class NoAdmin:
+    """In place of the admin HTTP, which is not simulated."""
+
+    def __init__(self, *_: Any) -> None:
+        """Takes what the real one takes."""
+
+    async def start(self) -> None:
+        """Nothing listens."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class NoCollector:
+    """In place of `gc` for `App.start`: a dead broker must not be frozen into this process."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+def replace_outside_world() -> None:
+    """What a broker asks of its host, as the simulation has it. For the life of this process."""
+    broker.app.bind = BoundPort
+    broker.app.AdminServer = NoAdmin
+    broker.app.gc = NoCollector()
+
+
+class Broker:
+    """One broker of the cluster, in its successive processes."""
+
+    def __init__(self, loop: SimLoop, net: Network, redis: SimRedis, settings: Settings, rng: random.Random) -> None:
+        self.loop, self.net, self.redis, self.settings, self.rng = loop, net, redis, settings, rng
+        self.port = settings.port
+        self.starts = 0
+        self.process: Process | None = None
+        self.app: App | None = None
+        self.ready = False
+
+    def start(self) -> None:
+        """Begin to start; `ready` says when it is done."""
+        self.net.restore(self.port)
+        self.starts += 1
+        self.process = Process(f"broker-{self.port}.{self.starts}")
+        self.loop.create_task(self._start(self.process), context=self.process.context)
+
+    async def _start(self, process: Process) -> None:
+        self.app = App(self.settings)
+        try:
+            await self.app.start()
+        except CannotStart:
+            self.loop.later(0, self.kill)
+            self.loop.later(RESTART_S, self.start)
+            return
+        self.ready = True
+
+    @property
+    def running(self) -> bool:
+        """Started, not paused."""
+        return self.ready and self.process is not None and self.process.held is None
+
+    def kill(self, vanished: bool = False) -> None:
+        """End the process at this instant. What it sent may arrive; a vanished host never says that it is gone."""
+        if self.process is None:
+            return
+        process, self.process, self.app, self.ready = self.process, None, None, False
+        self.redis.end_process(process, commands_lost=self.rng.random() < 0.5)
+        process.kill()
+        self.net.end_process(process, vanished)
+
+    def pause(self) -> None:
+        """Stop the process where it is."""
+        if self.process is not None:
+            self.process.pause()
+
+    def resume(self) -> None:
+        """Let it go on."""
+        if self.process is not None and self.process.held is not None:
+            self.loop.resume(self.process)
+
+    def drain(self) -> None:
+        """As on SIGTERM: drain, close, end; then start again."""
+        if self.ready and self.process is not None:
+            self.loop.create_task(self._drain(self.process), context=self.process.context)
+
+    async def _drain(self, process: Process) -> None:
+        app = self.app
+        assert app is not None
+        self.ready = False
+        try:
+            await app.drain()
+            await app.close()
+        except asyncio.CancelledError:
+            raise
+        if process.alive:
+            self.loop.later(0, self._drained, process)
+
+    def _drained(self, process: Process) -> None:
+        if self.process is process:
+            self.kill()
+            self.loop.later(RESTART_S, self.start)

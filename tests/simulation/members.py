@@ -1,0 +1,419 @@
+"""Group members as client libraries have them: find the coordinator, join, sync, heartbeat, commit, leave.
+
+A member retries with back-off, keeps its id through reconnections, and forgets it when told to. Its life (when it
+leaves, crashes, hangs, restarts as the same static member) is its slot's to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections import deque
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from tests.simulation.history import GroupHistory
+from tests.simulation.wire import Disconnected, Wire, message
+from tests.support.members import subscription
+from tests.support.wire import encode_request
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+COMMIT, FETCH, FIND, JOIN, BEAT, LEAVE, SYNC = 8, 9, 10, 11, 12, 13, 14
+TOPIC: Final = "t"
+GRID_S: Final = 0.05
+"""Members' timers fire on a grid, as those of a client that polls; it also lets heartbeats meet in a tick."""
+STRAYS_SHARE: Final = 0.3
+"""Members that go to any broker, as if they had heard of the coordinator long ago: every broker serves every group."""
+_CODE: Final = struct.Struct(">h")
+_CODE_AT: Final = 9
+_ASSIGNMENT: Final = struct.Struct(">hih")
+_RETRIED: Final = frozenset(
+    {
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.request_timed_out,
+    }
+)
+
+
+class Fenced(Exception):
+    """Another process is this static member now."""
+
+
+def _text(text: str | None) -> bytes:
+    return b"\xff\xff" if text is None else struct.pack(">h", len(text)) + text.encode()
+
+
+def pack_assignment(partitions: tuple[int, ...]) -> bytes:
+    """ConsumerProtocolAssignment v0 of the one topic."""
+    name = TOPIC.encode()
+    body = struct.pack(f">hih{len(name)}si{len(partitions)}i", 0, 1, len(name), name, len(partitions), *partitions)
+    return body + struct.pack(">i", -1)
+
+
+def unpack_assignment(blob: bytes) -> tuple[int, ...]:
+    """The partitions of an assignment; none where the leader left the member out."""
+    if not blob:
+        return ()
+    _, _, size = _ASSIGNMENT.unpack_from(blob)
+    (count,) = struct.unpack_from(">i", blob, _ASSIGNMENT.size + size)
+    return struct.unpack_from(f">{count}i", blob, _ASSIGNMENT.size + size + 4)
+
+
+class Member:
+    """One member process, from start to end."""
+
+    def __init__(
+        self, world: World, history: GroupHistory, name: str, instance_id: str | None, rng: random.Random
+    ) -> None:
+        self.world, self.history, self.name, self.instance_id, self.rng = world, history, name, instance_id, rng
+        self.loop = world.loop
+        traits = world.traits[history.group_id]
+        self.session_timeout_s, self.rebalance_timeout_s = traits.session_timeout_s, traits.rebalance_timeout_s
+        self.interval_s, self.commit_s, self.version = traits.interval_s, traits.commit_s, traits.join_version
+        self.request_timeout_s = traits.session_timeout_s / 5
+        self.metadata = subscription([TOPIC])
+        self.member_id = ""
+        self.generation = -1
+        self.partitions: tuple[int, ...] = ()
+        self.heard_s = -1e9
+        """When the last request was sent that started its session anew: it cannot end before. A sync or join that is
+        answered at once does not (spec E12, S12)."""
+        self.gone_s: float | None = None
+        self._silences: deque[tuple[float, float]] = deque(maxlen=5)
+        """From when to when it was silent of its own will."""
+        self.join_lost = False
+        """Whether it may join again without having been told to: an answer of its last round was lost."""
+        self.consuming = False
+        self._strays = rng.random() < STRAYS_SHARE
+        self._joining = True
+        self._wire: Wire | None = None
+        self._woken: asyncio.Future[None] | None = None
+        self._beat_timer: asyncio.TimerHandle | None = None
+        self._commit_timer: asyncio.TimerHandle | None = None
+        self._frame = b""
+        self._unanswered_s: float | None = None
+        self._code = ErrorCode.none
+
+    # -- what the checks ask
+
+    def was_silent(self, since_s: float, until_s: float) -> bool:
+        """Whether it was gone, silent of its own will, or waiting for a host that is gone, at any time between."""
+        gone = self.gone_s is not None and self.gone_s <= until_s
+        waits_for_nobody = not self.consuming and self._wire is not None and self._wire.deaf
+        return gone or waits_for_nobody or any(start <= until_s and end > since_s for start, end in self._silences)
+
+    # -- life
+
+    async def run(self) -> None:
+        """Until it is fenced or cancelled."""
+        while True:
+            try:
+                await self._connect()
+                if self._joining:
+                    await self._join()
+                await self._consume()
+            except Disconnected:
+                await asyncio.sleep(self.rng.choice((0.05, 0.1, 0.2)))
+            except Fenced:
+                self.history.note(f"{self.name} is fenced")
+                self.crash()
+                return
+
+    def crash(self, closing: bool = True) -> None:
+        """The process ends; its connection is closed by its host, or nobody says anything."""
+        self.history.note(f"{self.name} crashes{'' if closing else ' in silence'}")
+        self.gone_s = self.loop.now
+        self._stop()
+        if self._wire is not None and closing:
+            self._wire.close()
+
+    async def leave(self) -> None:
+        """Leave the group, as `close` does; a failure is not retried."""
+        self.history.note(f"{self.name} leaves")
+        self.gone_s = self.loop.now
+        self._stop()
+        if not self.member_id or self.instance_id:
+            return
+        try:
+            await self._connect()
+            kio = message(LEAVE, 5)
+            identity = kio.MemberIdentity(member_id=self.member_id, group_instance_id=None, reason="done")
+            await self._ask(kio.LeaveGroupRequest(group_id=self.history.group_id, members=(identity,)))
+        except Disconnected:
+            pass
+        finally:
+            if self._wire is not None:
+                self._wire.close()
+
+    def hang(self, seconds: float) -> None:
+        """Do nothing for a while, as a process that collects garbage or waits for a database; then go on."""
+        if not self.consuming:
+            return
+        self.history.note(f"{self.name} hangs for {seconds:.1f} s")
+        self._silences.append((self.loop.now, self.loop.now + seconds))
+        self._stop()
+        self._commit_timer = self.loop.call_later(seconds, self._commit)
+        self._beat_timer = self.loop.call_later(seconds + GRID_S, self._beat)
+
+    # -- connections
+
+    async def _connect(self) -> None:
+        if self._wire is not None and self._wire.open:
+            return
+        self._wire = await self._dial(self.rng.choice(self.world.ports))
+        kio = message(FIND, 4)
+        asked = kio.FindCoordinatorRequest(key_type=0, coordinator_keys=(self.history.group_id,))
+        found = (await self._ask(asked)).coordinators[0]
+        if found.error_code is not ErrorCode.none:
+            raise Disconnected
+        port = self.rng.choice(self.world.ports) if self._strays else found.port
+        if port != self._wire.port:
+            self._wire.close()
+            self._wire = await self._dial(port)
+
+    async def _dial(self, port: int) -> Wire:
+        wire = Wire(self.world.net, port, self.name, self._disconnected)
+        await wire.ready()
+        return wire
+
+    def _disconnected(self) -> None:
+        self._wake()
+
+    async def _ask(self, request: Any, timeout_s: float = 0.0) -> Any:
+        wire, sent_s = self._wire, self.loop.now
+        assert wire is not None
+        try:
+            return await wire.ask(request, timeout_s or self.request_timeout_s)
+        except Disconnected:
+            if wire.deaf:  # a parked request waits for long, and there is nobody who could tell it not to
+                self._silences.append((sent_s, self.loop.now))
+            raise
+
+    def _note_code(self, code: ErrorCode) -> None:
+        """What a code of the coordinator means for the membership. Raises Fenced, Disconnected."""
+        if code is ErrorCode.fenced_instance_id:
+            raise Fenced
+        if code in _RETRIED:
+            if self._wire is not None:
+                self._wire.close()
+            raise Disconnected
+        self._joining = True
+        if code is ErrorCode.unknown_member_id:
+            self.history.note(f"{self.name} is told that it is unknown")
+            self.member_id, self.generation = "", -1
+        elif code is ErrorCode.illegal_generation:
+            self.history.note(f"{self.name} is told that generation {self.generation} is over")
+            self.generation = -1
+        elif code is not ErrorCode.rebalance_in_progress:
+            raise self.history.broken("P7", f"{self.name} was answered {code.name}")
+
+    # -- join and sync
+
+    async def _join(self) -> None:
+        """Until this member has an assignment."""
+        while True:
+            self.partitions = ()
+            joined = await self._join_once()
+            if joined is None:
+                continue
+            code = await self._sync(joined)
+            if code is ErrorCode.none:
+                break
+            self._note_code(code)
+        self._joining = self.join_lost = False
+        await self._fetch_offsets()
+
+    async def _join_once(self) -> Any:
+        """One JoinGroup; None where the answer only changes what to ask next."""
+        kio = message(JOIN, self.version)
+        values: dict[str, Any] = {
+            "group_id": self.history.group_id,
+            "session_timeout": timedelta(seconds=self.session_timeout_s),
+            "rebalance_timeout": timedelta(seconds=self.rebalance_timeout_s),
+            "member_id": self.member_id,
+            "protocol_type": "consumer",
+            "protocols": tuple(
+                kio.JoinGroupRequestProtocol(name=name, metadata=self.metadata) for name in ("range", "roundrobin")
+            ),
+        }
+        if self.version >= 5:
+            values["group_instance_id"] = self.instance_id
+        if self.version >= 8:
+            values["reason"] = None
+        floor, sent_s = self.history.generation, self.loop.now
+        lost, self.join_lost = self.join_lost, True
+        joined = await self._ask(kio.JoinGroupRequest(**values), self.rebalance_timeout_s + 5)
+        self.join_lost = lost
+        code = joined.error_code
+        if code is ErrorCode.member_id_required:
+            self.member_id = joined.member_id
+            self.history.members[self.member_id] = self
+            self.heard_s = sent_s
+            return None
+        if code is not ErrorCode.none:
+            self._note_code(code)
+            return None
+        if joined.generation_id > self.generation:
+            self.heard_s = sent_s
+        self.member_id, self.generation = joined.member_id, joined.generation_id
+        elected = (joined.leader, joined.protocol_name or "")
+        self.history.joined(self, self.member_id, self.generation, elected, floor, sent_s)
+        return joined
+
+    async def _sync(self, joined: Any) -> ErrorCode:
+        skip = getattr(joined, "skip_assignment", False)
+        kio = message(SYNC, 5)
+        ids = [] if skip else sorted(member.member_id for member in joined.members)
+        share = {
+            member_id: tuple(range(self.world.partition_count))[at :: len(ids)] for at, member_id in enumerate(ids)
+        }
+        self.join_lost = True
+        synced = await self._ask(
+            kio.SyncGroupRequest(
+                group_id=self.history.group_id,
+                generation_id=self.generation,
+                member_id=self.member_id,
+                group_instance_id=self.instance_id,
+                protocol_type="consumer",
+                protocol_name=joined.protocol_name,
+                assignments=tuple(
+                    kio.SyncGroupRequestAssignment(member_id=member_id, assignment=pack_assignment(partitions))
+                    for member_id, partitions in share.items()
+                ),
+            ),
+            self.rebalance_timeout_s + 5,
+        )
+        if synced.error_code is ErrorCode.none:
+            self.partitions = unpack_assignment(synced.assignment)
+            self.history.assigned(self, self.member_id, self.generation, self.partitions)
+        return synced.error_code
+
+    async def _fetch_offsets(self) -> None:
+        kio = message(FETCH, 8)
+        begun = self.history.read_begins()
+        topic = kio.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=tuple(range(len(begun))))
+        group = kio.OffsetFetchRequestGroup(group_id=self.history.group_id, topics=(topic,))
+        answer = (await self._ask(kio.OffsetFetchRequest(groups=(group,), require_stable=False))).groups[0]
+        if answer.error_code is not ErrorCode.none:
+            if answer.error_code in _RETRIED:
+                raise Disconnected
+            raise self.history.broken("P7", f"OffsetFetch was answered {answer.error_code.name}")
+        offsets = {one.partition_index: one.committed_offset for one in answer.topics[0].partitions}
+        self.history.read_ends(self.name, begun, offsets)
+
+    # -- consume
+
+    async def _consume(self) -> None:
+        """Heartbeats and commits, until told to join again. Raises Disconnected, Fenced."""
+        kio = message(BEAT, 4)
+        request = kio.HeartbeatRequest(
+            group_id=self.history.group_id,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+        )
+        self._frame = encode_request(request, 0, self.name)
+        self._woken, self._unanswered_s, self._code = self.loop.create_future(), None, ErrorCode.none
+        self.consuming = True
+        if self._beat_timer is None:
+            overdue = self.heard_s + self.interval_s <= self.loop.now
+            self._beat_timer = self._on_grid(0 if overdue else self.rng.uniform(0, self.interval_s), self._beat)
+            self._commit_timer = self._on_grid(self.rng.uniform(0, self.commit_s), self._commit)
+        try:
+            await self._woken
+        finally:
+            self.consuming = False
+            self._stop()
+        if self._code is not ErrorCode.none:
+            self._note_code(self._code)
+            if self._code is ErrorCode.rebalance_in_progress and self.rng.random() < 0.5:
+                await self._commit_and_wait()
+        elif self._wire is None or not self._wire.open:
+            raise Disconnected
+
+    def _on_grid(self, delay_s: float, callback: Any) -> asyncio.TimerHandle:
+        return self.loop.call_at(GRID_S * (int((self.loop.now + delay_s) / GRID_S) + 1), callback)
+
+    def _stop(self) -> None:
+        for timer in (self._beat_timer, self._commit_timer):
+            if timer is not None:
+                timer.cancel()
+        self._beat_timer = self._commit_timer = None
+
+    def _wake(self, code: ErrorCode = ErrorCode.none) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._code = code
+            self._woken.set_result(None)
+
+    def _beat(self) -> None:
+        wire, now = self._wire, self.loop.now
+        if wire is None or not wire.open:
+            self._wake()
+            return
+        if self._unanswered_s is not None and now - self._unanswered_s >= self.request_timeout_s:
+            self.history.note(f"{self.name} has no answer to its heartbeat")
+            if wire.deaf:
+                self._silences.append((self._unanswered_s, now))
+            wire.close()
+            return
+        if self._unanswered_s is None:
+            self._unanswered_s = now
+            wire.send(self._frame, self._beaten)
+        self._beat_timer = self.loop.call_at(now + self.interval_s, self._beat)
+
+    def _beaten(self, payload: bytes) -> None:
+        sent_s, self._unanswered_s = self._unanswered_s, None
+        (code,) = _CODE.unpack_from(payload, _CODE_AT)
+        if sent_s is not None and code in (0, 27):
+            self.heard_s = max(self.heard_s, sent_s)
+        if code:
+            self._wake(ErrorCode(code))
+
+    # -- commits
+
+    def _commit_frame(self) -> tuple[bytes, list[tuple[int, int]]]:
+        """OffsetCommit v7, written by hand: with heartbeats it is most of what a group sends."""
+        entries = self.history.commit_sent(self.generation, self.partitions)
+        parts = [struct.pack(">hhi", COMMIT, 7, 0), _text(self.name), _text(self.history.group_id)]
+        parts += [struct.pack(">i", self.generation), _text(self.member_id), _text(self.instance_id)]
+        parts += [struct.pack(">i", 1), _text(TOPIC), struct.pack(">i", len(entries))]
+        parts += [struct.pack(">iqih", index, offset, -1, 0) for index, offset in entries]
+        body = b"".join(parts)
+        return struct.pack(">i", len(body)) + body, entries
+
+    def _committed(self, payload: bytes, entries: list[tuple[int, int]]) -> ErrorCode:
+        """The code of the group, which is that of each partition, is last in the answer."""
+        code = ErrorCode(_CODE.unpack_from(payload, len(payload) - 2)[0])
+        if code is ErrorCode.none:
+            self.history.commit_acked(entries)
+        return code
+
+    def _commit(self) -> None:
+        wire = self._wire
+        if wire is None or not wire.open:
+            self._wake()
+            return
+        self._commit_timer = self.loop.call_at(self.loop.now + self.commit_s, self._commit)
+        if not self.partitions:
+            return
+        frame, entries = self._commit_frame()
+
+        def answered(payload: bytes) -> None:
+            code = self._committed(payload, entries)
+            if code is not ErrorCode.none and self.consuming:
+                self._wake(code)
+
+        wire.send(frame, answered)
+
+    async def _commit_and_wait(self) -> None:
+        """What a consumer does before it gives its partitions up. Its outcome does not matter to it."""
+        if self.partitions and self.member_id and self.generation >= 0 and self._wire is not None:
+            frame, entries = self._commit_frame()
+            self._committed(await self._wire.ask_frame(frame, self.request_timeout_s), entries)

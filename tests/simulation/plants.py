@@ -1,0 +1,111 @@
+"""Bugs planted on purpose: exact pieces of the product's text, changed in a copy, to see that a run finds them.
+
+A script's plant changes what is sent to the server, a module's what is imported; files stay as they are. A plant
+must be sown before anything of `broker` is imported.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """One mutation: `path` from the repository's root, and a text that is there once."""
+
+    path: str
+    text: str
+    becomes: str
+    promise: str
+    """What it breaks."""
+
+    def grown(self) -> str:
+        """The file's text with the bug in it."""
+        text = (_ROOT / self.path).read_text("utf-8")
+        if text.count(self.text) != 1:
+            raise ValueError(f"{self.path} has {self.text!r} {text.count(self.text)} times: bring the plant up to date")
+        return text.replace(self.text, self.becomes)
+
+
+PLANTS: Final = {
+    "commit-of-any-generation": Plant(
+        "redis_scripts/groups/commit_offsets.lua",
+        "  if generation ~= current then return ERROR.ILLEGAL_GENERATION end\n",
+        "",
+        "P3: a member's late commit goes back behind one of a newer generation",
+    ),
+    "commit-of-a-stranger": Plant(
+        "redis_scripts/groups/commit_offsets.lua",
+        "if not record then return ERROR.UNKNOWN_MEMBER_ID end",
+        "if not record then return ERROR.NONE end",
+        "P3: who was removed while it hung commits over its successor",
+    ),
+    "generation-stands": Plant(
+        "redis_scripts/lib/complete_join.lua",
+        'tonumber(redis.call("HGET", group, "generation_floor") or 0)) + 1)',
+        'tonumber(redis.call("HGET", group, "generation_floor") or 0)) + (size > 1 and 1 or 0))',
+        "P2: a group that shrinks to one member keeps its generation",
+    ),
+    "no-look-without-message": Plant(
+        "broker/groups/waiting.py",
+        "wait_ms = min(due_ms, self._poll_ms) if due_ms >= 0 else self._poll_ms",
+        "wait_ms = due_ms if due_ms >= 0 else 3_600_000",
+        "P6: a lost message leaves parked requests waiting",
+    ),
+    "lease-not-renewed": Plant(
+        "broker/groups/waiting.py",
+        "if loop.time() - entry.renewed_at >= lease_s / _RENEWALS_PER_LEASE:",
+        "if loop.time() - entry.renewed_at >= 1_000 * lease_s:",
+        "P5: members that wait for long lose their place",
+    ),
+    "join-entered-twice": Plant(
+        "redis_scripts/groups/join_group.lua",
+        "if known and known.join_token == token then",
+        "if known and known.join_token == token .. '?' then",
+        "P5: a join whose answer was lost begins a round of its own",
+    ),
+}
+
+
+def sow(name: str) -> None:
+    """Plant a bug in this process."""
+    plant = PLANTS[name]
+    if plant.path.endswith(".lua"):
+        from broker.store import scripts
+
+        scripts.swap_include(plant.path.removeprefix("redis_scripts/").removesuffix(".lua"), plant.grown())
+        return
+    module_name = plant.path.removesuffix(".py").replace("/", ".")
+    if module_name in sys.modules:
+        raise RuntimeError(f"{module_name} is imported already")
+    sys.meta_path.insert(0, _Nursery(module_name, plant))
+
+
+class _Nursery(importlib.abc.MetaPathFinder):
+    def __init__(self, module_name: str, plant: Plant) -> None:
+        self._module_name, self._plant = module_name, plant
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
+        if fullname != self._module_name:
+            return None
+        found = importlib.machinery.PathFinder.find_spec(fullname, path)
+        assert found is not None and found.origin is not None
+        loader = _Grown(fullname, found.origin)
+        loader.text = self._plant.grown()
+        found.loader = loader
+        return found
+
+
+class _Grown(importlib.machinery.SourceFileLoader):
+    text = ""
+
+    def get_code(self, fullname: str) -> Any:
+        return compile(self.text, self.path, "exec", dont_inherit=True)

@@ -1,0 +1,76 @@
+"""Short simulations, and proof that they would see what they look for. `make simulate` runs them for long."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.plants import PLANTS
+
+TIMEOUT_S = 400
+"""They take seconds of CPU; a machine that does much else may be ten times slower."""
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 10)
+
+
+def simulate(*options: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    """The command, in a process of its own: it replaces clocks and randomness."""
+    command = [sys.executable, "-m", "tests.simulation", *options]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
+
+
+def counted(run: subprocess.CompletedProcess[str], row: str) -> float:
+    """A number of the table that a run ends with."""
+    found = re.search(rf"^{re.escape(row)} +([\d.]+)$", run.stdout, re.MULTILINE)
+    assert found is not None, run.stdout + run.stderr
+    return float(found.group(1))
+
+
+@pytest.mark.parametrize("seed", [11, random.SystemRandom().randrange(1_000, 1_000_000)], ids=["fixed", "random"])
+def test_every_promise_is_kept(seed: int) -> None:
+    run = simulate("--seed", str(seed), "--groups", "40", "--hours", "0.1")
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert counted(run, "promises broken") == 0
+    assert counted(run, "group-hours simulated") > 3.9
+    assert counted(run, "rebalances") > 50
+
+
+def test_two_runs_of_a_seed_are_the_same_run() -> None:
+    options = ("--seed", "4", "--groups", "20", "--hours", "0.06")
+
+    first, second = simulate(*options, hash_seed="1"), simulate(*options, hash_seed="2")
+
+    traces = [re.findall(r"trace (\w+)", run.stdout) for run in (first, second)]
+    assert traces[0] and traces[0] == traces[1], first.stdout + second.stdout
+    assert counted(first, "faults") > 0
+
+
+def test_another_seed_is_another_run() -> None:
+    options = ("--groups", "3", "--hours", "0.03")
+
+    traces = {tuple(re.findall(r"trace (\w+)", simulate("--seed", seed, *options).stdout)) for seed in ("1", "2")}
+
+    assert len(traces) == 2
+
+
+@pytest.mark.parametrize(
+    ("plant", "seed", "promise"), [("commit-of-a-stranger", "1", "P3"), ("no-look-without-message", "3", "P6")]
+)
+def test_a_planted_bug_is_found(plant: str, seed: str, promise: str) -> None:
+    run = simulate("--seed", seed, "--groups", "60", "--hours", "0.2", "--plant", plant)
+
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert f"\n{promise} broken at " in run.stdout
+    assert f"--plant {plant}" in run.stdout
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_plants_fit_the_product(plant: str) -> None:
+    assert PLANTS[plant].grown() != ""

@@ -1,0 +1,125 @@
+"""The client's side of the wire: frames in and out, answers in order, a deadline for each request."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+
+from tests.simulation.loop import SimLoop
+from tests.simulation.network import Network
+from tests.support.wire import decode_response, encode_request
+
+CONNECT_TIMEOUT_S: Final = 1.0
+_CORRELATION: Final = struct.Struct(">i")
+_CORRELATION_AT: Final = 8
+
+OnAnswer = Callable[[bytes], None]
+
+
+class Disconnected(Exception):
+    """The connection is gone, or did not answer in time: whether the request was taken is not known."""
+
+
+@cache
+def message(api_key: int, version: int) -> Any:
+    """kio's module of a request."""
+    return load_payload_module(api_key, version, EntityType.request)
+
+
+class Wire:
+    """One connection of a client. Raises Disconnected from everything that waits."""
+
+    def __init__(self, net: Network, port: int, client_id: str, on_closed: Callable[[], None]) -> None:
+        self._loop: SimLoop = net.loop
+        self.port, self._client_id, self._on_closed = port, client_id, on_closed
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._expected: deque[tuple[bytes, OnAnswer | asyncio.Future[bytes]]] = deque()
+        self._correlation_id = 0
+        self._received = b""
+        self.open = True
+        self._pipe = net.dial(port, self._on_open, self._on_data, self._closed)
+
+    async def ready(self) -> None:
+        """Wait until connected."""
+        try:
+            await asyncio.wait_for(self._opened, CONNECT_TIMEOUT_S)
+        except TimeoutError:
+            self.close()
+            raise Disconnected from None
+
+    def _on_open(self) -> None:
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    def send(self, frame: bytearray | bytes, on_answer: OnAnswer | asyncio.Future[bytes]) -> None:
+        """Send a whole frame; its correlation id is put in."""
+        self._correlation_id += 1
+        sent = bytearray(frame)
+        _CORRELATION.pack_into(sent, _CORRELATION_AT, self._correlation_id)
+        self._expected.append((bytes(sent[_CORRELATION_AT : _CORRELATION_AT + 4]), on_answer))
+        self._pipe.send(bytes(sent))
+
+    async def ask(self, request: Any, timeout_s: float) -> Any:
+        """Send kio's request and wait for the response."""
+        schema = type(request)
+        payload = await self.ask_frame(encode_request(request, 0, self._client_id), timeout_s)
+        return decode_response(int(schema.__api_key__), int(schema.__version__), payload)[1]
+
+    async def ask_frame(self, frame: bytes, timeout_s: float) -> bytes:
+        """Send a whole frame and wait for the answer's payload. A connection that is late is given up."""
+        if not self.open:
+            raise Disconnected
+        answered: asyncio.Future[bytes] = self._loop.create_future()
+        self.send(frame, answered)
+        try:
+            return await asyncio.wait_for(answered, timeout_s)
+        except TimeoutError:
+            self.close()
+            raise Disconnected from None
+
+    def _on_data(self, data: bytes) -> None:
+        self._received += data
+        while len(self._received) >= 4:
+            end = 4 + int.from_bytes(self._received[:4], "big")
+            if len(self._received) < end:
+                return
+            payload, self._received = self._received[4:end], self._received[end:]
+            correlation, on_answer = self._expected.popleft()
+            assert payload[:4] == correlation, "an answer out of turn"
+            if isinstance(on_answer, asyncio.Future):
+                if not on_answer.done():
+                    on_answer.set_result(payload)
+            else:
+                on_answer(payload)
+
+    def close(self) -> None:
+        """Give the connection up."""
+        if self.open:
+            self._pipe.hang_up()
+            self._closed()
+
+    def _closed(self) -> None:
+        if not self.open:
+            return
+        self.open = False
+        if not self._opened.done():
+            self._opened.set_exception(Disconnected())
+            self._opened.exception()
+        expected, self._expected = self._expected, deque()
+        for _, on_answer in expected:
+            if isinstance(on_answer, asyncio.Future) and not on_answer.done():
+                on_answer.set_exception(Disconnected())
+                on_answer.exception()
+        self._on_closed()
+
+    @property
+    def deaf(self) -> bool:
+        """Whether it waits for a host that is gone, which nobody tells a client."""
+        return self._pipe.deaf

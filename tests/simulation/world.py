@@ -1,0 +1,277 @@
+"""One simulated cluster: brokers, a server, groups of members, faults; and the report of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from time import process_time
+from typing import Any, Final
+
+from broker.settings import Settings
+from broker.store.store import Store
+from tests.simulation import outside
+from tests.simulation.brokers import Broker, replace_outside_world
+from tests.simulation.faults import Faults
+from tests.simulation.history import GroupHistory, History, Violation
+from tests.simulation.loop import SimLoop
+from tests.simulation.members import TOPIC, Member
+from tests.simulation.network import Network
+from tests.simulation.redis_link import SERVER_OPTIONS, ServerConnection, SimRedis
+from tests.simulation.report import Plan, Report
+from tests.support import clock
+from tests.support.valkey import ValkeyServer
+
+PORTS: Final = (9092, 9093, 9094)
+SHARDS: Final = 4
+CALM_S: Final = 90.0
+EVENTS_EVERY_S: Final = 5.0
+_FIRST_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What the members of one group have in common."""
+
+    session_timeout_s: float
+    rebalance_timeout_s: float
+    interval_s: float
+    commit_s: float
+    join_version: int
+
+
+class World:
+    """Everything of one run."""
+
+    def __init__(self, plan: Plan, server: ValkeyServer) -> None:
+        self.plan = plan
+        self.loop = SimLoop()
+        self.errors: list[str] = []
+        self.broken: asyncio.Future[None] = self.loop.create_future()
+        self.loop.set_exception_handler(self._fail)
+        self.rng = random.Random(f"world {plan.seed}")
+        self.net = Network(self.loop, random.Random(f"network {plan.seed}"))
+        self.connection = ServerConnection(server, "tidegate")
+        self.redis = SimRedis(self.loop, self.connection, random.Random(f"redis {plan.seed}"))
+        self.history = History(self.loop)
+        self.faults = Faults(self, random.Random(f"faults {plan.seed}"))
+        self.partition_count = 6
+        self.ports = PORTS
+        settings = [
+            Settings(port=port, admin_port=0, coordinator_shards=SHARDS, group_events_max=100_000) for port in PORTS
+        ]
+        self.store_keys = settings[0]
+        self.brokers = [
+            Broker(self.loop, self.net, self.redis, one, random.Random(f"broker {plan.seed} {one.port}"))
+            for one in settings
+        ]
+        self.traits: dict[str, Traits] = {}
+        self.members: dict[str, list[Member | None]] = {}
+        self.calm = False
+        self.members_started = 0
+        self._read_to = [b"-"] * SHARDS
+
+    # -- a run
+
+    async def run(self) -> None:
+        """Start, live through faults and calms, check."""
+        for broker in self.brokers:
+            broker.start()
+            while not broker.ready:
+                await asyncio.sleep(0.1)
+        await self.brokers[0].app.rooms.catalog.create("default", TOPIC, self.partition_count)
+        slots = [self.loop.create_task(self._slot(*slot)) for slot in self._slots()]
+        checks = self.loop.create_task(self._check_events())
+        ends_s = self.plan.hours * 3600
+        try:
+            await self._watched(self._live(ends_s), checks, *slots)
+        finally:
+            for task in (checks, *slots):
+                task.cancel()
+            await asyncio.gather(checks, *slots, return_exceptions=True)
+            for broker in self.brokers:
+                broker.kill()
+
+    async def _watched(self, living: Any, *others: asyncio.Task[Any]) -> None:
+        """Until `living` ends; what fails first ends the run."""
+        main = self.loop.create_task(living)
+        try:
+            await asyncio.wait((main, self.broken, *others), return_when=asyncio.FIRST_COMPLETED)
+            for task in (self.broken, *others, main):
+                if task.done():
+                    task.result()
+        finally:
+            main.cancel()
+            await asyncio.gather(main, return_exceptions=True)
+
+    async def _live(self, ends_s: float) -> None:
+        await asyncio.sleep(_FIRST_S)
+        while self.loop.now < ends_s:
+            gentle_until = self.loop.now + self.plan.gentle_s
+            while self.loop.now < min(gentle_until, ends_s - CALM_S):
+                await self.faults.gentle()
+            if self.loop.now < ends_s - CALM_S:
+                await self.faults.rough()
+            self.calm = True
+            await asyncio.sleep(CALM_S)
+            self._check_rest()
+            self.calm = False
+
+    def _fail(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback failed, of the simulation (a promise is broken, most likely) or of a broker."""
+        error = context.get("exception")
+        if error is None or "never retrieved" in context["message"]:
+            return
+        if not self.broken.done():
+            self.broken.set_exception(error)
+
+    # -- members
+
+    def _slots(self) -> list[tuple[str, int, str | None]]:
+        slots = []
+        for number in range(self.plan.groups):
+            group_id = f"g{number}"
+            session_s, interval_s = self.rng.choice(((10.0, 3.0),) * 6 + ((30.0, 3.0),) * 2 + ((6.0, 2.0),))
+            self.traits[group_id] = Traits(
+                session_s,
+                self.rng.choice((15.0, 20.0, 30.0)),
+                interval_s,
+                self.rng.choice((10.0, 20.0)),
+                self.rng.choice((9, 9, 9, 7, 5)),
+            )
+            self.history.groups[f"default/{group_id}"] = GroupHistory(self.history, group_id, self.partition_count)
+            size = self.rng.choice((1, 2, 2, 3, 3, 4))
+            self.members[group_id] = [None] * size
+            for slot in range(size):
+                static = self.rng.random() < 0.25
+                slots.append((group_id, slot, f"{group_id}-i{slot}" if static else None))
+        return slots
+
+    async def _slot(self, group_id: str, slot: int, instance_id: str | None) -> None:
+        """One place of a group: member after member, until the run ends."""
+        rng = random.Random(f"slot {self.plan.seed} {group_id} {slot}")
+        history, starts = self.history.groups[f"default/{group_id}"], 0
+        await asyncio.sleep(rng.uniform(0, 10))
+        while True:
+            starts += 1
+            member = Member(self, history, f"{group_id}.{slot}.{starts}", instance_id, rng)
+            self.members[group_id][slot] = member
+            history.note(f"{member.name} starts{' as ' + instance_id if instance_id else ''}")
+            self.members_started += 1
+            running = self.loop.create_task(member.run())
+            try:
+                await self._life(member, running, rng)
+            finally:
+                running.cancel()
+            self.members[group_id][slot] = None
+            await asyncio.sleep(rng.uniform(0, 4) if instance_id else rng.expovariate(1 / 15))
+            await self._until_not_calm()
+
+    async def _life(self, member: Member, running: asyncio.Task[None], rng: random.Random) -> None:
+        """Let a member live for a while, then end it one way or another."""
+        while True:
+            await asyncio.wait({running}, timeout=rng.expovariate(1 / 200) + 5)
+            await self._until_not_calm(running)
+            if running.done():
+                running.result()
+                return
+            fate = rng.random()
+            if fate < 0.25:
+                member.hang(rng.uniform(1, 25))
+                continue
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            if fate < 0.65:
+                await member.leave()
+            else:
+                member.crash(closing=fate < 0.9)
+            return
+
+    async def _until_not_calm(self, running: asyncio.Task[None] | None = None) -> None:
+        while self.calm and not (running is not None and running.done()):
+            await asyncio.sleep(0.5)
+
+    # -- checks
+
+    async def _check_events(self) -> None:
+        while True:
+            await asyncio.sleep(EVENTS_EVERY_S)
+            self.read_events()
+            if self.errors:
+                raise Violation("a broker logged an error: " + self.errors[0])
+
+    def read_events(self) -> None:
+        """Judge what the groups' event streams have had since the last time."""
+        keys = [Store.shard_keys(_Prefix, shard).events for shard in range(SHARDS)]
+        asked = [("XRANGE", key, start, "+") for key, start in zip(keys, self._read_to, strict=True)]
+        for shard, entries in enumerate(self.connection.calls(self.redis.now_ms(), asked)):
+            for entry_id, fields in entries:
+                texts = [text.decode() for text in fields]
+                entry = dict(zip(texts[::2], texts[1::2], strict=True))
+                self.history.event(entry, (int(entry["time"]) - clock.START_MS) / 1000)
+                self._read_to[shard] = b"(" + entry_id
+        self.connection.calls(self.redis.now_ms(), [("XTRIM", key, "MAXLEN", 0) for key in keys])
+
+    def _check_rest(self) -> None:
+        """After a calm: every group is Stable with exactly its living members, each partition owned once (P6)."""
+        self.read_events()
+        for group_id, slots in self.members.items():
+            history = self.history.groups[f"default/{group_id}"]
+            living = [member for member in slots if member is not None and member.gone_s is None]
+            expected = "Stable" if living else "Empty"
+            if history.state != expected:
+                raise history.broken(
+                    "P6", f"{history.state} after a calm, not {expected}, since {history.state_since_s:.1f} s"
+                )
+            for member in living:
+                if not member.consuming or member.generation != history.event_generation:
+                    raise history.broken(
+                        "P6", f"{member.name} is not in generation {history.event_generation} after a calm"
+                    )
+            owned = sorted(partition for member in living for partition in member.partitions)
+            if living and owned != list(range(self.partition_count)):
+                raise history.broken("P1", f"after a calm the partitions owned are {owned}")
+
+
+class _Prefix:
+    prefix = "tidegate"
+
+
+def simulate(plan: Plan) -> Report:
+    """One run, from its seed."""
+    replace_outside_world()
+    clock.install()
+    server = ValkeyServer(SERVER_OPTIONS)
+    report, started_s, cpu_s = Report(plan), outside.real_s(), process_time()
+    try:
+        world = World(plan, server)
+        with outside.taken_from(world.loop, plan.seed, world.errors):
+            try:
+                world.loop.run_until_complete(world.run())
+            except Violation as violation:
+                report.violation = str(violation)
+        report.wall_s, report.cpu_s = outside.real_s() - started_s, process_time() - cpu_s
+        _fill(report, world)
+        world.connection.close()
+        world.loop.close()
+    finally:
+        clock.uninstall()
+        server.stop()
+    return report
+
+
+def _fill(report: Report, world: World) -> None:
+    history = world.history
+    report.virtual_s = world.loop.now
+    report.trace = world.redis.trace.hexdigest()
+    report.faults = {**history.fault_counts, "message lost": world.redis.messages_lost}
+    report.counts = {
+        "members started": world.members_started,
+        "rebalances": history.rebalances,
+        "members removed": history.removals,
+        "events of groups": history.events,
+        "commands to Redis": world.connection.commands,
+        "round trips to Redis": world.connection.turns,
+        "turns of the loop": world.loop.turns,
+        "broker processes": sum(broker.starts for broker in world.brokers),
+    }
