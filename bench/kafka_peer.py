@@ -91,7 +91,9 @@ class KafkaPeer:
         config.write_text(fixed + "".join(f"{name}={value}\n" for name, value in self._properties.items()))
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         format_command = ["java", "-Xmx256m", "-cp", jars, "kafka.tools.StorageTool", "format", "-c", str(config)]
-        formatted = subprocess.run([*format_command, "-t", cluster_id], capture_output=True, text=True, check=False)
+        formatted = subprocess.run(
+            [*format_command, f"--cluster-id={cluster_id}"], capture_output=True, text=True, check=False
+        )
         if formatted.returncode != 0:
             raise PeerUnavailable(f"Kafka's storage could not be formatted: {formatted.stderr.strip()[-200:]}")
         with (self.directory / "server.log").open("wb") as log:

@@ -51,7 +51,7 @@ class Exchange:
     tasks: tuple[asyncio.Task[Any], asyncio.Task[Any]]
     answers: tuple[Any, Any] = (None, None)
     superseded: bool = False
-    """The same member asked again while this was parked: Kafka never answers it."""
+    """The same member asked again while this was parked: if that was taken, Kafka never answers this one."""
     ended_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
     @property
@@ -63,7 +63,7 @@ class Exchange:
     def is_uneven(self) -> bool:
         """One target owes an answer: it alone, or both for a request that is never parked."""
         if self.api in MAY_PARK:
-            return self.done[0] != self.done[1] and not self.superseded
+            return self.done[0] != self.done[1]
         return not all(self.done)
 
     @property
