@@ -67,7 +67,7 @@ class GroupHistory:
     first_reads: list[tuple[int, int, int, int, str]] = field(default_factory=list)
     """The same where an ownership began to read; 0 may be the commit, or that there was none."""
     kept: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
-    """Who, partition, begin of an ownership -> end of its last ownership of that partition, and how far it was."""
+    """Who, partition, begin of an ownership -> when it last gave the partition up having read it, and how far."""
     values: dict[tuple[int, int], str] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     generations: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -110,8 +110,8 @@ class GroupHistory:
 
     def _kept_its_position(self, who: str, partition: int, began: int, offset: int) -> bool:
         ended, position = self.kept.get((who, partition, began), (0, -1))
-        between = [one for one in self.ownerships[partition] if ended <= one.began < began]
-        return offset == position and not between
+        others = [one for one in self.ownerships[partition] if one.owner != who and ended <= one.began < began]
+        return offset == position and not others
 
     def _gone_back(self, what: str, partition: int, began: int) -> None:
         known = sorted((one for one in self.commits[partition] if one.ended < began), key=lambda one: one.ended)
@@ -170,8 +170,7 @@ class _Reader:
                 self._wrong(entry, f"{entry['kind']} {partition}, which it did not own")
             else:
                 owned.ended = entry["at"]
-            self.left.pop(partition, None)
-            if partition in self.expected:
+            if partition in self.expected:  # else it read nothing, and stands where it stood
                 self.left[partition] = entry["at"], self.expected.pop(partition)
             self.high.pop(partition, None)
             self.sought.discard(partition)

@@ -94,6 +94,8 @@ def test_a_seek_and_a_kept_position_are_causes() -> None:
     sought = [*GOOD[:3], entry(45, "seek", partition=0, offset=2), read(50, 2)]
     kept = [*GOOD[:2], revoked(30, 0), assigned(40, 0, generation=2), read(50, 5)]
     assert check(sought) == check(kept, acknowledged=6) == []
+    idle = [*GOOD[:2], revoked(30, 0), assigned(32, 0, generation=2), revoked(38, 0), *kept[3:]]
+    assert check(idle, acknowledged=6) == []
     between = [assigned(33, 0, member="n"), revoked(36, 0)]
     assert any("began to read" in one for one in check(kept, between))
 
