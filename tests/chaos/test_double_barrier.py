@@ -77,9 +77,13 @@ async def lost(waiting: asyncio.Task[Any]) -> None:
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def trio(group: Group, **traits: Any) -> list[Member]:
-    """Three members in a Stable generation, one on each broker, the leader first."""
-    return await group.stable(*[await group.member(broker, **traits) for broker in group.cluster.brokers])
+async def trio(group: Group, *, doomed: int = -1, **traits: Any) -> list[Member]:
+    """Three members in a Stable generation, one on each broker, the leader first; the doomed one's session is short."""
+    short = [{"session_timeout_ms": SHORT_MS} if place == doomed else {} for place in range(3)]
+    brokers = group.cluster.brokers
+    members = [await group.member(broker, **traits, **own) for broker, own in zip(brokers, short, strict=True)]
+    await settle(members[0])
+    return await group.stable(*members)
 
 
 async def through_the_join_barrier(group: Group, first: Member, *others: Member) -> list[Any]:
@@ -128,6 +132,7 @@ async def test_heartbeats_that_stop_during_the_join_barrier_end_the_wait_with_th
 
 async def test_a_member_that_leaves_during_the_join_barrier_ends_it(group: Group) -> None:
     one, two, three = await trio(group)
+    generation = group.generation
     newcomer = await group.member(group.cluster.brokers[0])
     joins = [asyncio.create_task(member.round()) for member in (newcomer, one, two)]
     await group.until_joined(3)
@@ -135,7 +140,7 @@ async def test_a_member_that_leaves_during_the_join_barrier_ends_it(group: Group
     await three.leave()
 
     await asyncio.gather(*joins)
-    assert one.generation == two.generation == newcomer.generation == 2
+    assert one.generation == two.generation == newcomer.generation == generation + 1
 
 
 async def test_a_member_that_stops_inside_the_join_barrier_does_not_hold_the_next_one(group: Group) -> None:
@@ -158,6 +163,7 @@ async def test_a_member_that_stops_inside_the_join_barrier_does_not_hold_the_nex
 
 async def test_a_lost_join_response_costs_no_place_and_no_generation(group: Group) -> None:
     one, two, three = await trio(group)
+    generation = group.generation + 1
     three.client, network = await group.connect_through(group.cluster.brokers[2])
     newcomer = await group.member(group.cluster.brokers[0])
     waiting = asyncio.create_task(newcomer.join())
@@ -171,10 +177,10 @@ async def test_a_lost_join_response_costs_no_place_and_no_generation(group: Grou
     three.client = await group.connect(group.cluster.brokers[0])
     again = await three.join()
 
-    assert (again.error_code, again.generation_id) == (NONE, 2)
-    assert {answer.generation_id for answer in answers} == {2}
+    assert (again.error_code, again.generation_id) == (NONE, generation)
+    assert {answer.generation_id for answer in answers} == {generation}
     await settle(one, two, three, newcomer)
-    assert group.generation == 2
+    assert group.generation == generation
 
 
 async def test_a_newcomer_whose_join_response_is_lost_is_forgotten(group: Group) -> None:
@@ -243,7 +249,7 @@ async def test_a_join_that_arrives_late_disturbs_nobody(group: Group) -> None:
 
 async def test_a_leader_that_dies_before_it_syncs_is_replaced(group: Group) -> None:
     """The group is in CompletingRebalance, and who is to end it is gone."""
-    leader, two, three = await trio(group, session_timeout_ms=SHORT_MS)
+    leader, two, three = await trio(group, doomed=0)
     await through_the_join_barrier(group, leader, two, three)
     waiting = [asyncio.create_task(member.sync()) for member in (two, three)]
     await group.until_synced(1)
@@ -270,7 +276,7 @@ async def test_a_leader_that_heartbeats_and_never_syncs_is_replaced(group: Group
 
 async def test_a_zombie_leader_assigns_nothing_and_commits_nothing(group: Group) -> None:
     """It slept between the barriers; the group has gone on without it when it hands in its plan."""
-    zombie, two, three = await trio(group, session_timeout_ms=SHORT_MS)
+    zombie, two, three = await trio(group, doomed=0)
     joined, *_ = await through_the_join_barrier(group, zombie, two, three)
     await settle(two, three)
     generation = group.generation
@@ -296,7 +302,7 @@ async def test_a_leader_with_a_stale_generation_assigns_nothing(group: Group) ->
 
     assert (await leader.sync(plan(joined))).error_code is REBALANCE
     await settle_after(joining, leader, two, three, newcomer)
-    stale = Member(leader.client, group.group_id, member_id=leader.member_id, generation=2)
+    stale = Member(leader.client, group.group_id, member_id=leader.member_id, generation=joined.generation_id)
     for broker in group.cluster.brokers:
         stale.client = await group.connect(broker)
         assert (await stale.sync(plan(joined))).error_code is ErrorCode.illegal_generation
@@ -360,7 +366,7 @@ async def test_a_leader_whose_sync_response_is_lost_cannot_assign_twice(group: G
 
 
 async def test_a_member_that_stops_inside_the_sync_barrier_costs_one_more_round(group: Group) -> None:
-    leader, two, three = await trio(group, session_timeout_ms=SHORT_MS)
+    leader, two, three = await trio(group, doomed=2)
     joined, *_ = await through_the_join_barrier(group, leader, two, three)
     three.client, network = await group.connect_through(group.cluster.brokers[2])
     parked = asyncio.create_task(three.sync())
@@ -392,6 +398,7 @@ async def test_a_member_that_leaves_during_the_sync_barrier_sends_all_back(group
 async def test_the_coordinator_dies_with_members_parked_in_the_join_barrier(group: Group) -> None:
     """They ask another broker, and find their places kept: one generation, nobody removed."""
     one, two, three = await trio(group)
+    generation = group.generation + 1
     doomed = group.cluster.brokers[0]
     for member in (one, two):
         member.client = await group.connect(doomed)
@@ -411,7 +418,7 @@ async def test_the_coordinator_dies_with_members_parked_in_the_join_barrier(grou
     again = [asyncio.create_task(member.join()) for member in (one, two)]
     answers = await asyncio.gather(three.join(), waiting, *again)
 
-    assert [(answer.error_code, answer.generation_id) for answer in answers] == [(NONE, 2)] * 4
+    assert [(answer.error_code, answer.generation_id) for answer in answers] == [(NONE, generation)] * 4
     await settle(one, two, three, newcomer)
     assert group.events("member_expired") == []
 

@@ -15,7 +15,7 @@ from tests.support.members import Member
 from tests.support.proxy import Proxy
 from tests.support.wire import RawClient
 
-LONG_MS, SHORT_MS = 60_000, 1_500
+LONG_MS, SHORT_MS = 120_000, 2_500
 """Timeouts of members that are to stay, and of those that are to be missed."""
 
 Value = TypeVar("Value")
@@ -102,7 +102,7 @@ class Group:
         """Whether a member is gone, whenever it is asked."""
         return lambda: member_id not in self.member_ids
 
-    async def until(self, holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    async def until(self, holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Wait for the store to say so. Raises TimeoutError."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -120,7 +120,7 @@ class Group:
         await self.until(lambda: self["state"] == "CompletingRebalance" and self["awaiting_sync"] == str(awaiting))
 
 
-async def settle(*members: Member, until: Callable[[], bool] = lambda: True, timeout_s: float = 20.0) -> None:
+async def settle(*members: Member, until: Callable[[], bool] = lambda: True, timeout_s: float = 60.0) -> None:
     """Each does what it is told until all are in one generation and `until` holds.
 
     The leader hands each member its own id.
