@@ -13,7 +13,7 @@ connection's client id and host, while that group stands at the generation that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
 from typing import Any, Final
 
@@ -48,6 +48,8 @@ _UNOWNED_S: Final = 2.0
 _IDS_MAX: Final = 1_000
 _SLICE: Final = 500
 _IDLE_S: Final = 60.0
+
+_Handed = tuple[PartitionNews, Reader, Delivered]
 
 
 class Mirror:
@@ -166,7 +168,7 @@ class Mirror:
             commits = [(partition, *one) for partition, news in told for one in news.committed.items()]
             if handed:
                 await self._read_owners(dict.fromkeys(partition for partition, _, _ in handed))
-                await _each(self._deliver, handed)
+                await _each(self._show, self._of_owners(handed))
             await _each(self._acknowledge, commits)
 
     async def _read_owners(self, partitions: Iterable[PartitionNews]) -> None:
@@ -192,23 +194,31 @@ class Mirror:
         replies = await asyncio.gather(*(self._store.command(*one) for one in commands), return_exceptions=True)
         return [None if isinstance(reply, BaseException) else reply for reply in replies]
 
-    async def _deliver(self, partition: PartitionNews, reader: Reader, delivered: Delivered) -> None:
-        found = [one for one in partition.owners.get(reader, ()) if self._is_current(partition.org, one)]
-        if len(found) == 1:
-            try:
-                await self._show(partition, found[0], delivered)
-            except IllegalGeneration:  # another owner by now
-                partition.owners_s = float("-inf")
-            else:
-                return
-        if len(found) <= 1 and self._loop.time() - delivered.since_s < _UNOWNED_S:
-            partition.put_back(reader, delivered)
-            self._tell(partition)
+    def _of_owners(self, handed: Iterable[_Handed]) -> Iterator[tuple[PartitionNews, Owned, Reader, Delivered]]:
+        """What was handed to just one group's owner; most readers may be nobody's."""
+        for partition, reader, delivered in handed:
+            found = [one for one in partition.owners.get(reader, ()) if self._is_current(partition.org, one)]
+            if len(found) == 1:
+                yield partition, found[0], reader, delivered
+            elif not found:
+                self._put_back(partition, reader, delivered)
 
     def _is_current(self, org: str, owned: Owned) -> bool:
         return self._generations.get((org, owned.group_id)) == (owned.owner.id, owned.owner.generation)
 
-    async def _show(self, partition: PartitionNews, owned: Owned, delivered: Delivered) -> None:
+    def _put_back(self, partition: PartitionNews, reader: Reader, delivered: Delivered) -> None:
+        if self._loop.time() - delivered.since_s < _UNOWNED_S:
+            partition.put_back(reader, delivered)
+            self._tell(partition)
+
+    async def _show(self, partition: PartitionNews, owned: Owned, reader: Reader, delivered: Delivered) -> None:
+        try:
+            await self._deliver(partition, owned, delivered)
+        except IllegalGeneration:  # another owner by now
+            partition.owners_s = float("-inf")
+            self._put_back(partition, reader, delivered)
+
+    async def _deliver(self, partition: PartitionNews, owned: Owned, delivered: Delivered) -> None:
         keys, group_id, member_id = partition.keys, owned.group_id, owned.owner.member_id
         bases = delivered.bases[-self._pending_max :]
         for at in range(0, len(bases) or 1, _IDS_MAX):
