@@ -6,7 +6,8 @@ import asyncio
 import signal
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,16 @@ async def pause(broker: BrokerProcess, seconds: float) -> None:
     broker.signal(signal.SIGCONT)
 
 
+@asynccontextmanager
+async def paused(broker: BrokerProcess) -> AsyncIterator[None]:
+    """The broker stands still, however long what is inside takes."""
+    broker.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        broker.signal(signal.SIGCONT)
+
+
 def ready(broker: BrokerProcess) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/health/ready", timeout=2):
@@ -113,11 +124,10 @@ async def test_who_gets_another_id_closes_and_goes_on_as_that(cluster: Cluster) 
     client = await RawClient.connect(one.address)
     member = Member(client, "g")
     await member.round()
-    pausing = asyncio.create_task(pause(one, PAUSE_S + 2))
-    await asyncio.sleep(PAUSE_S)
-    three = await asyncio.to_thread(add, cluster)
-    client.send(metadata())
-    await pausing
+    async with paused(one):
+        await asyncio.sleep(PAUSE_S)
+        three = await asyncio.to_thread(add, cluster)
+        client.send(metadata())
 
     assert await closed(client)
     async with await RawClient.connect(one.address) as again:
@@ -140,11 +150,10 @@ async def test_a_fixed_id_that_another_took_is_served_by_that_alone(cluster: Clu
     one = add(cluster, NODE_ID="7")
     client = await RawClient.connect(one.address)
     assert await ids(client) == {7: one.port}
-    pausing = asyncio.create_task(pause(one, PAUSE_S + 2))
-    await asyncio.sleep(PAUSE_S)
-    other = await asyncio.to_thread(add, cluster, NODE_ID="7")
-    client.send(metadata())
-    await pausing
+    async with paused(one):
+        await asyncio.sleep(PAUSE_S)
+        other = await asyncio.to_thread(add, cluster, NODE_ID="7")
+        client.send(metadata())
 
     assert await closed(client)
     await asyncio.sleep(1)
