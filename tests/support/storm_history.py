@@ -106,7 +106,7 @@ def _removals(seen: Sequence[Seen], events: Sequence[Mapping[str, str]]) -> list
         elif event["kind"] == "member_expired":
             own = [one for one in seen if one.member_id == event["member"] and one.answered < at]
             excuse = {
-                "session_timed_out": _silent_s(own, at) >= SESSION_MS / 1000,
+                "session_timed_out": at - max(barrier_ended, _heard(own)) >= SESSION_MS / 1000 - CLOCK_S,
                 "did_not_rejoin": at - rebalance_began >= REBALANCE_MS / 1000 - CLOCK_S,
                 "did_not_sync": at - barrier_ended >= REBALANCE_MS / 1000 - CLOCK_S
                 and not any(one.kind == "sync" and _in(one, event) for one in own),
@@ -120,13 +120,15 @@ def _in(one: Seen, event: Mapping[str, str]) -> bool:
     return one.code is ErrorCode.none and one.generation == int(event["generation"])
 
 
-def _silent_s(own: Sequence[Seen], at: float) -> float:
-    """How long nothing of a member that extends its session had arrived; it arrived after it was sent."""
-    return at - max((one.sent for one in own if _extends_session(one)), default=0.0) + CLOCK_S
+def _heard(own: Sequence[Seen]) -> float:
+    """The latest that a member was surely heard: when its last request that extends a session was sent.
+
+    As in Kafka those are heartbeats and commits; the end of a join barrier gives every member a new session.
+    """
+    return max((one.sent for one in own if _extends_session(one)), default=0.0)
 
 
 def _extends_session(one: Seen) -> bool:
-    """As in Kafka: not to ask for offsets, nor to sync while the others rejoin."""
-    if one.kind in ("heartbeat", "commit"):
+    if one.kind == "heartbeat":
         return one.code in (ErrorCode.none, ErrorCode.rebalance_in_progress)
-    return one.kind in ("join", "sync") and one.code is ErrorCode.none
+    return one.kind == "commit" and one.code is ErrorCode.none
