@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,7 @@ from broker.groups.model import JoinRefused
 from tests.model.world import PARTITION_COUNT, Client, Request
 
 if TYPE_CHECKING:
-    from tests.model.machine import Groups
+    from tests.model.life import Life
 
 CALM_PROTOCOLS: Final = (("range", b"r"), ("coop", b"c"))
 CALM_MAX_MS: Final = 120_000
@@ -24,51 +25,51 @@ ANSWER_MS: Final = 1_000
 """A client's patience with a heartbeat."""
 
 
-def calm_down(machine: Groups) -> None:
+def calm_down(life: Life) -> None:
     """Let the group become Stable; kill a broker, which must cost nothing; then let all be silent."""
-    world = machine.world
+    world = life.world
     for link in world.network.links:
         if hasattr(link, "release"):
             link.release()
     while world.network.ghosts:
         world.network.haunt()
     world.network.muted.clear()
-    machine.go(100)
+    life.go(100)
     for broker in world.brokers:
         broker.store.settings = broker.store.settings.model_copy(update={"group_max_size": 100})
     if not world.clients:
         return
     for client in world.clients:
         client.protocols = CALM_PROTOCOLS
-    with behaving(machine) as consumers:
-        _until_stable(machine, consumers)
-        _kill_a_broker(machine, consumers)
-    _fall_silent(machine)
+    with behaving(life) as consumers:
+        _until_stable(life, consumers)
+        _kill_a_broker(life, consumers)
+    _fall_silent(life)
 
 
 @contextlib.contextmanager
-def behaving(machine: Groups) -> Iterator[list[Consumer]]:
+def behaving(life: Life) -> Iterator[list[Consumer]]:
     """All clients behave as Kafka's do, for a while."""
-    consumers = [Consumer(machine, client) for client in machine.world.clients]
-    lives = [machine.world.spawn(consumer.live()) for consumer in consumers]
+    consumers = [Consumer(life, client) for client in life.world.clients]
+    tasks = [life.world.spawn(consumer.live()) for consumer in consumers]
     yield consumers
-    for life in lives:
-        life.cancel()
-    machine.go()
+    for task in tasks:
+        task.cancel()
+    life.go()
 
 
-def _until_stable(machine: Groups, consumers: list[Consumer]) -> None:
-    began_ms = machine.world.now_ms
-    while not _at_rest(machine, consumers):
-        machine.go(500)
-        assert machine.world.now_ms - began_ms < CALM_MAX_MS, f"P6, I23: not Stable, but {_picture(machine)}"
-    generation = machine.before.generation
-    owned = sorted(partition for number, partition in machine.told.owner if number == generation)
+def _until_stable(life: Life, consumers: list[Consumer]) -> None:
+    began_ms = life.world.now_ms
+    while not _at_rest(life, consumers):
+        life.go(500)
+        assert life.world.now_ms - began_ms < CALM_MAX_MS, f"P6, I23: not Stable, but {_picture(life)}"
+    generation = life.before.generation
+    owned = sorted(partition for number, partition in life.told.owner if number == generation)
     assert owned == list(range(PARTITION_COUNT)), f"P1: partitions owned are {owned}"
 
 
-def _at_rest(machine: Groups, consumers: list[Consumer]) -> bool:
-    now = machine.before
+def _at_rest(life: Life, consumers: list[Consumer]) -> bool:
+    now = life.before
     ids = {consumer.client.member_id for consumer in consumers}
     return (
         now.state == "Stable"
@@ -77,36 +78,36 @@ def _at_rest(machine: Groups, consumers: list[Consumer]) -> bool:
     )
 
 
-def _picture(machine: Groups) -> str:
-    clients = [(client.name, client.member_id, client.generation, client.request) for client in machine.world.clients]
-    return f"{machine.before.text}, members {machine.before.members}, clients {clients}"
+def _picture(life: Life) -> str:
+    clients = [(client.name, client.member_id, client.generation, client.request) for client in life.world.clients]
+    return f"{life.before.text}, members {life.before.members}, clients {clients}"
 
 
-def _kill_a_broker(machine: Groups, consumers: list[Consumer]) -> None:
-    generation = machine.before.generation
-    machine.strike(0, "kill", 0)
+def _kill_a_broker(life: Life, consumers: list[Consumer]) -> None:
+    generation = life.before.generation
+    life.strike(0, "kill", 0)
     for _ in range(8):
-        machine.go(1_000)
-    assert machine.before.generation == generation and machine.before.state == "Stable", "P5: a broker's end rebalanced"
-    assert _at_rest(machine, consumers)
+        life.go(1_000)
+    assert life.before.generation == generation and life.before.state == "Stable", "P5: a broker's end rebalanced"
+    assert _at_rest(life, consumers)
 
 
-def _fall_silent(machine: Groups) -> None:
+def _fall_silent(life: Life) -> None:
     """Everything parked is answered, and the members expire, even with nobody to look but the sweeper."""
     for _ in range(SILENCE_MS // 5_000):
-        machine.go(5_000)
-        for broker in machine.world.brokers:
-            machine.world.spawn(broker.expiry.sweep_now())
-        machine.go()
-    assert not machine.world.requests, "P6, I17: a request was never answered"
-    assert machine.before.state == "Empty", f"I13: silent members stay in {machine.before.state}"
+        life.go(5_000)
+        for broker in life.world.brokers:
+            life.world.spawn(broker.expiry.sweep_now())
+        life.go()
+    assert not life.world.requests, "P6, I17: a request was never answered"
+    assert life.before.state == "Empty", f"I13: silent members stay in {life.before.state}"
 
 
 class Consumer:
     """A client that does what Kafka's do: join, sync, heartbeat, and begin again when told so."""
 
-    def __init__(self, machine: Groups, client: Client) -> None:
-        self.machine, self.client = machine, client
+    def __init__(self, life: Life, client: Client) -> None:
+        self.life, self.client = life, client
         self.assigned = -1
 
     async def live(self) -> None:
@@ -118,13 +119,13 @@ class Consumer:
             await asyncio.sleep(0.1)
 
     async def _join(self) -> bool:
-        machine, client = self.machine, self.client
-        error = await self._answer(client.request or machine.world.join(client))
+        life, client = self.life, self.client
+        error = await self._answer(client.request or life.world.join(client))
         return error is None and client.joined is not None and client.joined.member_id == client.member_id
 
     async def _sync(self) -> bool:
         client = self.client
-        return await self._answer(self.machine.world.sync(client, self.machine.plan(client))) is None
+        return await self._answer(self.life.world.sync(client, self.life.plan(client))) is None
 
     async def _answer(self, request: Request) -> BaseException | None:
         await asyncio.wait([request.task])
@@ -138,13 +139,18 @@ class Consumer:
         while True:
             await asyncio.sleep(BEAT_MS / 1000)
             code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            self.machine.world.beat(self.client, lambda told, code=code: code.done() or code.set_result(told))
-            self.machine.act(self.client, "commit")
+            self.life.world.beat(self.client, functools.partial(_tell, code))
+            self.life.act(self.client, "commit")
             try:
                 told = await asyncio.wait_for(code, ANSWER_MS / 1000)
             except TimeoutError:  # its broker is dead
                 continue
             if told in (25, 82):
-                self.machine.bury(self.client)
+                self.life.bury(self.client)
             if told not in (0, 15):
                 return
+
+
+def _tell(code: asyncio.Future[int], told: int) -> None:
+    if not code.done():
+        code.set_result(told)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
 from typing import Any, Final
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from structlog.testing import capture_logs
+from hypothesis.stateful import precondition, rule
 
 from broker.groups.model import Leaving
-from broker.settings import Settings
-from tests.model import stored
-from tests.model.audit import Audit
-from tests.model.calm import behaving, calm_down
-from tests.model.network import Executed, Hold, Server
-from tests.model.told import Told
-from tests.model.world import PARTITION_COUNT, Client, Protocols, Request, World
+from tests.model.calm import behaving
+from tests.model.life import Life
+from tests.model.network import Hold
+from tests.model.world import Client, Protocols
 
 CLIENTS_MAX: Final = 5
 PROTOCOLS: Final[tuple[Protocols, ...]] = (
@@ -28,7 +22,6 @@ PROTOCOLS: Final[tuple[Protocols, ...]] = (
     (("range", b"r"), ("sticky", b"s")),
     (("coop", b"c"),),
 )
-FORGET_ID: Final = (25, 82)
 
 picks = st.integers(0, CLIENTS_MAX - 1)
 two = st.integers(0, 1)
@@ -37,56 +30,8 @@ endings = st.sampled_from(["kill", "kill late", "cut"])
 actions = st.sampled_from(["join", "sync", "beat", "commit", "leave"])
 
 
-class Groups(RuleBasedStateMachine):
-    """One group. Its server is the class's, so that a run has one."""
-
-    server: Server
-    steps = 0
-    """Taken by all lives of this run."""
-
-    @initialize(
-        delay_ms=st.sampled_from([0, 3_000]),
-        size_max=st.sampled_from([100, 100, 3]),
-        lease_ms=st.sampled_from([3_000, 10_000]),
-        sweeping=st.booleans(),
-    )
-    def start(self, delay_ms: int, size_max: int, lease_ms: int, sweeping: bool) -> None:
-        self.capturing = capture_logs()
-        self.logged = self.capturing.__enter__()
-        self.settings = Settings(
-            redis_url="redis://127.0.0.1:1/0",
-            coordinator_shards=1,
-            group_initial_rebalance_delay_ms=delay_ms,
-            group_max_size=size_max,
-            group_park_lease_ms=lease_ms,
-        )
-        self.told = Told()
-        self.audit = Audit(told=self.told.ids)
-        self.zombies: list[tuple[str, str | None, int]] = []
-        self.seen = 0
-        self.world = self.audit.world = World(self.server, self.settings, sweeping, self.observe, self.hear)
-        self.before = stored.read(self.server, self.world.keys, "")
-
-    def observe(self, done: Executed) -> None:
-        self.seen += 1
-        self.audit.see(done)
-
-    def hear(self, request: Request) -> None:
-        """An answer came; whose member id is refused remembers it as a zombie."""
-        before = request.client.member_id
-        self.told.hear(request)
-        if before and not request.client.member_id:
-            self.zombies.append((before, request.client.instance_id, request.client.generation))
-
-    def teardown(self) -> None:
-        if not hasattr(self, "world"):
-            return
-        try:
-            if sys.exc_info()[0] is None:
-                calm_down(self)
-        finally:
-            self.world.close()
-            self.capturing.__exit__(None, None, None)
+class Groups(Life):
+    """One group over two brokers."""
 
     # -- what clients do
 
@@ -264,20 +209,8 @@ class Groups(RuleBasedStateMachine):
         self.fault_within(self.client(pick), action, after, ending, executed)
 
     @rule(index=two, ending=endings, executed=few)
-    def strike(self, index: int, ending: str, executed: int) -> None:
-        """A broker dies, or loses its link, with what is under way."""
-        broker = self.world.brokers[index]
-        self.world.disturb(broker)
-        if ending == "cut":
-            for link in broker.store.lanes():
-                link.cut(executed)
-        else:
-            self.world.kill(index, executed, late=ending == "kill late")
-            for client in self.world.clients:
-                if client.broker == index:
-                    client.broker = 1 - index
-        self.go()
-        self.go(100)
+    def broker_fails(self, index: int, ending: str, executed: int) -> None:
+        self.strike(index, ending, executed)
 
     @rule(
         index=two, hold=st.sampled_from([Hold.COMMANDS, Hold.REPLIES]), lane=st.sampled_from(["", "control", "data-in"])
@@ -318,91 +251,3 @@ class Groups(RuleBasedStateMachine):
     def late_command_arrives(self) -> None:
         self.world.network.haunt()
         self.go()
-
-    # -- how it goes on
-
-    def client(self, pick: int) -> Client:
-        return self.world.clients[pick % len(self.world.clients)]
-
-    def fault_within(self, client: Client, action: str, after: int, ending: str, executed: int) -> None:
-        broker = self.world.brokers[client.broker]
-        if client.request is not None or not self.world.is_well(broker):
-            return
-        for link in broker.store.lanes():
-            link.allowance = after
-        self.world.disturb(broker)
-        self.act(client, action)
-        self.go()
-        self.strike(client.broker, ending, executed)
-
-    def act(self, client: Client, action: str) -> None:
-        """A client asks for something, if it may."""
-        if action == "join" and client.request is None:
-            self.world.join(client)
-        elif action == "sync" and client.request is None and client.member_id and client.generation >= 0:
-            self.world.sync(client, self.plan(client))
-        elif action == "beat" and client.member_id and client.request is None:
-            self.world.beat(client, lambda code: self.beaten(client, code))
-        elif action == "commit":
-            self.world.commit(client, self.world.made % PARTITION_COUNT, lambda _: None)
-        elif action == "leave" and client.member_id:
-            self.world.leave(client.broker, [Leaving(client.member_id, client.instance_id)])
-            self.world.beat(replace(client), lambda _: None)  # its heartbeats run beside it
-            self.bury(client)
-
-    def beaten(self, client: Client, code: int) -> None:
-        if code in FORGET_ID and client.request is None:
-            self.bury(client)
-
-    def bury(self, client: Client) -> None:
-        """The client forgets its member id; a zombie remembers it."""
-        if client.member_id:
-            self.zombies.append((client.member_id, client.instance_id, client.generation))
-        client.member_id = ""
-
-    def plan(self, client: Client) -> dict[str, bytes]:
-        """What a leader hands in: each partition to one member; every plan is another one."""
-        joined = client.joined
-        if joined is None or joined.generation != client.generation or not joined.members:
-            return {}
-        number, members = self.world.number(), joined.members
-        shares: dict[str, list[int]] = {member.member_id: [] for member in members}
-        for partition in range(PARTITION_COUNT):
-            shares[members[(partition + number) % len(members)].member_id].append(partition)
-        return {
-            member.member_id: json.dumps(
-                {
-                    "plan": number,
-                    "generation": client.generation,
-                    "owner": member.instance_id or member.member_id,
-                    "partitions": shares[member.member_id],
-                }
-            ).encode()
-            for member in members
-        }
-
-    def go(self, ms: int = 0) -> None:
-        """Everything that can happen by then happens; clients hear their answers."""
-        self.world.loop.run(ms)
-        self.check()
-
-    @invariant()
-    def after_each_step(self) -> None:
-        if hasattr(self, "world"):
-            Groups.steps += 1
-            self.check()
-
-    def check(self) -> None:
-        """All that was told, done and stored agrees."""
-        if not self.seen:
-            return
-        self.seen = 0
-        now = stored.read(self.server, self.world.keys, self.before.last_event)
-        stored.check(now, self.before, self.world.now_ms)
-        self.audit.compare(now, self.before)
-        self.before = now
-        faults, self.world.loop.faults = self.world.loop.faults, []
-        if faults:
-            raise faults[0] if isinstance(faults[0], BaseException) else AssertionError(faults[0])
-        errors = [entry for entry in self.logged if entry["log_level"] == "error"]
-        assert not errors, f"a broker reports a fault: {errors[0]}"

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.groups.waiters import Waiter
 from broker.groups.waiting import GroupWaits
 from broker.store import scripts
 from tests.model.network import forget_scripts
@@ -163,22 +162,7 @@ MUTATIONS: Final = (
         (InScript("groups/join_group", "if known and known.join_token == token then", "if false then"),),
     ),
     Mutation(
-        "a parked sync takes the assignment of a later generation",
-        (
-            InMethod(
-                Waiter,
-                "_judge_sync",
-                "look.assigned_generation == look.generation == self.generation",
-                "look.assigned_generation == look.generation",
-            ),
-        ),
-    ),
-    Mutation(
-        "members who synced late are dropped too early",
+        "the first sync counts for all",
         (InScript("lib/note_synced", 'put("awaiting_sync", g.awaiting_sync - 1)', 'put("awaiting_sync", 0)'),),
-    ),
-    Mutation(
-        "a look is believed though the group has changed since",
-        (InMethod(GroupWaits, "_judge", "if int(version or 0) != look.version:", "if version is None:"),),
     ),
 )

@@ -206,11 +206,13 @@ class LinkedStore(Store):
         self._network.links.append(link)
         return link
 
+    def all_links(self) -> list[FaultyLink]:
+        """Every lane, also those that groups do not use."""
+        return [link for link in self.links if isinstance(link, FaultyLink)]
+
     def lanes(self, name: str = "") -> list[FaultyLink]:
         """One lane, or both that carry commands."""
-        return [
-            link for link in self.links if isinstance(link, FaultyLink) and link.name in ((name,) if name else LANES)
-        ]
+        return [link for link in self.all_links() if link.name in ((name,) if name else LANES)]
 
 
 class Network:

@@ -117,6 +117,7 @@ class World:
         self.network.group = self.keys.group
 
     def close(self) -> None:
+        self.requests.clear()
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
         self.loop.run()
@@ -144,7 +145,7 @@ class World:
         """A broker dies with all that waits on it; another process takes its port."""
         broker = self.brokers[index]
         self.disturb(broker)
-        for link in broker.store.links:
+        for link in broker.store.all_links():
             link.die(executed if link.name == "control" else 0, late)
         for request in [one for one in self.requests if one.broker is broker]:
             self.give_up(request)
