@@ -30,7 +30,6 @@ local events, events_max, broker = KEYS[2], ARGV[1], ARGV[2]
 local now_text = string.format("%.0f", now)
 local group, members, instances, sessions, offsets
 local name, candidate, who, state, current
--- @include lib/offsets_reset
 
 local function due(deadline)
   deadline = deadline and deadline ~= "0" and tonumber(deadline)
@@ -95,7 +94,10 @@ local function commit(at, entry_count)
   if code == ERROR.NONE and entry_count > 0 then
     local tail = ',"commit_time":' .. now_text
     if retention ~= "-1" then tail = string.format('%s,"expire_time":%.0f', tail, now + retention) end
-    if state == "Empty" and current ~= "0" then note_reset(who, at + 5, entry_count) end
+    if state == "Empty" and current ~= "0" then -- only then are the functions of it made
+-- @include lib/offsets_reset
+      note_reset(who, at + 5, entry_count)
+    end
     store(at + 5, entry_count, tail .. "}")
   end
   return code

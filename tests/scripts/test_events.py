@@ -213,7 +213,7 @@ async def test_a_consumer_without_a_membership_is_one_reset_a_minute(world: Worl
     await b.leave()
     for offset in range(10, 20):
         await reset(world, "simple", p0=offset)
-        await world.advance(10_000)
+        await world.clock.advance(10_000)
 
     assert [event["detail"] for event in await world.told("offsets_reset")] == ["t:0 - 10", "t:0 15 16"]
 
