@@ -61,17 +61,13 @@ async def _hold_all(targets: Targets, jobs: Iterable[_Job], timed: Iterable[_Job
 
 
 async def _hold(targets: Targets, job: _Job, report: Report) -> None:
-    first = await _try(targets, job, report)
-    if not first.found and not first.error:
-        report.outcomes.append(first)
-        return
+    outcome = first = await _try(targets, job, report)
     for _ in range(_TRIES - 1):
-        again = await _try(targets, job, report)
-        if not again.found and not again.error:
-            report.once += first.found
-            report.outcomes.append(again if not first.error else first)
-            return
-    report.outcomes.append(again)
+        if outcome.found and not outcome.error:
+            outcome = await _try(targets, job, report)
+    if not outcome.found:
+        report.once += first.found
+    report.outcomes.append(outcome)
 
 
 async def _try(targets: Targets, job: _Job, report: Report) -> Outcome:
