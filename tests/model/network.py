@@ -228,7 +228,7 @@ class Network:
         """Brokers that miss every wake-up."""
         self.counted = 0
         self.group = ""
-        self._observe = observe
+        self.observe = observe
         self._channels: set[Arg] = set()
         self._clock_ms = -1
         server.ask(["FLUSHALL"])
@@ -279,7 +279,7 @@ class Network:
         name = scripts_by_sha()[str(args[1])]
         assert not isinstance(reply, Exception), f"{name}: {reply}"
         texts = [arg.decode("latin-1") if isinstance(arg, bytes) else str(arg) for arg in args[3 + int(args[2]) :]]
-        self._observe(Executed(broker, name, texts, reply, (state or b"").decode(), int(generation or 0), self.now_ms))
+        self.observe(Executed(broker, name, texts, reply, (state or b"").decode(), int(generation or 0), self.now_ms))
 
     def _wake(self) -> None:
         pushes, self.server.pushes = self.server.pushes, []

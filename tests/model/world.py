@@ -117,12 +117,16 @@ class World:
         self.network.group = self.keys.group
 
     def close(self) -> None:
+        """End all; what scripts do on the way is not judged any more."""
         self.requests.clear()
+        self.network.observe = lambda _: None
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
-        self.loop.run()
-        asyncio.set_event_loop(None)
-        self.loop.close()
+        try:
+            self.loop.run()
+        finally:
+            asyncio.set_event_loop(None)
+            self.loop.close()
 
     @property
     def now_ms(self) -> int:
