@@ -116,6 +116,11 @@ class SimLoop(asyncio.BaseEventLoop):
         heapq.heappush(self._timers, (when, self._timer_number, timer))
         return timer
 
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
     def _run_once(self) -> None:
         if not self._ready:
             self._jump()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from tests.simulation.frames import commit_frame, pack_assignment, unpack_assignment
 from tests.simulation.history import GroupHistory
 from tests.simulation.wire import Disconnected, Wire, message
 from tests.support.members import subscription
@@ -31,7 +32,6 @@ STRAYS_SHARE: Final = 0.3
 """Members that go to any broker, as if they had heard of the coordinator long ago: every broker serves every group."""
 _CODE: Final = struct.Struct(">h")
 _CODE_AT: Final = 9
-_ASSIGNMENT: Final = struct.Struct(">hih")
 _RETRIED: Final = frozenset(
     {
         ErrorCode.coordinator_not_available,
@@ -44,26 +44,6 @@ _RETRIED: Final = frozenset(
 
 class Fenced(Exception):
     """Another process is this static member now."""
-
-
-def _text(text: str | None) -> bytes:
-    return b"\xff\xff" if text is None else struct.pack(">h", len(text)) + text.encode()
-
-
-def pack_assignment(partitions: tuple[int, ...]) -> bytes:
-    """ConsumerProtocolAssignment v0 of the one topic."""
-    name = TOPIC.encode()
-    body = struct.pack(f">hih{len(name)}si{len(partitions)}i", 0, 1, len(name), name, len(partitions), *partitions)
-    return body + struct.pack(">i", -1)
-
-
-def unpack_assignment(blob: bytes) -> tuple[int, ...]:
-    """The partitions of an assignment; none where the leader left the member out."""
-    if not blob:
-        return ()
-    _, _, size = _ASSIGNMENT.unpack_from(blob)
-    (count,) = struct.unpack_from(">i", blob, _ASSIGNMENT.size + size)
-    return struct.unpack_from(f">{count}i", blob, _ASSIGNMENT.size + size + 4)
 
 
 class Member:
@@ -284,7 +264,7 @@ class Member:
                 protocol_type="consumer",
                 protocol_name=joined.protocol_name,
                 assignments=tuple(
-                    kio.SyncGroupRequestAssignment(member_id=member_id, assignment=pack_assignment(partitions))
+                    kio.SyncGroupRequestAssignment(member_id=member_id, assignment=pack_assignment(TOPIC, partitions))
                     for member_id, partitions in share.items()
                 ),
             ),
@@ -379,14 +359,9 @@ class Member:
     # -- commits
 
     def _commit_frame(self) -> tuple[bytes, list[tuple[int, int]]]:
-        """OffsetCommit v7, written by hand: with heartbeats it is most of what a group sends."""
         entries = self.history.commit_sent(self.generation, self.partitions)
-        parts = [struct.pack(">hhi", COMMIT, 7, 0), _text(self.name), _text(self.history.group_id)]
-        parts += [struct.pack(">i", self.generation), _text(self.member_id), _text(self.instance_id)]
-        parts += [struct.pack(">i", 1), _text(TOPIC), struct.pack(">i", len(entries))]
-        parts += [struct.pack(">iqih", index, offset, -1, 0) for index, offset in entries]
-        body = b"".join(parts)
-        return struct.pack(">i", len(body)) + body, entries
+        who = (self.name, self.history.group_id, self.generation, self.member_id, self.instance_id)
+        return commit_frame(*who, TOPIC, entries), entries
 
     def _committed(self, payload: bytes, entries: list[tuple[int, int]]) -> ErrorCode:
         """The code of the group, which is that of each partition, is last in the answer."""

@@ -9,7 +9,7 @@ from time import process_time
 from typing import Any, Final
 
 from broker.settings import Settings
-from broker.store.store import Store
+from broker.store.keys import ShardKeys
 from tests.simulation import outside
 from tests.simulation.brokers import Broker, replace_outside_world
 from tests.simulation.faults import Faults
@@ -23,7 +23,9 @@ from tests.support import clock
 from tests.support.valkey import ValkeyServer
 
 PORTS: Final = (9092, 9093, 9094)
+PREFIX: Final = "tidegate"
 SHARDS: Final = 4
+"""Few, so that heartbeats of several groups meet in one script."""
 CALM_S: Final = 90.0
 EVENTS_EVERY_S: Final = 5.0
 _FIRST_S: Final = 30.0
@@ -51,7 +53,7 @@ class World:
         self.loop.set_exception_handler(self._fail)
         self.rng = random.Random(f"world {plan.seed}")
         self.net = Network(self.loop, random.Random(f"network {plan.seed}"))
-        self.connection = ServerConnection(server, "tidegate")
+        self.connection = ServerConnection(server, PREFIX)
         self.redis = SimRedis(self.loop, self.connection, random.Random(f"redis {plan.seed}"))
         self.history = History(self.loop)
         self.faults = Faults(self, random.Random(f"faults {plan.seed}"))
@@ -60,7 +62,6 @@ class World:
         settings = [
             Settings(port=port, admin_port=0, coordinator_shards=SHARDS, group_events_max=100_000) for port in PORTS
         ]
-        self.store_keys = settings[0]
         self.brokers = [
             Broker(self.loop, self.net, self.redis, one, random.Random(f"broker {plan.seed} {one.port}"))
             for one in settings
@@ -202,7 +203,7 @@ class World:
 
     def read_events(self) -> None:
         """Judge what the groups' event streams have had since the last time."""
-        keys = [Store.shard_keys(_Prefix, shard).events for shard in range(SHARDS)]
+        keys = [ShardKeys(PREFIX, shard).events for shard in range(SHARDS)]
         asked = [("XRANGE", key, start, "+") for key, start in zip(keys, self._read_to, strict=True)]
         for shard, entries in enumerate(self.connection.calls(self.redis.now_ms(), asked)):
             for entry_id, fields in entries:
@@ -231,10 +232,6 @@ class World:
             owned = sorted(partition for member in living for partition in member.partitions)
             if living and owned != list(range(self.partition_count)):
                 raise history.broken("P1", f"after a calm the partitions owned are {owned}")
-
-
-class _Prefix:
-    prefix = "tidegate"
 
 
 def simulate(plan: Plan) -> Report:
