@@ -46,7 +46,7 @@ def fetch(call: Call, request: Any) -> None:
 class Fetching(Reading):
     """One fetch under way."""
 
-    __slots__ = ("_full", "_min_bytes", "_parked", "_session_id", "_timer", "_woken")
+    __slots__ = ("_full", "_min_bytes", "_parked", "_session_id", "_timer", "_timer_s", "_woken")
 
     def __init__(self, call: Call, request: Any, fetch_set: FetchSet, session_id: int, *, full: bool) -> None:
         settings = call.rooms.settings
@@ -58,6 +58,7 @@ class Fetching(Reading):
         self._session_id = session_id
         self._full = full
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self._parked = self._woken = False
 
     # -- waiting
@@ -86,10 +87,10 @@ class Fetching(Reading):
                 return
             self._parked = True
             self._set.waiter = self
-        if self._timer is None or self._timer.when() > self._deadline_s:
+        if self._timer is None or self._timer_s > self._deadline_s:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(self._deadline_s, self.answer)
+            self._timer, self._timer_s = self._loop.call_at(self._deadline_s, self.answer), self._deadline_s
         for wanted in self._todo:
             if wanted.result is not None and not wanted.result.error_code:
                 self._set.listen(wanted)

@@ -181,6 +181,7 @@ class Holds:
         self._missed = False
         self._serial = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self._loop = asyncio.get_event_loop()
         self.now_s: Callable[[], float] = self._loop.time
         self._channels = [store.shard_keys(shard).wake for shard in range(settings.coordinator_shards)]
@@ -232,7 +233,7 @@ class Holds:
         self._serial += 1
         holder.serial = self._serial
         heapq.heappush(self._ends, (holder.until_s, holder.serial, holder))
-        if self._timer is None or self._timer.when() > holder.until_s + _TOGETHER_S:
+        if self._timer is None or self._timer_s > holder.until_s + _TOGETHER_S:
             self._look_at_next()
 
     def note_hurt(self, holder: Holder) -> None:
@@ -281,7 +282,8 @@ class Holds:
             self._timer.cancel()
             self._timer = None
         if self._ends:
-            self._timer = self._loop.call_at(self._ends[0][0] + _TOGETHER_S, self._end_due)
+            self._timer_s = self._ends[0][0] + _TOGETHER_S
+            self._timer = self._loop.call_at(self._timer_s, self._end_due)
 
     def _end_due(self) -> None:
         self._timer = None

@@ -26,7 +26,10 @@ LEARN_S = 16.0
 CLOSE_MS_MAX = {"kafkajs": 8_000}
 """2.5 s but for those that, with Apache Kafka as well, wait for a long poll."""
 LATE_MS_MAX = {"sarama": 30_000}
-"""1.5 s but for those that, with Apache Kafka as well, leave a partition alone for 10 s after some rebalances."""
+"""Of 19 records in 20: 1.5 s but for those that, with Apache Kafka as well, leave a partition alone for 10 s after
+some rebalances."""
+EXTRA_MAX = {"kafka-python": 1}
+"""Its leader joins once more by itself after some rebalances, with holds and without."""
 EXPIRED_S_MAX = 12.0
 """Session, plus a heartbeat interval until the others hear of it, plus what a busy machine takes."""
 CATCH_UP_S = 30.0
@@ -111,7 +114,10 @@ class Life:
             await self.static()
         await self.crash()
         outcome.extra_rebalances = self.generation() - before - self.caused
-        outcome.check(outcome.extra_rebalances == 0, f"{outcome.extra_rebalances} rebalances that nobody caused")
+        outcome.check(
+            outcome.extra_rebalances <= EXTRA_MAX.get(outcome.client, 0),
+            f"{outcome.extra_rebalances} rebalances that nobody caused; all: {self.causes()}",
+        )
         await self.records.stop()
         await self.consumed()
         outcome.closed_ms += await asyncio.gather(*(group.leave(number) for number in list(group.members)))
@@ -194,6 +200,14 @@ class Life:
         with redis.Redis.from_url(self.cluster.redis_url) as client:
             return int(client.hget(keys.group, "generation") or 0)
 
+    def causes(self) -> list[str]:
+        """Why the group rebalanced, from its events."""
+        keys = GroupKeys.of("tidegate", 50, "default", self.group.group_id)
+        with redis.Redis.from_url(self.cluster.redis_url) as client:
+            entries = [fields for _, fields in client.xrange(keys.shard_keys.events)]
+        started = [fields for fields in entries if fields[b"kind"] == b"rebalance_started"]
+        return [fields[b"cause"].decode() for fields in started if fields[b"group"].decode() == keys.ref]
+
     async def consumed(self) -> None:
         """Every record has been consumed; those sent while nothing happened, at once."""
         sent_s, arrived_s, outcome = self.records.sent_s, self.group.arrived_s, self.outcome
@@ -208,9 +222,10 @@ class Life:
             late_s = [
                 arrived_s[at] - sent for at, sent in sent_s.items() if at in arrived_s and first_s <= sent < last_s
             ]
-            late_ms = max(late_s) * 1_000
+            late_ms = sorted(late_s)[len(late_s) * 95 // 100] * 1_000
             outcome.check(
-                late_ms <= LATE_MS_MAX.get(outcome.client, 1_500), f"after {after} a record came {late_ms:.0f} ms late"
+                late_ms <= LATE_MS_MAX.get(outcome.client, 1_500),
+                f"after {after} one record in twenty came {late_ms:.0f} ms late or later",
             )
             outcome.late_ms = max(outcome.late_ms, late_ms)
 

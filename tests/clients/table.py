@@ -9,7 +9,7 @@ from tests.clients.matrix import Outcome
 
 HEAD = (
     "| client | holds | one more joins: p50 | p99 | extra rebalances | close: worst | static close | expired after "
-    "| records | twice | late: worst | held |"
+    "| records | twice | late: p95 | held |"
 )
 
 
