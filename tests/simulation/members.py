@@ -69,7 +69,9 @@ class Member:
         self._silences: deque[tuple[float, float]] = deque(maxlen=5)
         """From when to when it was silent of its own will."""
         self.join_lost = False
-        """Whether it may join again without having been told to: an answer of its last round was lost."""
+        """Whether an answer of its present round was lost, or is awaited."""
+        self.may_rejoin = False
+        """Whether its last join followed a lost answer: then it may begin a round without having been told to."""
         self.consuming = False
         self._strays = rng.random() < STRAYS_SHARE
         self._joining = True
@@ -229,6 +231,7 @@ class Member:
             values["reason"] = None
         floor, sent_s = self.history.generation, self.loop.now
         lost, self.join_lost = self.join_lost, True
+        self.may_rejoin = lost
         joined = await self._ask(kio.JoinGroupRequest(**values), self.rebalance_timeout_s + 5)
         self.join_lost = lost
         code = joined.error_code

@@ -36,12 +36,6 @@ class Plant:
 
 
 PLANTS: Final = {
-    "commit-of-any-generation": Plant(
-        "redis_scripts/groups/commit_offsets.lua",
-        "  if generation ~= current then return ERROR.ILLEGAL_GENERATION end\n",
-        "",
-        "P3: a member's late commit goes back behind one of a newer generation",
-    ),
     "commit-of-a-stranger": Plant(
         "redis_scripts/groups/commit_offsets.lua",
         "if not record then return ERROR.UNKNOWN_MEMBER_ID end",
@@ -59,18 +53,6 @@ PLANTS: Final = {
         "wait_ms = min(due_ms, self._poll_ms) if due_ms >= 0 else self._poll_ms",
         "wait_ms = due_ms if due_ms >= 0 else 3_600_000",
         "P6: a lost message leaves parked requests waiting",
-    ),
-    "lease-not-renewed": Plant(
-        "broker/groups/waiting.py",
-        "if loop.time() - entry.renewed_at >= lease_s / _RENEWALS_PER_LEASE:",
-        "if loop.time() - entry.renewed_at >= 1_000 * lease_s:",
-        "P5: members that wait for long lose their place",
-    ),
-    "join-entered-twice": Plant(
-        "redis_scripts/groups/join_group.lua",
-        "if known and known.join_token == token then",
-        "if known and known.join_token == token .. '?' then",
-        "P5: a join whose answer was lost begins a round of its own",
     ),
 }
 
