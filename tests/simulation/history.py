@@ -288,7 +288,7 @@ class History:
         if at_s <= self.lenient_until_s:
             return
         member = group.members.get(member_id)
-        if cause == "leader_rejoined" and member is not None and not member.may_rejoin:
+        if cause == "leader_rejoined" and member is not None and not member.might_rejoin(at_s):
             raise group.broken(
                 "P5", f"a Stable group rebalances because {member.name} rejoined, which had no reason to"
             )

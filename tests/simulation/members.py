@@ -70,8 +70,8 @@ class Member:
         """From when to when it was silent of its own will."""
         self.join_lost = False
         """Whether an answer of its present round was lost, or is awaited."""
-        self.may_rejoin = False
-        """Whether its last join followed a lost answer: then it may begin a round without having been told to."""
+        self._joins: deque[tuple[float, bool]] = deque(maxlen=5)
+        """When it joined, and whether after a lost answer: then it may begin a round without having been told to."""
         self.consuming = False
         self._strays = rng.random() < STRAYS_SHARE
         self._joining = True
@@ -90,6 +90,10 @@ class Member:
         gone = self.gone_s is not None and self.gone_s <= until_s
         waits_for_nobody = not self.consuming and self._wire is not None and self._wire.deaf
         return gone or waits_for_nobody or any(start <= until_s and end > since_s for start, end in self._silences)
+
+    def might_rejoin(self, at_s: float) -> bool:
+        """Whether the join that it sent last before a time followed a lost answer."""
+        return next((lost for sent_s, lost in reversed(self._joins) if sent_s <= at_s), False)
 
     # -- life
 
@@ -231,7 +235,7 @@ class Member:
             values["reason"] = None
         floor, sent_s = self.history.generation, self.loop.now
         lost, self.join_lost = self.join_lost, True
-        self.may_rejoin = lost
+        self._joins.append((sent_s, lost))
         joined = await self._ask(kio.JoinGroupRequest(**values), self.rebalance_timeout_s + 5)
         self.join_lost = lost
         code = joined.error_code
