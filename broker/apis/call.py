@@ -68,6 +68,11 @@ class Client:
     on_closed: list[Callable[[], None]] = field(default_factory=list)
     """Run once when the connection is gone: parked fetches and watchers cancel here."""
 
+    @property
+    def held(self) -> int:
+        """Requests whose answer is there and kept back: a heartbeat, or none."""
+        return 1 if self.holder is not None and self.holder.kept else 0
+
     def release(self, reason: Released) -> None:
         """Answer a heartbeat whose answer is kept back, if there is one."""
         if self.holder is not None:

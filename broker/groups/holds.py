@@ -74,11 +74,11 @@ class Holder:
         "_asked",
         "_holds",
         "_hurried",
-        "_kept",
         "_known",
         "_missed",
         "_on_code",
         "_since_s",
+        "kept",
         "keys",
         "membership",
         "pace",
@@ -96,7 +96,9 @@ class Holder:
         self._on_code: OnCode | None = None
         self._since_s = 0.0
         self._hurried: Released | None = None
-        self._asked = self._kept = self._missed = self._known = False
+        self._asked = self._missed = self._known = False
+        self.kept = False
+        """Whether the answer is there and kept back."""
 
     def beat(self, keys: GroupKeys, membership: Membership, on_code: OnCode) -> None:
         """A heartbeat came; `on_code` is told its code, now or later."""
@@ -123,16 +125,16 @@ class Holder:
         """Something happened to the group: ask what the heartbeat's code is now."""
         if self._asked:
             self._missed = True
-        elif self._kept:
+        elif self.kept:
             self._ask()
 
     def release(self, reason: Released) -> None:
         """Keep the answer back no longer."""
-        if self._kept and reason is Released.CLOSED:
+        if self.kept and reason is Released.CLOSED:
             self._holds.note_hurt(self)
         if self._asked:
             self._hurried = reason
-        elif self._kept:
+        elif self.kept:
             self._answer(_NONE, reason)
 
     def _ask(self) -> None:
@@ -148,17 +150,17 @@ class Holder:
         elif self._missed:
             self._missed = False
             self._ask()
-        elif not self._kept:
-            self._kept = True
+        elif not self.kept:
+            self.kept = True
             self._holds.keep(self)
 
     def _answer(self, code: int, reason: Released | None) -> None:
         now_s, on_code = self._holds.now_s(), self._on_code
-        if self._kept and reason is not None:
+        if self.kept and reason is not None:
             metrics.hold(reason.value).observe(now_s - self._since_s)
         if self.until_s:
             self._holds.drop(self)
-        self._kept, self.until_s, self._on_code = False, 0.0, None
+        self.kept, self.until_s, self._on_code = False, 0.0, None
         if code == _NONE:
             self.pace.answered(now_s)
         else:

@@ -372,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._write_paused:
             if silent_ms > settings.connections_max_idle_ms:
                 self._abort("does not read its answers")
-        elif self._paused or (self.turns and self.client.holder is None):
+        elif self._paused or len(self.turns) > self.client.held:
             return
         elif silent_ms > settings.connections_max_idle_ms or (age_s_max and now_s - self.opened_s > age_s_max):
             self.leave()

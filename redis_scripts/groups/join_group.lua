@@ -37,7 +37,8 @@ ARGV[22]  the client's reason
 Returns   {NONE, member id, "parked", generation, round, ms until something falls due or -1}; what groups/look_group
            returns follows where this join, or what was overdue, ends the wait of others
           {NONE, member id, "now", generation, leader, protocol type, protocol, list members 0/1, skip assignment 0/1}
-          Safe to run twice: the same token and candidates get the same answer.
+          Safe to run twice: the same token and candidates get the same answer. Who was replaced in between is
+          fenced, unless its successor was replaced as well; a new member that was removed in between is new again.
 Errors    {code, member id of the reply}, after anything overdue was settled
           UNKNOWN_MEMBER_ID            not a member (any more)
           FENCED_INSTANCE_ID           another member id owns the instance
@@ -70,6 +71,7 @@ if known and known.join_token == token then
 end
 local holder = known
 if owner then holder = unpack_member(redis.call("HGET", members, owner)) end
+if owner and holder.replaced == member_id then return refuse_fenced(owner) end
 if not has_room(holder) then return refuse_full(owner or member_id, holder) end
 if not acceptable(protocol_type, names, known) then
   return refuse(ERROR.INCONSISTENT_GROUP_PROTOCOL, is_new and "" or member_id)

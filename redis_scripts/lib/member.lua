@@ -13,8 +13,9 @@ local function json(value)
 end
 
 local function pack_about(m)
-  return string.format('"instance_id":%s,"client_id":%s,"client_host":%s,"protocols":%s}',
-    json(m.instance_id), json(m.client_id), json(m.client_host), json(m.protocols))
+  local replaced = m.replaced and ',"replaced":' .. json(m.replaced) or ""
+  return string.format('"instance_id":%s,"client_id":%s,"client_host":%s,"protocols":%s%s}',
+    json(m.instance_id), json(m.client_id), json(m.client_host), json(m.protocols), replaced)
 end
 
 local function pack_member(m)

@@ -12,6 +12,7 @@ from broker.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from broker.groups import classic
 from tests.support.groups import Peer, World, answer, refused
 
 NONE, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID = 0, 25, 27, 82
@@ -208,6 +209,18 @@ async def test_scenario_80_a_restart_is_repeated(world: World) -> None:
     for old_id in (first_id, second_id):
         assert await s2.heartbeat(member_id=old_id) == FENCED_INSTANCE_ID
     assert await s2.heartbeat(member_id=third_id) == NONE
+
+
+async def test_a_restart_that_is_run_again_does_not_fence_its_successor(world: World) -> None:
+    _, s2 = await static(world, "s1", "s2")
+    broker, older = s2.broker, s2.request(member_id="")
+    older_id = (await classic.join(broker.store, broker.waits, s2.keys, older)).member_id
+    newer_id = (await s2.ask_join(member_id="")).member_id
+
+    assert await refused(classic.join(broker.store, broker.waits, s2.keys, older), FencedInstanceId) == older_id
+
+    assert await s2.heartbeat(member_id=newer_id) == NONE
+    assert (await s2.ask_join(member_id="")).member_id not in (older_id, newer_id), "one that restarts again is let in"
 
 
 async def test_a_static_restart_keeps_who_has_synced(world: World) -> None:

@@ -109,3 +109,18 @@ async def test_an_old_connection_is_closed_although_it_holds_one() -> None:
         connection.sweep(perf_counter() + 60, 30)
         assert (await asyncio.wait_for(client.receive(), 5))[0] == sent
         assert await closed(client) == b""
+
+
+@on_both_loops
+async def test_what_is_parked_behind_an_answered_one_is_not_recycled() -> None:
+    handlers = Keeping()
+    handlers.cold_gate.clear()
+    async with connected(handlers) as (server, client):
+        sent = [client.send(BEATS), client.send(CREATES)]
+        await until(lambda: "create_topics" in handlers.started)
+        (connection,) = server.connections
+        connection.sweep(perf_counter() + 60, 30)
+        sent.append(client.send(VERSIONS))
+        handlers.cold_gate.set()
+        got = [(await asyncio.wait_for(client.receive(), 5))[0] for _ in sent]
+    assert got == sent
