@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
-import hiredis
 import structlog
 
 from broker.errors import InvalidSessionTimeout, StoreUnavailable, from_code
@@ -129,10 +128,10 @@ async def read_members(
     head = ("HMGET", keys.group, "generation", "state", "version")
     for _ in range(_READS_MAX):
         before, records, subscriptions, after = await asyncio.gather(
-            _read(store, *head),
-            _read(store, "HGETALL", keys.members),
-            _read(store, "HGETALL", keys.subscriptions),
-            _read(store, *head),
+            store.read(*head),
+            store.read("HGETALL", keys.members),
+            store.read("HGETALL", keys.subscriptions),
+            store.read(*head),
         )
         if int(after[0] or 0) != generation or after[1].decode() == GroupState.PREPARING:
             return None
@@ -149,14 +148,6 @@ async def read_members(
 def _instance_of(record: bytes) -> str | None:
     found = _INSTANCE.search(record)
     return (json.loads(found.group(1)) or None) if found else None
-
-
-async def _read(store: Store, *args: Arg) -> Any:
-    """On the lane of large reads, where they delay no heartbeat."""
-    try:
-        return await store.data_in.call(*args)
-    except hiredis.ReplyError as error:
-        raise StoreUnavailable(str(error)) from error
 
 
 async def sync(store: Store, waits: GroupWaits, keys: GroupKeys, request: SyncRequest) -> Synced:

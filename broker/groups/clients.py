@@ -6,9 +6,6 @@ import asyncio
 import json
 from dataclasses import dataclass
 
-import hiredis
-
-from broker.errors import StoreUnavailable
 from broker.store.keys import GroupKeys
 from broker.store.store import Store
 
@@ -26,13 +23,9 @@ async def read_clients(store: Store, keys: GroupKeys, generation: int, leader: s
 
     Raises StoreUnavailable.
     """
-    try:
-        (own_id, now, led_by), records = await asyncio.gather(
-            store.data_in.call("HMGET", keys.group, "id", "generation", "leader"),
-            store.data_in.call("HGETALL", keys.members),
-        )
-    except hiredis.ReplyError as error:
-        raise StoreUnavailable(str(error)) from error
+    (own_id, now, led_by), records = await asyncio.gather(
+        store.read("HMGET", keys.group, "id", "generation", "leader"), store.read("HGETALL", keys.members)
+    )
     if own_id is None or (int(now), led_by.decode()) != (generation, leader):
         return None
     members = {member_id.decode(): json.loads(record) for member_id, record in records.items()}

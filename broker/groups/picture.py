@@ -128,15 +128,15 @@ async def read_picture(
     marks: list[Arg] = ["HMGET", keys.group, *_MARKS]
     for _ in range(_LOOKS_MAX):
         head, members, subscriptions, assignments, sessions, pending, offsets, time, after = await asyncio.gather(
-            store.command("HGETALL", keys.group),
-            store.command("HGETALL", keys.members),
-            store.command("HGETALL", keys.subscriptions),
-            store.command("HGETALL", keys.assignments),
-            store.command("ZRANGE", keys.sessions, 0, -1, "WITHSCORES"),
-            store.command("HGETALL", keys.pending),
-            store.command("HGETALL", keys.offsets),
-            store.command("TIME"),
-            store.command(*marks),
+            store.read("HGETALL", keys.group),
+            store.read("HGETALL", keys.members),
+            store.read("HGETALL", keys.subscriptions),
+            store.read("HGETALL", keys.assignments),
+            store.read("ZRANGE", keys.sessions, 0, -1, "WITHSCORES"),
+            store.read("HGETALL", keys.pending),
+            store.read("HGETALL", keys.offsets),
+            store.read("TIME"),
+            store.read(*marks),
         )
         if not head:
             raise GroupIdNotFound

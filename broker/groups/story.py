@@ -6,9 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import hiredis
-
-from broker.errors import StoreUnavailable
 from broker.groups.phrases import who
 from broker.store.keys import GroupKeys
 from broker.store.store import Store
@@ -110,7 +107,8 @@ async def read_shard(
     found: list[tuple[str, Event]] = []
     end = "+"
     while len(found) < count_max:
-        page = await _page(store, stream, end, min(_PAGE, count_max - len(found)))
+        count = min(_PAGE, count_max - len(found))
+        page: list[tuple[bytes, list[bytes]]] = await store.read("XREVRANGE", stream, end, "-", "COUNT", count)
         for _, values in page:
             texts = [value.decode("utf-8", "replace") for value in values]
             fields = dict(zip(texts[::2], texts[1::2], strict=True))
@@ -120,15 +118,6 @@ async def read_shard(
             break
         end = "(" + page[-1][0].decode()
     return found[::-1]
-
-
-async def _page(store: Store, stream: str, end: str, count: int) -> list[tuple[bytes, list[bytes]]]:
-    """On the lane of large reads, where it delays no heartbeat."""
-    try:
-        page: list[tuple[bytes, list[bytes]]] = await store.data_in.call("XREVRANGE", stream, end, "-", "COUNT", count)
-    except hiredis.ReplyError as error:
-        raise StoreUnavailable(str(error)) from error
-    return page
 
 
 async def read_events(store: Store, keys: GroupKeys) -> list[Event]:

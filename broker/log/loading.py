@@ -10,15 +10,12 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
-import hiredis
 import structlog
 
-from broker.errors import StoreUnavailable
 from broker.log.entries import Entry, parse_entry
 from broker.log.producers_table import from_text
 from broker.log.view import View
 from broker.store.keys import LogKeys
-from broker.store.link import Arg
 from broker.store.scripts import Script
 from broker.store.store import Store
 
@@ -38,19 +35,11 @@ def page_entries(mean_entry_bytes: float, page_bytes: int = REPLY_BYTES) -> int:
     return max(1, min(PAGE_ENTRIES_MAX, int(page_bytes / max(mean_entry_bytes, 64.0))))
 
 
-async def call_in(store: Store, *args: Arg) -> Any:
-    """One read of the log. Raises StoreUnavailable, also for an error reply."""
-    try:
-        return await store.data_in.call(*args)
-    except hiredis.ReplyError as error:
-        raise StoreUnavailable(str(error)) from error
-
-
 async def pages(store: Store, keys: LogKeys, offset: int, mean_entry_bytes: float) -> AsyncGenerator[list[Entry], None]:
     """The entries that start at or above `offset`, in pages, until the log ends."""
     while True:
         count = page_entries(mean_entry_bytes)
-        reply = await call_in(store, "XRANGE", keys.log, f"{offset}-0", "+", "COUNT", count)
+        reply = await store.read("XRANGE", keys.log, f"{offset}-0", "+", "COUNT", count)
         entries = [parse_entry(item) for item in reply]
         if entries:
             yield entries
@@ -69,7 +58,7 @@ async def load_view(
     """
     for attempt in range(_SNAPSHOT_TRIES):
         fence = await store.run(FENCE_LOG, [keys.log, keys.meta], incarnation)
-        snapshot = _as_map(await call_in(store, "HGETALL", keys.producers))
+        snapshot = _as_map(await store.read("HGETALL", keys.producers))
         view = _from_snapshot(fence, snapshot, incarnation)
         first, whole = True, True
         own: list[Entry] = []

@@ -13,7 +13,7 @@ from broker.log import positions, retention
 from broker.log.append import Appends, OnAppended
 from broker.log.entries import Entry, parse_entry
 from broker.log.hearing import Hearing
-from broker.log.loading import call_in, load_view
+from broker.log.loading import load_view
 from broker.log.looks import Looks
 from broker.log.progress import Progress
 from broker.log.read import OnSlice, Reads
@@ -207,7 +207,7 @@ class PartitionLog:
         entries: list[Entry] = []
         for base in bases:
             entry_id = f"{base}-1"
-            entries += map(parse_entry, await call_in(self.store, "XRANGE", self.keys.log, entry_id, entry_id))
+            entries += map(parse_entry, await self.store.read("XRANGE", self.keys.log, entry_id, entry_id))
         return entries
 
     def _install(self, view: View, own: list[Entry], last: list[Entry]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.log.entries import Entry, read_header
-from broker.log.loading import call_in, pages
+from broker.log.loading import pages
 from broker.records.batch import Batch
 from broker.records.record import read_heads
 
@@ -64,15 +64,15 @@ def epoch_end(view: View, epoch: int) -> tuple[int, int]:
 
 async def _indexed_below(log: PartitionLog, timestamp_ms: int) -> int:
     """The highest indexed base up to which no batch reaches the timestamp."""
-    found: list[Any] = await call_in(
-        log.store, "ZREVRANGEBYSCORE", log.keys.times, f"({timestamp_ms}", "-inf", "LIMIT", 0, 1
+    found: list[Any] = await log.store.read(
+        "ZREVRANGEBYSCORE", log.keys.times, f"({timestamp_ms}", "-inf", "LIMIT", 0, 1
     )
     return int(found[0]) if found else 0
 
 
 async def _base_holding(log: PartitionLog, offset: int) -> int:
     """The base of the entry that holds the offset."""
-    found = await call_in(log.store, "XREVRANGE", log.keys.log, f"{offset}-1", "-", "COUNT", 1)
+    found = await log.store.read("XREVRANGE", log.keys.log, f"{offset}-1", "-", "COUNT", 1)
     return int(found[0][0].partition(b"-")[0]) if found else offset
 
 

@@ -14,7 +14,7 @@ import structlog
 
 from broker.errors import KafkaError, OffsetOutOfRange, StoreUnavailable, UnknownTopicOrPartition
 from broker.log.entries import parse_entry
-from broker.log.loading import call_in, pages
+from broker.log.loading import pages
 from broker.store.scripts import Script
 from broker.store.store import Store
 
@@ -109,7 +109,7 @@ async def _first_kept(log: PartitionLog, view: View, oldest_ms: int | None, exce
     A batch goes when all before it go, and it is too old, or what goes before it does not cover the excess.
     """
     offset, size = view.log_start, 0
-    holder = await call_in(log.store, "XREVRANGE", log.keys.log, f"{offset}-1", "-", "COUNT", 1)
+    holder = await log.store.read("XREVRANGE", log.keys.log, f"{offset}-1", "-", "COUNT", 1)
     if not holder:
         return offset, 0
     first = parse_entry(holder[0])

@@ -8,7 +8,7 @@ Lanes are separate TCP connections, so that a large read never delays a heartbea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic, perf_counter
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -200,7 +200,15 @@ class Store:
 
     async def command(self, *args: Arg) -> Any:
         """One command on the control lane. Raises StoreUnavailable, also for an error reply."""
-        try:
-            return await self.control.call(*args)
-        except hiredis.ReplyError as error:
-            raise StoreUnavailable(str(error)) from error
+        return await _answer(self.control.call(*args))
+
+    async def read(self, *args: Arg) -> Any:
+        """One read that may be large, on the lane where it delays no heartbeat. Raises StoreUnavailable as well."""
+        return await _answer(self.data_in.call(*args))
+
+
+async def _answer(call: Awaitable[Any]) -> Any:
+    try:
+        return await call
+    except hiredis.ReplyError as error:
+        raise StoreUnavailable(str(error)) from error

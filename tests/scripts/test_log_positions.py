@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from broker.errors import OffsetOutOfRange
-from broker.log import loading
 from broker.log.logs import Logs
 from broker.log.retention import Retention, apply_retention, upkeep_item
 from broker.settings import Settings
@@ -217,16 +216,16 @@ async def test_a_trim_between_snapshot_and_log_is_noticed(
             if sequence == 4:
                 await log.progress.save_now(await log.load())
         trims: list[int] = []
-        read_call = loading.call_in
+        read = Store.read
 
         async def trimmed_behind_the_snapshot(store: Store, *args: Any) -> Any:
-            reply = await read_call(store, *args)
+            reply = await read(store, *args)
             if args[0] == "HGETALL" and not trims:
                 trims.append(await log.delete_records(15))
             return reply
 
         with monkeypatch.context() as patched:
-            patched.setattr("broker.log.loading.call_in", trimmed_behind_the_snapshot)
+            patched.setattr(Store, "read", trimmed_behind_the_snapshot)
             known = await other.ensure()
         answer = await append(other, producer_id=7, epoch=0, sequence=18, value=b"x" * 5_000)
 
