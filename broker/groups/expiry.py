@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 import structlog
@@ -20,6 +20,8 @@ EXPIRE_GROUP = Script("groups/expire_group")
 SPARE_MEMBERS = Script("groups/spare_members")
 
 KINDS = frozenset({"session", "join", "sync"})
+_EMPTY: Final = b" Empty "
+_AT_ONCE: Final = 200
 
 logger = structlog.get_logger()
 
@@ -55,10 +57,14 @@ async def spare_shard(store: Store, shard: int) -> int:
 
     Returns how many. Raises StoreUnavailable.
     """
-    names = await store.command("HKEYS", store.shard_keys(shard).groups)
-    groups = [group_of(store, name.decode()) for name in names]
-    calls = (store.run(SPARE_MEMBERS, [keys.group, keys.members, keys.sessions]) for keys in groups)
-    return sum([count for (count,) in await asyncio.gather(*calls)])
+    listed = await store.command("HGETALL", store.shard_keys(shard).groups)
+    groups = [group_of(store, name.decode()) for name, kind in listed.items() if _EMPTY not in kind]
+    spared = 0
+    for at in range(0, len(groups), _AT_ONCE):
+        part = groups[at : at + _AT_ONCE]
+        calls = (store.run(SPARE_MEMBERS, [keys.group, keys.members, keys.sessions]) for keys in part)
+        spared += sum([count for (count,) in await asyncio.gather(*calls)])
+    return spared
 
 
 class GroupExpiry:

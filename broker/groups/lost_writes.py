@@ -13,7 +13,7 @@ Where every broker is new too nobody remembers: then all groups skip ahead (`rai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -39,13 +39,19 @@ _AGAIN_S: Final = 0.1
 _AT_ONCE: Final = 200
 
 
+Heard = tuple[int, bool]
+"""A generation, and whether its assignments were handed out."""
+
+
 class HandedOut:
     """The newest generation of each group that changed lately, and whether its assignments were handed out."""
 
     def __init__(self, store: Store, broker: BrokerName = nobody) -> None:
         self._store = store
         self._broker = broker
-        self._known: dict[bytes, tuple[int, bool]] = {}
+        self._known: dict[bytes, Heard] = {}
+        self._refused: dict[bytes, Heard] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._channels = [store.shard_keys(shard).wake for shard in range(store.settings.coordinator_shards)]
 
     async def start(self) -> None:
@@ -56,6 +62,8 @@ class HandedOut:
 
     async def close(self) -> None:
         """Forget."""
+        if self._timer is not None:
+            self._timer.cancel()
         self._store.control.on_up.remove(self.tell)
         for channel in self._channels:
             self._store.wakeups.forget(channel, self._heard)
@@ -72,18 +80,35 @@ class HandedOut:
 
     def tell(self, _: Link | None = None) -> None:
         """Raise the groups that are behind what was heard. What is sent after it finds them raised."""
-        for ref, (generation, assigned) in self._known.items():
-            self._raise(group_of(self._store, ref.decode()), generation, assigned)
+        self._refused.clear()
+        self._raise(self._known)
 
-    def _raise(self, keys: GroupKeys, generation: int, assigned: bool) -> None:
+    def _raise(self, groups: Mapping[bytes, Heard]) -> None:
+        for ref, heard in groups.items():
+            self._raise_one(ref, heard)
+
+    def _raise_one(self, ref: bytes, heard: Heard) -> None:
+        keys = group_of(self._store, ref.decode())
+
         def answered(reply: Any) -> None:
             if not isinstance(reply, Exception):
                 _log(keys, reply)
+                refused, self._refused = self._refused, {}
+                self._raise(refused)
             elif self._store.control.connected:  # it cannot write yet, so nobody else can
-                asyncio.get_running_loop().call_later(_AGAIN_S, self._raise, keys, generation, assigned)
+                self._refused[ref] = heard
+                if self._timer is None:
+                    self._timer = asyncio.get_running_loop().call_later(_AGAIN_S, self._try_one)
 
-        args = _args(self._store, keys, self._broker(), generation, assigned)
+        args = _args(self._store, keys, self._broker(), *heard)
         self._store.send_script(RAISE_GENERATION, group_script_keys(keys), args, answered)
+
+    def _try_one(self) -> None:
+        """Redis may refuse for long: one group asks for all."""
+        self._timer = None
+        if self._refused:
+            ref = next(iter(self._refused))
+            self._raise_one(ref, self._refused.pop(ref))
 
     def note_raised(self, incarnation: int) -> None:
         """What could be lost before this incarnation is dealt with: brokers that start now need not skip ahead."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 import pytest
 
+from broker.errors import StoreUnavailable
 from broker.groups.lost_writes import SKIP, raise_all
 from broker.groups.model import Joined
-from broker.store.store import Store
+from broker.store.link import Arg
+from broker.store.scripts import Script
+from broker.store.store import OnScript, Store
 from tests.scripts.test_classic_rejoining import completing
 from tests.support.clock import KEY as CLOCK
 from tests.support.groups import Peer, World, answer
@@ -130,6 +133,32 @@ async def test_sessions_begin_anew_in_a_group_that_is_raised(world: World) -> No
 
     assert [await a.heartbeat(), await b.heartbeat()] == [ILLEGAL_GENERATION, ILLEGAL_GENERATION]
     assert await world.members() == {a.member_id, b.member_id}
+
+
+async def test_while_redis_refuses_to_write_one_group_asks_for_all(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.stable("a")
+    broker = world.brokers[0]
+    for ref in (world.keys.ref, *(f"default/other-{n}" for n in range(20))):
+        broker.handed_out._heard(f"{ref}:5:Stable:1".encode())
+    asked: list[str] = []
+
+    def refuse(script: Script, keys: Sequence[str], args: Sequence[Arg], on_reply: OnScript) -> None:
+        asked.append(keys[0])
+        asyncio.get_running_loop().call_soon(on_reply, StoreUnavailable("READONLY"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.store, "send_script", refuse)
+        broker.handed_out.tell()
+        await asyncio.sleep(0.5)
+        assert set(asked) == set(asked[:21])
+        assert 21 < len(asked) < 21 + 10
+
+    async with asyncio.timeout(5):
+        while await world.field("generation_floor") != "5":
+            await asyncio.sleep(0.01)
+    assert not broker.handed_out._refused
 
 
 async def test_where_nothing_was_lost_nothing_changes(world: World) -> None:
