@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from broker.groups.explain.patterns import WINDOW_MS
 from broker.groups.picture import Blobs, GroupPicture, read_picture
 from broker.groups.story import EVENTS_READ_MAX, Event, in_words, read_events, read_shard, rebalances
 from broker.protocol.consumer_blobs import assigned_partitions, subscribed_topics
+from broker.store.keys import GroupKeys
 
 BLOBS: Final = Blobs(subscribed_topics, assigned_partitions)
 _AT_ONCE: Final = 16
@@ -30,16 +31,48 @@ class GroupView:
     findings: tuple[Finding, ...]
 
 
-async def view(rooms: Rooms, org: str, group_id: str, events: Sequence[Event] | None = None) -> GroupView:
-    """Look at one group; `events` are its own, where they are at hand. Raises GroupIdNotFound, StoreUnavailable."""
+class _Ends:
+    """Where partitions begin and end, None where nobody knows; each is looked at once, whatever the groups."""
+
+    def __init__(self, rooms: Rooms, org: str) -> None:
+        self._org = org
+        self._rooms = rooms
+        self._looks: dict[tuple[str, int], asyncio.Task[tuple[int | None, int | None]]] = {}
+
+    def of(self, place: tuple[str, int]) -> Awaitable[tuple[int | None, int | None]]:
+        """Log start offset and high watermark."""
+        if place not in self._looks:
+            self._looks[place] = asyncio.create_task(self._look(*place))
+        return self._looks[place]
+
+    async def _look(self, name: str, partition: int) -> tuple[int | None, int | None]:
+        topic = await self._rooms.catalog.find(self._org, name)
+        if topic is None or partition >= topic.partition_count:
+            return None, None
+        try:
+            known = await self._rooms.logs.partition(topic, partition).end_offset()
+        except KafkaError:
+            return None, None
+        return known.log_start_offset, known.high_watermark
+
+
+async def view(rooms: Rooms, org: str, group_id: str) -> GroupView:
+    """Look at one group. Raises GroupIdNotFound, StoreUnavailable."""
     keys = rooms.store.group_keys(org, group_id)
-    picture = await read_picture(rooms.store, keys, str(rooms.membership.node_id), BLOBS)
-    told = await read_events(rooms.store, keys) if events is None else events
+    picture = await _picture(rooms, keys)
+    return await _view(rooms, _Ends(rooms, org), picture, await read_events(rooms.store, keys))
+
+
+async def _picture(rooms: Rooms, keys: GroupKeys) -> GroupPicture:
+    return await read_picture(rooms.store, keys, str(rooms.membership.node_id), BLOBS)
+
+
+async def _view(rooms: Rooms, ends: _Ends, picture: GroupPicture, told: Sequence[Event]) -> GroupView:
     subscribed = picture.topics or frozenset()
     for topic in subscribed:
-        await rooms.catalog.find(org, topic)
-    topics = frozenset(topic.name for topic in rooms.catalog.topics(org))
-    partitions = await _partitions(rooms, picture, subscribed)
+        await rooms.catalog.find(picture.org, topic)
+    topics = frozenset(topic.name for topic in rooms.catalog.topics(picture.org))
+    partitions = await _partitions(rooms, ends, picture, subscribed)
     return GroupView(picture, tuple(partitions), tuple(told), tuple(explain(picture, partitions, told, topics)))
 
 
@@ -55,17 +88,19 @@ async def view_all(rooms: Rooms, org: str) -> list[GroupView]:
                 events[ref].append(event)
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def look(group_id: str) -> GroupView | None:
+    async def look(group: GroupKeys) -> GroupPicture | None:
         async with gate:
             try:
-                return await view(rooms, org, group_id, events[keys[group_id].ref])
+                return await _picture(rooms, group)
             except GroupIdNotFound:
                 return None  # deleted meanwhile
 
-    return [found for found in await asyncio.gather(*map(look, keys)) if found is not None]
+    pictures = await asyncio.gather(*map(look, keys.values()))
+    ends = _Ends(rooms, org)  # behind the pictures, so that nothing is committed beyond them
+    return [await _view(rooms, ends, one, events[keys[one.group_id].ref]) for one in pictures if one is not None]
 
 
-async def _partitions(rooms: Rooms, picture: GroupPicture, subscribed: Iterable[str]) -> list[Partition]:
+async def _partitions(rooms: Rooms, ends: _Ends, picture: GroupPicture, subscribed: Iterable[str]) -> list[Partition]:
     """What the group has committed for, owns, or subscribes to, in order."""
     commits = {(commit.topic, commit.partition): commit for commit in picture.commits}
     owners = {
@@ -79,7 +114,7 @@ async def _partitions(rooms: Rooms, picture: GroupPicture, subscribed: Iterable[
         topic = rooms.catalog.get(picture.org, name)
         places |= {(name, index) for index in range(topic.partition_count if topic else 0)}
     ordered = sorted(places)
-    bounds = await asyncio.gather(*(_bounds(rooms, picture.org, *place) for place in ordered))
+    bounds = await asyncio.gather(*map(ends.of, ordered))
     found = []
     for place, (log_start, log_end) in zip(ordered, bounds, strict=True):
         commit = commits.get(place)
@@ -96,17 +131,6 @@ async def _partitions(rooms: Rooms, picture: GroupPicture, subscribed: Iterable[
             )
         )
     return found
-
-
-async def _bounds(rooms: Rooms, org: str, name: str, partition: int) -> tuple[int | None, int | None]:
-    topic = await rooms.catalog.find(org, name)
-    if topic is None or partition >= topic.partition_count:
-        return None, None
-    try:
-        known = await rooms.logs.partition(topic, partition).end_offset()
-    except KafkaError:
-        return None, None
-    return known.log_start_offset, known.high_watermark
 
 
 # -- as JSON

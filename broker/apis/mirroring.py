@@ -6,7 +6,7 @@ All of it after the client's answer is settled, and nothing here fails a request
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from broker.apis.call import Call, Rooms
@@ -75,18 +75,19 @@ async def _own(call: Call, mirror: Mirror, keys: GroupKeys, request: Any) -> Non
             continue
         owner = Owner(found.own_id, request.generation_id, member.member_id, *client)
         assigned = assigned_partitions(member.assignment) or {}
-        async for topic, index in _known(call, ((name, index) for name in assigned for index in assigned[name])):
-            owners.append((topic, index, owner))
+        owners += [(topic, index, owner) async for topic, index in _known(call, assigned)]
         await asyncio.sleep(0)  # others first: this is work for as many partitions as the group has
     await mirror.own(keys.group_id, owners)
 
 
-async def _known(call: Call, partitions: Iterable[tuple[str, int]]) -> AsyncIterator[tuple[Topic, int]]:
+async def _known(call: Call, assigned: Mapping[str, Sequence[int]]) -> AsyncIterator[tuple[Topic, int]]:
     """The partitions that there are, of topics that are mirrored."""
-    for name, index in partitions:
-        topic = call.rooms.catalog.get(call.org, name) or await call.rooms.catalog.find(call.org, name)
-        if topic is not None and topic.config.mirror and 0 <= index < topic.partition_count:
-            yield topic, index
+    for name, indexes in assigned.items():
+        topic = await call.rooms.catalog.find(call.org, name)
+        if topic is not None and topic.config.mirror:
+            for index in indexes:
+                if 0 <= index < topic.partition_count:
+                    yield topic, index
 
 
 async def mirrors_of(call: Call, keys: GroupKeys) -> Callable[[], None]:
