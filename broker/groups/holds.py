@@ -21,6 +21,7 @@ from typing import Any, Final
 from broker.groups.heartbeats import Heartbeats, OnCode
 from broker.groups.model import Membership
 from broker.groups.pace import Pace
+from broker.groups.wakes import forget_groups, hear_groups
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
 from broker.store.store import Store
@@ -176,7 +177,6 @@ class Holds:
         self.heartbeats = heartbeats
         self.hold_s_max = settings.group_heartbeat_hold_max_ms / 1000
         self._store = store
-        self._settings = settings
         self._groups: dict[str, dict[Holder, None]] = {}
         self._ends: list[tuple[float, int, Holder]] = []
         self._hurt: dict[str, None] = {}
@@ -186,19 +186,16 @@ class Holds:
         self._timer_s = 0.0
         self._loop = asyncio.get_event_loop()
         self.now_s: Callable[[], float] = self._loop.time
-        self._channels = [store.shard_keys(shard).wake for shard in range(settings.coordinator_shards)]
 
     # -- life
 
     async def start(self) -> None:
         """Hear every shard's wake channel."""
-        confirmed = [self._store.wakeups.listen(channel, self._on_wake) for channel in self._channels]
-        await asyncio.wait_for(asyncio.gather(*confirmed), self._settings.redis_command_timeout_ms / 1000)
+        await hear_groups(self._store, self._on_wake)
 
     async def close(self) -> None:
         """Keep nothing back any more."""
-        for channel in self._channels:
-            self._store.wakeups.forget(channel, self._on_wake)
+        forget_groups(self._store, self._on_wake)
         self.release_all()
         if self._timer is not None:
             self._timer.cancel()

@@ -20,6 +20,7 @@ import structlog
 
 from broker.groups.expiry import group_of
 from broker.groups.settled import BrokerName, group_script_args, group_script_keys, nobody
+from broker.groups.wakes import forget_groups, hear_groups
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg, Link
 from broker.store.scripts import Script
@@ -52,12 +53,10 @@ class HandedOut:
         self._known: dict[bytes, Heard] = {}
         self._refused: dict[bytes, Heard] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._channels = [store.shard_keys(shard).wake for shard in range(store.settings.coordinator_shards)]
 
     async def start(self) -> None:
         """Hear every shard's wake channel, and tell what was heard on each new connection."""
-        confirmed = [self._store.wakeups.listen(channel, self._heard) for channel in self._channels]
-        await asyncio.wait_for(asyncio.gather(*confirmed), self._store.settings.redis_command_timeout_ms / 1000)
+        await hear_groups(self._store, self._heard)
         self._store.control.on_up.append(self.tell)
 
     async def close(self) -> None:
@@ -65,8 +64,7 @@ class HandedOut:
         if self._timer is not None:
             self._timer.cancel()
         self._store.control.on_up.remove(self.tell)
-        for channel in self._channels:
-            self._store.wakeups.forget(channel, self._heard)
+        forget_groups(self._store, self._heard)
 
     def _heard(self, payload: bytes | None) -> None:
         if payload is None:

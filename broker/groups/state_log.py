@@ -6,15 +6,15 @@ anyway, so no request pays for it. What is lost with a message is in the events,
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import structlog
 
 from broker.groups.expiry import group_of
 from broker.groups.model import GroupState
+from broker.groups.wakes import forget_groups, hear_groups
+from broker.store.keys import GroupKeys
 from broker.store.store import Store
 
 logger = structlog.get_logger()
@@ -37,40 +37,35 @@ class StateLog:
         self._store = store
         self._prefers = prefers
         self._last: dict[bytes, tuple[bytes, bytes]] = {}
-        shards = range(store.settings.coordinator_shards)
-        self._listeners = [(store.shard_keys(shard).wake, partial(self._heard, shard)) for shard in shards]
 
     async def start(self) -> None:
         """Hear every shard: who is named for it may change."""
-        confirmed = [self._store.wakeups.listen(channel, listener) for channel, listener in self._listeners]
-        await asyncio.wait_for(asyncio.gather(*confirmed), self._store.settings.redis_command_timeout_ms / 1000)
+        await hear_groups(self._store, self._heard)
 
     async def close(self) -> None:
         """Stop."""
-        for channel, listener in self._listeners:
-            self._store.wakeups.forget(channel, listener)
+        forget_groups(self._store, self._heard)
 
-    def _heard(self, shard: int, payload: bytes | None) -> None:
+    def _heard(self, payload: bytes | None) -> None:
         if payload is None:
             return
         ref, generation, state, _ = payload.rsplit(b":", 3)
-        if self._last.pop(ref, None) != (generation, state) and self._prefers(shard):
-            self._log(ref.decode(), int(generation), state)
+        if self._last.pop(ref, None) != (generation, state):
+            self._log(group_of(self._store, ref.decode()), int(generation), state)
         self._last[ref] = generation, state
         if len(self._last) > GROUPS_MAX:
             del self._last[next(iter(self._last))]
 
-    def _log(self, ref: str, generation: int, state: bytes) -> None:
+    def _log(self, keys: GroupKeys, generation: int, state: bytes) -> None:
         line = _LINES.get(state)
-        if line is None:
+        if line is None or not self._prefers(keys.shard_keys.shard):
             return
-        keys = group_of(self._store, ref)
 
         def answered(reply: Any) -> None:
             reason, now = reply if isinstance(reply, list) else (b"", None)
             more = {}
             if now == b"%d" % generation:  # else the group has gone on meanwhile
                 more["reason"] = reason.decode()
-            logger.info(line, group=ref, generation=generation, **more)
+            logger.info(line, group=keys.ref, generation=generation, **more)
 
         self._store.control.send(["HMGET", keys.group, "reason", "generation"], answered)

@@ -22,6 +22,7 @@ from broker.errors import StoreUnavailable
 from broker.groups.model import Synced
 from broker.groups.settled import BrokerName, forgive, group_script_args, group_script_keys, nobody
 from broker.groups.waiters import Again, Look, Opened, Waiter
+from broker.groups.wakes import forget_groups, hear_groups
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
@@ -110,19 +111,16 @@ class GroupWaits:
         self._settings = settings
         self._entries: dict[str, _Entry] = {}
         self._poll_ms = min(settings.group_wait_poll_ms, settings.group_park_lease_ms // _RENEWALS_PER_LEASE)
-        self._channels = [store.shard_keys(shard).wake for shard in range(settings.coordinator_shards)]
 
     # -- life
 
     async def start(self) -> None:
         """Hear every shard's wake channel."""
-        confirmed = [self._store.wakeups.listen(channel, self._on_wake) for channel in self._channels]
-        await asyncio.wait_for(asyncio.gather(*confirmed), self._settings.redis_command_timeout_ms / 1000)
+        await hear_groups(self._store, self._on_wake)
 
     async def close(self) -> None:
         """Stop waiting; what is parked keeps its place in the groups."""
-        for channel in self._channels:
-            self._store.wakeups.forget(channel, self._on_wake)
+        forget_groups(self._store, self._on_wake)
         tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
         for task in tasks:
             task.cancel()
