@@ -87,8 +87,8 @@ chart: install ## lint and render the chart in every address mode (needs helm, o
 chaos: install ## kill, pause and cut; then check the history
 	$(BIN)/pytest -q tests/chaos $(PYTEST_ARGS)
 
-outside: install ## three libraries' groups by hand, a broker killed every 5 s for 3 minutes; TIDEGATE_OUTSIDE_S, ARGS for pytest
-	TIDEGATE_OUTSIDE_S=$${TIDEGATE_OUTSIDE_S:-180} $(BIN)/pytest -q -s tests/chaos/test_outside_clients.py $(ARGS)
+outside: install ## three libraries' groups by hand, a broker killed every 5 s for 3 minutes; TIDEGATE_OUTSIDE_S
+	TIDEGATE_OUTSIDE_S=$${TIDEGATE_OUTSIDE_S:-180} $(BIN)/pytest -q -s tests/chaos/test_outside_clients.py $(PYTEST_ARGS)
 
 simulate: install ## whole brokers on a virtual clock, with seeded faults; ARGS="--seed random --seeds 10 --jobs 2"
 	$(BIN)/python -m tests.simulation $(ARGS)

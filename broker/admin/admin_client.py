@@ -9,7 +9,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from broker.admin.failures import CommandFailed
+from broker.admin.failures import CommandFailed, in_words
 
 SEVERITIES: Final = ("stuck", "trouble", "")
 """Worst first, as `severity` in a list names them."""
@@ -19,13 +19,15 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
 
 async def get(admin: str, group_id: str | None, what: str, org: str, **query: str) -> Any:
     """GET /groups, /groups/GROUP or /groups/GROUP/`what` as JSON. Raises CommandFailed."""
+    if "://" not in admin:
+        admin = f"http://{admin}"
     path = "/groups" if group_id is None else f"/groups/{quote(group_id, safe='')}"
     url = URL(f"{admin.rstrip('/')}{path}{'/' + what if what else ''}", encoded=True).with_query(org=org, **query)
     try:
         async with aiohttp.ClientSession(timeout=_TIMEOUT) as session, session.get(url) as answer:
             status, text = answer.status, await answer.text()
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise CommandFailed(f"no admin HTTP answers at {admin} (--admin): {error or 'nothing in 30 s'}") from None
+        raise CommandFailed(f"no admin HTTP answers at {admin} (--admin): {_told(error)}") from None
     try:
         body = json.loads(text)
     except ValueError:
@@ -33,6 +35,14 @@ async def get(admin: str, group_id: str | None, what: str, org: str, **query: st
     if "error" in body:
         raise CommandFailed(body["error"])
     return body
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"nothing in {_TIMEOUT.total:g} s"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return in_words(error.os_error)
+    return "not an address" if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError) else str(error)
 
 
 async def explain(admin: str, group_id: str | None, org: str) -> list[Any]:

@@ -46,7 +46,7 @@ def reset(
     for line in done.said:
         typer.echo(line, err=output is not Form.TABLE)
     if execute and done.undo is not None:
-        where = f" --bootstrap {shlex.quote(bootstrap)}" if bootstrap else ""
+        where = f"{' --fence' if fence else ''}{f' --bootstrap {shlex.quote(bootstrap)}' if bootstrap else ''}"
         command = (
             f"tidegate group reset {shlex.quote(group_id)} --from-file {shlex.quote(str(done.undo))} --execute{where}"
         )
@@ -61,7 +61,7 @@ def evict(
     reason: Annotated[str, typer.Option(help="Goes into the group's events.")] = "removed by an administrator",
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Remove one member; the others rebalance. A dynamic member that is alive joins again."""
+    """Remove one member; the others rebalance. If it is alive it joins again."""
     from broker.admin import group_reset
 
     typer.echo(run(group_reset.evict(bootstrap_of(bootstrap), group_id, member, reason)))

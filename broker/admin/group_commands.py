@@ -67,14 +67,13 @@ def list_groups(
     troubled: Annotated[bool, typer.Option("--troubled", help="Only groups with trouble.")] = False,
     bootstrap: Bootstrap = None,
     admin: Admin = None,
-    org: Org = "default",
     output: Output = Form.TABLE,
 ) -> None:
     """Every group, those with trouble first."""
     from broker.admin import group_reads, group_tables
     from broker.admin.output import write_rows
 
-    rows, missing = run(group_reads.listing(bootstrap_of(bootstrap), admin_of(admin), org))
+    rows, missing = run(group_reads.listing(bootstrap_of(bootstrap), admin_of(admin)))
     if missing:
         typer.echo(f"tidegate: generation and trouble are not known: {missing}", err=True)
     write_rows(output, group_tables.LIST, [row for row in rows if row["trouble"] or not troubled])
@@ -112,14 +111,13 @@ def lag(
     group_id: GroupId,
     bootstrap: Bootstrap = None,
     admin: Admin = None,
-    org: Org = "default",
     output: Output = Form.TABLE,
 ) -> None:
     """Each partition: committed, end, lag, owner, age of the commit."""
     from broker.admin import group_reads, group_tables
     from broker.admin.output import write_rows
 
-    rows, missing = run(group_reads.lag(bootstrap_of(bootstrap), admin_of(admin), org, group_id))
+    rows, missing = run(group_reads.lag(bootstrap_of(bootstrap), admin_of(admin), group_id))
     if missing:
         typer.echo(f"tidegate: ages of commits are not known: {missing}", err=True)
     write_rows(output, group_tables.LAG, rows)

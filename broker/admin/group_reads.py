@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from broker.admin import admin_client
 from broker.admin.failures import CommandFailed
@@ -12,13 +12,16 @@ from broker.protocol.consumer_blobs import assigned_partitions
 
 Rows = list[dict[str, Any]]
 
+_ORG: Final = "default"
+"""Whose groups Kafka's protocol shows to a client without credentials."""
 
-async def listing(bootstrap: str, admin: str, org: str) -> tuple[Rows, str]:
+
+async def listing(bootstrap: str, admin: str) -> tuple[Rows, str]:
     """Every group, worst first; and why what only the admin HTTP knows is missing, "" if it is not."""
     told: dict[str, dict[str, Any]] = {}
     missing = ""
     try:
-        told = {row["group"]: row for row in (await admin_client.get(admin, None, "", org))["groups"]}
+        told = {row["group"]: row for row in (await admin_client.get(admin, None, "", _ORG))["groups"]}
     except CommandFailed as failure:
         missing = str(failure)
     async with KafkaClient(bootstrap) as kafka:
@@ -42,11 +45,11 @@ async def listing(bootstrap: str, admin: str, org: str) -> tuple[Rows, str]:
     return sorted(rows, key=lambda row: (admin_client.SEVERITIES.index(row["severity"] or ""), row["group"])), missing
 
 
-async def lag(bootstrap: str, admin: str, org: str, group_id: str) -> tuple[Rows, str]:
+async def lag(bootstrap: str, admin: str, group_id: str) -> tuple[Rows, str]:
     """Each partition of a group; and why ages of commits are missing, "" if they are not."""
     missing, ages = "", dict[Place, int]()
     try:
-        found = await admin_client.get(admin, group_id, "", org)
+        found = await admin_client.get(admin, group_id, "", _ORG)
         for one in found["partitions"]:
             if one["commit_ms"] is not None:
                 ages[one["topic"], one["partition"]] = max(found["now_ms"] - one["commit_ms"], 0)
@@ -97,7 +100,7 @@ def _rows(described: Any, committed: Mapping[Place, int], bounds: Mapping[Place,
                 "lag": None if end is None or begin is None else max(end - begin, 0),
                 "owner": owner.member_id if owner else None,
                 "client_id": owner.client_id if owner else None,
-                "host": owner.client_host if owner else None,
+                "host": owner.client_host.removeprefix("/") if owner else None,
             }
         )
     return rows

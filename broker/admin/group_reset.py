@@ -1,12 +1,12 @@
 """Move a group's offsets, with an undo; remove members; delete groups.
 
-Offsets without a generation are taken while a group is empty, so its members must stop, or be fenced. Fencing is three
-requests in one write, which a broker handles one behind the other: LeaveGroup removes all members, OffsetCommit moves
-the offsets, JoinGroup makes this command a member, without topics. What the fenced still send under their old ids is
-refused. But some clients (aiokafka with auto-commit) forget their id when they are fenced and commit their old position
-without any before they join again: an empty group takes that from everybody, so the new offsets would be lost. A group
-that has a member refuses it, hence the guard. It leaves as soon as one of the others is back; then the offsets are read
-once more, and where somebody came in between after all, everything is done again.
+Offsets without a generation are taken while a group is empty, so its members must stop, or be fenced. Fencing is four
+requests in one write, which a broker handles one behind the other: LeaveGroup removes all members, OffsetCommit and
+OffsetDelete move the offsets, JoinGroup makes this command a member, without topics. What the fenced still send under
+their old ids is refused. But some clients (aiokafka with auto-commit) forget their id when they are fenced and commit
+their old position without any before they join again: an empty group takes that from everybody, so the new offsets
+would be lost. A group that has a member refuses it, hence the guard. It leaves as soon as one of the others is back;
+then the offsets are read once more, and where somebody came in between after all, everything is done again.
 """
 
 from __future__ import annotations
@@ -77,9 +77,11 @@ async def reset(bootstrap: str, asked: Asked) -> Done:
             done.refused = asked.execute
             done.said = _blocked(asked, members)
             return done
+        if group.group_state == "Dead":
+            done.said.append(f"there is no group {asked.group_id} so far: its offsets make one")
         if not asked.execute:
             fenced = f" and removes {_members(members)}" if members else ""
-            done.said = [f"nothing is changed: --execute does it{fenced}"]
+            done.said.append(f"nothing is changed: --execute does it{fenced}")
             return done
         done.undo = _write_undo(asked, moves)
         await _move(kafka, asked, moves, group, done)
@@ -92,7 +94,7 @@ def _row(move: Move) -> dict[str, Any]:
 
 
 def _members(members: Sequence[Any]) -> str:
-    return listed(who(member.client_id, member.client_host, member.group_instance_id) for member in members)
+    return listed(dict.fromkeys(who(one.client_id, one.client_host, one.group_instance_id) for one in members))
 
 
 def _blocked(asked: Asked, members: Sequence[Any]) -> list[str]:
@@ -124,23 +126,26 @@ def _write_undo(asked: Asked, moves: Sequence[Move]) -> Path:
 async def _move(kafka: KafkaClient, asked: Asked, moves: Sequence[Move], group: Any, done: Done) -> None:
     targets = {move.place: move.after for move in moves if move.after is not None}
     forgotten = [move.place for move in moves if move.after is None and move.before is not None]
+    removed: list[Any] = []
     for _ in range(_TRIES):
-        codes = await _commit(kafka, group, targets) if targets else {}
-        if forgotten:
-            codes = {**codes, **await kafka.delete_offsets(asked.group_id, forgotten)}
+        codes = await _change(kafka, group, targets, forgotten)
+        removed += group.members
         undone = await _undone(kafka, asked.group_id, moves)
         if not asked.fence or not (undone or ErrorCode.unknown_member_id in codes.values()):
             break
         group = await kafka.describe(asked.group_id)  # somebody joined or committed first
-    if group.members:
-        done.said.append(f"removed {_members(group.members)}")
+    if removed:
+        done.said.append(f"removed {_members(removed)}")
     _tell(done, codes, undone)
 
 
-async def _commit(kafka: KafkaClient, group: Any, targets: Mapping[Place, int]) -> dict[Place, ErrorCode]:
+async def _change(
+    kafka: KafkaClient, group: Any, targets: Mapping[Place, int], forgotten: Sequence[Place]
+) -> dict[Place, ErrorCode]:
     if not group.members:
-        return await kafka.commit(group.group_id, targets)
-    codes, guard = await kafka.fence_and_commit(group, _ids(group.members), _FENCE_REASON, targets)
+        committed = await kafka.commit(group.group_id, targets) if targets else {}
+        return {**committed, **(await kafka.delete_offsets(group.group_id, forgotten) if forgotten else {})}
+    codes, guard = await kafka.fence_and_move(group, _ids(group.members), _FENCE_REASON, targets, forgotten)
     await _stand_guard(kafka, group.group_id, guard)
     return codes
 
@@ -184,10 +189,17 @@ async def _undone(kafka: KafkaClient, group_id: str, moves: Sequence[Move]) -> d
     }
 
 
+async def _existing(kafka: KafkaClient, group_id: str) -> Any:
+    group = await kafka.describe(group_id)
+    if group.group_state == "Dead":
+        raise CommandFailed(f"there is no group {group_id}")
+    return group
+
+
 async def evict(bootstrap: str, group_id: str, member: str, reason: str) -> str:
     """Remove a member by its id or instance id; what happened. Raises CommandFailed."""
     async with KafkaClient(bootstrap, own_name()) as kafka:
-        members = (await kafka.describe(group_id)).members
+        members = (await _existing(kafka, group_id)).members
         chosen = [one for one in members if member in (one.member_id, one.group_instance_id)]
         if not chosen:
             known = listed((one.group_instance_id or one.member_id for one in members), 20)
@@ -202,7 +214,7 @@ async def evict(bootstrap: str, group_id: str, member: str, reason: str) -> str:
 async def delete(bootstrap: str, group_id: str) -> None:
     """Delete an empty group. Raises CommandFailed, which names the members of one that is not."""
     async with KafkaClient(bootstrap, own_name()) as kafka:
-        described = await kafka.describe(group_id)
+        described = await _existing(kafka, group_id)
         if described.members:
             raise CommandFailed(f"group {group_id} is not empty: {_members(described.members)}; stop them first")
         await kafka.delete_group(group_id)

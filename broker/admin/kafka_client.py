@@ -198,36 +198,30 @@ class KafkaClient:
         connection = await self._coordinator(group_id)
         return _codes(await connection.ask(ApiKey.OFFSET_COMMIT, **_commit(group_id, offsets)))
 
-    async def fence_and_commit(
-        self, group: Any, members: Identities, reason: str, offsets: Mapping[Place, int]
+    async def fence_and_move(
+        self, group: Any, members: Identities, reason: str, offsets: Mapping[Place, int], forgotten: Iterable[Place]
     ) -> tuple[dict[Place, ErrorCode], Connection]:
-        """LeaveGroup of all members of a described group, OffsetCommit and JoinGroup right behind it, in one write.
+        """LeaveGroup of all members of a described group; OffsetCommit, OffsetDelete and JoinGroup in the same write.
 
         What each partition answered; and the connection whose join stands guard (see group_reset), to be closed.
         """
         guard = Connection((await self._coordinator(group.group_id)).address, self.client_id)
         await guard.open()
-        left, committed = await guard.ask_all(
+        left, committed, deleted = await guard.ask_all(
             (ApiKey.LEAVE_GROUP, _leave(group.group_id, members, reason)),
             (ApiKey.OFFSET_COMMIT, _commit(group.group_id, offsets)),
+            (ApiKey.OFFSET_DELETE, _delete(group.group_id, forgotten)),
             (ApiKey.JOIN_GROUP, _join(group)),
-            answers=2,
+            answers=3,
         )
         raise_for(left.error_code, f"group {group.group_id}")
-        return _codes(committed), guard
+        raise_for(deleted.error_code, f"group {group.group_id}")
+        return {**_codes(committed), **_codes(deleted)}, guard
 
     async def delete_offsets(self, group_id: str, places: Iterable[Place]) -> dict[Place, ErrorCode]:
         """OffsetDelete (KIP-496). What each partition answered."""
-        module = request(ApiKey.OFFSET_DELETE)
-        topics = tuple(
-            module.OffsetDeleteRequestTopic(
-                name=name,
-                partitions=tuple(module.OffsetDeleteRequestPartition(partition_index=index) for index in partitions),
-            )
-            for name, partitions in by_topic(dict.fromkeys(places, 0)).items()
-        )
         connection = await self._coordinator(group_id)
-        answer = await connection.ask(ApiKey.OFFSET_DELETE, group_id=group_id, topics=topics)
+        answer = await connection.ask(ApiKey.OFFSET_DELETE, **_delete(group_id, places))
         raise_for(answer.error_code, f"group {group_id}")
         return _codes(answer)
 
@@ -305,6 +299,18 @@ def _commit(group_id: str, offsets: Mapping[Place, int]) -> dict[str, Any]:
         "group_instance_id": None,
         "topics": topics,
     }
+
+
+def _delete(group_id: str, places: Iterable[Place]) -> dict[str, Any]:
+    module = request(ApiKey.OFFSET_DELETE)
+    topics = tuple(
+        module.OffsetDeleteRequestTopic(
+            name=name,
+            partitions=tuple(module.OffsetDeleteRequestPartition(partition_index=index) for index in partitions),
+        )
+        for name, partitions in by_topic(dict.fromkeys(places)).items()
+    )
+    return {"group_id": group_id, "topics": topics}
 
 
 def _join(group: Any) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from typing import Any, Final
 from kio.index import load_payload_module, load_response_schema
 from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
-from broker.admin.failures import CommandFailed
+from broker.admin.failures import CommandFailed, in_words
 from broker.apis.registry import ApiKey
 from broker.protocol.headers import request_has_tags
 
@@ -63,14 +64,18 @@ class Connection:
     async def open(self) -> None:
         """Connect, and learn what is served. Raises CommandFailed."""
         host, _, port = self.address.rpartition(":")
-        if not host or not port.isdigit():
+        if not host or not port.isdigit() or int(port) > 65_535:
             raise CommandFailed(f"not an address: {self.address!r} (host:port)")
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 self._reader, self._writer = await asyncio.open_connection(host.strip("[]"), int(port), limit=1 << 26)
         except OSError as error:  # TimeoutError too
             raise CommandFailed(f"no broker answers at {self.address}: {_told(error)}") from None
-        versions = await self.ask(ApiKey.API_VERSIONS)
+        try:
+            versions = await self.ask(ApiKey.API_VERSIONS)
+        except CommandFailed:
+            await self.close()
+            raise
         self._served = {one.api_key: (one.min_version, one.max_version) for one in versions.api_keys}
 
     async def ask(self, api: int, **values: Any) -> Any:
@@ -106,10 +111,13 @@ class Connection:
         return struct.pack(">i", body.tell()) + body.getvalue()
 
     async def _answer(self, api: int) -> Any:
-        (size,) = struct.unpack(">i", await self._reader.readexactly(4))
-        payload = await self._reader.readexactly(size)
-        schema = load_response_schema(api, VERSIONS[api])
-        return entity_reader(schema)(payload, 5 if schema.__header_schema__.__version__ == 1 else 4)[0]
+        try:
+            (size,) = struct.unpack(">i", await self._reader.readexactly(4))
+            payload = await self._reader.readexactly(size)
+            schema = load_response_schema(api, VERSIONS[api])
+            return entity_reader(schema)(payload, 5 if schema.__header_schema__.__version__ == 1 else 4)[0]
+        except (SerialError, ValueError, LookupError, OverflowError):
+            raise CommandFailed(f"{self.address} answered something else than Kafka does") from None
 
     async def close(self) -> None:
         """Close the connection."""
@@ -119,9 +127,7 @@ class Connection:
                 await self._writer.wait_closed()
 
 
-def _told(error: Exception) -> str:
+def _told(error: OSError | asyncio.IncompleteReadError) -> str:
     if isinstance(error, TimeoutError):
         return f"nothing in {_TIMEOUT_S:g} s"
-    if isinstance(error, asyncio.IncompleteReadError):
-        return "it closed the connection"
-    return getattr(error, "strerror", None) or str(error)
+    return in_words(error) if isinstance(error, OSError) else "it closed the connection"

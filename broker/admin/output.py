@@ -53,7 +53,7 @@ def write_rows(form: Form, columns: Sequence[Column], rows: Sequence[Mapping[str
 
 
 def as_csv(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """A head and a line a row; what holds several values is JSON."""
+    """A head and a line a row; what is neither text nor number is as in JSON."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(keys)
@@ -63,7 +63,7 @@ def as_csv(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list | dict) else "" if value is None else value
+    return json.dumps(value) if isinstance(value, list | dict | bool) else "" if value is None else value
 
 
 def write_json(value: Any) -> None:

@@ -66,7 +66,10 @@ def parse_duration(text: str) -> timedelta:
     )
     if found is None or not parts:
         raise CommandFailed(f"--by-duration {text}: not a duration like P7D or PT1H30M")
-    return timedelta(**parts) * (-1 if found["sign"] else 1)
+    try:
+        return timedelta(**parts) * (-1 if found["sign"] else 1)
+    except OverflowError:
+        raise CommandFailed(f"--by-duration {text}: too long") from None
 
 
 def parse_datetime(text: str) -> int:
@@ -83,6 +86,7 @@ def parse_datetime(text: str) -> int:
 def parse_file(path: Path, group_id: str) -> dict[Place, int | None]:
     """`topic,partition,offset` a line, or `group,topic,partition,offset`; offset `-` forgets. Raises CommandFailed."""
     wanted: dict[Place, int | None] = {}
+    number = 1
     try:
         with path.open(newline="", encoding="utf-8") as lines:
             for number, row in enumerate(csv.reader(lines), 1):
@@ -120,14 +124,19 @@ async def plan(kafka: KafkaClient, group_id: str, choice: Choice, named: Sequenc
     """What a reset would do, in order. Raises CommandFailed."""
     choice.check()
     committed = await kafka.committed(group_id)
+    if choice.from_file is not None and (named or all_topics):
+        raise CommandFailed("--from-file names its partitions itself: leave --topic and --all-topics out")
     wanted = parse_file(choice.from_file, group_id) if choice.from_file is not None else {}
+    if choice.from_file is not None and not wanted:
+        raise CommandFailed(f"--from-file {choice.from_file}: nothing is in it")
     if not (named or all_topics or wanted):
         raise CommandFailed("choose --topic, --all-topics or --from-file")
     topics = await kafka.topics()
     places = list(wanted) if wanted else parse_topics(named, topics) if named else list(committed)
     gone = [place for place in places if place[0] not in topics or place[1] not in topics[place[0]].leaders]
     if gone:
-        raise CommandFailed(f"{gone[0][0]} {gone[0][1]} does not exist; name the others with --topic")
+        others = "take it out of the file" if wanted else "name the others with --topic"
+        raise CommandFailed(f"{gone[0][0]} {gone[0][1]} does not exist: {others}")
     if not places:
         raise CommandFailed(f"group {group_id} has committed nothing: choose --topic")
     targets = wanted or await _targets(kafka, choice, places, committed, topics)
@@ -173,7 +182,8 @@ async def _targets(
 
 
 def _timestamp(choice: Choice) -> int:
+    """Ms since 1970; earlier moments would mean something else to ListOffsets."""
     if choice.to_datetime is not None:
-        return parse_datetime(choice.to_datetime)
+        return max(parse_datetime(choice.to_datetime), 0)
     assert choice.by_duration is not None
-    return int((time.time() - parse_duration(choice.by_duration).total_seconds()) * 1000)
+    return max(int((time.time() - parse_duration(choice.by_duration).total_seconds()) * 1000), 0)

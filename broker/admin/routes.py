@@ -22,7 +22,8 @@ HEALTH = web.AppKey("health", Health)
 ROOMS = web.AppKey("rooms", Rooms)
 
 _HISTORY_MAX = 10_000
-
+_GROUP = "{group:[^/]+}"
+"""Braces too, which aiohttp leaves out by itself."""
 
 _INDEX = f"""tidegate {broker.__version__}
 /health/live   200 as long as the event loop turns
@@ -110,9 +111,9 @@ def application(health: Health, rooms: Rooms | None = None) -> web.Application:
         app.add_routes(
             [
                 web.get("/groups", groups),
-                web.get("/groups/{group}", group),
-                web.get("/groups/{group}/history", history),
-                web.get("/groups/{group}/explain", explain),
+                web.get(f"/groups/{_GROUP}", group),
+                web.get(f"/groups/{_GROUP}/history", history),
+                web.get(f"/groups/{_GROUP}/explain", explain),
             ]
         )
     app.add_routes(

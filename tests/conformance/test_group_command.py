@@ -85,7 +85,7 @@ async def shell(cluster: Cluster) -> Shell:
             await producer.send(
                 f"orders-{name}", b"x", partition=number % PARTITIONS, timestamp_ms=1_000 * (number + 1)
             )
-    return Shell(cluster, f"orders-{name}", f"bill/ing % {name}")
+    return Shell(cluster, f"orders-{name}", f"bill/ing % {{{name}}}")
 
 
 # -- looking
@@ -181,20 +181,46 @@ async def test_explain_ends_with_1_where_something_is_wrong(shell: Shell) -> Non
     assert f"Group {shell.group} is Empty" in await shell.type("explain", code=1)
 
 
-@pytest.mark.parametrize("command", ["show", "members", "lag", "history", "explain"])
-async def test_a_group_that_does_not_exist(shell: Shell, command: str) -> None:
-    assert (await shell.type(command, "nobody", code=2)).endswith("tidegate: there is no group nobody\n")
+@pytest.mark.parametrize(
+    "words",
+    [["show"], ["members"], ["lag"], ["history"], ["explain"], ["evict", "m-1"], ["delete", "-y"]],
+    ids=lambda words: words[0],
+)
+async def test_a_group_that_does_not_exist(shell: Shell, words: list[str]) -> None:
+    text = await shell.type(words[0], "nobody", *words[1:], code=2)
+    assert text.endswith("tidegate: there is no group nobody\n")
 
 
 @pytest.mark.parametrize(
     "words", [("list", "--bootstrap"), ("show", "g", "--admin"), ("delete", "g", "-y", "--bootstrap")]
 )
 async def test_nobody_there_is_one_line(words: tuple[str, ...]) -> None:
-    address = "http://127.0.0.1:1" if words[-1] == "--admin" else "127.0.0.1:1"
-    done = await asyncio.to_thread(CliRunner().invoke, tidegate, ["group", *words, address])
+    done = await asyncio.to_thread(CliRunner().invoke, tidegate, ["group", *words, "127.0.0.1:1"])
 
     assert done.exit_code == 2
-    assert re.fullmatch(r"tidegate: no (broker|admin HTTP) answers at [^\n]*127\.0\.0\.1:1[^\n]*\n", done.output)
+    assert re.fullmatch(
+        r"tidegate: no (broker|admin HTTP) answers at [^\n]*127\.0\.0\.1:1( \(--admin\))?: Connection refused\n",
+        done.output,
+    )
+
+
+async def test_what_is_no_address() -> None:
+    done = await asyncio.to_thread(CliRunner().invoke, tidegate, ["group", "list", "--bootstrap", "127.0.0.1:70000"])
+
+    assert (done.exit_code, done.output) == (2, "tidegate: not an address: '127.0.0.1:70000' (host:port)\n")
+
+
+async def test_who_speaks_another_protocol_is_one_line() -> None:
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(b"\0\0\0\x0e\0\0\0\1 babble ...")
+        writer.close()
+
+    async with await asyncio.start_server(babble, "127.0.0.1", 0) as server:
+        address = "{}:{}".format(*server.sockets[0].getsockname())
+        done = await asyncio.to_thread(CliRunner().invoke, tidegate, ["group", "list", "--bootstrap", address])
+
+    assert (done.exit_code, done.output) == (2, f"tidegate: {address} answered something else than Kafka does\n")
 
 
 # -- changing
@@ -288,6 +314,29 @@ async def test_fenced_members_go_on_from_the_new_offsets(shell: Shell, tmp_path:
     assert kinds.count("offsets_reset") == 1, "nobody wrote over it"
 
 
+async def test_what_a_live_group_committed_is_forgotten_and_comes_back(shell: Shell, tmp_path: Path) -> None:
+    plan, undo = tmp_path / "plan", tmp_path / "undo"
+    plan.write_text(f"{shell.topic},0,-\n")
+    async with shell.consuming() as consumer:
+        words = ["reset", shell.group, "--fence", "--execute", "--from-file"]
+        typed = asyncio.create_task(shell.type(*words, str(plan), "--undo", str(undo)))
+        again = [await asyncio.wait_for(consumer.getone(), 30) for _ in range(20)]
+        text = await typed
+
+        assert [(record.partition, record.offset) for record in again] == [(0, offset) for offset in range(20)]
+        assert "1 of 1 partition moved" in text and f"--from-file {undo} --execute --fence" in text
+        assert await shell.committed() == {0: None, 1: 20}
+
+        await shell.type(*words, str(undo), "--undo", str(tmp_path / "again"))
+        assert await shell.committed() == {0: 20, 1: 20}
+
+
+async def test_a_reset_says_that_it_makes_a_group(shell: Shell) -> None:
+    text = await shell.type("reset", "biling", "--topic", shell.topic, "--to-earliest")
+
+    assert "there is no group biling so far" in text
+
+
 async def test_evict_removes_a_member_and_says_why(shell: Shell) -> None:
     async with shell.consuming(group_instance_id="pod-0"):
         assert "has no member pod-1; it has pod-0" in await shell.type("evict", shell.group, "pod-1", code=2)
@@ -319,7 +368,13 @@ async def test_the_admin_http_answers_for_any_group_of_an_organisation(shell: Sh
     async with shell.consuming():
         for broker in shell.cluster.brokers:
             async with aiohttp.ClientSession(f"http://127.0.0.1:{broker.admin_port}") as http:
-                quoted = shell.group.replace("%", "%25").replace("/", "%2F").replace(" ", "%20")
+                quoted = (
+                    shell.group.replace("%", "%25")
+                    .replace("/", "%2F")
+                    .replace(" ", "%20")
+                    .replace("{", "%7B")
+                    .replace("}", "%7D")
+                )
                 answers = []
                 for path in (f"/groups/{quoted}", f"/groups/{quoted}?org=other", f"/groups/{quoted}/history?count=no"):
                     async with http.get(URL(path, encoded=True)) as answer:

@@ -146,11 +146,12 @@ def _crash_loops(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding
             continue
         lives = sorted(event.duration_ms for event in ends)
         left = sum(event.kind == "member_left" for event in ends)
-        how = "leaves" if left == len(ends) else "is not heard any more" if not left else "leaves or falls silent"
+        how = ", then leaves" if left == len(ends) else ", session timeout included" if not left else ""
         silent = left == len(ends) and not any(event.said for event in ends)
-        evidence = [f"it lives for {span(lives[len(lives) // 2])} (median), then {how}"]
+        evidence = [f"it is a member for {span(lives[len(lives) // 2])} (median){how}"]
         evidence += [f'it said "{words}" when it left' for words in {event.said for event in ends if event.said}]
-        evidence.append(f"each time the whole group of {counted(_size(picture, ends), 'member')} rebalances twice")
+        if (size := _size(picture, ends)) > 1:
+            evidence.append(f"each time the whole group of {counted(size, 'member')} rebalances twice")
         found.append(
             Finding(
                 "crash_loop",

@@ -16,6 +16,7 @@ from broker.groups.story import Event, in_words
 QUIET_MS: Final = 15_000
 """Clients commit every 5 s by themselves: who does not for three of these, and for its session timeout, is quiet."""
 
+_LEFT: Final = " A client also leaves by itself while it is not polled within max.poll.interval.ms."
 _GOES: Final = frozenset({"member_left", "member_removed", "member_expired", "member_evicted"})
 
 
@@ -89,7 +90,8 @@ def _empty(picture: GroupPicture, partitions: Sequence[Partition], events: Seque
             f"Nobody is in the group for {span(picture.now_ms - picture.state_since_ms)}, and "
             f"{counted(lag, 'record')} {either(lag, 'waits', 'wait')}.",
             tuple(evidence),
-            "Start its consumers. If they run, compare their group.id, and the brokers they ask, with this group's.",
+            "Start its consumers. If they run, compare their group.id, and the brokers they ask, with this group's."
+            + (_LEFT if gone and gone[-1].kind == "member_left" else ""),
         )
     ]
 

@@ -9,7 +9,16 @@ import pytest
 
 from broker.admin.failures import CommandFailed
 from broker.admin.kafka_client import Topic
-from broker.admin.reset_plan import Choice, Move, _move, parse_datetime, parse_duration, parse_file, parse_topics
+from broker.admin.reset_plan import (
+    Choice,
+    Move,
+    _move,
+    _timestamp,
+    parse_datetime,
+    parse_duration,
+    parse_file,
+    parse_topics,
+)
 
 ORDERS = {"orders": Topic("orders", {0: 1, 1: 2, 2: 1})}
 
@@ -25,6 +34,11 @@ ORDERS = {"orders": Topic("orders", {0: 1, 1: 2, 2: 1})}
 )
 def test_durations(text: str, expected: timedelta) -> None:
     assert parse_duration(text) == expected
+
+
+def test_a_duration_beyond_all_time() -> None:
+    with pytest.raises(CommandFailed, match="too long"):
+        parse_duration("P99999999999D")
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "7D", "P7", "P7H"])
@@ -66,6 +80,18 @@ def test_files_that_say_something_else(tmp_path: Path, text: str) -> None:
 
     with pytest.raises(CommandFailed, match="line 1"):
         parse_file(tmp_path / "plan.csv", "billing")
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "plan.csv").write_bytes(b"\xff\xfe")
+
+    with pytest.raises(CommandFailed, match="line 1"):
+        parse_file(tmp_path / "plan.csv", "billing")
+
+
+@pytest.mark.parametrize("choice", [Choice(to_datetime="0001-01-01"), Choice(by_duration="P99999D")])
+def test_moments_before_1970_mean_the_first_record(choice: Choice) -> None:
+    assert _timestamp(choice) == 0
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -315,15 +315,15 @@ def lives(name: str, times: int, life_ms: int, end: str, **changes: Any) -> list
 @pytest.mark.parametrize(
     ("end", "changes", "how"),
     [
-        ("member_expired", {"cause": "session_timed_out"}, "is not heard any more"),
-        ("member_left", {"reason": "the consumer is being closed"}, "leaves"),
+        ("member_expired", {"cause": "session_timed_out"}, ", session timeout included"),
+        ("member_left", {"reason": "the consumer is being closed"}, ", then leaves"),
     ],
 )
 def test_a_member_that_comes_and_goes(end: str, changes: dict[str, str], how: str) -> None:
     found = the(findings(picture(member("a")), *lives("b", 3, 20_000, end, **changes)), "crash_loop")
 
     assert found.sentence.startswith("b at 10.0.0.1 comes and goes: it joined 3 times")
-    assert found.evidence[0] == f"it lives for 20 s (median), then {how}"
+    assert found.evidence[0] == f"it is a member for 20 s (median){how}"
 
 
 def test_a_rolling_restart_is_no_crash_loop() -> None:
