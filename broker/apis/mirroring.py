@@ -1,6 +1,6 @@
 """What handlers tell the mirrors of groups: records handed out, offsets committed, assignments stored, groups deleted.
 
-All of it after the client's answer is settled, and nothing here fails a request. Without a mirror it does nothing.
+All of it when the client's answer is settled, and nothing here fails a request. Without a mirror it does nothing.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
+
+import structlog
 
 from broker.apis.call import Call, Rooms
 from broker.apis.fetch_sessions import Wanted
@@ -20,14 +22,22 @@ from broker.protocol.consumer_blobs import assigned_partitions
 from broker.store.keys import GroupKeys
 from broker.topics.model import Topic
 
+logger = structlog.get_logger()
+
 _CONSUMER: Final = "consumer"
 
 
 def note_fetched(call: Call, told: Iterable[Wanted]) -> None:
     """A client was handed these partitions' records, or stands at their ends."""
-    mirror = call.rooms.mirror
-    if mirror is None:
+    if call.rooms.mirror is None:
         return
+    try:
+        _note_fetched(call.rooms.mirror, call, told)
+    except Exception:  # the answer is yet to be sent
+        logger.exception("fetch_not_mirrored")
+
+
+def _note_fetched(mirror: Mirror, call: Call, told: Iterable[Wanted]) -> None:
     reader = call.client_id or "", f"/{call.client.host}"
     for wanted in told:
         log, result = wanted.log, wanted.result

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from broker.apis.mirroring import forget_mirrors
 from broker.groups.offsets import entry_json
 from broker.groups.retention import sweep
+from broker.log.mirror_news import PartitionNews
 from broker.settings import Settings
 from broker.store.keys import LogKeys
 from broker.store.store import Store
@@ -457,6 +458,19 @@ async def test_a_broken_mirror_fails_no_request_and_comes_back(
 
     assert await shown.position() == "9-1"
     assert {"5-1", "9-1"} <= set(await shown.ids())
+
+
+async def test_a_fault_of_the_mirror_fails_no_fetch(
+    broker: WholeBroker, shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = broker.client()
+    await member.own("t")
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionNews, "fetched", None)
+        fetched = await member.fetch("t", 0)
+    assert fetched == await member.fetch("t", 0)
+    await broker.mirrored()
+    assert await shown.ids() == ["0-1", "3-1", "5-1", "9-1"]
 
 
 async def test_a_full_server_still_shows(broker: WholeBroker, shown: Shown, store: Store) -> None:
