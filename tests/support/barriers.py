@@ -121,19 +121,21 @@ class Group:
 
 
 async def settle(*members: Member, until: Callable[[], bool] = lambda: True, timeout_s: float = 60.0) -> None:
-    """Each does what it is told until all are in one generation and `until` holds.
+    """Each does what it is told until `until` holds and all, asked after that, are in one generation.
 
     The leader hands each member its own id.
     """
     done = asyncio.Event()
+    holds = False
     calm: dict[str, int] = {}
 
     async def live(member: Member) -> None:
         while not done.is_set():
-            in_step = member.generation == member.synced >= 0
+            in_step, asked_after = member.generation == member.synced >= 0, holds
             code = await member.heartbeat() if in_step else ErrorCode.rebalance_in_progress
             if code is ErrorCode.none:
-                calm[member.member_id] = member.generation
+                if asked_after:
+                    calm[member.member_id] = member.generation
                 await asyncio.sleep(0.02)
                 continue
             calm.clear()
@@ -143,7 +145,8 @@ async def settle(*members: Member, until: Callable[[], bool] = lambda: True, tim
     lives = [asyncio.create_task(live(member)) for member in members]
     try:
         async with asyncio.timeout(timeout_s):
-            while not (len(calm) == len(members) and len(set(calm.values())) == 1 and until()):
+            while not (len(calm) == len(members) and len(set(calm.values())) == 1):
+                holds = holds or until()
                 await asyncio.wait(lives, timeout=0.02, return_when=asyncio.FIRST_EXCEPTION)
                 for task in lives:
                     if task.done():
