@@ -13,6 +13,7 @@ connection's client id and host, while that group stands at the generation that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
 from typing import Any, Final
@@ -48,6 +49,7 @@ _UNOWNED_S: Final = 2.0
 _IDS_MAX: Final = 1_000
 _SLICE: Final = 500
 _IDLE_S: Final = 60.0
+_LAST_S: Final = 1.0
 
 _Handed = tuple[PartitionNews, Reader, Delivered]
 
@@ -71,8 +73,10 @@ class Mirror:
         self._loops.run("mirror", self._write_for_ever)
 
     async def close(self) -> None:
-        """Stop; news that is not written is lost."""
+        """Write what there is to tell, for a moment, and stop: a group may be read by nobody for long after this."""
         await self._loops.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(_quietly(self.write()), _LAST_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -460,6 +460,19 @@ async def test_a_broken_mirror_fails_no_request_and_comes_back(
     assert {"5-1", "9-1"} <= set(await shown.ids())
 
 
+async def test_a_broker_that_stops_writes_what_there_is_to_tell(broker: WholeBroker, shown: Shown) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await broker.mirrored()
+    await member.commit("t", 5)
+
+    assert broker.rooms.mirror is not None
+    await broker.rooms.mirror.close()
+
+    assert await shown.ids() == ["5-1", "9-1"]
+
+
 async def test_a_fault_of_the_mirror_fails_no_fetch(
     broker: WholeBroker, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
