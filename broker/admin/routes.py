@@ -74,7 +74,7 @@ async def history(request: web.Request) -> web.Response:
     """A group's rebalances and events."""
     count = request.query.get("count", "100")
     if not count.isdigit() or not 0 < int(count) <= _HISTORY_MAX:
-        raise web.HTTPBadRequest(text=f"count is 1 to {_HISTORY_MAX}\n")
+        return web.json_response({"error": f"count is 1 to {_HISTORY_MAX}"}, status=400)
     group_id = request.match_info["group"]
     return web.json_response(await group_views.history(request.app[ROOMS], _org(request), group_id, int(count)))
 

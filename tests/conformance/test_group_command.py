@@ -382,4 +382,5 @@ async def test_the_admin_http_answers_for_any_group_of_an_organisation(shell: Sh
 
             assert [status for status, _ in answers] == [200, 404, 400]
             assert json.loads(answers[0][1])["group_id"] == shell.group
+            assert json.loads(answers[2][1]) == {"error": "count is 1 to 10000"}
             assert json.loads(answers[1][1]) == {"error": f"there is no group {shell.group}"}

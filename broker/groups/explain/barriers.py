@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.groups.explain.finding import SOON_MS, Finding, Severity, evicting, few, named, named_pending
+from broker.groups.explain.finding import SOON_MS, Finding, Severity, evicting, few, named, named_pending, poll_limit
 from broker.groups.model import GroupState
 from broker.groups.phrases import clock, counted, either, listed, span
 from broker.groups.picture import GroupPicture, MemberPicture
@@ -103,7 +103,7 @@ def _busy(picture: GroupPicture, told: list[MemberPicture]) -> Finding:
         f"{listed(map(named, told))} {either(len(told), 'heartbeats', 'heartbeat')} but "
         f"{either(len(told), 'does', 'do')} not poll: a client rejoins only in its next poll(), "
         "and what it does between two polls takes long.",
-        (f"clients give themselves max.poll.interval.ms for that, here {span(timeout)}",),
+        (f"clients give themselves max.poll.interval.ms for that: {poll_limit(timeout)}",),
         "Take fewer records a poll (max.poll.records) or process them in another thread; a lower max.poll.interval.ms "
         "ends such a wait sooner.",
     )

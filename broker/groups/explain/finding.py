@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.groups.phrases import either, who
+from broker.groups.phrases import either, span, who
 from broker.groups.picture import GroupPicture, MemberPicture, PendingPicture
 
 LINES_MAX: Final = 10
@@ -43,6 +43,11 @@ def evicting(picture: GroupPicture, members: Sequence[MemberPicture]) -> str:
     which = shlex.quote(members[0].instance_id or members[0].member_id) if len(members) == 1 else "MEMBER"
     command = f"tidegate group evict {shlex.quote(picture.group_id)} {which}"
     return f"`{command}` removes {either(len(members), 'it', 'one')},"
+
+
+def poll_limit(rebalance_timeout_ms: int) -> str:
+    """max.poll.interval.ms as far as it is known: not every client sends it (aiokafka does not)."""
+    return f"{span(rebalance_timeout_ms)} where it is the rebalance timeout, as in most clients"
 
 
 def few(lines: Iterable[str]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ LOOP: Final = 5
 """So many rebalances of the same members are a loop, whatever began them."""
 
 _DIES: Final = (
-    "The process dies and is started again: read its own log. Where it is killed without leaving, a static "
+    "The process ends and is started again: read its own log. Where it is killed without leaving, a static "
     "group.instance.id spares the others the rebalances of a quick restart."
 )
 _LEAVES: Final = (

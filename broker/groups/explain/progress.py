@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.groups.explain.finding import SOON_MS, Finding, Severity, few, named
+from broker.groups.explain.finding import SOON_MS, Finding, Severity, few, named, poll_limit
 from broker.groups.model import GroupState
 from broker.groups.phrases import clock, counted, either, listed, ranges, span
 from broker.groups.picture import GroupPicture, MemberPicture
@@ -136,14 +136,16 @@ def _says_nothing(
         "long_processing",
         Severity.TROUBLE,
         f"{named(member)} heartbeats, but committed nothing for {span(quiet_ms)} while "
-        f"{counted(_lag(owned), 'record')} of its partitions wait: it is busy with what it polled last, or paused.",
+        f"{counted(_lag(owned), 'record')} of its partitions wait: it is busy with what it polled last, paused, or "
+        "does not commit.",
         (
             heard,
             f"it owns {listed(_named(owned))}; {committed}",
-            f"after max.poll.interval.ms ({span(member.rebalance_timeout_ms)}) without a poll its client leaves",
+            f"without a poll for max.poll.interval.ms its client leaves: {poll_limit(member.rebalance_timeout_ms)}",
         ),
         "Take a thread dump of that process. Take fewer records a poll (max.poll.records) or process them in another "
-        "thread. A program that keeps its offsets elsewhere, or pauses on purpose, looks the same from here.",
+        "thread. A program that keeps its offsets elsewhere, never commits, or pauses on purpose looks the same from "
+        "here.",
     )
 
 

@@ -326,6 +326,12 @@ def test_a_member_that_comes_and_goes(end: str, changes: dict[str, str], how: st
     assert found.evidence[0] == f"it is a member for 20 s (median){how}"
 
 
+def test_who_comes_and_goes_alone_disturbs_nobody() -> None:
+    found = the(findings(picture(state="Empty"), *lives("b", 3, 20_000, "member_left")), "crash_loop")
+
+    assert found.evidence == ("it is a member for 20 s (median), then leaves",)
+
+
 def test_a_rolling_restart_is_no_crash_loop() -> None:
     told = [one for name in "bcdef" for one in lives(name, 1, 20_000, "member_left")]
 
@@ -406,6 +412,16 @@ def test_an_empty_group_with_lag() -> None:
     assert found.severity is Severity.STUCK
     assert found.sentence == "Nobody is in the group for 1 h, and 50 records wait."
     assert found.evidence[1].startswith("the last to go: a at 10.0.0.1 left by itself")
+    assert "while it is not polled" in found.advice
+
+
+def test_who_was_silent_did_not_leave_because_nobody_polled() -> None:
+    gone = event("member_expired", 3_600_000, cause="session_timed_out")
+    found = the(
+        findings(picture(state="Empty"), gone, partitions=(partition(log_end=150, owner=None),)), "empty_with_lag"
+    )
+
+    assert "polled" not in found.advice
 
 
 def test_an_empty_group_that_read_everything_is_well() -> None:
