@@ -5,6 +5,8 @@ Loopback unless configured. Any broker answers for any group, and nothing here c
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 
 import prometheus_client
@@ -22,6 +24,7 @@ HEALTH = web.AppKey("health", Health)
 ROOMS = web.AppKey("rooms", Rooms)
 
 _HISTORY_MAX = 10_000
+_ORG = re.compile(r"[a-z0-9-]{1,63}")
 _GROUP = "{group:[^/]+}"
 """Braces too, which aiohttp leaves out by itself."""
 
@@ -74,7 +77,7 @@ async def history(request: web.Request) -> web.Response:
     """A group's rebalances and events."""
     count = request.query.get("count", "100")
     if not count.isdigit() or not 0 < int(count) <= _HISTORY_MAX:
-        return web.json_response({"error": f"count is 1 to {_HISTORY_MAX}"}, status=400)
+        raise _bad(f"count is 1 to {_HISTORY_MAX}")
     group_id = request.match_info["group"]
     return web.json_response(await group_views.history(request.app[ROOMS], _org(request), group_id, int(count)))
 
@@ -86,7 +89,14 @@ async def explain(request: web.Request) -> web.Response:
 
 
 def _org(request: web.Request) -> str:
-    return request.query.get("org", "default")
+    org = request.query.get("org", "default")
+    if _ORG.fullmatch(org) is None:  # it is a part of key names
+        raise _bad("org is 1 to 63 of a-z, 0-9 and -")
+    return org
+
+
+def _bad(reason: str) -> web.HTTPBadRequest:
+    return web.HTTPBadRequest(text=json.dumps({"error": reason}), content_type="application/json")
 
 
 @web.middleware

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import pytest
+from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
+from yarl import URL
 
 from broker.admin import routes
 from broker.admin.health import Health
@@ -39,3 +43,15 @@ async def test_metrics_are_in_prometheus_text() -> None:
     assert answer.content_type == "text/plain"
     assert isinstance(answer.body, bytes)
     assert b"# TYPE tidegate_connections_opened_total counter" in answer.body
+
+
+@pytest.mark.parametrize("org", ["default:orders", "Default", "", "a" * 64])
+async def test_an_organisation_that_could_not_be_is_400(org: str) -> None:
+    rooms: Any = object()
+    app = routes.application(Health(lambda: True, lambda: True), rooms)
+    request = make_mocked_request("GET", str(URL("/groups").with_query(org=org)), app=app)
+
+    with pytest.raises(web.HTTPBadRequest) as refused:
+        await routes.groups(request)
+
+    assert json.loads(refused.value.text or "") == {"error": "org is 1 to 63 of a-z, 0-9 and -"}
