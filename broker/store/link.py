@@ -170,7 +170,11 @@ class Link:
         if address.database:  # one that is not there must not become database 0
             greetings.append(self._asked_now(["SELECT", address.database]))
         greetings.append(self._asked_now(["EXISTS", ""]))
-        *accepted, there = await asyncio.wait_for(asyncio.gather(*greetings), self._connect_timeout_s)
+        try:
+            *accepted, there = await asyncio.wait_for(asyncio.gather(*greetings), self._connect_timeout_s)
+        except TimeoutError:
+            self._drop("no answer")  # else the answers of the next connection would be taken for this one's
+            raise
         refusals = [reply for reply in accepted if isinstance(reply, Exception)]
         if isinstance(there, Exception) and str(there).startswith(_STILL_LOADING):
             refusals.append(there)  # some of what is sent now would be refused and some not: come back later

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import hiredis
 import pytest
@@ -112,6 +113,31 @@ async def test_a_server_that_still_loads_its_data_is_no_connection() -> None:
         assert seen_loading
         assert replies == [b"x" * 100]
     finally:
+        await link.close()
+        server.stop()
+
+
+async def test_a_server_that_accepts_and_stands_still_is_reached_once_it_goes_on() -> None:
+    server = ValkeyServer()
+    link = make_link(server, connect_timeout_ms=300, command_timeout_ms=200)
+    assert server.process is not None
+    try:
+        link.start()
+        await link.wait_up(2)
+        server.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(StoreUnavailable):
+            await link.call("PING")
+        await asyncio.sleep(2)  # several greetings that nobody answers
+        assert not link.connected
+        server.process.send_signal(signal.SIGCONT)
+
+        await link.wait_up(10)
+        assert await link.call("ECHO", "here") == b"here"
+        async with asyncio.timeout(10):  # no connection is left open
+            while len((await link.call("CLIENT", "LIST")).splitlines()) > 1:
+                await asyncio.sleep(0.05)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
         await link.close()
         server.stop()
 
