@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -14,27 +15,35 @@ from broker.admin.failures import CommandFailed, in_words
 SEVERITIES: Final = ("stuck", "trouble", "")
 """Worst first, as `severity` in a list names them."""
 
-_TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
 
 
 async def get(admin: str, group_id: str | None, what: str, org: str, **query: str) -> Any:
     """GET /groups, /groups/GROUP or /groups/GROUP/`what` as JSON. Raises CommandFailed."""
-    if "://" not in admin:
-        admin = f"http://{admin}"
     path = "/groups" if group_id is None else f"/groups/{quote(group_id, safe='')}"
-    url = URL(f"{admin.rstrip('/')}{path}{'/' + what if what else ''}", encoded=True).with_query(org=org, **query)
-    try:
-        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session, session.get(url) as answer:
-            status, text = answer.status, await answer.text()
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise CommandFailed(f"no admin HTTP answers at {admin} (--admin): {_told(error)}") from None
+    url, status, text = await _fetch(admin, f"{path}{'/' + what if what else ''}", {"org": org, **query})
     try:
         body = json.loads(text)
     except ValueError:
-        body = {"error": f"{url} is not Tidegate's admin HTTP: it answered {status}"}
+        raise CommandFailed(f"{url} answered {status} and no JSON: is that Tidegate's admin HTTP?") from None
     if "error" in body:
         raise CommandFailed(body["error"])
     return body
+
+
+async def _fetch(admin: str, path: str, query: Mapping[str, str]) -> tuple[URL, int, str]:
+    """From the first that answers of several addresses with commas between: every broker tells the same."""
+    failures = []
+    async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+        for address in (one.strip().rstrip("/") for one in admin.split(",")):
+            try:
+                base = address if "://" in address else f"http://{address}"
+                url = URL(f"{base}{path}", encoded=True).with_query(query)
+                async with session.get(url) as answer:
+                    return url, answer.status, await answer.text()
+            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                failures.append(f"{address}: {_told(error)}")
+    raise CommandFailed(f"no admin HTTP answers at {'; '.join(failures)} (--admin)")
 
 
 def _told(error: Exception) -> str:

@@ -31,7 +31,7 @@ Bootstrap = Annotated[
 ]
 Admin = Annotated[
     str | None,
-    typer.Option(help="Admin HTTP of any broker.  [default: a running `tidegate dev`, else http://127.0.0.1:8080]"),
+    typer.Option(help="Admin HTTP of brokers, host:port,...  [default: a running `tidegate dev`, else 127.0.0.1:8080]"),
 ]
 Org = Annotated[str, typer.Option(help="The organisation.")]
 Output = Annotated[Form, typer.Option("-o", "--output", help="table, json or csv.")]
@@ -50,7 +50,7 @@ def admin_of(given: str | None) -> str:
     from broker.admin import running
 
     cluster = running.find() if given is None else None
-    return given or (cluster.admin[0] if cluster else "http://127.0.0.1:8080")
+    return given or (",".join(cluster.admin) if cluster else "http://127.0.0.1:8080")
 
 
 def run(work: Coroutine[Any, Any, Value]) -> Value:

@@ -199,9 +199,16 @@ async def test_nobody_there_is_one_line(words: tuple[str, ...]) -> None:
 
     assert done.exit_code == 2
     assert re.fullmatch(
-        r"tidegate: no (broker|admin HTTP) answers at [^\n]*127\.0\.0\.1:1( \(--admin\))?: Connection refused\n",
+        r"tidegate: no (broker|admin HTTP) answers at [^\n]*127\.0\.0\.1:1: Connection refused( \(--admin\))?\n",
         done.output,
     )
+
+
+async def test_any_admin_http_that_answers_will_do(shell: Shell) -> None:
+    admin = f"127.0.0.1:1,127.0.0.1:{shell.cluster.brokers[1].admin_port}"
+    done = await asyncio.to_thread(CliRunner().invoke, tidegate, ["group", "show", "nobody", "--admin", admin])
+
+    assert (done.exit_code, done.output) == (2, "tidegate: there is no group nobody\n")
 
 
 async def test_what_is_no_address() -> None:
