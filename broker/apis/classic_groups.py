@@ -112,7 +112,7 @@ async def sync_group(call: Call, request: Any) -> bytes:
         request.protocol_name,
         [(assigned.member_id, assigned.assignment) for assigned in request.assignments],
     )
-    synced = await classic.sync(call.store, call.rooms.waits, keys, entered)
+    synced = await classic.sync(call.rooms.waits, keys, entered)
     note_assigned(call, keys, request, synced)
     return fast_writers.sync_group(
         call.version,

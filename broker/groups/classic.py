@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import structlog
 
-from broker.errors import InvalidSessionTimeout, StoreUnavailable, from_code
+from broker.errors import InvalidSessionTimeout, from_code
 from broker.groups.directory import metadata_of
 from broker.groups.identity import candidate
 from broker.groups.model import (
@@ -29,15 +29,13 @@ from broker.groups.model import (
     pack_protocols,
 )
 from broker.groups.settled import forgive, group_script_args, group_script_keys
-from broker.groups.waiters import AGAIN, Again, Look, Opened
+from broker.groups.waiters import AGAIN, Again, Opened
 from broker.groups.waiting import GroupWaits, Watch
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
 from broker.store.scripts import Script
 from broker.store.store import Store
 
-JOIN_GROUP = Script("groups/join_group")
-SYNC_GROUP = Script("groups/sync_group")
 LEAVE_GROUP = Script("groups/leave_group")
 NOTE_SUBSCRIBED = Script("groups/note_subscribed")
 
@@ -65,21 +63,22 @@ async def _join_once(
     store: Store, waits: GroupWaits, watch: Watch, keys: GroupKeys, request: JoinRequest
 ) -> Joined | str:
     """Enter, wait, read the answer; or the member id with which to enter once more."""
-    reply = await _enter(store, waits, JOIN_GROUP, keys, _join_args(store, keys, request))
-    member_id: str = reply[1].decode()
-    if reply[0] != 0:
-        raise JoinRefused(from_code(reply[0]), member_id)
-    if reply[2] == b"now":
-        generation, leader, protocol_type, protocol, listed, skip = reply[3:9]
+    entered = await waits.joins.enter(keys, _join_args(keys, request))
+    code, raw_id, *reply = entered.answer
+    member_id: str = raw_id.decode()
+    if code != 0:
+        raise JoinRefused(from_code(code), member_id)
+    if reply[0] == b"now":
+        generation, leader, protocol_type, protocol, listed, skip = reply[1:]
         opened = Opened(generation, protocol_type.decode(), protocol.decode(), leader.decode())
         return await _answer(store, keys, member_id, opened, bool(listed), bool(skip))
-    generation, phase, due_ms = reply[3:6]
-    look = Look.behind(reply)
+    generation, phase = reply[1:]
+    look = entered.look
     outcome: Opened | Again
     if look is not None and look.generation > generation:  # this join was the last that the phase waited for
         outcome = Opened(look.generation, look.protocol_type, look.protocol, look.leader)
     else:
-        outcome = await watch.joined(member_id, request.instance_id, generation, phase, due_ms)
+        outcome = await watch.joined(member_id, request.instance_id, generation, phase, entered.due_ms)
     if isinstance(outcome, Again):
         return member_id
     return await _answer(store, keys, member_id, outcome, outcome.leader == member_id, False)
@@ -97,8 +96,7 @@ async def _answer(
     return Joined(member_id, opened.generation, opened.protocol_type, opened.protocol, opened.leader, members, skip)
 
 
-def _join_args(store: Store, keys: GroupKeys, request: JoinRequest) -> list[Arg]:
-    settings = store.settings
+def _join_args(keys: GroupKeys, request: JoinRequest) -> list[Arg]:
     return [
         request.candidate_id,
         request.member_id,
@@ -112,10 +110,6 @@ def _join_args(store: Store, keys: GroupKeys, request: JoinRequest) -> list[Arg]
         pack_protocols(request.protocols),
         int(request.id_required),
         int(request.static_leader_list),
-        settings.group_initial_rebalance_delay_ms,
-        settings.group_new_member_join_timeout_ms,
-        settings.group_park_lease_ms,
-        settings.group_max_size,
         "" if request.member_id else candidate(keys),  # only a new member makes a group
         request.reason[:REASON_LENGTH_MAX],
     ]
@@ -150,7 +144,7 @@ def _instance_of(record: bytes) -> str | None:
     return (json.loads(found.group(1)) or None) if found else None
 
 
-async def sync(store: Store, waits: GroupWaits, keys: GroupKeys, request: SyncRequest) -> Synced:
+async def sync(waits: GroupWaits, keys: GroupKeys, request: SyncRequest) -> Synced:
     """Hand in the leader's assignments, or wait for one's own.
 
     Raises UnknownMemberId, FencedInstanceId, IllegalGeneration, InconsistentGroupProtocol, RebalanceInProgress,
@@ -159,32 +153,33 @@ async def sync(store: Store, waits: GroupWaits, keys: GroupKeys, request: SyncRe
     membership = request.membership
     while True:
         with waits.watch(keys) as watch:
-            reply = await _enter(store, waits, SYNC_GROUP, keys, _sync_args(store, request))
-            if reply[0] != 0:
-                raise from_code(reply[0])
-            if reply[1] == b"now":
-                return Synced(reply[2], reply[3].decode(), reply[4].decode())
+            entered = await waits.syncs.enter(keys, _sync_args(request), _assignments(request))
+            code, *reply = entered.answer
+            if code != 0:
+                raise from_code(code)
+            if reply[0] == b"now":
+                return Synced(reply[1], reply[2].decode(), reply[3].decode())
             synced = await watch.synced(
-                membership.member_id, membership.instance_id, membership.generation, due_ms=reply[2]
+                membership.member_id, membership.instance_id, membership.generation, entered.due_ms
             )
         if synced is not AGAIN:
             assert isinstance(synced, Synced)
             return synced
 
 
-def _sync_args(store: Store, request: SyncRequest) -> list[Arg]:
+def _sync_args(request: SyncRequest) -> list[Arg]:
     membership = request.membership
-    args: list[Arg] = [
+    return [
         membership.member_id,
         membership.instance_id or "",
         membership.generation,
         "" if request.protocol_type is None else f"={request.protocol_type}",
         "" if request.protocol is None else f"={request.protocol}",
-        store.settings.group_park_lease_ms,
     ]
-    for member_id, assignment in request.assignments:
-        args += [member_id, assignment]
-    return args
+
+
+def _assignments(request: SyncRequest) -> list[Arg]:
+    return [value for assigned in request.assignments for value in assigned]
 
 
 async def leave(
@@ -203,8 +198,8 @@ async def leave(
     args: list[Arg] = [client_id, client_host]
     for member in leaving:
         args += [member.member_id, member.instance_id or "", member.reason[:REASON_LENGTH_MAX]]
-    codes: list[int] = (await _ask(store, broker, LEAVE_GROUP, keys, args))[1:]
-    return codes
+    forgive(store, keys)
+    return await store.run(LEAVE_GROUP, group_script_keys(keys), *group_script_args(store, keys, broker), *args)
 
 
 def note_subscribed(store: Store, keys: GroupKeys, generation: int, topics: Collection[str] | None) -> None:
@@ -219,50 +214,3 @@ def note_subscribed(store: Store, keys: GroupKeys, generation: int, topics: Coll
             logger.warning("subscription_not_noted", group=keys.ref, reason=str(reply))
 
     store.send_script(NOTE_SUBSCRIBED, [keys.group], [generation, noted], answered)
-
-
-async def _enter(store: Store, waits: GroupWaits, script: Script, keys: GroupKeys, args: Sequence[Arg]) -> list[Any]:
-    """Run a join or a sync; once more where the answer was lost, for the script knows its arguments again.
-
-    Where it ended the wait of others, those of this broker hear it at once. Raises StoreUnavailable.
-    """
-
-    def see(reply: list[Any]) -> None:
-        look = Look.behind(reply)
-        if look is not None:
-            waits.saw(keys, look)
-
-    try:
-        return await _ask(store, waits.broker(), script, keys, args, see)
-    except StoreUnavailable:
-        await store.control.wait_up(store.settings.redis_command_timeout_ms / 1000)
-        return await _ask(store, waits.broker(), script, keys, args, see)
-
-
-async def _ask(
-    store: Store,
-    broker: str,
-    script: Script,
-    keys: GroupKeys,
-    args: Sequence[Arg],
-    see: Callable[[list[Any]], None] | None = None,
-) -> list[Any]:
-    """Run a script that changes the group, and return its reply with the code; `see` has it first.
-
-    Raises StoreUnavailable.
-    """
-    future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-
-    def answered(reply: Any) -> None:
-        if see is not None and not isinstance(reply, Exception):
-            see(reply)
-        if future.done():
-            return
-        if isinstance(reply, Exception):
-            future.set_exception(reply)
-        else:
-            future.set_result(reply)
-
-    forgive(store, keys)
-    store.send_script(script, group_script_keys(keys), [*group_script_args(store, keys, broker), *args], answered)
-    return await future

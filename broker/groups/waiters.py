@@ -20,9 +20,8 @@ class Again(Enum):
 
 AGAIN: Final = Again.AGAIN
 
-_LOOK_ITEMS: Final = 9
-_ANSWER_ITEMS_MAX: Final = 9
-"""The longest answer of a join or a sync without a look behind it."""
+_ENTERED_ITEMS: Final = 3
+"""What joins and syncs return before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +50,8 @@ class Look:
 
     @staticmethod
     def behind(reply: Sequence[Any]) -> Look | None:
-        """From the end of what a join or a sync returned; None where it ended nobody's wait."""
-        return Look.of(reply[-_LOOK_ITEMS:]) if len(reply) > _ANSWER_ITEMS_MAX else None
+        """From the end of what joins or syncs returned; None where they ended nobody's wait."""
+        return Look.of(reply[_ENTERED_ITEMS:]) if len(reply) > _ENTERED_ITEMS else None
 
     @staticmethod
     def of(reply: Sequence[Any]) -> Look:

@@ -19,6 +19,7 @@ from typing import Final
 import structlog
 
 from broker.errors import StoreUnavailable
+from broker.groups.entering import Entering
 from broker.groups.model import Synced
 from broker.groups.settled import BrokerName, forgive, group_script_args, group_script_keys, nobody
 from broker.groups.waiters import Again, Look, Opened, Waiter
@@ -29,6 +30,8 @@ from broker.store.link import Arg
 from broker.store.scripts import Script
 from broker.store.store import Store
 
+JOIN_GROUP = Script("groups/join_group")
+SYNC_GROUP = Script("groups/sync_group")
 LOOK_GROUP = Script("groups/look_group")
 RENEW_PARKED = Script("groups/renew_parked")
 
@@ -102,8 +105,23 @@ class Watch:
             self._entry.waiters.pop(waiter, None)
 
 
+def _join_settings(settings: Settings) -> list[Arg]:
+    """What all joins are given."""
+    return [
+        settings.group_initial_rebalance_delay_ms,
+        settings.group_new_member_join_timeout_ms,
+        settings.group_park_lease_ms,
+        settings.group_max_size,
+    ]
+
+
+def _sync_settings(settings: Settings) -> list[Arg]:
+    """What all syncs are given."""
+    return [settings.group_park_lease_ms]
+
+
 class GroupWaits:
-    """The waiting requests of one broker. `broker` is who the events name."""
+    """The requests of one broker that enter groups and wait. `broker` is who the events name."""
 
     def __init__(self, store: Store, settings: Settings, broker: BrokerName = nobody) -> None:
         self.broker = broker
@@ -111,6 +129,8 @@ class GroupWaits:
         self._settings = settings
         self._entries: dict[str, _Entry] = {}
         self._poll_ms = min(settings.group_wait_poll_ms, settings.group_park_lease_ms // _RENEWALS_PER_LEASE)
+        self.joins = Entering(store, JOIN_GROUP, _join_settings, broker, self.saw)
+        self.syncs = Entering(store, SYNC_GROUP, _sync_settings, broker, self.saw)
 
     # -- life
 
@@ -183,7 +203,7 @@ class GroupWaits:
         entry = self._entries.get(keys.ref)
         if entry is not None:
             entry.look, entry.seen_version = look, look.version
-            entry.changed.set()
+            self._wake(entry)
 
     def _on_wake(self, payload: bytes | None) -> None:
         if payload is None:

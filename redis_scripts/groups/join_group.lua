@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
---[[ Enter a classic group, or enter again; the join waits for the others (JoinGroup).
+--[[ Enter a classic group, or enter again; the join waits for the others (JoinGroup). Takes the joins of a tick, in
+the order in which they came.
 
 KEYS[1]   group          hash    state, generation, round, leader, protocol, deadlines
 KEYS[2]   members        hash    member id -> its record
@@ -16,30 +17,33 @@ ARGV[1]   group's name in the shard's keys
 ARGV[2]   wake channel
 ARGV[3]   events kept, 0 none
 ARGV[4]   broker
-ARGV[5]   candidate member id, used where this join makes one
-ARGV[6]   member id of the request, "" for a new member
-ARGV[7]   instance id, "" for none
-ARGV[8]   token of this join: the same token never joins twice
-ARGV[9]   client id
-ARGV[10]  client host
-ARGV[11]  session timeout, ms
-ARGV[12]  rebalance timeout, ms
-ARGV[13]  protocol type
-ARGV[14]  protocols in order of preference: uint16 length, name, uint32 length, metadata each
-ARGV[15]  1: a new dynamic member must come back with the id that it is given (KIP-394)
-ARGV[16]  1: a restarted static leader is told that it leads (KIP-814)
-ARGV[17]  initial rebalance delay, ms
-ARGV[18]  longest that a new member's first join is parked, ms
-ARGV[19]  lease of a parked join, ms
-ARGV[20]  most members
-ARGV[21]  "<id> <locator>" of the group, should this join make it; "" where it cannot
-ARGV[22]  the client's reason
-Returns   {NONE, member id, "parked", generation, round, ms until something falls due or -1}; what groups/look_group
-           returns follows where this join, or what was overdue, ends the wait of others
+ARGV[5]   how many joins
+ARGV[6]   initial rebalance delay, ms
+ARGV[7]   longest that a new member's first join is parked, ms
+ARGV[8]   lease of a parked join, ms
+ARGV[9]   most members
+ARGV[10...]  of each join:
+          candidate member id, used where this join makes one
+          member id of the request, "" for a new member
+          instance id, "" for none
+          token of this join: the same token never joins twice
+          client id
+          client host
+          session timeout, ms
+          rebalance timeout, ms
+          protocol type
+          protocols in order of preference: uint16 length, name, uint32 length, metadata each
+          1: a new dynamic member must come back with the id that it is given (KIP-394)
+          1: a restarted static leader is told that it leads (KIP-814)
+          "<id> <locator>" of the group, should this join make it; "" where it cannot
+          the client's reason
+Returns   {NONE, ms until something falls due or -1, answers}; what groups/look_group returns follows where one of
+          these joins, or what was overdue, ends the wait of others. The answer to each join:
+          {NONE, member id, "parked", generation, round}
           {NONE, member id, "now", generation, leader, protocol type, protocol, list members 0/1, skip assignment 0/1}
           Safe to run twice: the same token and candidates get the same answer. Who was replaced in between is
           fenced, unless its successor was replaced as well; a new member that was removed in between is new again.
-Errors    {code, member id of the reply}, after anything overdue was settled
+Errors    {code, member id of the reply} as the answer to a join, after anything overdue was settled
           UNKNOWN_MEMBER_ID            not a member (any more)
           FENCED_INSTANCE_ID           another member id owns the instance
           MEMBER_ID_REQUIRED           come back with this id
@@ -48,33 +52,52 @@ Errors    {code, member id of the reply}, after anything overdue was settled
 ]]
 -- @include lib/classic_group
 -- @include lib/offered
-local member_id, instance_id, token, client_id, client_host = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10]
-local session_timeout_ms, rebalance_timeout_ms = tonumber(ARGV[11]), tonumber(ARGV[12])
-local protocol_type, subscription, names = ARGV[13], ARGV[14], names_of(ARGV[14])
-local id_required, static_leader_list = ARGV[15] == "1", ARGV[16] == "1"
-local initial_delay_ms, first_join_ms, park_lease_ms = tonumber(ARGV[17]), tonumber(ARGV[18]), tonumber(ARGV[19])
-local size_max, group_candidate, reason = tonumber(ARGV[20]), ARGV[21], ARGV[22]
+local PARTS, FIRST = 14, 10
+local initial_delay_ms, first_join_ms, park_lease_ms = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local size_max = tonumber(ARGV[9])
+-- The join at hand.
+local candidate, member_id, instance_id, token, client_id, client_host, session_timeout_ms, rebalance_timeout_ms
+local protocol_type, subscription, names, id_required, static_leader_list, group_candidate, reason
 -- @include lib/admit
 -- @include lib/replace_member
 -- @include lib/join_rules
 
-settle()
-local is_new = member_id == ""
-if g.absent and not is_new then return { ERROR.UNKNOWN_MEMBER_ID, member_id } end
-local owner = is_new and instance_id ~= "" and redis.call("HGET", instances, instance_id) or nil
-if is_new then member_id = ARGV[5] end
+local function take(position)
+  candidate, member_id, instance_id, token, client_id, client_host, session_timeout_ms, rebalance_timeout_ms,
+    protocol_type, subscription, id_required, static_leader_list, group_candidate, reason =
+    unpack(ARGV, position, position + PARTS - 1)
+  session_timeout_ms, rebalance_timeout_ms = tonumber(session_timeout_ms), tonumber(rebalance_timeout_ms)
+  id_required, static_leader_list, names = id_required == "1", static_leader_list == "1", names_of(subscription)
+end
 
-local known = unpack_member(redis.call("HGET", members, member_id))
-if known and known.join_token == token then
-  if known.told_leader ~= "" then return replaced(known) end
-  return parked(member_id, known.join_generation)
+-- The answer to the join at hand.
+local function join()
+  local is_new = member_id == ""
+  if g.absent and not is_new then return { ERROR.UNKNOWN_MEMBER_ID, member_id } end
+  local owner = is_new and instance_id ~= "" and redis.call("HGET", instances, instance_id) or nil
+  if is_new then member_id = candidate end
+
+  local known = unpack_member(redis.call("HGET", members, member_id))
+  if known and known.join_token == token then
+    if known.told_leader ~= "" then return replaced(known) end
+    return parked(member_id, known.join_generation)
+  end
+  local holder = known
+  if owner then holder = unpack_member(redis.call("HGET", members, owner)) end
+  if owner and holder.replaced == member_id then return refuse_fenced(owner) end
+  if not has_room(holder) then return refuse_full(owner or member_id, holder) end
+  if not acceptable(protocol_type, names, known) then
+    return refuse(ERROR.INCONSISTENT_GROUP_PROTOCOL, is_new and "" or member_id)
+  end
+  if is_new then return join_new(owner, holder) end
+  return join_known(known)
 end
-local holder = known
-if owner then holder = unpack_member(redis.call("HGET", members, owner)) end
-if owner and holder.replaced == member_id then return refuse_fenced(owner) end
-if not has_room(holder) then return refuse_full(owner or member_id, holder) end
-if not acceptable(protocol_type, names, known) then
-  return refuse(ERROR.INCONSISTENT_GROUP_PROTOCOL, is_new and "" or member_id)
+
+settle()
+local answers = {}
+for i = 1, tonumber(ARGV[5]) do
+  take(FIRST + PARTS * (i - 1))
+  answers[i] = join()
 end
-if is_new then return join_new(owner, holder) end
-return join_known(known)
+finish()
+return { ERROR.NONE, until_next(), answers, look_if_waking() }

@@ -51,9 +51,9 @@ local function leave(member_id, instance_id, reason)
     redis.call("ZREM", sessions, member_id)
     return ERROR.NONE
   end
-  local member, code = known_member(member_id, instance_id)
+  local record, code = record_of(member_id, instance_id)
   if code then return code end
-  return remove(member_id, member, reason)
+  return remove(member_id, unpack_member(record), reason)
 end
 
 settle()

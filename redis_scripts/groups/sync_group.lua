@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---[[ Take the leader's assignments, or wait for them (SyncGroup).
+--[[ Take the leader's assignments, or wait for them (SyncGroup). Takes the syncs of a tick at once, each by itself.
 
 KEYS[1]   group          hash    state, generation, round, leader, protocol, deadlines
 KEYS[2]   members        hash    member id -> its record
@@ -16,18 +16,17 @@ ARGV[1]   group's name in the shard's keys
 ARGV[2]   wake channel
 ARGV[3]   events kept, 0 none
 ARGV[4]   broker
-ARGV[5]   member id
-ARGV[6]   instance id, "" for none
-ARGV[7]   generation
-ARGV[8]   "=" and the protocol type, or "" where the request has none
-ARGV[9]   "=" and the protocol, or "" where the request has none
-ARGV[10]  lease of a parked sync, ms
-ARGV[11...]  member id, assignment, one pair after the other; only the leader's count
-Returns   {NONE, "parked", ms until something falls due or -1, protocol type, protocol}
-          {NONE, "now", assignment, protocol type, protocol}; what groups/look_group returns follows where this
-          sync, or what was overdue, ends the wait of others
+ARGV[5]   how many syncs
+ARGV[6]   lease of a parked sync, ms
+ARGV[7...]  of each sync: member id, instance id ("" for none), generation, "=" and the protocol type, "=" and the
+          protocol ("" where the request has none); behind them member id, assignment, one pair after the other: they
+          count where the leader is among the syncs
+Returns   {NONE, ms until something falls due or -1, answers}; what groups/look_group returns follows where one of
+          these syncs, or what was overdue, ends the wait of others. The answer to each sync:
+          {NONE, "parked"}
+          {NONE, "now", assignment, protocol type, protocol}
           Safe to run twice: the first assignments stand.
-Errors    {code}, after anything overdue was settled
+Errors    {code} as the answer to a sync, after anything overdue was settled
           UNKNOWN_MEMBER_ID            not a member (any more), or no such group
           FENCED_INSTANCE_ID           another member id owns the instance
           ILLEGAL_GENERATION           another generation
@@ -35,58 +34,78 @@ Errors    {code}, after anything overdue was settled
           REBALANCE_IN_PROGRESS        a join phase is on
 ]]
 -- @include lib/group_steps
-local member_id, instance_id, generation = ARGV[5], ARGV[6], tonumber(ARGV[7])
-local protocol_type, protocol, park_lease_ms = ARGV[8], ARGV[9], tonumber(ARGV[10])
+local PARTS, park_lease_ms = 5, tonumber(ARGV[6])
+local position, assignments_from = 7, 7 + PARTS * ARGV[5]
+local answers, member_id, instance_id, generation, protocol_type, protocol = {}
 -- @include lib/known_member
 -- @include lib/note_synced
 
-local function refuse(code)
-  finish()
-  return { code }
+local function take_next()
+  member_id, instance_id, generation, protocol_type, protocol = unpack(ARGV, position, position + PARTS - 1)
+  generation, position = tonumber(generation), position + PARTS
 end
 
-local function park(member)
-  note_synced(member)
+local function park(record)
+  note_synced(record)
   hold(member_id, now + park_lease_ms)
-  finish()
-  return { ERROR.NONE, "parked", until_next(), g.protocol_type, g.protocol }
+  return { ERROR.NONE, "parked" }
 end
 
-local function answer(member)
-  note_synced(member)
-  finish()
-  local assignment = redis.call("HGET", assignments, member_id) or ""
-  return { ERROR.NONE, "now", assignment, g.protocol_type, g.protocol, look_if_waking() }
+local function answer()
+  return { ERROR.NONE, "now", redis.call("HGET", assignments, member_id) or "", g.protocol_type, g.protocol }
 end
 
--- The answer; none, but the leader, where its assignments are to be stored first.
+local function answer_late(record)
+  note_synced(record)
+  return answer()
+end
+
+-- The answer; none, but the leader's record, where its assignments are to be stored first.
 local function enter()
-  local member, code = known_member(member_id, instance_id)
-  if code then return refuse(code) end
-  if generation ~= g.generation then return refuse(ERROR.ILLEGAL_GENERATION) end
+  local record, code = record_of(member_id, instance_id)
+  if code then return { code } end
+  if generation ~= g.generation then return { ERROR.ILLEGAL_GENERATION } end
   if (protocol_type ~= "" and protocol_type ~= "=" .. g.protocol_type) or (protocol ~= "" and protocol ~= "=" .. g.protocol) then
-    return refuse(ERROR.INCONSISTENT_GROUP_PROTOCOL)
+    return { ERROR.INCONSISTENT_GROUP_PROTOCOL }
   end
-  if g.state == PREPARING then return refuse(ERROR.REBALANCE_IN_PROGRESS) end
-  if g.state == STABLE then return answer(member) end
-  if g.leader ~= member_id then return park(member) end
-  return nil, member
+  if g.state == PREPARING then return { ERROR.REBALANCE_IN_PROGRESS } end
+  if g.state == STABLE then return answer_late(record) end
+  if g.leader ~= member_id then return park(record) end
+  return nil, record
 end
 
-local reply, leader
-if not earliest_due() then
-  reply, leader = enter()
-  if reply then return reply end
+-- Answer one sync after the other; the leader's record where it is the leader's turn to store its assignments.
+local function enter_all()
+  while position < assignments_from do
+    take_next()
+    local answered, leader = enter()
+    if leader then return leader end
+    answers[#answers + 1] = answered
+  end
+end
+
+local function reply()
+  finish()
+  return { ERROR.NONE, until_next(), answers, look_if_waking() }
+end
+
+local overdue, leader = earliest_due(), nil
+if not overdue then
+  leader = enter_all()
+  if not leader then return reply() end
 end
 
 -- Most syncs ended above. The rules are for what is overdue, and for the leader's assignments.
 -- @include lib/classic_group
 -- @include lib/assign
-if not leader then
+if overdue then
   settle()
-  reply, leader = enter()
-  if reply then return reply end
+  leader = enter_all()
 end
-note_synced(leader)
-assign()
-return answer(leader)
+if leader then
+  note_synced(leader)
+  assign()
+  answers[#answers + 1] = answer()
+  enter_all()
+end
+return reply()

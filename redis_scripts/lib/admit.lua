@@ -26,8 +26,7 @@ local function offer_again(member)
 end
 
 local function parked(member_id, generation)
-  finish()
-  return { ERROR.NONE, member_id, "parked", generation, g.round, until_next(), look_if_waking() }
+  return { ERROR.NONE, member_id, "parked", generation, g.round }
 end
 
 -- Park, inside the phase under way or one that this join begins.

@@ -7,7 +7,7 @@ local LISTED_MAX, LONG = 100, string.rep(" ", 65)
 local function store_assignments(ids)
   local known, given, n = {}, {}, 0
   for _, id in ipairs(ids) do known[id] = true end
-  for i = 11, #ARGV, 2 do
+  for i = assignments_from, #ARGV, 2 do
     if known[ARGV[i]] then given[n + 1], given[n + 2], n = ARGV[i], ARGV[i + 1], n + 2 end
   end
   redis.call("DEL", assignments)

@@ -1,6 +1,5 @@
 -- Who may join, and how: the order of checks is Kafka's (spec 6.1 to 6.3).
 local function refuse(code, reply_member_id)
-  finish()
   return { code, reply_member_id }
 end
 
@@ -38,7 +37,6 @@ local function join_new(owner, owner_record)
 end
 
 local function answer_now(is_leader)
-  finish()
   return { ERROR.NONE, member_id, "now", g.generation, g.leader, g.protocol_type, g.protocol, is_leader and 1 or 0, 0 }
 end
 

@@ -1,5 +1,5 @@
 -- Is this a member, and the owner of its instance? An instance is checked before the membership (spec P1).
-local function known_member(member_id, instance_id)
+local function record_of(member_id, instance_id)
   if instance_id ~= "" then
     local owner = redis.call("HGET", instances, instance_id)
     if not owner then return nil, ERROR.UNKNOWN_MEMBER_ID end
@@ -7,5 +7,5 @@ local function known_member(member_id, instance_id)
   end
   local record = redis.call("HGET", members, member_id)
   if not record then return nil, ERROR.UNKNOWN_MEMBER_ID end
-  return unpack_member(record)
+  return record
 end

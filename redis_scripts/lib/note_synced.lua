@@ -1,9 +1,11 @@
 -- A member's sync of this generation came; with the last of them nobody is waited for any more. Where that is the
 -- leader, its assignments are stored first.
-local function note_synced(member)
-  if member.sync_generation == g.generation then return end
-  member.sync_generation = g.generation
-  redis.call("HSET", members, member_id, pack_member(member))
+local SYNC_GENERATION = '"sync_generation":%d+,'
+
+local function note_synced(record)
+  local synced = string.format('"sync_generation":%.0f,', g.generation)
+  if record:find(synced, 1, true) then return end
+  redis.call("HSET", members, member_id, (record:gsub(SYNC_GENERATION, synced, 1)))
   put("awaiting_sync", g.awaiting_sync - 1)
   if g.awaiting_sync == 0 then
     put("sync_deadline", 0)

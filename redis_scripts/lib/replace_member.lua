@@ -14,7 +14,6 @@ local function rename(old_id, member)
 end
 
 local function replaced(member)
-  finish()
   local list = static_leader_list and g.leader == member_id and 1 or 0
   return { ERROR.NONE, member_id, "now", g.generation, member.told_leader, g.protocol_type, g.protocol, list, list }
 end

@@ -7,7 +7,9 @@ a member goes only because it left, was silent, or came late (P5).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.model.network import Executed
 from tests.model.stored import Stored
@@ -56,32 +58,36 @@ class Audit:
             judge(done)
 
     def _join_group(self, done: Executed) -> None:
-        code, member_id, instance_id = done.reply[0], done.reply[1].decode(), done.args[6]
+        for at, answer in enumerate(done.reply[2]):
+            self._judge_join(done, done.args[9 + 14 * at :], answer)
+
+    def _judge_join(self, done: Executed, args: Sequence[str], answer: Sequence[Any]) -> None:
+        code, member_id = answer[0], answer[1].decode()
+        candidate, given_id, instance_id, token, timeout_ms = *args[:4], int(args[6])
         if code == FULL:
-            self.evicted.add(done.args[5])
+            self.evicted.add(given_id)
             self.evicted.add(instance_id)
         if code != NONE:
             return
         self._accept(member_id, "join")
-        timeout_ms = int(done.args[10])
         self.timeout_ms[member_id] = min(timeout_ms, self.timeout_ms.get(member_id, timeout_ms))
-        token = done.args[7]
         if token in self.tokens:  # the same join, run again: it is answered as before, and holds nothing anew
             return
         self.tokens.add(token)
-        if done.reply[2] == b"parked":
-            self._parked(done, member_id, done.args[4])
-        elif not done.args[5]:
+        if answer[2] == b"parked":
+            self._parked(done, member_id, candidate)
+        elif not given_id:
             self._sign(member_id, done.now_ms)
 
     def _sync_group(self, done: Executed) -> None:
-        if done.reply[0] != NONE:
-            return
-        member_id, generation = done.args[4], int(done.args[6])
-        self._accept(member_id, "sync")
-        assert generation >= done.generation, "I9: a sync of an older generation was accepted"
-        if done.reply[1] == b"parked":
-            self._parked(done, member_id, f"sync {member_id}")
+        for at, answer in enumerate(done.reply[2]):
+            if answer[0] != NONE:
+                continue
+            member_id, generation = done.args[6 + 5 * at], int(done.args[8 + 5 * at])
+            self._accept(member_id, "sync")
+            assert generation >= done.generation, "I9: a sync of an older generation was accepted"
+            if answer[1] == b"parked":
+                self._parked(done, member_id, f"sync {member_id}")
 
     def _heartbeat(self, done: Executed) -> None:
         for at, code in enumerate(done.reply[1:]):

@@ -133,8 +133,8 @@ MUTATIONS: Final = (
         (
             InScript(
                 "groups/sync_group",
-                "if g.state == STABLE then return answer(member) end",
-                "if g.state == STABLE and g.leader ~= member_id then return answer(member) end",
+                "if g.state == STABLE then return answer_late(record) end",
+                "if g.state == STABLE and g.leader ~= member_id then return answer_late(record) end",
             ),
         ),
     ),

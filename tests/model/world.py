@@ -205,7 +205,7 @@ class World:
         broker = self.brokers[client.broker]
         membership = Membership(client.member_id, client.generation, client.instance_id)
         request = replace(SyncRequest(membership, assignments=tuple(plan.items())), **changes)
-        syncing = classic.sync(broker.store, broker.waits, self.keys, request)
+        syncing = classic.sync(broker.waits, self.keys, request)
         return self._ask(client, broker, syncing, f"sync {client.member_id}")
 
     def _ask(self, client: Client, broker: Broker, asked: Coroutine[Any, Any, Any], entry: str) -> Request:

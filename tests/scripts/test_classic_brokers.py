@@ -10,28 +10,15 @@ import pytest
 
 from broker.errors import RebalanceInProgress, StoreUnavailable, UnknownMemberId
 from broker.groups import classic
-from broker.groups.classic import JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
+from broker.groups.classic import LEAVE_GROUP
 from broker.groups.expiry import EXPIRE_GROUP, settle_group
-from broker.groups.model import JoinRequest, Membership, SyncRequest
-from broker.groups.settled import group_script_args, group_script_keys
+from broker.groups.model import Membership, SyncRequest
+from broker.groups.waiting import JOIN_GROUP
 from tests.scripts.test_classic_rejoining import completing
+from tests.scripts.test_classic_together import run, run_joins, run_syncs
 from tests.support.groups import World, answer, refused
 
 NONE, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS = 0, 25, 27
-
-
-async def run(world: World, script: Any, *args: Any) -> list[Any]:
-    """A group script's whole reply."""
-    told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    all_args = [*group_script_args(world.store, world.keys, "1"), *args]
-    world.store.send_script(script, group_script_keys(world.keys), all_args, told.set_result)
-    reply = await told
-    assert isinstance(reply, list), reply
-    return reply
-
-
-def join_args(world: World, request: JoinRequest) -> list[Any]:
-    return classic._join_args(world.store, world.keys, request)
 
 
 async def dump(world: World) -> dict[str, Any]:
@@ -140,7 +127,8 @@ async def test_scenario_98_the_phase_ended_and_nobody_was_told(world: World) -> 
     c = world.peer("c")
     parked = [await c.entering(), await b.entering()]
     await dies(*parked)
-    assert (await run(world, JOIN_GROUP, *join_args(world, a.request())))[2] == b"parked"
+    [answered], _ = await run_joins(world, a.request())
+    assert answered[2] == b"parked"
     assert await world.state() == ("CompletingRebalance", 2)
 
     joined = [await peer.join() for peer in (b, c, a)]
@@ -155,7 +143,8 @@ async def test_scenario_98_the_assignment_was_stored_and_nobody_was_told(world: 
     await dies(await b.syncing())
     plan = [(a.member_id, b"for a"), (b.member_id, b"for b")]
     request = SyncRequest(Membership(a.member_id, 1), "consumer", "range", plan)
-    assert (await run(world, SYNC_GROUP, *classic._sync_args(world.store, request)))[1] == b"now"
+    [answered], _ = await run_syncs(world, request)
+    assert answered[1] == b"now"
 
     assert (await b.sync()).assignment == b"for b"
     assert (await a.sync({a.member_id: b"other", b.member_id: b"other"})).assignment == b"for a"
@@ -219,8 +208,8 @@ async def test_many_join_through_two_brokers_at_once(world: World) -> None:
 async def test_the_same_first_join_twice(world: World) -> None:
     request = world.peer("a").request()
 
-    first = await run(world, JOIN_GROUP, *join_args(world, request))
-    second = await run(world, JOIN_GROUP, *join_args(world, request))
+    [first], _ = await run_joins(world, request)
+    [second], _ = await run_joins(world, request)
 
     assert first == second == [79, request.candidate_id.encode()]
     assert await world.store.command("HLEN", world.keys.pending) == 1
@@ -230,9 +219,9 @@ async def test_the_same_first_join_twice(world: World) -> None:
 async def test_the_same_parked_join_twice(world: World, traits: dict[str, Any]) -> None:
     request = world.peer("a", **traits).request()
 
-    first = await run(world, JOIN_GROUP, *join_args(world, request))
+    [first], _ = await run_joins(world, request)
     stored = await dump(world)
-    second = await run(world, JOIN_GROUP, *join_args(world, request))
+    [second], _ = await run_joins(world, request)
 
     assert first == second
     assert first[2] == b"parked"
@@ -243,9 +232,9 @@ async def test_the_same_rejoin_twice(world: World) -> None:
     a, _ = await world.stable("a", "b")
     request = a.request()
 
-    first = await run(world, JOIN_GROUP, *join_args(world, request))
+    [first], _ = await run_joins(world, request)
     stored = await dump(world)
-    second = await run(world, JOIN_GROUP, *join_args(world, request))
+    [second], _ = await run_joins(world, request)
 
     assert first == second
     assert await dump(world) == stored
@@ -256,9 +245,9 @@ async def test_the_same_static_restart_twice(world: World, version: int) -> None
     s1, _ = await world.stable_of(world.peer("s1", instance_id="s1", version=version), world.peer("b"))
     request = s1.request(member_id="")
 
-    first = await run(world, JOIN_GROUP, *join_args(world, request))
+    [first], _ = await run_joins(world, request)
     stored = await dump(world)
-    second = await run(world, JOIN_GROUP, *join_args(world, request))
+    [second], _ = await run_joins(world, request)
 
     assert first == second
     assert first[2] == b"now"
@@ -268,11 +257,10 @@ async def test_the_same_static_restart_twice(world: World, version: int) -> None
 async def test_the_same_parked_sync_twice(world: World) -> None:
     _, b = await completing(world, "a", "b")
     request = SyncRequest(Membership(b.member_id, 1), "consumer", "range")
-    args = classic._sync_args(world.store, request)
 
-    first = await run(world, SYNC_GROUP, *args)
+    [first], _ = await run_syncs(world, request)
     stored = await dump(world)
-    second = await run(world, SYNC_GROUP, *args)
+    [second], _ = await run_syncs(world, request)
 
     assert first == second
     assert first[1] == b"parked"
@@ -283,13 +271,12 @@ async def test_the_same_parked_sync_twice(world: World) -> None:
 async def test_the_same_leaders_sync_twice(world: World) -> None:
     a, b = await completing(world, "a", "b")
     request = SyncRequest(Membership(a.member_id, 1), "consumer", "range", [(b.member_id, b"b"), (a.member_id, b"a")])
-    args = classic._sync_args(world.store, request)
 
-    first = await run(world, SYNC_GROUP, *args)
+    [first], _ = await run_syncs(world, request)
     stored = await dump(world)
-    second = await run(world, SYNC_GROUP, *args)
+    [second], _ = await run_syncs(world, request)
 
-    assert first[:5] == second == [0, b"now", b"a", b"consumer", b"range"]
+    assert first == second == [0, b"now", b"a", b"consumer", b"range"]
     assert (await dump(world))["assignments"] == stored["assignments"]
 
 

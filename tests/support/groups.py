@@ -293,7 +293,7 @@ class Peer:
         values: dict[str, Any] = {"protocol_type": self.protocol_type, "protocol": self.joined.protocol or None}
         request = SyncRequest(membership, assignments=tuple((assignments or {}).items()), **(values | changes))
         broker = self.world.turn(self)
-        return await classic.sync(broker.store, broker.waits, self.keys, request)
+        return await classic.sync(broker.waits, self.keys, request)
 
     async def syncing(self, assignments: Mapping[str, bytes] | None = None) -> asyncio.Task[Synced]:
         return await self.parked(self.sync(assignments))
