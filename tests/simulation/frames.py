@@ -6,6 +6,7 @@ import struct
 from typing import Final
 
 _OFFSET_COMMIT: Final = 8
+_API_VERSIONS: Final = 18
 _ASSIGNMENT: Final = struct.Struct(">hih")
 
 
@@ -25,6 +26,14 @@ def commit_frame(
     parts += [struct.pack(">iqih", index, offset, -1, 0) for index, offset in entries]
     body = b"".join(parts)
     return struct.pack(">i", len(body)) + body
+
+
+def versions_frame(client_id: str, software: str) -> bytes:
+    """ApiVersions v3 without its correlation id: the client's software (KIP-511)."""
+    body = struct.pack(">hhi", _API_VERSIONS, 3, 0) + text_field(client_id) + b"\0"
+    for text in (software, "4.1.0"):
+        body += bytes([len(text) + 1]) + text.encode()
+    return struct.pack(">i", len(body) + 1) + body + b"\0"
 
 
 def text_field(text: str | None) -> bytes:

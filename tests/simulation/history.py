@@ -21,6 +21,9 @@ COMMITS_KEPT: Final = 400
 NOTES_KEPT: Final = 80
 LATE_S: Final = 1.5
 """A lost message costs `group_wait_poll_ms` (500); the rest is for the way there and back."""
+_RECENT: Final = 16
+_ARRIVED_S: Final = 0.1
+"""After which a heartbeat is surely with its broker, unless something impedes it."""
 EARLY_MS: Final = 2
 """Virtual time is cut to whole milliseconds in the scripts."""
 
@@ -75,6 +78,11 @@ class GroupHistory:
         self.generations: dict[int, Generation] = {}
         self.partitions = [Partition() for _ in range(partition_count)]
         self.notes: deque[str] = deque(maxlen=NOTES_KEPT)
+        self.rebalances_s: deque[float] = deque(maxlen=_RECENT)
+        self.wakes_lost_s: deque[float] = deque(maxlen=_RECENT)
+        """When a message that would have told a broker of this group was lost."""
+        self._late_heartbeats: deque[tuple[str, float, float]] = deque(maxlen=_RECENT)
+        """Heartbeats whose answers were kept back for long: whose, when sent, when answered."""
         self._world = world
         self._offset = 0
 
@@ -130,6 +138,27 @@ class GroupHistory:
         who, asked_s, told_s = answer
         if asked_s < known.opened_s < told_s - LATE_S and not self._world.was_impeded(known.opened_s, told_s):
             raise self.broken("P6", f"{who} heard at {told_s:.4f} s of the generation opened at {known.opened_s:.4f}")
+
+    def heartbeat_answered(self, who: str, sent_s: float) -> None:
+        """A member has its answer; how long it was kept back shows whether it was released in time."""
+        told_s = self._world.now()
+        if told_s - sent_s > LATE_S:
+            self._late_heartbeats.append((who, sent_s, told_s))
+            for at_s in self.rebalances_s:
+                self._judge_hold(at_s, who, sent_s, told_s)
+
+    def rebalancing(self, at_s: float) -> None:
+        """The event of a rebalance's start was read."""
+        self.rebalances_s.append(at_s)
+        for heartbeat in self._late_heartbeats:
+            self._judge_hold(at_s, *heartbeat)
+
+    def _judge_hold(self, at_s: float, who: str, sent_s: float, told_s: float) -> None:
+        """Who waits for the answer to a heartbeat hears of a rebalance soon, unless the message of it was lost."""
+        if not sent_s + _ARRIVED_S < at_s < told_s - LATE_S or self._world.was_impeded(at_s, told_s):
+            return
+        if not any(at_s - _ARRIVED_S < lost_s <= told_s for lost_s in self.wakes_lost_s):
+            raise self.broken("P6", f"{who} heard at {told_s:.4f} s of the rebalance that began at {at_s:.4f}")
 
     def assigned(self, member: Member, member_id: str, generation: int, partitions: tuple[int, ...]) -> None:
         """A member was told its partitions."""
@@ -238,6 +267,12 @@ class History:
         self.fault_counts[kind] = self.fault_counts.get(kind, 0) + count
         self.faults.append(f"{self.now():12.4f}  {kind} {detail}")
 
+    def wake_lost(self, payload: str) -> None:
+        """A message on a shard's wake channel reached not every broker."""
+        group = self.groups.get(payload.rsplit(":", 3)[0])
+        if group is not None:
+            group.wakes_lost_s.append(self.now())
+
     # -- the groups' own events
 
     def event(self, entry: dict[str, str], at_s: float) -> None:
@@ -263,6 +298,7 @@ class History:
             if group.state == "Stable":
                 self._judge_rebalance(group, member_id, entry["cause"], at_s)
             group.state, group.state_since_s = "PreparingRebalance", at_s
+            group.rebalancing(at_s)
         elif kind == "barrier_joined":
             group.state, group.state_since_s = "CompletingRebalance", at_s
             group.opened(generation, at_s)

@@ -13,9 +13,26 @@ from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
 
-_CANCELLED_MIN: Final = 200
-"""Cancelled timers that are worth sweeping out of the heap."""
 _TASKS_MIN: Final = 64
+
+
+class Timer(list[Any]):
+    """A callback that can be taken back, as asyncio's handles: callback, arguments, context."""
+
+    __slots__ = ()
+
+    def cancel(self) -> None:
+        """Do not call back."""
+        self[0] = None
+        self[1] = ()
+
+    def cancelled(self) -> bool:
+        """Whether it was taken back."""
+        return self[0] is None
+
+
+Entry = tuple[Callable[..., Any], tuple[Any, ...], Context | None] | Timer
+"""Something to call: in a context, whose process it belongs to, or without one on behalf of no process."""
 
 
 class Process:
@@ -23,8 +40,9 @@ class Process:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.alive = True
-        self.held: list[asyncio.Handle] | None = None
+        self.alive = self.running = True
+        """`running`: alive and not paused."""
+        self.held: list[Entry] | None = None
         """Callbacks that wait for a paused process to go on; None while it runs."""
         self.context: Context = copy_context()
         self.context.run(_PROCESS.set, self)
@@ -41,11 +59,11 @@ class Process:
     def pause(self) -> None:
         """Run nothing until `SimLoop.resume`."""
         if self.held is None:
-            self.held = []
+            self.held, self.running = [], False
 
     def kill(self) -> None:
         """Run nothing ever again. Coroutines are closed where they stand; whatever they try to do then is dropped."""
-        self.alive = False
+        self.alive = self.running = False
         self.held = None
         tasks, self._tasks = self._tasks, []
         for task in tasks:
@@ -63,29 +81,44 @@ class Stuck(Exception):
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """A loop without a selector. `servers` and `connections` are made by the network that `attach` gives it."""
+    """A loop without a selector. `servers` and `connections` are made by the network that `attach` gives it.
+
+    What is due at one instant is one list, so that a thousand messages of an instant cost one jump of the clock.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.turns = 0
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self._timer_number = 0
-        self.outside = copy_context()
-        """The context of what belongs to no process."""
+        self.turns = self.callbacks = 0
+        self._ready: list[Entry] = []
+        self._instants: list[float] = []
+        """A heap of the keys of `_due`."""
+        self._due: dict[float, list[Entry]] = {}
         self.connect: Callable[..., Any] | None = None
         self.listen: Callable[..., Any] | None = None
 
     def time(self) -> float:
         return self.now
 
+    def post(self, when: float, callback: Callable[..., Any], *args: Any, process: Process | None = None) -> None:
+        """Call back at an instant on behalf of a process, or of none; whoever calls. It cannot be taken back."""
+        self._file(when, (callback, args, process.context if process is not None else None))
+
     def later(self, delay_s: float, callback: Callable[..., Any], *args: Any, process: Process | None = None) -> None:
-        """Call back after a while on behalf of a process, or of none; whoever calls."""
-        self.call_at(self.now + delay_s, callback, *args, context=process.context if process else self.outside)
+        """`post` after a while."""
+        self._file(self.now + delay_s, (callback, args, process.context if process is not None else None))
+
+    def _file(self, when: float, entry: Entry) -> None:
+        due = self._due.get(when)
+        if due is not None:
+            due.append(entry)
+        else:
+            self._due[when] = [entry]
+            heapq.heappush(self._instants, when)
 
     def resume(self, process: Process) -> None:
         """Let a paused process go on with what came meanwhile."""
-        held, process.held = process.held, None
+        held, process.held, process.running = process.held, None, True
         self._ready.extend(held or ())
 
     # -- what asyncio asks of a loop
@@ -108,55 +141,54 @@ class SimLoop(asyncio.BaseEventLoop):
         assert self.connect is not None
         return await self.connect(_PROCESS.get(), protocol_factory)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> asyncio.TimerHandle:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
         """As asyncio's, and two timers of one instant come in the order in which they were set."""
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        timer._scheduled = True
-        self._timer_number += 1
-        heapq.heappush(self._timers, (when, self._timer_number, timer))
+        timer = Timer((callback, args, context or copy_context()))
+        self._file(when, timer)
         return timer
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        """As asyncio's; tasks and futures, which give their context, never take back what they ask for."""
+        entry: Entry = (callback, args, context) if context is not None else Timer((callback, args, copy_context()))
+        self._ready.append(entry)
+        return entry
 
     def _run_once(self) -> None:
         if not self._ready:
             self._jump()
-        self._take_due()
-        ready = self._ready
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
+        if self._instants and self._instants[0] <= self.now:
+            self._take_due()
+        ready, self._ready = self._ready, []
+        for entry in ready:
+            callback, args, context = entry
+            if callback is None:
                 continue
-            process = handle._context.get(_PROCESS)
-            if process is None or (process.alive and process.held is None):
-                handle._run()
-            elif process.alive:
-                process.held.append(handle)
+            try:
+                if context is None:
+                    callback(*args)
+                    continue
+                process = context.get(_PROCESS)
+                if process is None or process.running:
+                    context.run(callback, *args)
+                elif process.held is not None:
+                    process.held.append(entry)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as asyncio's handles do
+                self.call_exception_handler({"message": f"Exception in callback {callback}", "exception": error})
         self.turns += 1
+        self.callbacks += len(ready)
 
     def _jump(self) -> None:
         """Nothing is ready: it is the time of the next timer."""
-        timers = self._timers
-        if self._timer_cancelled_count > _CANCELLED_MIN and self._timer_cancelled_count * 2 > len(timers):
-            timers[:] = [entry for entry in timers if not entry[2]._cancelled]
-            heapq.heapify(timers)
-            self._timer_cancelled_count = 0
-        while timers and timers[0][2]._cancelled:
-            self._timer_cancelled_count -= 1
-            heapq.heappop(timers)
-        if not timers:
+        if not self._instants:
             raise Stuck
-        self.now = max(self.now, timers[0][0])
+        self.now = max(self.now, self._instants[0])
 
     def _take_due(self) -> None:
-        timers, now = self._timers, self.now
-        while timers and timers[0][0] <= now:
-            timer = heapq.heappop(timers)[2]
-            timer._scheduled = False
-            if timer._cancelled:
-                self._timer_cancelled_count -= 1
-            else:
-                self._ready.append(timer)
+        instants = self._instants
+        while instants and instants[0] <= self.now:
+            self._ready.extend(self._due.pop(heapq.heappop(instants)))

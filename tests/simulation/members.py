@@ -15,21 +15,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from tests.simulation.frames import commit_frame, pack_assignment, unpack_assignment
+from tests.simulation.frames import commit_frame, pack_assignment, unpack_assignment, versions_frame
 from tests.simulation.history import GroupHistory
 from tests.simulation.wire import Disconnected, Wire, message
 from tests.support.members import subscription
-from tests.support.wire import encode_request
+from tests.support.wire import decode_response, encode_request
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 COMMIT, FETCH, FIND, JOIN, BEAT, LEAVE, SYNC = 8, 9, 10, 11, 12, 13, 14
 TOPIC: Final = "t"
-GRID_S: Final = 0.05
+GRID_S: Final = 1 / 4
 """Members' timers fire on a grid, as those of a client that polls; it also lets heartbeats meet in a tick."""
 STRAYS_SHARE: Final = 0.3
 """Members that go to any broker, as if they had heard of the coordinator long ago: every broker serves every group."""
+HELD_SHARE: Final = 0.5
+"""Members that name their software, one of which it is known that it bears held heartbeats."""
+_SOFTWARE: Final = "apache-kafka-java"
 _CODE: Final = struct.Struct(">h")
 _CODE_AT: Final = 9
 _RETRIED: Final = frozenset(
@@ -58,7 +61,15 @@ class Member:
         self.session_timeout_s, self.rebalance_timeout_s = traits.session_timeout_s, traits.rebalance_timeout_s
         self.interval_s, self.commit_s, self.version = traits.interval_s, traits.commit_s, traits.join_version
         self.request_timeout_s = traits.session_timeout_s / 5
-        self.metadata = subscription([TOPIC])
+        self._names_software = rng.random() < HELD_SHARE
+        self._beat_timeout_s = traits.session_timeout_s / 2 if self._names_software else self.request_timeout_s
+        """Longer than a hold where there may be one."""
+        kio = message(JOIN, self.version)
+        self._protocols = tuple(
+            kio.JoinGroupRequestProtocol(name=name, metadata=subscription([TOPIC])) for name in ("range", "roundrobin")
+        )
+        asked = message(FIND, 4).FindCoordinatorRequest(key_type=0, coordinator_keys=(history.group_id,))
+        self._find_frame = encode_request(asked, 0, name)
         self.member_id = ""
         self.generation = -1
         self.partitions: tuple[int, ...] = ()
@@ -81,6 +92,8 @@ class Member:
         self._commit_timer: asyncio.TimerHandle | None = None
         self._frame = b""
         self._unanswered_s: float | None = None
+        self._overdue = False
+        """Whether the next heartbeat is due and waits for the answer to the last."""
         self._code = ErrorCode.none
 
     # -- what the checks ask
@@ -106,7 +119,7 @@ class Member:
                     await self._join()
                 await self._consume()
             except Disconnected:
-                await asyncio.sleep(self.rng.choice((0.05, 0.1, 0.2)))
+                await asyncio.sleep(self.rng.choice((1 / 16, 1 / 8, 1 / 4)))
             except Fenced:
                 self.history.note(f"{self.name} is fenced")
                 self.crash()
@@ -145,8 +158,8 @@ class Member:
         self.history.note(f"{self.name} hangs for {seconds:.1f} s")
         self._silences.append((self.loop.now, self.loop.now + seconds))
         self._stop()
-        self._commit_timer = self.loop.call_later(seconds, self._commit)
-        self._beat_timer = self.loop.call_later(seconds + GRID_S, self._beat)
+        self._commit_timer = self._on_grid(seconds, self._commit)
+        self._beat_timer = self._on_grid(seconds + GRID_S, self._beat)
 
     # -- connections
 
@@ -154,9 +167,8 @@ class Member:
         if self._wire is not None and self._wire.open:
             return
         self._wire = await self._dial(self.rng.choice(self.world.ports))
-        kio = message(FIND, 4)
-        asked = kio.FindCoordinatorRequest(key_type=0, coordinator_keys=(self.history.group_id,))
-        found = (await self._ask(asked)).coordinators[0]
+        payload = await self._ask_frame(self._find_frame, self.request_timeout_s)
+        found = decode_response(FIND, 4, payload)[1].coordinators[0]
         if found.error_code is not ErrorCode.none:
             raise Disconnected
         port = self.rng.choice(self.world.ports) if self._strays else found.port
@@ -165,18 +177,26 @@ class Member:
             self._wire = await self._dial(port)
 
     async def _dial(self, port: int) -> Wire:
-        wire = Wire(self.world.net, port, self.name, self._disconnected)
+        wire = Wire(self.world.net, port, self._disconnected)
         await wire.ready()
+        if self._names_software:
+            await wire.ask_frame(versions_frame(self.name, _SOFTWARE), self.request_timeout_s)
         return wire
 
     def _disconnected(self) -> None:
         self._wake()
 
     async def _ask(self, request: Any, timeout_s: float = 0.0) -> Any:
+        schema = type(request)
+        frame = encode_request(request, 0, self.name)
+        payload = await self._ask_frame(frame, timeout_s or self.request_timeout_s)
+        return decode_response(int(schema.__api_key__), int(schema.__version__), payload)[1]
+
+    async def _ask_frame(self, frame: bytes, timeout_s: float) -> bytes:
         wire, sent_s = self._wire, self.loop.now
         assert wire is not None
         try:
-            return await wire.ask(request, timeout_s or self.request_timeout_s)
+            return await wire.ask_frame(frame, timeout_s)
         except Disconnected:
             if wire.deaf:  # a parked request waits for long, and there is nobody who could tell it not to
                 self._silences.append((sent_s, self.loop.now))
@@ -225,9 +245,7 @@ class Member:
             "rebalance_timeout": timedelta(seconds=self.rebalance_timeout_s),
             "member_id": self.member_id,
             "protocol_type": "consumer",
-            "protocols": tuple(
-                kio.JoinGroupRequestProtocol(name=name, metadata=self.metadata) for name in ("range", "roundrobin")
-            ),
+            "protocols": self._protocols,
         }
         if self.version >= 5:
             values["group_instance_id"] = self.instance_id
@@ -333,6 +351,7 @@ class Member:
             if timer is not None:
                 timer.cancel()
         self._beat_timer = self._commit_timer = None
+        self._overdue = False
 
     def _wake(self, code: ErrorCode = ErrorCode.none) -> None:
         if self._woken is not None and not self._woken.done():
@@ -344,24 +363,37 @@ class Member:
         if wire is None or not wire.open:
             self._wake()
             return
-        if self._unanswered_s is not None and now - self._unanswered_s >= self.request_timeout_s:
-            self.history.note(f"{self.name} has no answer to its heartbeat")
-            if wire.deaf:
-                self._silences.append((self._unanswered_s, now))
-            wire.close()
+        if self._unanswered_s is not None:
+            self._wait_for_answer(wire, self._unanswered_s)
             return
-        if self._unanswered_s is None:
-            self._unanswered_s = now
-            wire.send(self._frame, self._beaten)
+        self._unanswered_s, self._overdue = now, False
+        wire.send(self._frame, self._beaten)
         self._beat_timer = self.loop.call_at(now + self.interval_s, self._beat)
+
+    def _wait_for_answer(self, wire: Wire, sent_s: float) -> None:
+        """A heartbeat is due and the last is not answered: one at a time, and no longer than the client bears."""
+        now, until_s = self.loop.now, sent_s + self._beat_timeout_s
+        if now < until_s:
+            self._overdue = True
+            self._beat_timer = self.loop.call_at(min(now + self.interval_s, until_s), self._beat)
+            return
+        self.history.note(f"{self.name} has no answer to its heartbeat")
+        if wire.deaf:
+            self._silences.append((sent_s, now))
+        wire.close()
 
     def _beaten(self, payload: bytes) -> None:
         sent_s, self._unanswered_s = self._unanswered_s, None
         (code,) = _CODE.unpack_from(payload, _CODE_AT)
-        if sent_s is not None and code in (0, 27):
-            self.heard_s = max(self.heard_s, sent_s)
+        if sent_s is not None:
+            self.history.heartbeat_answered(self.name, sent_s)
+            if code in (0, 27):
+                self.heard_s = max(self.heard_s, sent_s)
         if code:
             self._wake(ErrorCode(code))
+        elif self._overdue and self._beat_timer is not None:
+            self._beat_timer.cancel()
+            self._beat()
 
     # -- commits
 

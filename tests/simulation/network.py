@@ -13,10 +13,9 @@ from typing import Any, Final
 
 from tests.simulation.loop import Process, SimLoop
 
-LATENCIES_S: Final = (0.0005, 0.0005, 0.0005, 0.001, 0.002)
-GRAIN_S: Final = 0.0005
-_ORDER_S: Final = 1e-6
-"""Least time between two arrivals of one direction, so that they keep their order."""
+GRAIN_S: Final = 1 / 2048
+"""Half a millisecond, of which sums are exact: what happens at one instant has one time."""
+LATENCIES_S: Final = (GRAIN_S, GRAIN_S, GRAIN_S, GRAIN_S, 2 * GRAIN_S)
 
 
 class Fabric:
@@ -98,15 +97,14 @@ class Pipe(asyncio.Transport):
                 self._towards_broker(b"")
 
     def _towards_broker(self, data: bytes) -> None:
-        at = max(self._loop.now + self._net.fabric.latency(self._base_s), self._to_broker_at + _ORDER_S)
+        at = max(self._loop.now + self._net.fabric.latency(self._base_s), self._to_broker_at)
         self._to_broker_at = at
-        assert self.process is not None
-        self._loop.call_at(at, self._arrive, data, context=self.process.context)
+        self._loop.post(at, self._arrive, data, process=self.process)
 
     def _towards_client(self, callback: Callable[..., None], *args: Any) -> None:
-        at = max(self._loop.now + self._net.fabric.latency(self._base_s), self._to_client_at + _ORDER_S)
+        at = max(self._loop.now + self._net.fabric.latency(self._base_s), self._to_client_at)
         self._to_client_at = at
-        self._loop.call_at(at, callback, *args, context=self._loop.outside)
+        self._loop.post(at, callback, *args)
 
     def _close_client(self) -> None:
         self._towards_client(self._closed_client)
@@ -140,6 +138,11 @@ class Pipe(asyncio.Transport):
             self._lose(None)
 
     def _feed(self, data: bytes) -> None:
+        room = self._protocol.get_buffer(-1)
+        if len(data) <= len(room):
+            room[: len(data)] = data
+            self._protocol.buffer_updated(len(data))
+            return
         view = memoryview(data)
         while len(view) and self._broker_open:
             room = self._protocol.get_buffer(-1)

@@ -48,6 +48,12 @@ PLANTS: Final = {
         'tonumber(redis.call("HGET", group, "generation_floor") or 0)) + (size > 1 and 1 or 0))',
         "P2: a group that shrinks to one member keeps its generation",
     ),
+    "hold-outlasts-rebalance": Plant(
+        "broker/groups/holds.py",
+        'for holder in list(self._groups.get(payload.rsplit(b":", 3)[0].decode(), ())):',
+        "for holder in list[Holder]():",
+        "P6: a held heartbeat is not released when its group starts to rebalance",
+    ),
     "no-look-without-message": Plant(
         "broker/groups/waiting.py",
         "wait_ms = min(due_ms, self._poll_ms) if due_ms >= 0 else self._poll_ms",

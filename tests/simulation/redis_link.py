@@ -24,16 +24,17 @@ from tests.simulation.network import GRAIN_S
 from tests.support import clock
 from tests.support.valkey import ValkeyServer
 
-SERVER_OPTIONS: Final = ("--hash-max-listpack-entries", "100000", "--hash-max-listpack-value", "1000000")
+_SOCKET: Final = "socket"
+_LISTS: Final = ("--hash-max-listpack-entries", "100000", "--hash-max-listpack-value", "1000000")
+SERVER_OPTIONS: Final = (*_LISTS, "--unixsocket", _SOCKET)
 """Hashes stay lists, so that their order is that of insertion and not of the server's random hash seed."""
 
-_LATENCY_S: Final = 0.0005
+_LATENCY_S: Final = GRAIN_S
 _END: Final = b"$11\r\nend-of-turn\r\n"
 _ASK_END: Final = b"*2\r\n$4\r\nECHO\r\n" + _END
 _MESSAGE: Final = re.compile(rb">4\r\n\$8\r\npmessage\r\n\$\d+\r\n[^\r]*\r\n\$\d+\r\n([^\r]*)\r\n\$\d+\r\n([^\r]*)\r\n")
 _HELLO: Final = b"%2\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$5\r\nproto\r\n:3\r\n"
 _LOCAL: Final = frozenset({b"HELLO", b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"INFO", b"SCRIPT"})
-_ORDER_S: Final = 1e-6
 LOST_SHARE: Final = 0.02
 """Of the messages to brokers, at all times: a message is a hint."""
 
@@ -42,8 +43,8 @@ class ServerConnection:
     """The real server, asked and answered in one step of the simulation."""
 
     def __init__(self, server: ValkeyServer, prefix: str) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", server.port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(f"{server.directory}/{_SOCKET}")
         self.turns = self.commands = 0
         self._now_ms = -1
         self._raw(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n")
@@ -104,8 +105,8 @@ class RedisLink(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         if not self.broken:
-            self._out_at = max(self._loop.now + self._redis.latency(self._base_s), self._out_at + _ORDER_S)
-            self._loop.call_at(self._out_at, self._redis.arrive, self, bytes(data), context=self._loop.outside)
+            self._out_at = max(self._loop.now + self._redis.latency(self._base_s), self._out_at)
+            self._redis.send(self._out_at, self, bytes(data))
 
     def writelines(self, list_of_data: Any) -> None:
         self.write(b"".join(list_of_data))
@@ -113,8 +114,8 @@ class RedisLink(asyncio.Transport):
     def reply(self, data: bytes) -> None:
         """Bytes from the server to the broker."""
         if not self.broken:
-            self._back_at = max(self._loop.now + self._redis.latency(self._base_s), self._back_at + _ORDER_S)
-            self._loop.call_at(self._back_at, self._deliver, data, context=self.process.context)
+            self._back_at = max(self._loop.now + self._redis.latency(self._base_s), self._back_at)
+            self._loop.post(self._back_at, self._deliver, data, process=self.process)
 
     def _deliver(self, data: bytes) -> None:
         if not self.broken:
@@ -149,11 +150,13 @@ class SimRedis:
         self.delay_max_s = 0.0
         self.lost_messages_share = LOST_SHARE
         self.messages_lost = 0
+        self.on_message_lost: Callable[[str], None] = lambda payload: None
         self.trace = hashlib.blake2b(digest_size=8)
         self.before_script: Callable[[RedisLink, bytes], str | None] = lambda link, sha: None
         """A fault waiting for a script: "before" or "after" it, the link is broken there."""
         self._facts = _facts(server)
         self._waiting: list[tuple[RedisLink, bytes]] = []
+        self._coming: dict[float, list[tuple[RedisLink, bytes]]] = {}
         loop.connect = self._connect
 
     # -- links
@@ -227,13 +230,18 @@ class SimRedis:
 
     # -- commands
 
-    def arrive(self, link: RedisLink, data: bytes) -> None:
-        """Bytes of a link have come to the server."""
-        if link.broken:
-            return
-        if not self._waiting and self.loop.now >= self.stalled_until:
-            self.loop.later(0, self._catch_up)
-        self._waiting.append((link, data))
+    def send(self, at_s: float, link: RedisLink, data: bytes) -> None:
+        """Bytes of a link come to the server at an instant, with all else that comes then."""
+        coming = self._coming.get(at_s)
+        if coming is not None:
+            coming.append((link, data))
+        else:
+            self._coming[at_s] = [(link, data)]
+            self.loop.post(at_s, self._arrive, at_s)
+
+    def _arrive(self, at_s: float) -> None:
+        self._waiting += self._coming.pop(at_s)
+        self._catch_up()
 
     def now_ms(self) -> int:
         """Virtual time, as the scripts see it."""
@@ -262,6 +270,7 @@ class SimRedis:
             if channel in link.channels:
                 if self.lost_messages_share and self.rng.random() < self.lost_messages_share:
                     self.messages_lost += 1
+                    self.on_message_lost(payload.decode())
                 else:
                     link.reply(packed)
 

@@ -42,6 +42,15 @@ def test_every_promise_is_kept(seed: int) -> None:
     assert counted(run, "rebalances") > 50
 
 
+def test_heartbeats_are_held_and_released() -> None:
+    run = simulate("--seed", "12", "--groups", "40", "--hours", "0.1")
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert counted(run, "seconds that heartbeats were held") > 3_600
+    for reason, least in {"ended": 1_000, "request": 100, "rebalance": 20, "closed": 1}.items():
+        assert counted(run, f"heartbeats held until: {reason}") >= least, run.stdout
+
+
 def test_two_runs_of_a_seed_are_the_same_run() -> None:
     options = ("--seed", "4", "--groups", "20", "--hours", "0.06")
 
@@ -61,7 +70,12 @@ def test_another_seed_is_another_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "seed", "promise"), [("commit-of-a-stranger", "1", "P3"), ("no-look-without-message", "3", "P6")]
+    ("plant", "seed", "promise"),
+    [
+        ("commit-of-a-stranger", "1", "P3"),
+        ("hold-outlasts-rebalance", "3", "P6"),
+        ("no-look-without-message", "3", "P6"),
+    ],
 )
 def test_a_planted_bug_is_found(plant: str, seed: str, promise: str) -> None:
     run = simulate("--seed", seed, "--groups", "60", "--hours", "0.2", "--plant", plant)

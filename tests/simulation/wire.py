@@ -14,7 +14,6 @@ from kio.static.constants import EntityType
 
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import Network
-from tests.support.wire import decode_response, encode_request
 
 CONNECT_TIMEOUT_S: Final = 1.0
 _CORRELATION: Final = struct.Struct(">i")
@@ -36,9 +35,9 @@ def message(api_key: int, version: int) -> Any:
 class Wire:
     """One connection of a client. Raises Disconnected from everything that waits."""
 
-    def __init__(self, net: Network, port: int, client_id: str, on_closed: Callable[[], None]) -> None:
+    def __init__(self, net: Network, port: int, on_closed: Callable[[], None]) -> None:
         self._loop: SimLoop = net.loop
-        self.port, self._client_id, self._on_closed = port, client_id, on_closed
+        self.port, self._on_closed = port, on_closed
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._expected: deque[tuple[bytes, OnAnswer | asyncio.Future[bytes]]] = deque()
         self._correlation_id = 0
@@ -58,19 +57,12 @@ class Wire:
         if not self._opened.done():
             self._opened.set_result(None)
 
-    def send(self, frame: bytearray | bytes, on_answer: OnAnswer | asyncio.Future[bytes]) -> None:
+    def send(self, frame: bytes, on_answer: OnAnswer | asyncio.Future[bytes]) -> None:
         """Send a whole frame; its correlation id is put in."""
         self._correlation_id += 1
-        sent = bytearray(frame)
-        _CORRELATION.pack_into(sent, _CORRELATION_AT, self._correlation_id)
-        self._expected.append((bytes(sent[_CORRELATION_AT : _CORRELATION_AT + 4]), on_answer))
-        self._pipe.send(bytes(sent))
-
-    async def ask(self, request: Any, timeout_s: float) -> Any:
-        """Send kio's request and wait for the response."""
-        schema = type(request)
-        payload = await self.ask_frame(encode_request(request, 0, self._client_id), timeout_s)
-        return decode_response(int(schema.__api_key__), int(schema.__version__), payload)[1]
+        correlation = _CORRELATION.pack(self._correlation_id)
+        self._expected.append((correlation, on_answer))
+        self._pipe.send(frame[:_CORRELATION_AT] + correlation + frame[_CORRELATION_AT + 4 :])
 
     async def ask_frame(self, frame: bytes, timeout_s: float) -> bytes:
         """Send a whole frame and wait for the answer's payload. A connection that is late is given up."""
@@ -78,19 +70,19 @@ class Wire:
             raise Disconnected
         answered: asyncio.Future[bytes] = self._loop.create_future()
         self.send(frame, answered)
+        late = self._loop.call_later(timeout_s, self.close)
         try:
-            return await asyncio.wait_for(answered, timeout_s)
-        except TimeoutError:
-            self.close()
-            raise Disconnected from None
+            return await answered
+        finally:
+            late.cancel()
 
     def _on_data(self, data: bytes) -> None:
-        self._received += data
-        while len(self._received) >= 4:
-            end = 4 + int.from_bytes(self._received[:4], "big")
-            if len(self._received) < end:
-                return
-            payload, self._received = self._received[4:end], self._received[end:]
+        received, begin = self._received + data, 0
+        while len(received) - begin >= 4:
+            end = begin + 4 + int.from_bytes(received[begin : begin + 4], "big")
+            if len(received) < end:
+                break
+            payload, begin = received[begin + 4 : end], end
             correlation, on_answer = self._expected.popleft()
             assert payload[:4] == correlation, "an answer out of turn"
             if isinstance(on_answer, asyncio.Future):
@@ -98,6 +90,7 @@ class Wire:
                     on_answer.set_result(payload)
             else:
                 on_answer(payload)
+        self._received = received[begin:]
 
     def close(self) -> None:
         """Give the connection up."""

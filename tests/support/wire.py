@@ -29,6 +29,11 @@ def request_type(api_key: int, version: int) -> Any:
     return load_request_schema(api_key, version)
 
 
+@cache
+def _answer_header(api_key: int, version: int) -> int:
+    return int(load_response_schema(api_key, version).__header_schema__.__version__)
+
+
 def encode_request(request: Any, correlation_id: int, client_id: str | None = "raw") -> bytes:
     """A whole frame: length, header, body."""
     schema = type(request)
@@ -45,10 +50,9 @@ def encode_request(request: Any, correlation_id: int, client_id: str | None = "r
 
 def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
     """Correlation id and response of a frame without its length; the whole frame must be used up."""
-    schema = load_response_schema(api_key, version)
     (correlation_id,) = struct.unpack_from(">i", frame)
     offset = 4
-    if schema.__header_schema__.__version__ == 1:
+    if _answer_header(api_key, version) == 1:
         assert frame[4] == 0, "response header carries tags"
         offset = 5
     response, size = _reader(api_key, version)(frame, offset)
