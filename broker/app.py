@@ -159,15 +159,12 @@ class App:
         """No generation is handed out twice, whatever Redis has lost, and whatever it loses from now on."""
         handed_out = HandedOut(self.store, self._name)
         await self._started(handed_out.start(), handed_out.close)
-        raised = await raise_all(self.store, await logs.incarnations.ready(), self._name())
+        self.rooms.waits.on_look.append(handed_out.saw)
+        handed_out.incarnation = await logs.incarnations.ready()
+        raised = await raise_all(self.store, handed_out.incarnation, self._name())
         if raised:
             logger.warning("generations_skipped", groups=raised)
-
-        def known_again(incarnation: int) -> None:
-            handed_out.tell()
-            handed_out.note_raised(incarnation)
-
-        logs.incarnations.on_known.append(known_again)
+        logs.incarnations.on_known.append(handed_out.known_again)
 
     async def _started(self, starting: Awaitable[None], close: Callable[[], Awaitable[None]]) -> None:
         self._closing.push_async_callback(close)  # first: what starts half way is closed as well

@@ -123,7 +123,7 @@ class Settings(BaseSettings):
         True, description="show groups as Redis consumer groups; default of tidegate.mirror.enable"
     )
     mirror_pending_max: int = Field(
-        10_000, ge=1, description="most entries of a partition that a mirror shows as pending; the oldest are let go"
+        1_000, ge=1, description="most entries of a partition that a mirror shows as pending; the oldest are let go"
     )
 
     # -- topics

@@ -26,7 +26,9 @@ def reset(
     from_file: Annotated[Path | None, typer.Option(help="CSV: topic,partition,offset.")] = None,
     execute: Annotated[bool, typer.Option("--execute/--dry-run", help="Do it, or only say what it would do.")] = False,
     fence: Annotated[bool, typer.Option("--fence", help="Remove the members first, if there are.")] = False,
-    undo: Annotated[Path | None, typer.Option(help="Where to note what was.  [default: a file here]")] = None,
+    undo: Annotated[
+        Path | None, typer.Option(help="Where to note what was.  [default: undo-GROUP-TIME.csv in this directory]")
+    ] = None,
     bootstrap: Bootstrap = None,
     output: Output = Form.TABLE,
 ) -> None:

@@ -46,7 +46,7 @@ async def join_group(call: Call, request: Any) -> list[bytes]:
         raise InvalidGroupId
     keys = call.store.group_keys(call.org, request.group_id)
     if call.client.holder is not None:
-        call.client.holder.pace.interrupted()
+        call.client.holder.rejoins(request.session_timeout.total_seconds())
     try:
         joined = await classic.join(call.store, call.rooms.waits, keys, _join_request(call, request))
     except JoinRefused as refused:

@@ -122,6 +122,12 @@ class Holder:
             self._holds.read(self)
         self._ask()
 
+    def rejoins(self, session_s: float) -> None:
+        """Its member joins again, perhaps with another session timeout; when it heartbeats next says nothing."""
+        self.pace.interrupted()
+        if self.pace.session_s is not None:
+            self.pace.session_s = session_s
+
     def wake(self) -> None:
         """Something happened to the group: ask what the heartbeat's code is now."""
         if self._asked:

@@ -32,7 +32,7 @@ def sanitize(text: str) -> str:
     return _OTHER.sub("-", letters).strip("-")[:SLUG_LENGTH_MAX].rstrip("-")
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=4_096)
 def slug(group_id: str) -> str:
     """The group's name in its locator: the group id itself where that is a slug already.
 

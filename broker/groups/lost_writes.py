@@ -3,9 +3,10 @@
 A fail-over or a restart may lose the end of what Redis was told. A generation that was handed out would then be
 handed out again with other members, and a member that had been removed would go on as if nothing was.
 
-Every broker hears every generation that opens, whichever broker opened it, and remembers the groups that changed
-last. On each new connection, ahead of every other command, it says what it remembers; a group that is behind gets
-a strictly higher generation next, and its members are asked to rejoin. Where nothing was lost this changes nothing.
+Every broker hears every generation that opens, whichever broker opened it, sees those that its own requests wait for
+before it answers them, and remembers the groups that changed last. On each new connection, ahead of every other
+command, it says what it remembers; a group that is behind gets a strictly higher generation next, and its members are
+asked to rejoin. Where nothing was lost this changes nothing.
 
 Where every broker is new too nobody remembers: then all groups skip ahead (`raise_all`).
 """
@@ -19,7 +20,9 @@ from typing import Any, Final
 import structlog
 
 from broker.groups.expiry import group_of
+from broker.groups.model import GroupState
 from broker.groups.settled import BrokerName, group_script_args, group_script_keys, nobody
+from broker.groups.waiters import Look
 from broker.groups.wakes import forget_groups, hear_groups
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg, Link
@@ -35,13 +38,14 @@ GROUPS_MAX: Final = 10_000
 SKIP: Final = 1_000
 """Generations skipped where nobody remembers: more than a group opens in what a fail-over loses."""
 _RAISED_IN: Final = "groups_incarnation"
-_STABLE: Final = b"Stable"
+_STABLE: Final = GroupState.STABLE.encode()
 _AGAIN_S: Final = 0.1
 _AT_ONCE: Final = 200
 
 
 Heard = tuple[int, bool]
 """A generation, and whether its assignments were handed out."""
+_NOTHING: Final = (-1, False)
 
 
 class HandedOut:
@@ -53,6 +57,8 @@ class HandedOut:
         self._known: dict[bytes, Heard] = {}
         self._refused: dict[bytes, Heard] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self.incarnation = -1
+        """What was remembered is told to this one."""
 
     async def start(self) -> None:
         """Hear every shard's wake channel, and tell what was heard on each new connection."""
@@ -70,9 +76,22 @@ class HandedOut:
         if payload is None:
             return
         ref, generation, state, _ = payload.rsplit(b":", 3)
-        heard, known = (int(generation), state == _STABLE), self._known.pop(ref, (-1, False))
+        heard, known = (int(generation), state == _STABLE), self._known.get(ref, _NOTHING)
         # A lower one is of a group that was deleted and made again.
-        self._known[ref] = max(heard, known) if heard[0] == known[0] else heard
+        self._note(ref, max(heard, known) if heard[0] == known[0] else heard)
+
+    def saw(self, keys: GroupKeys, look: Look) -> None:
+        """A broker that dies may never send the message: whoever answers by what it saw knows at once.
+
+        What was seen and what is heard come on two connections, so the older of the two may come last.
+        """
+        ref = keys.ref.encode()
+        seen = look.generation, look.state == GroupState.STABLE
+        self._note(ref, max(seen, self._known.get(ref, _NOTHING)))
+
+    def _note(self, ref: bytes, heard: Heard) -> None:
+        self._known.pop(ref, None)
+        self._known[ref] = heard
         if len(self._known) > GROUPS_MAX:
             del self._known[next(iter(self._known))]
 
@@ -108,8 +127,14 @@ class HandedOut:
             ref = next(iter(self._refused))
             self._raise_one(ref, self._refused.pop(ref))
 
-    def note_raised(self, incarnation: int) -> None:
-        """What could be lost before this incarnation is dealt with: brokers that start now need not skip ahead."""
+    def known_again(self, incarnation: int) -> None:
+        """What could be lost before this incarnation is dealt with: brokers that start now need not skip ahead.
+
+        A connection was told as it began; but its server may have become another primary since.
+        """
+        if incarnation != self.incarnation:
+            self.incarnation = incarnation
+            self.tell()
         command: list[Arg] = ["HSET", self._store.cluster_keys.info, _RAISED_IN, incarnation]
         self._store.control.send(command, lambda _: None)
 

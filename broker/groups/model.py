@@ -7,9 +7,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
+from typing import Final
 from uuid import uuid4
 
 from broker.errors import KafkaError
+
+_NAME_LENGTH_MAX: Final = 255
 
 
 class GroupState(enum.StrEnum):
@@ -81,8 +84,11 @@ class JoinRequest:
 
     @property
     def candidate_id(self) -> str:
-        """The member id that this join makes, where it makes one: `<instance or client id>-<uuid>`."""
-        return f"{self.instance_id or self.client_id}-{self.suffix}"
+        """The member id that this join makes, where it makes one: `<instance or client id>-<uuid>`.
+
+        Of a longer name only the begin: it may have 32 kB, and the id is repeated wherever the member is named.
+        """
+        return f"{(self.instance_id or self.client_id)[:_NAME_LENGTH_MAX]}-{self.suffix}"
 
     def again(self, member_id: str) -> JoinRequest:
         """The same join entered once more, as the member that it is by now."""

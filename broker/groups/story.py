@@ -98,21 +98,24 @@ def event_of(fields: Mapping[str, str]) -> Event:
 
 
 async def read_shard(
-    store: Store, stream: str, count_max: int = EVENTS_READ_MAX, span_ms: int | None = None
+    store: Store, stream: str, count_max: int = EVENTS_READ_MAX, span_ms: int | None = None, ref: str | None = None
 ) -> list[tuple[str, Event]]:
     """The newest events of a shard with their groups' names, oldest first; `span_ms`: not much older than the last.
 
-    Raises StoreUnavailable.
+    `ref`: of this group alone; `count_max` counts the others' as well. Raises StoreUnavailable.
     """
     found: list[tuple[str, Event]] = []
-    end = "+"
-    while len(found) < count_max:
-        count = min(_PAGE, count_max - len(found))
-        page: list[tuple[bytes, list[bytes]]] = await store.read("XREVRANGE", stream, end, "-", "COUNT", count)
+    end, left, group = "+", count_max, None if ref is None else ref.encode()
+    while left:
+        page: list[tuple[bytes, list[bytes]]] = await store.read(
+            "XREVRANGE", stream, end, "-", "COUNT", min(_PAGE, left)
+        )
+        left -= len(page)
         for _, values in page:
-            texts = [value.decode("utf-8", "replace") for value in values]
-            fields = dict(zip(texts[::2], texts[1::2], strict=True))
-            found.append((fields["group"], event_of(fields)))
+            if group is None or values[values.index(b"group") + 1] == group:
+                texts = [value.decode("utf-8", "replace") for value in values]
+                fields = dict(zip(texts[::2], texts[1::2], strict=True))
+                found.append((fields["group"], event_of(fields)))
         past = span_ms is not None and found and found[-1][1].time_ms < found[0][1].time_ms - span_ms
         if len(page) < _PAGE or past:
             break
@@ -122,7 +125,7 @@ async def read_shard(
 
 async def read_events(store: Store, keys: GroupKeys) -> list[Event]:
     """What is kept of a group's events, oldest first. Raises StoreUnavailable."""
-    return [event for ref, event in await read_shard(store, keys.shard_keys.events) if ref == keys.ref]
+    return [event for _, event in await read_shard(store, keys.shard_keys.events, ref=keys.ref)]
 
 
 @dataclass(slots=True)

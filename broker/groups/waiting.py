@@ -11,7 +11,7 @@ A waiter that is cancelled (its client went away) leaves nothing behind but its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
@@ -121,13 +121,17 @@ def _sync_settings(settings: Settings) -> list[Arg]:
 
 
 class GroupWaits:
-    """The requests of one broker that enter groups and wait. `broker` is who the events name."""
+    """The requests of one broker that enter groups and wait. `broker` is who the events name.
+
+    `on_look` hears how each group was seen, before anybody is answered because of it.
+    """
 
     def __init__(self, store: Store, settings: Settings, broker: BrokerName = nobody) -> None:
         self.broker = broker
         self._store = store
         self._settings = settings
         self._entries: dict[str, _Entry] = {}
+        self.on_look: list[Callable[[GroupKeys, Look], None]] = []
         self._poll_ms = min(settings.group_wait_poll_ms, settings.group_park_lease_ms // _RENEWALS_PER_LEASE)
         self.joins = Entering(store, JOIN_GROUP, _join_settings, broker, self.saw)
         self.syncs = Entering(store, SYNC_GROUP, _sync_settings, broker, self.saw)
@@ -200,10 +204,15 @@ class GroupWaits:
 
     def saw(self, keys: GroupKeys, look: Look) -> None:
         """A script of this broker ended a phase or brought the assignment: its answer serves as the look."""
+        self._tell(keys, look)
         entry = self._entries.get(keys.ref)
         if entry is not None:
             entry.look, entry.seen_version = look, look.version
             self._wake(entry)
+
+    def _tell(self, keys: GroupKeys, look: Look) -> None:
+        for listener in self.on_look:
+            listener(keys, look)
 
     def _on_wake(self, payload: bytes | None) -> None:
         if payload is None:
@@ -272,6 +281,7 @@ class GroupWaits:
                 forgive(self._store, entry.keys)
                 reply = await self._store.run(LOOK_GROUP, group_script_keys(entry.keys), *self._args(entry.keys))
                 look = Look.of(reply)
+                self._tell(entry.keys, look)
             entry.due_ms, entry.seen_version = look.due_ms, look.version
             waiters = [waiter for waiter in entry.waiters if waiter.checked_version != look.version]
             if not waiters or await self._judge(entry.keys, look, waiters):

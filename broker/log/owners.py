@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -48,11 +48,19 @@ def parse_owners(reply: Mapping[bytes, bytes]) -> dict[Reader, list[Owned]]:
     found: dict[Reader, list[Owned]] = {}
     for group, record in reply.items():
         try:
-            owner = Owner(**json.loads(record))
+            owned = Owned(group.decode(), _owner(record), record)
         except (ValueError, TypeError):
             continue
-        found.setdefault((owner.client_id, owner.client_host), []).append(Owned(group.decode(), owner, record))
+        found.setdefault((owned.owner.client_id, owned.owner.client_host), []).append(owned)
     return found
+
+
+def _owner(record: bytes) -> Owner:
+    """Raises ValueError, TypeError."""
+    owner = Owner(**json.loads(record))
+    if tuple(map(type, astuple(owner))) != (str, int, str, str, str):
+        raise TypeError(record)
+    return owner
 
 
 async def note_owner(store: Store, keys: LogKeys, group_id: str, owner: Owner) -> None:

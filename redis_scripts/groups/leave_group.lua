@@ -33,7 +33,7 @@ local first
 local function remove(member_id, member, reason)
   local itself = asking_host == "" or (asking_id == member.client_id and asking_host == member.client_host)
   local kind = itself and "member_left" or "member_removed"
-  local by = itself and "" or asking_host .. " " .. asking_id
+  local by = itself and "" or asking_host .. " " .. string.sub(asking_id, 1, NAME_MAX)
   remove_member(member_id, member, kind, { reason = reason, detail = by })
   first = first or { cause = kind, id = member_id, member = member, reason = reason }
   return ERROR.NONE

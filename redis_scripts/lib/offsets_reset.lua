@@ -1,6 +1,6 @@
 -- A commit without a generation moves the offsets of a group that has had members: somebody reset them. The same
 -- client's next commits are noted only where they go back, or a minute later: it may be one that consumes so.
-local NAMED_MAX, QUIET_MS, OFFSET = 50, 60000, '^{"offset":(-?%d+)'
+local NAMED_MAX, NAME_MAX, QUIET_MS, OFFSET = 50, 255, 60000, '^{"offset":(-?%d+)'
 
 -- What moves, "<topic>:<partition> <from> <to> ...", and whether any of it goes back.
 local function moves(first, entry_count)
@@ -22,6 +22,6 @@ local function note_reset(who, first, entry_count)
   call("HSET", group, "reset_by", who, "reset_at", now_text)
   local host, client_id = who:match("^(%S*) (.*)$")
   call("XADD", events, "MAXLEN", "~", events_max, "*", "time", now_text, "group", name, "generation", current,
-    "kind", "offsets_reset", "cause", "", "member", "", "instance_id", "", "client_id", client_id, "host", host,
+    "kind", "offsets_reset", "cause", "", "member", "", "instance_id", "", "client_id", client_id:sub(1, NAME_MAX), "host", host,
     "reason", "", "detail", moved, "members", "0", "broker", broker, "duration_ms", "0")
 end

@@ -9,7 +9,9 @@ import pytest
 
 from broker.errors import StoreUnavailable
 from broker.groups.lost_writes import SKIP, raise_all
-from broker.groups.model import Joined
+from broker.groups.model import GroupState, Joined
+from broker.groups.waiters import Look
+from broker.groups.wakes import forget_groups
 from broker.store.link import Arg
 from broker.store.scripts import Script
 from broker.store.store import OnScript, Store
@@ -133,6 +135,42 @@ async def test_sessions_begin_anew_in_a_group_that_is_raised(world: World) -> No
 
     assert [await a.heartbeat(), await b.heartbeat()] == [ILLEGAL_GENERATION, ILLEGAL_GENERATION]
     assert await world.members() == {a.member_id, b.member_id}
+
+
+async def test_a_generation_that_no_message_told_of_is_known_to_those_who_answered(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    for broker in world.brokers:
+        forget_groups(broker.store, broker.handed_out._heard)
+    kept = await saved(world.store)
+    rejoins = [await a.entering(), await b.entering()]
+    await asyncio.gather(*(answer(rejoin) for rejoin in rejoins))
+
+    await fail_over(world, kept)
+
+    assert [await a.heartbeat(), await b.heartbeat()] == [ILLEGAL_GENERATION, ILLEGAL_GENERATION]
+    assert await meet(world, a, b) == {3}
+
+
+def test_what_was_seen_earlier_and_comes_later_changes_nothing(world: World) -> None:
+    handed_out, ref = world.brokers[0].handed_out, world.keys.ref.encode()
+    for state, generation in ((GroupState.STABLE, 5), (GroupState.COMPLETING, 5), (GroupState.STABLE, 4)):
+        handed_out.saw(world.keys, Look(state, generation, 1, 1, "", "", "", generation, -1))
+        assert handed_out._known[ref] == (5, True)
+    handed_out._heard(ref + b":1:CompletingRebalance:1")
+    assert handed_out._known[ref] == (1, False), "the group was deleted and made again"
+
+
+async def test_all_is_told_again_only_where_the_incarnation_changed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.stable("a")
+    handed_out, told = world.brokers[0].handed_out, []
+    monkeypatch.setattr(handed_out, "tell", lambda: told.append(handed_out.incarnation))
+    for incarnation in (7, 7, 8, 8):
+        handed_out.known_again(incarnation)
+
+    assert told == [7, 8]
+    assert await world.brokers[0].store.command("HGET", world.store.cluster_keys.info, "groups_incarnation") == b"8"
 
 
 async def test_while_redis_refuses_to_write_one_group_asks_for_all(

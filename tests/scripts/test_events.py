@@ -11,6 +11,7 @@ from broker.errors import FencedInstanceId
 from broker.groups import classic, offsets
 from broker.groups.model import Leaving
 from broker.groups.offsets import Commit, Offsets, entry_json, offset_field
+from broker.groups.story import read_events, read_shard
 from broker.settings import Settings
 from tests.support.clock import SteppedClock
 from tests.support.groups import Peer, World, answer, refused
@@ -233,3 +234,36 @@ async def test_offsets_that_go_are_named(world: World) -> None:
     await offsets.delete(world.store, world.keys, "2", {"t": [1, 9]})
 
     assert (await last(world, "offsets_deleted"))["detail"] == "t:1"
+
+
+async def test_what_clients_call_themselves_is_cut(world: World) -> None:
+    long, cut = "x" * 32_000, "x" * 255
+    (peer,) = await world.stable(long, instance_id=long)
+    joined = await last(world, "member_joined")
+    assert (joined["client_id"], joined["instance_id"]) == (cut, cut)
+    assert await world.store.command("HEXISTS", world.keys.instances, long)
+
+    await classic.leave(
+        world.store, world.keys, [Leaving(peer.member_id, long, "")], client_id=long, client_host="/10.0.0.9"
+    )
+    await reset(world, long, p0=5)
+    assert (await last(world, "member_removed"))["detail"] == f"/10.0.0.9 {cut}"
+    assert (await last(world, "offsets_reset"))["client_id"] == cut
+
+
+async def test_a_groups_events_are_read_among_those_of_its_shard(world: World) -> None:
+    await world.stable("a")
+    shard, own = world.keys.shard_keys, await world.events()
+    other = next(
+        keys
+        for n in range(10_000)
+        if (keys := world.store.group_keys(world.keys.org, f"other-{n}")).shard_keys.events == shard.events
+    )
+    [event] = await world.store.command("XRANGE", shard.events, "-", "+", "COUNT", 1)
+    await world.store.command(
+        "XADD", shard.events, "*", *[other.ref if v == world.keys.ref.encode() else v for v in event[1]]
+    )
+
+    assert [one.kind for one in await read_events(world.store, world.keys)] == own
+    assert [one.kind for one in await read_events(world.store, other)] == ["created"]
+    assert len(await read_shard(world.store, shard.events)) == len(own) + 1

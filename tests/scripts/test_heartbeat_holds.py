@@ -249,3 +249,17 @@ async def _session_s(holds: Holds, peer: Peer) -> float | None:
 )
 def test_who_may_be_tried(software: str, client_id: str, bears: bool) -> None:
     assert bears_holds(software, client_id) is bears
+
+
+async def test_a_member_that_rejoins_with_a_shorter_session_is_held_accordingly(
+    world: World, holds: list[Holds]
+) -> None:
+    (a,) = await world.stable("a")
+    (of_a,) = await holding(world, holds, a)
+    of_a.holder.release(Released.REQUEST)
+    of_a.holder.rejoins(101.5)
+    assert of_a.holder.pace.hold_s() == pytest.approx(1.0)
+
+    of_a.holder.pace.session_s = None  # static, of Streams, or not yet known: not held
+    of_a.holder.rejoins(101.5)
+    assert of_a.holder.pace.hold_s() == 0

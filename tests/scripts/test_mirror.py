@@ -343,6 +343,7 @@ async def test_pending_entries_are_bounded(broker: WholeBroker, shown: Shown) ->
     assert await shown.ids() == ["5-1", "9-1", "10-1"]
 
 
+@pytest.mark.parametrize("changes", [{"mirror_pending_max": 10_000}])
 async def test_many_entries_are_shown_and_acknowledged_in_slices(broker: WholeBroker, shown: Shown) -> None:
     await broker.client("producer").produce("t", *[1] * 1_200)
     member = broker.client()

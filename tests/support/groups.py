@@ -58,6 +58,7 @@ class Broker:
         self.heartbeats = Heartbeats(self.store, self.settings, lambda: self.name)
         self.expiry = GroupExpiry(self.store, lambda _: True, lambda: self.name)
         self.handed_out = HandedOut(self.store, lambda: self.name)
+        self.waits.on_look.append(self.handed_out.saw)
         await self.handed_out.start()
         await self.waits.start()
 

@@ -29,6 +29,7 @@ def test_a_member_id_starts_with_the_client_or_instance() -> None:
     assert REQUEST.candidate_id.startswith("client-")
     assert replace(REQUEST, instance_id="s1").candidate_id == f"s1-{REQUEST.suffix}"
     assert replace(REQUEST, client_id="").candidate_id.startswith("-")
+    assert replace(REQUEST, client_id="x" * 32_000).candidate_id == f"{'x' * 255}-{REQUEST.suffix}"
 
 
 def test_a_join_entered_again_is_the_same_but_for_its_token() -> None:
