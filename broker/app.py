@@ -12,7 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
@@ -25,6 +25,7 @@ from broker.admin.routes import AdminServer
 from broker.apis import registry
 from broker.apis.call import Rooms
 from broker.apis.mirroring import forget_mirrors
+from broker.apis.registry import ApiKey
 from broker.cluster.addresses import advertised_endpoints
 from broker.cluster.membership import BrokerInfo, Membership
 from broker.cluster.placement import coordinator_of
@@ -60,6 +61,18 @@ _GC_THRESHOLDS: Final = (50_000, 20, 100)
 """A tick's requests are more objects than the collector's default of 700, and die by themselves."""
 _HINT_PERIODS: Final = 2
 """Renewals of the lease that others are given to learn of a drain before clients are sent to them."""
+
+_MEMBERS_APIS: Final = (
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.JOIN_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.OFFSET_COMMIT,
+    ApiKey.LEAVE_GROUP,
+)
+_PREPARE_AFTER_S: Final = 1.0
+"""Clients that wait for the start come first."""
 
 
 class App:
@@ -102,6 +115,12 @@ class App:
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.freeze()  # what is here stays: the collector need not look at it again
         logger.info("ready", port=port, version=broker.__version__)
+
+    async def prepare(self) -> None:
+        """Make what members' first requests need, beside the event loop: made as they come it holds up everything."""
+        await asyncio.sleep(_PREPARE_AFTER_S)
+        for api_key in _MEMBERS_APIS:
+            await asyncio.to_thread(self.server.routes.prepare, api_key)
 
     async def _start_store(self) -> None:
         self._closing.push_async_callback(self.store.close)
@@ -290,16 +309,18 @@ async def _run(settings: Settings, unknown: Sequence[str]) -> None:
     app = App(settings)
     starting = asyncio.ensure_future(app.start())
     asked = asyncio.ensure_future(signals.asked.wait())
+    running: list[asyncio.Future[Any]] = [starting, asked]
     try:
-        await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             await starting
+            running.append(asyncio.ensure_future(app.prepare()))
             await asked
             await app.drain()
     finally:
-        starting.cancel()
-        asked.cancel()
-        await asyncio.gather(starting, asked, return_exceptions=True)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         await app.close()
 
 

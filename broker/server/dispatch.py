@@ -97,6 +97,12 @@ class Routes(dict[int, Route]):
         route = self[route_key] = Route(api, version)
         return route
 
+    def prepare(self, api_key: int) -> None:
+        """Make the routes of an API's versions, which takes tens of ms; it may run beside the event loop."""
+        api = self._apis[api_key]
+        for version in range(api.first, api.last + 1):
+            self.find(headers.route_key(api_key, version))
+
     @staticmethod
     def _old_api_versions(api: Api) -> Route:
         """A client from the future learns which versions of ApiVersions there are (KIP-511), in the oldest form."""
