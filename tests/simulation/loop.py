@@ -126,6 +126,15 @@ class SimLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """There is no other thread."""
 
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        """There is no other thread: it is done at once."""
+        done = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - it is the caller's
+            done.set_exception(error)
+        return done
+
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
         process = context.get(_PROCESS) if context is not None else _PROCESS.get()
