@@ -252,7 +252,7 @@ class App:
     def _lease_unsure(self) -> None:
         """Redis did not renew the lease. While it is not known to be lost, clients are told to try again later."""
         if self.membership.held:
-            self.server.serve(self.membership.ends_s)
+            self.server.go_on_without_redis(self.membership.ends_s)
         else:
             self.server.refuse()
 

@@ -195,8 +195,9 @@ class Membership:
             return False
         self._learn(*reply[1:])
         self.ends_s = asked_s + self._settings.lease_gone_ms / 1000
-        for listener in self.on_held:
-            listener()
+        if perf_counter() < self.ends_s:  # else this process stood still meanwhile, and the next renewal tells
+            for listener in self.on_held:
+                listener()
         return True
 
     async def _keep(self) -> None:

@@ -55,6 +55,8 @@ class Server:
         self.lease_ends_s = math.inf
         """When the lease ends by itself, by `perf_counter`; past it, requests wait for what Redis says."""
         self._refusing = False
+        self._asked_s = self._doubted_s = -math.inf
+        """When the lease was last asked for, and when requests last came after a time of not even asking."""
         self._empty = asyncio.Event()
         self._empty.set()
         metrics.sample(CONNECTIONS, lambda: {(): len(self.connections)})
@@ -86,7 +88,7 @@ class Server:
 
     def serve(self, lease_ends_s: float) -> None:
         """The lease is held: take requests, also those that came while it was in doubt."""
-        self.lease_ends_s = lease_ends_s
+        self.lease_ends_s, self._asked_s = lease_ends_s, perf_counter()
         self._refusing = False
         if not self.serving:
             self.serving = True
@@ -110,12 +112,23 @@ class Server:
             connection.abort()
 
     def lease_overdue(self) -> None:
-        """This process was away so long that its lease may be another's by now.
+        """The lease ended by itself, and may be another's by now: wait for what Redis says.
 
-        Without Redis nobody else has it either, and clients are told to try again.
+        Without Redis nobody else has it either, and clients are told to try again. But that Redis is away is known
+        only to who went on asking: a process that stood still finds its connections broken where others had none.
         """
-        if self.rooms.store.control.connected:
+        now_s = perf_counter()
+        stood_still = now_s - self._asked_s > self.settings.lease_suspect_ms / 1000
+        if stood_still:
+            self._doubted_s = now_s
+        if stood_still or self.rooms.store.control.connected:
             self.suspend()
+
+    def go_on_without_redis(self, lease_ends_s: float) -> None:
+        """Redis did not renew the lease: serve, unless this process stood still so lately that it cannot know why."""
+        self._asked_s = perf_counter()
+        if self._asked_s - self._doubted_s > self.settings.redis_connect_timeout_ms / 1000:
+            self.serve(lease_ends_s)
 
     async def drain(self, budget_ms: int) -> None:
         """Let clients go to other brokers: no new connections, long polls answered, the rest closed bit by bit.

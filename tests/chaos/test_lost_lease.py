@@ -29,7 +29,9 @@ SETTINGS = {
     "TIDEGATE_LEASE_RENEW_MS": "100",
     "TIDEGATE_NODE_ID_REUSE_MS": "0",
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+    "TIDEGATE_REDIS_COMMAND_TIMEOUT_MS": "300",
 }
+"""Commands time out in a pause, as in one that outlasts any lease: links break at its end, all by themselves."""
 PAUSE_S = GONE_MS / 1000 + 1.0
 
 
