@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,19 +16,29 @@ from broker.admin.failures import CommandFailed, in_words
 SEVERITIES: Final = ("stuck", "trouble", "")
 """Worst first, as `severity` in a list names them."""
 
+_TOLD: Final = {"": "group_id", "history": "events", "explain": "findings"}
+"""What an answer about a group holds, by which another server's is known."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
+
+
+class NoSuchGroup(CommandFailed):
+    """There is no such group, or no more."""
 
 
 async def get(admin: str, group_id: str | None, what: str, org: str, **query: str) -> Any:
     """GET /groups, /groups/GROUP or /groups/GROUP/`what` as JSON. Raises CommandFailed."""
+    if group_id == "":
+        raise CommandFailed("a group id is missing")
     path = "/groups" if group_id is None else f"/groups/{quote(group_id, safe='')}"
     url, status, text = await _fetch(admin, f"{path}{'/' + what if what else ''}", {"org": org, **query})
     try:
         body = json.loads(text)
     except ValueError:
-        raise CommandFailed(f"{url} answered {status} and no JSON: is that Tidegate's admin HTTP?") from None
-    if "error" in body:
-        raise CommandFailed(body["error"])
+        body = None
+    if isinstance(body, dict) and "error" in body:
+        raise (NoSuchGroup if status == 404 else CommandFailed)(body["error"])
+    if not isinstance(body, dict) or ("groups" if group_id is None else _TOLD[what]) not in body:
+        raise CommandFailed(f"{url} answered {status} and nothing of groups: is that Tidegate's admin HTTP?")
     return body
 
 
@@ -60,4 +71,8 @@ async def explain(admin: str, group_id: str | None, org: str) -> list[Any]:
         return [await get(admin, group_id, "explain", org)]
     rows = [row for row in (await get(admin, None, "", org))["groups"] if row["trouble"]]
     rows.sort(key=lambda row: (SEVERITIES.index(row["severity"]), row["group"]))
-    return [await get(admin, row["group"], "explain", org) for row in rows]
+    found = []
+    for row in rows:
+        with contextlib.suppress(NoSuchGroup):  # deleted since
+            found.append(await get(admin, row["group"], "explain", org))
+    return found

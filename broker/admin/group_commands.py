@@ -74,8 +74,8 @@ def list_groups(
     from broker.admin.output import write_rows
 
     rows, missing = run(group_reads.listing(bootstrap_of(bootstrap), admin_of(admin)))
-    if missing:
-        typer.echo(f"tidegate: generation and trouble are not known: {missing}", err=True)
+    for what in missing:
+        typer.echo(f"tidegate: {what}", err=True)
     write_rows(output, group_tables.LIST, [row for row in rows if row["trouble"] or not troubled])
 
 

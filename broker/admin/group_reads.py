@@ -16,16 +16,17 @@ _ORG: Final = "default"
 """Whose groups Kafka's protocol shows to a client without credentials."""
 
 
-async def listing(bootstrap: str, admin: str) -> tuple[Rows, str]:
-    """Every group, worst first; and why what only the admin HTTP knows is missing, "" if it is not."""
+async def listing(bootstrap: str, admin: str) -> tuple[Rows, list[str]]:
+    """Every group, worst first; and what is missing, with the reason."""
     told: dict[str, dict[str, Any]] = {}
-    missing = ""
+    missing = []
     try:
         told = {row["group"]: row for row in (await admin_client.get(admin, None, "", _ORG))["groups"]}
     except CommandFailed as failure:
-        missing = str(failure)
+        missing.append(f"generation and trouble are not known: {failure}")
     async with KafkaClient(bootstrap) as kafka:
         groups = await kafka.all_groups()
+        missing += [f"groups of broker {node_id} may be missing: {why}" for node_id, why in kafka.silent.items()]
         bounds = await _bounds(
             kafka, {place for group in groups for place in _places(group.described, group.committed)}
         )
@@ -76,13 +77,13 @@ def _places(described: Any, committed: Mapping[Place, int]) -> dict[Place, Any]:
 
 
 async def _bounds(kafka: KafkaClient, places: Iterable[Place]) -> dict[Place, tuple[int, int]]:
-    """Log start and end of the partitions that exist."""
+    """Log start and end of the partitions that exist, as far as anybody can tell them."""
     wanted = set(places)
     topics = await kafka.topics({topic for topic, _ in wanted})
     there = [place for place in wanted if place[0] in topics and place[1] in topics[place[0]].leaders]
-    starts = await kafka.offsets_at(dict.fromkeys(there, EARLIEST), topics)
-    ends = await kafka.offsets_at(dict.fromkeys(there, LATEST), topics)
-    return {place: (starts[place], ends[place]) for place in there}
+    starts = await kafka.offsets_known(dict.fromkeys(there, EARLIEST), topics)
+    ends = await kafka.offsets_known(dict.fromkeys(there, LATEST), topics)
+    return {place: (starts[place], ends[place]) for place in there if place in starts and place in ends}
 
 
 def _rows(described: Any, committed: Mapping[Place, int], bounds: Mapping[Place, tuple[int, int]]) -> Rows:

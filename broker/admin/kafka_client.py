@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -16,11 +16,11 @@ from kio.schema.errors import ErrorCode
 from broker.admin.failures import CommandFailed
 from broker.admin.kafka_wire import Connection, request
 from broker.apis.registry import ApiKey
+from broker.groups.phrases import COMMAND, listed
 from broker.protocol.consumer_blobs import write_subscription
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-CLIENT_ID: Final = "tidegate-group"
 
 _ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 _GUARD: Final = timedelta(seconds=10)
@@ -68,7 +68,9 @@ class KafkaClient:
     """An async context manager. `client_id` is what brokers note of who asked. Methods raise CommandFailed."""
 
     bootstrap: str
-    client_id: str = CLIENT_ID
+    client_id: str = COMMAND
+    silent: dict[int, str] = field(default_factory=dict)
+    """Brokers that are listed and did not answer, and why; they are not asked again."""
     _first: Connection | None = None
     _connections: dict[str, Connection] = field(default_factory=dict)
     _brokers: dict[int, str] = field(default_factory=dict)
@@ -95,22 +97,30 @@ class KafkaClient:
             self._connections[address] = connection
         return self._connections[address]
 
-    async def _broker(self, node_id: int) -> Connection:
-        if node_id not in self._brokers:
-            await self.topics([])
-        if node_id not in self._brokers:
-            raise CommandFailed(f"broker {node_id} is not in the cluster")
-        return await self._at(self._brokers[node_id])
-
     async def _coordinator(self, group_id: str) -> Connection:
         assert self._first is not None
         for _ in range(_TRIES):
             found = await self._first.ask(ApiKey.FIND_COORDINATOR, key=group_id, key_type=0)
             if found.error_code not in _AGAIN:
                 raise_for(found.error_code, f"group {group_id}")
-                return await self._at(f"{found.host}:{found.port}")
+                try:
+                    return await self._at(f"{found.host}:{found.port}")
+                except CommandFailed:
+                    return self._first  # any of Tidegate's will do; Kafka's say NOT_COORDINATOR till there is a new one
             await asyncio.sleep(_PAUSE_S)
         raise CommandFailed(f"group {group_id}: no coordinator is available")
+
+    async def _ask_coordinator(
+        self, group_id: str, api: ApiKey, values: Mapping[str, Any], codes: Callable[[Any], Iterable[ErrorCode]]
+    ) -> Any:
+        """Ask a group's coordinator, again while it moves or loads, as `codes` of an answer tell."""
+        for _ in range(_TRIES):
+            connection = await self._coordinator(group_id)
+            answer = await connection.ask(api, **values)
+            if _AGAIN.isdisjoint(codes(answer)):
+                return answer
+            await asyncio.sleep(_PAUSE_S)
+        raise CommandFailed(f"group {group_id}: its coordinator is not available")
 
     async def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
         """The topics that exist, of `names` or all; nothing is created."""
@@ -133,14 +143,25 @@ class KafkaClient:
     # -- groups
 
     async def all_groups(self) -> list[GroupSeen]:
-        """Every group, in order of id: each broker lists its own, so it is asked about them at once too."""
+        """Every group, in order of id: each broker lists its own, so it is asked about them at once too.
+
+        Those of `silent` brokers may be missing. Raises CommandFailed if none answered.
+        """
         await self.topics([])
-        found = await asyncio.gather(*(self._groups_of(node_id) for node_id in list(self._brokers)))
+        found = await asyncio.gather(*(self._groups_of(node_id) for node_id in self._brokers))
+        if self._brokers.keys() <= self.silent.keys():
+            raise CommandFailed("; ".join(self.silent.values()) or "no broker is listed")
         by_id = {seen.listed.group_id: seen for of_broker in found for seen in of_broker}
         return [by_id[group_id] for group_id in sorted(by_id)]
 
     async def _groups_of(self, node_id: int) -> list[GroupSeen]:
-        connection = await self._broker(node_id)
+        try:
+            return await self._groups_at(await self._at(self._brokers[node_id]))
+        except CommandFailed as failure:
+            self.silent[node_id] = str(failure)
+            return []
+
+    async def _groups_at(self, connection: Connection) -> list[GroupSeen]:
         answer = await connection.ask(ApiKey.LIST_GROUPS, states_filter=(), types_filter=())
         raise_for(answer.error_code, f"ListGroups at {connection.address}")
         found = []
@@ -158,45 +179,41 @@ class KafkaClient:
 
     async def describe(self, group_id: str) -> Any:
         """DescribeGroups of one group; `Dead` if there is none."""
-        for _ in range(_TRIES):
-            connection = await self._coordinator(group_id)
-            answer = await connection.ask(
-                ApiKey.DESCRIBE_GROUPS, groups=(group_id,), include_authorized_operations=False
-            )
-            (group,) = answer.groups
-            if group.error_code not in _AGAIN:
-                raise_for(group.error_code, f"group {group_id}")
-                return group
-            await asyncio.sleep(_PAUSE_S)
-        raise CommandFailed(f"group {group_id}: its coordinator is not available")
+        values = {"groups": (group_id,), "include_authorized_operations": False}
+        answer = await self._ask_coordinator(group_id, ApiKey.DESCRIBE_GROUPS, values, _of_groups)
+        (group,) = answer.groups
+        raise_for(group.error_code, f"group {group_id}")
+        return group
 
     async def leave(self, group_id: str, members: Identities, reason: str) -> list[Any]:
         """LeaveGroup of members in one batch; each with its own code."""
-        connection = await self._coordinator(group_id)
-        answer = await connection.ask(ApiKey.LEAVE_GROUP, **_leave(group_id, members, reason))
+        values = _leave(group_id, members, reason)
+        answer = await self._ask_coordinator(group_id, ApiKey.LEAVE_GROUP, values, _of_all)
         raise_for(answer.error_code, f"group {group_id}")
         return list(answer.members)
 
     async def delete_group(self, group_id: str) -> None:
         """DeleteGroups of one group."""
-        connection = await self._coordinator(group_id)
-        answer = await connection.ask(ApiKey.DELETE_GROUPS, groups_names=(group_id,))
+        answer = await self._ask_coordinator(
+            group_id, ApiKey.DELETE_GROUPS, {"groups_names": (group_id,)}, lambda got: [got.results[0].error_code]
+        )
         raise_for(answer.results[0].error_code, f"group {group_id}")
 
     # -- offsets
 
     async def committed(self, group_id: str) -> dict[Place, int]:
         """OffsetFetch of all that a group has committed."""
-        connection = await self._coordinator(group_id)
-        answer = await connection.ask(ApiKey.OFFSET_FETCH, **_fetch((group_id,)))
+        answer = await self._ask_coordinator(group_id, ApiKey.OFFSET_FETCH, _fetch((group_id,)), _of_groups)
         (group,) = answer.groups
         raise_for(group.error_code, f"group {group_id}")
         return _committed(group)
 
     async def commit(self, group_id: str, offsets: Mapping[Place, int]) -> dict[Place, ErrorCode]:
         """OffsetCommit without a generation: taken while the group is empty. What each partition answered."""
-        connection = await self._coordinator(group_id)
-        return _codes(await connection.ask(ApiKey.OFFSET_COMMIT, **_commit(group_id, offsets)))
+        values = _commit(group_id, offsets)
+        return _codes(
+            await self._ask_coordinator(group_id, ApiKey.OFFSET_COMMIT, values, lambda answer: _codes(answer).values())
+        )
 
     async def fence_and_move(
         self, group: Any, members: Identities, reason: str, offsets: Mapping[Place, int], forgotten: Iterable[Place]
@@ -220,20 +237,33 @@ class KafkaClient:
 
     async def delete_offsets(self, group_id: str, places: Iterable[Place]) -> dict[Place, ErrorCode]:
         """OffsetDelete (KIP-496). What each partition answered."""
-        connection = await self._coordinator(group_id)
-        answer = await connection.ask(ApiKey.OFFSET_DELETE, **_delete(group_id, places))
+        values = _delete(group_id, places)
+        answer = await self._ask_coordinator(group_id, ApiKey.OFFSET_DELETE, values, _of_all)
         raise_for(answer.error_code, f"group {group_id}")
         return _codes(answer)
 
     async def offsets_at(self, wanted: Mapping[Place, int], topics: Mapping[str, Topic]) -> dict[Place, int]:
         """ListOffsets of existing partitions at a timestamp, ms, EARLIEST or LATEST; -1 where no record is as late."""
+        found = await self.offsets_known(wanted, topics)
+        if missing := [f"{topic} {index}" for topic, index in sorted(wanted.keys() - found.keys())]:
+            raise CommandFailed(f"no broker tells the offsets of {listed(missing)}")
+        return found
+
+    async def offsets_known(self, wanted: Mapping[Place, int], topics: Mapping[str, Topic]) -> dict[Place, int]:
+        """`offsets_at`, without the partitions that nobody can tell of now."""
         by_leader: dict[int, dict[Place, int]] = defaultdict(dict)
         for place, timestamp in wanted.items():
             by_leader[topics[place[0]].leaders[place[1]]][place] = timestamp
         answers = await asyncio.gather(*(self._offsets(node_id, asked) for node_id, asked in by_leader.items()))
-        return {place: offset for answer in answers for place, offset in answer.items()}
+        found = {place: offset for answer in answers for place, offset in answer.items()}
+        for node_id in self._brokers:  # each of Tidegate's can tell; Kafka's refuse what they do not lead
+            if rest := {place: timestamp for place, timestamp in wanted.items() if place not in found}:
+                found |= await self._offsets(node_id, rest)
+        return found
 
     async def _offsets(self, node_id: int, wanted: Mapping[Place, int]) -> dict[Place, int]:
+        if node_id not in self._brokers or node_id in self.silent:
+            return {}
         module = request(ApiKey.LIST_OFFSETS)
         topics = tuple(
             module.ListOffsetsTopic(
@@ -245,14 +275,18 @@ class KafkaClient:
             )
             for name, partitions in by_topic(wanted).items()
         )
-        connection = await self._broker(node_id)
-        answer = await connection.ask(ApiKey.LIST_OFFSETS, replica_id=-1, isolation_level=0, topics=topics)
-        found = {}
-        for topic in answer.topics:
-            for one in topic.partitions:
-                raise_for(one.error_code, f"{topic.name} {one.partition_index}")
-                found[topic.name, one.partition_index] = one.offset
-        return found
+        try:
+            connection = await self._at(self._brokers[node_id])
+            answer = await connection.ask(ApiKey.LIST_OFFSETS, replica_id=-1, isolation_level=0, topics=topics)
+        except CommandFailed as failure:
+            self.silent[node_id] = str(failure)
+            return {}
+        return {
+            (topic.name, one.partition_index): one.offset
+            for topic in answer.topics
+            for one in topic.partitions
+            if one.error_code is ErrorCode.none
+        }
 
 
 def _fetch(group_ids: Sequence[str]) -> dict[str, Any]:
@@ -327,6 +361,14 @@ def _join(group: Any) -> dict[str, Any]:
     }
 
 
+def _of_all(answer: Any) -> list[ErrorCode]:
+    return [answer.error_code]
+
+
+def _of_groups(answer: Any) -> list[ErrorCode]:
+    return [group.error_code for group in answer.groups]
+
+
 def _codes(answer: Any) -> dict[Place, ErrorCode]:
     return {(topic.name, one.partition_index): one.error_code for topic in answer.topics for one in topic.partitions}
 
@@ -347,4 +389,4 @@ def raise_for(code: ErrorCode, what: str) -> None:
 
 def own_name() -> str:
     """Who asks for a change, as the group's events tell it: command, machine, process."""
-    return f"{CLIENT_ID}@{socket.gethostname()}:{os.getpid()}"
+    return f"{COMMAND}@{socket.gethostname()}:{os.getpid()}"

@@ -36,6 +36,8 @@ VERSIONS: Final = {
 }
 """The version of each API that the commands speak. Apache Kafka has them all from 3.8 on."""
 
+_CONNECT_TIMEOUT_S: Final = 3.0
+"""A machine that is gone is listed for some seconds more: the others are not to wait long for it."""
 _TIMEOUT_S: Final = 10.0
 
 
@@ -67,10 +69,10 @@ class Connection:
         if not host or not port.isdigit() or int(port) > 65_535:
             raise CommandFailed(f"not an address: {self.address!r} (host:port)")
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 self._reader, self._writer = await asyncio.open_connection(host.strip("[]"), int(port), limit=1 << 26)
         except OSError as error:  # TimeoutError too
-            raise CommandFailed(f"no broker answers at {self.address}: {_told(error)}") from None
+            raise CommandFailed(f"no broker answers at {self.address}: {_told(error, _CONNECT_TIMEOUT_S)}") from None
         try:
             versions = await self.ask(ApiKey.API_VERSIONS)
         except CommandFailed:
@@ -100,7 +102,7 @@ class Connection:
                     self._writer.write(b"".join(frames))
                     return [await self._answer(api) for api, _ in asked[:answers]]
             except (OSError, asyncio.IncompleteReadError) as error:
-                raise CommandFailed(f"{self.address} did not answer: {_told(error)}") from None
+                raise CommandFailed(f"{self.address} did not answer: {_told(error, _TIMEOUT_S)}") from None
 
     def _frame(self, api: int, message: Any) -> bytes:
         body = io.BytesIO()
@@ -127,7 +129,7 @@ class Connection:
                 await self._writer.wait_closed()
 
 
-def _told(error: OSError | asyncio.IncompleteReadError) -> str:
+def _told(error: OSError | asyncio.IncompleteReadError, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
-        return f"nothing in {_TIMEOUT_S:g} s"
+        return f"nothing in {timeout_s:g} s"
     return in_words(error) if isinstance(error, OSError) else "it closed the connection"

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+COMMAND: Final = "tidegate-group"
+"""The client id of the commands that look at groups; what changes one adds `@machine:process`."""
+
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _NAMED_MAX: Final = 5
 

@@ -23,9 +23,11 @@ from yarl import URL
 
 from bench.cluster import Cluster
 from broker.__main__ import tidegate
+from broker.groups.explain.finding import SOON_MS
 
 RECORDS = 40
 PARTITIONS = 2
+STAYS_LISTED = {"TIDEGATE_LEASE_GONE_MS": "60000"}
 
 
 @dataclass
@@ -75,6 +77,10 @@ class Shell:
 
 @pytest.fixture
 async def shell(cluster: Cluster) -> Shell:
+    return await _shell(cluster)
+
+
+async def _shell(cluster: Cluster) -> Shell:
     name = uuid.uuid4().hex[:8]
     admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     await admin.start()
@@ -174,6 +180,7 @@ async def test_explain_ends_with_1_where_something_is_wrong(shell: Shell) -> Non
         assert "Nothing is wrong." in await shell.type("explain", shell.group)
         await consumer.commit({TopicPartition(shell.topic, 1): 5})
 
+    await asyncio.sleep(SOON_MS / 1000)
     text = await shell.type("explain", shell.group, code=1)
     assert "15 records wait." in text and "the last to go: billing-1 at 127.0.0.1 left by itself" in text
     assert (await shell.json("explain", shell.group, code=1))["findings"][0]["kind"] == "empty_with_lag"
@@ -209,6 +216,23 @@ async def test_any_admin_http_that_answers_will_do(shell: Shell) -> None:
     done = await asyncio.to_thread(CliRunner().invoke, tidegate, ["group", "show", "nobody", "--admin", admin])
 
     assert (done.exit_code, done.output) == (2, "tidegate: there is no group nobody\n")
+
+
+async def test_brokers_that_died_are_named_and_the_others_asked() -> None:
+    with Cluster(brokers=3, settings=STAYS_LISTED) as cluster:
+        shell = await _shell(cluster)
+        async with shell.consuming():
+            pass
+        for broker in cluster.brokers[:2]:
+            broker.kill()
+        told = await shell.type("list")
+        rows = await shell.json("lag", shell.group)
+
+    for broker in cluster.brokers[:2]:
+        why = f"no broker answers at {broker.address}: Connection refused"
+        assert re.search(rf"^tidegate: groups of broker \d may be missing: {why}$", told, re.MULTILINE)
+    assert told.count("may be missing") == 2 and "GROUP " in told
+    assert [(row["committed"], row["end"], row["lag"]) for row in rows] == [(20, 20, 0), (20, 20, 0)]
 
 
 async def test_what_is_no_address() -> None:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.groups.explain.finding import SOON_MS, Finding, Severity, evicting, few, named, named_pending, poll_limit
+from broker.groups.explain.finding import (
+    SOON_MS,
+    Finding,
+    Severity,
+    evicting,
+    few,
+    named,
+    named_pending,
+    poll_limit,
+    severity_by_age,
+)
 from broker.groups.model import GroupState
 from broker.groups.phrases import clock, counted, either, listed, span
 from broker.groups.picture import GroupPicture, MemberPicture
@@ -20,10 +30,6 @@ def open_barrier(picture: GroupPicture, events: Sequence[Event]) -> list[Finding
     if picture.state == GroupState.COMPLETING:
         return [_sync_barrier(picture)]
     return _unsynced(picture)
-
-
-def _severity(picture: GroupPicture) -> Severity:
-    return Severity.STUCK if picture.now_ms - picture.state_since_ms >= SOON_MS else Severity.NOTE
 
 
 def _initial_delay(picture: GroupPicture) -> Finding:
@@ -49,7 +55,7 @@ def _join_barrier(picture: GroupPicture, events: Sequence[Event]) -> list[Findin
     findings = [
         Finding(
             "join_barrier_open",
-            _severity(picture),
+            severity_by_age(picture),
             f"The join barrier is open for {span(open_ms)}: {len(missing)} of "
             f"{counted(len(picture.members), 'member')} "
             f"{either(len(missing), 'has', 'have')} not rejoined: {listed(map(named, missing))}.",
@@ -117,7 +123,7 @@ def _pending(picture: GroupPicture) -> list[Finding]:
     return [
         Finding(
             "ids_not_used",
-            _severity(picture) if alone else Severity.NOTE,
+            severity_by_age(picture) if alone else Severity.NOTE,
             f"{counted(len(picture.pending), 'client')} asked for a member id and did not come back with it: "
             f"{listed(map(named_pending, picture.pending))}. The join barrier waits for them too, "
             f"until {clock(until)} at the latest.",
@@ -148,7 +154,7 @@ def _sync_barrier(picture: GroupPicture) -> Finding:
     )
     return Finding(
         "sync_barrier_open",
-        _severity(picture),
+        severity_by_age(picture),
         f"The sync barrier is open for {span(open_ms)}: {name} leads generation {picture.generation} "
         "and has not handed in its assignment.",
         tuple(evidence),

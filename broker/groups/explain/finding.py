@@ -38,6 +38,11 @@ class Finding:
     advice: str = ""
 
 
+def severity_by_age(picture: GroupPicture) -> Severity:
+    """How bad a state is in which nobody consumes: nothing, as long as a healthy group may be in it."""
+    return Severity.STUCK if picture.now_ms - picture.state_since_ms >= SOON_MS else Severity.NOTE
+
+
 def evicting(picture: GroupPicture, members: Sequence[MemberPicture]) -> str:
     """The command that removes a member, ready to be copied where it is one."""
     which = shlex.quote(members[0].instance_id or members[0].member_id) if len(members) == 1 else "MEMBER"

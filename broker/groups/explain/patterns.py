@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from broker.groups.explain.finding import Finding, Severity
-from broker.groups.phrases import clock, counted, listed, span
+from broker.groups.phrases import COMMAND, clock, counted, listed, span
 from broker.groups.picture import GroupPicture
 from broker.groups.story import Event, Rebalance, since
 
@@ -138,7 +138,9 @@ def _long_processing(picture: GroupPicture, recent: Sequence[Event]) -> list[Fin
 def _crash_loops(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding]:
     found = []
     gone = ("member_expired", "member_left")
-    for ends in _by_member(recent, lambda event: event.kind in gone and event.duration_ms < SHORT_LIFE_MS):
+    # our own command stands guard in a reset: it comes and goes
+    theirs = [event for event in recent if not event.client_id.startswith(f"{COMMAND}@")]
+    for ends in _by_member(theirs, lambda event: event.kind in gone and event.duration_ms < SHORT_LIFE_MS):
         key = ends[-1].key
         joined = [event for event in recent if event.kind == "member_joined" and event.key == key]
         poll = any(words in event.reason.lower() for words in _POLL for event in ends)

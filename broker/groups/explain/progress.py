@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.groups.explain.finding import SOON_MS, Finding, Severity, few, named, poll_limit
+from broker.groups.explain.finding import SOON_MS, Finding, Severity, few, named, poll_limit, severity_by_age
 from broker.groups.model import GroupState
 from broker.groups.phrases import clock, counted, either, listed, ranges, span
 from broker.groups.picture import GroupPicture, MemberPicture
@@ -86,7 +86,7 @@ def _empty(picture: GroupPicture, partitions: Sequence[Partition], events: Seque
     return [
         Finding(
             "empty_with_lag",
-            Severity.STUCK,
+            severity_by_age(picture),
             f"Nobody is in the group for {span(picture.now_ms - picture.state_since_ms)}, and "
             f"{counted(lag, 'record')} {either(lag, 'waits', 'wait')}.",
             tuple(evidence),

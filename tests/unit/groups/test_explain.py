@@ -332,6 +332,12 @@ def test_who_comes_and_goes_alone_disturbs_nobody() -> None:
     assert found.evidence == ("it is a member for 20 s (median), then leaves",)
 
 
+def test_the_guard_of_a_reset_is_no_crash_loop() -> None:
+    told = lives("tidegate-group@host:17", 3, 1_000, "member_left")
+
+    assert "crash_loop" not in kinds(findings(picture(member("a")), *told))
+
+
 def test_a_rolling_restart_is_no_crash_loop() -> None:
     told = [one for name in "bcdef" for one in lives(name, 1, 20_000, "member_left")]
 
@@ -413,6 +419,13 @@ def test_an_empty_group_with_lag() -> None:
     assert found.sentence == "Nobody is in the group for 1 h, and 50 records wait."
     assert found.evidence[1].startswith("the last to go: a at 10.0.0.1 left by itself")
     assert "while it is not polled" in found.advice
+
+
+@pytest.mark.parametrize(("empty_ms", "severity"), [(4_999, Severity.NOTE), (5_000, Severity.STUCK)])
+def test_a_group_is_empty_for_a_moment_while_it_restarts(empty_ms: int, severity: Severity) -> None:
+    empty = picture(state="Empty", state_since_ms=NOW - empty_ms)
+
+    assert the(findings(empty, partitions=(partition(log_end=150, owner=None),)), "empty_with_lag").severity is severity
 
 
 def test_who_was_silent_did_not_leave_because_nobody_polled() -> None:
