@@ -168,12 +168,15 @@ def _ids(members: Sequence[Any]) -> list[tuple[str, str | None]]:
 
 
 async def _stand_guard(kafka: KafkaClient, group_id: str, guard: Connection) -> None:
-    """Stay a member until another is there, or nobody comes; then leave."""
+    """Be a member until another is there too, or nobody comes; then leave.
+
+    The others may be quicker than the guard's join: who went without having come would be missed by all of them.
+    """
     own: list[Any] = []
     for _ in range(_LOOKS):
         members = (await kafka.describe(group_id)).members
         own = [member for member in members if member.client_id == kafka.client_id]
-        if len(members) > len(own):
+        if own and len(members) > len(own):
             break
         await asyncio.sleep(_LOOK_S)
     if own:

@@ -1,0 +1,54 @@
+"""The guard of `tidegate group reset --fence`: a member while the fenced are not back."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.admin import group_reset
+
+GUARD = SimpleNamespace(member_id="guard-1", client_id="tidegate-group@here:1", group_instance_id=None)
+BACK = SimpleNamespace(member_id="web-2", client_id="web", group_instance_id=None)
+
+
+class Kafka:
+    """Shows one list of members after the other, the last for ever."""
+
+    client_id = GUARD.client_id
+
+    def __init__(self, *seen: list[Any]) -> None:
+        self.seen = list(seen)
+        self.removed: list[str] = []
+
+    async def describe(self, group_id: str) -> Any:
+        return SimpleNamespace(members=self.seen.pop(0) if len(self.seen) > 1 else self.seen[0])
+
+    async def leave(self, group_id: str, members: list[tuple[str, str | None]], reason: str) -> None:
+        self.removed += [member_id for member_id, _ in members]
+
+
+class Connection:
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        [[GUARD], [GUARD, BACK]],
+        [[], [BACK], [BACK, GUARD]],
+        [[GUARD]],
+    ],
+    ids=["it comes first", "the fenced are quicker", "nobody comes"],
+)
+async def test_the_guard_always_leaves(monkeypatch: pytest.MonkeyPatch, seen: list[list[Any]]) -> None:
+    monkeypatch.setattr(group_reset, "_LOOK_S", 0.0)
+    kafka, guard = Kafka(*seen), Connection()
+
+    await group_reset._stand_guard(kafka, "g", guard)  # type: ignore[arg-type]
+
+    assert kafka.removed == [GUARD.member_id] and guard.closed
