@@ -182,7 +182,7 @@ async def test_explain_ends_with_1_where_something_is_wrong(shell: Shell) -> Non
 
     await asyncio.sleep(SOON_MS / 1000)
     text = await shell.type("explain", shell.group, code=1)
-    assert "15 records wait." in text and "the last to go: billing-1 at 127.0.0.1 left by itself" in text
+    assert "15 records wait." in text and "the last to go: billing-1 at 127.0.0.1 left by itself" in text, text
     assert (await shell.json("explain", shell.group, code=1))["findings"][0]["kind"] == "empty_with_lag"
     assert f"{shell.group},empty_with_lag,stuck," in await shell.type("explain", shell.group, "-o", "csv", code=1)
     assert f"Group {shell.group} is Empty" in await shell.type("explain", code=1)
