@@ -84,7 +84,8 @@ async def _shell(cluster: Cluster) -> Shell:
     name = uuid.uuid4().hex[:8]
     admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     await admin.start()
-    await admin.create_topics([NewTopic(f"orders-{name}", PARTITIONS, 1)])
+    kept = {"retention.ms": "-1"}  # the records are of 1970
+    await admin.create_topics([NewTopic(f"orders-{name}", PARTITIONS, 1, topic_configs=kept)])
     await admin.close()
     async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap) as producer:
         for number in range(RECORDS):
