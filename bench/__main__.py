@@ -11,10 +11,20 @@ import json
 import os
 import sys
 import time
+from typing import Final
 
-from bench import join_one, suite
+from bench import cold, decoder, incidents, join_one, spark_source, suite
 from bench.endpoint import Endpoint
 from bench.measures import MEASURES, add_options
+
+_COMMANDS: Final = {
+    "all": suite.main,
+    "cold": cold.main,
+    "join-one": join_one.main,
+    "incidents": incidents.main,
+    "decoder": decoder.main,
+    "spark": spark_source.main,
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,17 +37,19 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--pids", default="", help="every process of the endpoint, Redis too: PID,PID")
         add_options(command)
     suite.add_options(commands.add_parser("all", help="our cluster and Apache Kafka, side by side"))
+    cold.add_options(commands.add_parser("cold", help="old offsets from the archive, by three clients"))
     join_one.add_options(commands.add_parser("join-one", help="one more member joins, heartbeats held or not"))
+    incidents.add_options(commands.add_parser("incidents", help="incidents of groups, made and found by the pipeline"))
+    decoder.add_options(commands.add_parser("decoder", help="the pipeline's decoder beside clients' parsers"))
+    spark_source.add_options(commands.add_parser("spark", help="the source tidegate beside Spark's Kafka connector"))
     return top
 
 
 def main() -> int:
     """Run one measure, or all."""
     args = parser().parse_args()
-    if args.measure == "all":
-        return suite.main(args)
-    if args.measure == "join-one":
-        return join_one.main(args)
+    if args.measure in _COMMANDS:
+        return _COMMANDS[args.measure](args)
     args.run_id = f"{os.getpid()}-{time.monotonic_ns() // 1_000_000}"
     endpoint = Endpoint(args.bootstrap, [int(pid) for pid in args.pids.split(",") if pid])
     found = suite.measured(endpoint, args.measure, args)

@@ -42,7 +42,7 @@ class Client:
 
 
 def _built() -> Path:
-    target = cache_directory().parent / "clients"
+    target = cache_directory() / "clients"
     target.mkdir(parents=True, exist_ok=True)
     return target
 

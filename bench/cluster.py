@@ -128,15 +128,21 @@ class BrokerProcess:
 class Cluster:
     """A server and its brokers, as a context manager.
 
+    With `redis_url` brokers use servers that run already.
     `settings` are `TIDEGATE_*` variables for every broker; `server_options` go to the server's command line.
     """
 
     def __init__(
-        self, brokers: int = 3, settings: Mapping[str, str] | None = None, server_options: Sequence[str] = ()
+        self,
+        brokers: int = 3,
+        settings: Mapping[str, str] | None = None,
+        server_options: Sequence[str] = (),
+        redis_url: str | None = None,
     ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="tidegate-cluster-"))
         self.redis_port = free_port()
-        self.redis_url = f"redis://127.0.0.1:{self.redis_port}/0"
+        self.redis_url = redis_url or f"redis://127.0.0.1:{self.redis_port}/0"
+        self._own_server = redis_url is None
         self.settings = dict(settings or {})
         self._server_options = list(server_options)
         self._server: subprocess.Popen[bytes] | None = None
@@ -145,7 +151,8 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         try:
-            self.start_server()
+            if self._own_server:
+                self.start_server()
             for _ in range(self._count):
                 self.add_broker(wait=False)
             for broker in self.brokers:

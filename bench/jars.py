@@ -1,4 +1,7 @@
-"""Apache Kafka's jars, for its server as a peer and for its Java clients: fetched by Maven, kept outside the tree."""
+"""Jars from Maven Central that are measured and compared with: Apache Kafka, Spark's Kafka connector.
+
+Fetched by Maven, kept outside the tree.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,42 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 KAFKA_VERSION: Final = "4.1.0"
-_ARTIFACTS: Final = (
-    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
-    ("org.slf4j", "slf4j-simple", "1.7.36"),
+CONNECTOR_VERSION: Final = "4.2.0"
+"""The newest Kafka connector that there is for Spark 4; it runs in Spark 4.3."""
+
+
+@dataclass(frozen=True, slots=True)
+class JarSet:
+    """Artifacts (group, name, version) in a folder of their own, with what they depend on unless `alone`."""
+
+    folder: str
+    artifacts: tuple[tuple[str, str, str], ...]
+    alone: bool = False
+
+
+KAFKA: Final = JarSet(
+    f"kafka-{KAFKA_VERSION}",
+    (
+        ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+        ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    ),
+)
+CONNECTOR: Final = JarSet(
+    f"spark-kafka-{CONNECTOR_VERSION}",
+    (
+        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR_VERSION),
+        ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),  # newer ones are not everywhere
+        ("org.apache.kafka", "kafka-clients", "3.9.2"),
+        ("org.apache.commons", "commons-pool2", "2.13.1"),
+        ("org.scala-lang.modules", "scala-parallel-collections_2.13", "1.2.0"),
+    ),
+    alone=True,  # Spark brings the rest
 )
 
 
@@ -25,33 +56,44 @@ class PeerUnavailable(Exception):
 def cache_directory() -> Path:
     """Where the jars are kept: TIDEGATE_JARS, or the user's cache."""
     override = os.environ.get("TIDEGATE_JARS")
-    base = Path(override) if override else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidegate"
-    return base / f"kafka-{KAFKA_VERSION}"
+    return Path(override) if override else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidegate"
 
 
 def classpath(timeout_s: float = 600.0) -> str:
     """Java's class path with Kafka's server, tools and clients. Raises PeerUnavailable."""
+    return f"{fetched(KAFKA, timeout_s)}/*"
+
+
+def connector_jars(timeout_s: float = 300.0) -> str:
+    """Spark's Kafka connector, as `spark.jars` takes it. Raises PeerUnavailable."""
+    return ",".join(sorted(map(str, fetched(CONNECTOR, timeout_s).glob("*.jar"))))
+
+
+def fetched(jars: JarSet, timeout_s: float) -> Path:
+    """The folder of a set, filled. Raises PeerUnavailable."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise PeerUnavailable(f"{program} is not on the PATH")
-    target = cache_directory()
+    target = cache_directory() / jars.folder
     if not (target / "complete").exists():
-        _download(target, timeout_s)
-    return f"{target}/*"
+        _download(jars, target, timeout_s)
+    return target
 
 
 def main() -> None:
-    """Fetch the jars within four minutes; exits with the reason where they cannot be had."""
+    """Fetch Kafka's jars within four minutes; exits with the reason where they cannot be had."""
     try:
         print(classpath(timeout_s=240))
     except PeerUnavailable as unavailable:
         sys.exit(str(unavailable))
 
 
-def _download(target: Path, timeout_s: float) -> None:
+def _download(jars: JarSet, target: Path, timeout_s: float) -> None:
+    everything = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>"
-        for group, artifact, version in _ARTIFACTS
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
+        f"{everything if jars.alone else ''}</dependency>"
+        for group, artifact, version in jars.artifacts
     )
     with tempfile.TemporaryDirectory() as project:
         Path(project, "pom.xml").write_text(
@@ -66,7 +108,7 @@ def _download(target: Path, timeout_s: float) -> None:
             raise PeerUnavailable("Maven did not finish in time") from None
     if done.returncode != 0:
         reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "Maven failed")
-        raise PeerUnavailable(f"Kafka's jars could not be fetched: {reason[:200]}")
+        raise PeerUnavailable(f"the jars of {jars.folder} could not be fetched: {reason[:200]}")
     (target / "complete").touch()
 
 

@@ -14,12 +14,13 @@ from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
-PRODUCE, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 2, 3, 8, 9
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 3, 8, 9
 FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 10, 11, 12, 13, 14
 CREATE_TOPICS, DELETE_TOPICS = 19, 20
 
 VERSIONS: Final = {
     PRODUCE: 8,
+    FETCH: 11,
     LIST_OFFSETS: 6,
     METADATA: 8,
     OFFSET_COMMIT: 8,

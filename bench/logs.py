@@ -106,7 +106,8 @@ def _batch(count: int, size: int) -> bytes:
     return build_batch([NewRecord(os.urandom(size), timestamp=now_ms) for _ in range(count)])
 
 
-def _produce_frame(topic: str, partition: int, batch: bytes) -> bytes:
+def produce_frame(topic: str, partition: int, batch: bytes) -> bytes:
+    """A Produce request of one batch, acks=all."""
     module = request(PRODUCE)
     data = module.PartitionProduceData(index=partition, records=batch)
     topic_data = module.TopicProduceData(name=topic, partition_data=(data,))
@@ -116,7 +117,8 @@ def _produce_frame(topic: str, partition: int, batch: bytes) -> bytes:
     return encode(PRODUCE, message)
 
 
-def _refusal(payload: bytes) -> ErrorCode:
+def refusal(payload: bytes) -> ErrorCode:
+    """What a Produce response says of its one partition."""
     code: ErrorCode = decode(PRODUCE, payload).responses[0].partition_responses[0].error_code
     return code
 
@@ -130,7 +132,7 @@ async def _push(address: str, frame: bytes, batches: int, depth: int) -> None:
         nonlocal left
         while left > 0:
             left -= 1
-            code = _refusal(await wire.send(frame))
+            code = refusal(await wire.send(frame))
             if code is not ErrorCode.none:
                 raise MeasureFailed(f"Produce: {code.name}")
 
@@ -144,7 +146,7 @@ async def _primed(address: str, frame: bytes) -> None:
     """A new topic's leader may refuse for a moment."""
     wire = await Wire.connect(address)
     for _ in range(100):
-        if _refusal(await wire.send(frame)) is ErrorCode.none:
+        if refusal(await wire.send(frame)) is ErrorCode.none:
             break
         await asyncio.sleep(0.05)
     wire.close()
@@ -155,7 +157,7 @@ async def batches(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any
     batch = _batch(args.batch_records, args.size)
     each = max(int(args.megabytes * 1_000_000 / len(batch) / _PARTITIONS), 1)
     async with endpoint.topic("batches", _PARTITIONS) as (topic, leaders):
-        frames = [_produce_frame(topic, index, batch) for index in range(_PARTITIONS)]
+        frames = [produce_frame(topic, index, batch) for index in range(_PARTITIONS)]
         await asyncio.gather(*(_primed(address, frame) for address, frame in zip(leaders, frames, strict=True)))
         meter = Meter(endpoint.pids)
         meter.start()

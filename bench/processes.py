@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,21 @@ def cpu_seconds(pid: int) -> float:
         return 0.0
     fields = stat[stat.rindex(")") + 2 :].split()
     return sum(int(ticks) for ticks in fields[11:15]) / _TICKS
+
+
+def tree_cpu_seconds(pid: int) -> float:
+    """CPU of a process and of all that it started, ended or not, as far as each waited for its own."""
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            text = stat.read_text()
+            children[int(text[text.rindex(")") + 2 :].split()[1])].append(int(stat.parent.name))
+    total, left = 0.0, [pid]
+    while left:
+        one = left.pop()
+        total += cpu_seconds(one)
+        left += children[one]
+    return total
 
 
 def is_redis(pid: int) -> bool:

@@ -40,6 +40,7 @@ class Member:
     instance_id: str | None = None
     session_timeout_ms: int = 10_000
     rebalance_timeout_ms: int = 300_000
+    protocols: tuple[str, ...] = (PROTOCOL,)
     partitions: int = 4
     end: int = 100
     member_id: str = ""
@@ -60,6 +61,7 @@ class Member:
 
     async def _join_once(self, reason: str | None) -> Any:
         metadata = write_subscription(self.topics)
+        offered = request(JOIN_GROUP).JoinGroupRequestProtocol
         return await self._ask(
             JOIN_GROUP,
             session_timeout=timedelta(milliseconds=self.session_timeout_ms),
@@ -67,7 +69,7 @@ class Member:
             member_id=self.member_id,
             group_instance_id=self.instance_id,
             protocol_type="consumer",
-            protocols=(request(JOIN_GROUP).JoinGroupRequestProtocol(name=PROTOCOL, metadata=metadata),),
+            protocols=tuple(offered(name=name, metadata=metadata) for name in self.protocols),
             reason=reason,
         )
 
@@ -97,7 +99,7 @@ class Member:
             member_id=self.member_id,
             group_instance_id=self.instance_id,
             protocol_type="consumer",
-            protocol_name=PROTOCOL,
+            protocol_name=joined.protocol_name,
             assignments=tuple(part(member_id=member_id, assignment=owned) for member_id, owned in plan.items()),
         )
         if synced.error_code not in (ErrorCode.none, ErrorCode.rebalance_in_progress):

@@ -311,6 +311,7 @@ class Appends:
 
     def _resolve(self, sent: Sent) -> None:
         log = self._log
+        log.usage.stored(log.topic, sent.entry.end - sent.base, sent.entry.size)
         epoch = sent.view.epoch_at(sent.base)
         log_start = log.view.log_start if log.view is not None else sent.view.log_start
         stamped = log.log_append_time

@@ -70,7 +70,8 @@ class Incarnations:
         """The incarnation, when every lane is up and checked. Raises StoreUnavailable."""
         if not self._current.is_set():
             try:
-                await asyncio.wait_for(self._current.wait(), self._store.settings.redis_connect_timeout_ms / 1000)
+                async with asyncio.timeout(self._store.settings.redis_connect_timeout_ms / 1000):
+                    await self._current.wait()
             except TimeoutError:
                 raise StoreUnavailable("no connection to one primary on every lane") from None
         return self._number
@@ -101,6 +102,7 @@ class Incarnations:
             logger.warning("redis_is_another_primary", link=lane.name, role=facts.get("role"))
             self._lost(lane)
         if not replid:
+            self._store.leave_replica()
             asyncio.get_running_loop().call_later(_ASK_AGAIN_S, self._ask_again, lane, connection)
             return
         self._replids[lane] = replid

@@ -86,7 +86,7 @@ def _as_map(reply: Any) -> dict[bytes, bytes]:
 
 
 def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes], incarnation: int) -> View:
-    log_start, epochs, log_bytes, entries = fence
+    log_start, epochs, log_bytes, entries, local_start, log_version = fence
     fields = dict(snapshot)
     offset = int(fields.pop(b"offset", 0))
     max_timestamp = int(fields.pop(b"max_timestamp", -1))
@@ -94,8 +94,10 @@ def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes], incarnatio
     return View(
         end=offset,
         log_start=int(log_start),
+        local_start=max(int(log_start), int(local_start or 0)),
         epochs=parse_epochs(epochs),
         incarnation=incarnation,
+        log_version=int(log_version or 0),
         high_watermark=offset,
         producers={int(producer_id): from_text(text.decode()) for producer_id, text in fields.items()},
         max_timestamp=max_timestamp,

@@ -7,11 +7,13 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import StoreUnavailable, UnknownTopicOrPartition
+from broker.log.cold_files import ColdFiles
 from broker.log.durability import Durability
 from broker.log.incarnation import Incarnations
 from broker.log.partition import PartitionLog
 from broker.log.retention import FindTopic, Retention, upkeep_item
 from broker.log.tail import TailCache
+from broker.log.usage import Usage
 from broker.settings import Settings
 from broker.store.link import Arg
 from broker.store.store import Store
@@ -43,6 +45,7 @@ class Logs:
     """Every partition that this broker has touched, with the cache, marks and proofs that they share.
 
     `find_topic(org, name)` tells retention which topics there are; without it this broker does no retention.
+    Raises CannotStart where the archive cannot be opened.
     """
 
     def __init__(self, store: Store, settings: Settings, find_topic: FindTopic | None = None) -> None:
@@ -50,7 +53,9 @@ class Logs:
         self.settings = settings
         self.loop = asyncio.get_event_loop()
         self.writer = Writer()
+        self.usage = Usage()
         self.cache = TailCache(settings.log_tail_cache_bytes)
+        self.cold_files = ColdFiles(settings)
         self.durability = Durability(store)
         self.incarnations = Incarnations(store)
         self.heard: set[PartitionLog] = set()
@@ -80,6 +85,7 @@ class Logs:
         for log in list(self._partitions.values()):
             log.close(StoreUnavailable("the broker closes"))
         self.incarnations.close()
+        self.cold_files.close()
 
     # -- partitions
 

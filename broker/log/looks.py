@@ -1,7 +1,7 @@
 """Looking: is a view at the end of its log? Looks of one tick are one read; each begins after it is asked for.
 
 An answer shorter than what was asked for proves the end; anything else is applied and the look repeated.
-The same read tells the log start, and whether the partition still exists.
+The same read tells the log start and the local start, and whether the partition still exists.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Looks:
         replies: list[Any] = []
         data_in.send(["XRANGE", log.keys.log, f"{view.end}-0", "+", "COUNT", count], replies.append)
         data_in.send(
-            ["HMGET", log.keys.meta, "state", "log_start"], lambda reply: self._answered(view, count, replies[0], reply)
+            ["HMGET", log.keys.meta, "state", "log_start", "local_start", "log_version"],
+            lambda reply: self._answered(view, count, replies[0], reply),
         )
 
     def _loaded(self, loaded: View | Exception) -> None:
@@ -85,12 +86,16 @@ class Looks:
         if meta[0] != b"ready":
             self._finish(self._log.gone())
             return
+        if int(meta[3] or 0) != view.log_version:
+            self._log.void("the stream is another one")  # it may begin below what the view calls the log start
+            self._again()
+            return
         entries = [entry for entry in map(parse_entry, items) if entry.base >= view.end]
         if entries and entries[0].base != view.end:
             self._log.void("the log goes on above the view")  # trimmed meanwhile; a newer snapshot knows
             self._again()
             return
-        self._log.found(view, entries, int(meta[1]))
+        self._log.found(view, entries, int(meta[1]), int(meta[2] or 0))
         if len(items) < count:
             view.proved_at = asyncio.get_running_loop().time()
             self._finish(None)

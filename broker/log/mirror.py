@@ -76,7 +76,8 @@ class Mirror:
         """Write what there is to tell, for a moment, and stop: a group may be read by nobody for long after this."""
         await self._loops.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(_quietly(self.write()), _LAST_S)
+            async with asyncio.timeout(_LAST_S):
+                await _quietly(self.write())
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from broker.errors import StoreUnavailable, UnknownTopicOrPartition
-from broker.log import positions, retention
+from broker.log import archived, positions, retention
 from broker.log.append import Appends, OnAppended
+from broker.log.cold_reads import ColdReads
 from broker.log.entries import Entry, parse_entry
 from broker.log.hearing import Hearing
 from broker.log.loading import load_view
@@ -42,7 +43,9 @@ class PartitionLog:
         self.settings = logs.settings
         self.loop = logs.loop
         self.writer = logs.writer
+        self.usage = logs.usage
         self.durability = logs.durability
+        self.cold_files = logs.cold_files
         self.heard_logs = logs.heard
         self.patience_s = logs.settings.redis_command_timeout_ms / 1000
         self.topic = topic
@@ -61,6 +64,7 @@ class PartitionLog:
         self._closed: Exception | None = None
         self._proving = False
         self._unproved: list[tuple[int, Callable[[bool], None]]] = []
+        self.cold = ColdReads(self)
         self._appends = Appends(self)
         self._reads = Reads(self)
 
@@ -78,8 +82,8 @@ class PartitionLog:
     def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: OnSlice) -> None:
         """Whole batches from the one that holds `offset`, at most `bytes_max` (the first may exceed it if asked).
 
-        Calls back at once when the tail cache or the known end answers. Gets OffsetOutOfRange (after a look),
-        UnknownTopicOrPartition, StoreUnavailable.
+        Below the local start they come from the archive. Calls back at once when a cache or the known end
+        answers. Gets OffsetOutOfRange (after a look), UnknownTopicOrPartition, StoreUnavailable, KafkaStorageError.
         """
         self._reads.read(offset, bytes_max, at_least_one, on_done)
 
@@ -110,6 +114,10 @@ class PartitionLog:
     async def epoch_end(self, epoch: int) -> tuple[int, int]:
         """(leader epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) where undefined."""
         return positions.epoch_end(await self.look(), epoch)
+
+    async def archived_end(self) -> int:
+        """The offset after the last that is archived; 0 for none."""
+        return (await archived.archived_range(self))[1]
 
     async def delete_records(self, offset: int) -> int:
         """Move the log start to `offset` (-1: the high watermark). Raises OffsetOutOfRange."""
@@ -244,6 +252,7 @@ class PartitionLog:
         self.hearing.tell()
         self.hearing.stop()
         self._appends.close(reason)
+        self.cold.close()
         if self._loading is not None:
             self._loading.cancel()
 
@@ -258,10 +267,10 @@ class PartitionLog:
         else:
             self._prove()
 
-    def found(self, view: View, entries: list[Entry], log_start: int) -> None:
-        """Entries that follow the view, and the log start, as a look read them."""
-        changed = log_start > view.log_start
-        view.log_start = max(view.log_start, log_start)
+    def found(self, view: View, entries: list[Entry], log_start: int, local_start: int) -> None:
+        """Entries that follow the view, the log start and the local start, as a look read them."""
+        changed = log_start != view.log_start
+        view.log_start, view.local_start = log_start, max(log_start, local_start)  # a restore lowers them
         for entry in entries:
             view.apply(entry)
             self.pages.append(entry)

@@ -25,5 +25,6 @@ async def create_partition(store: Store, keys: LogKeys) -> None:
 
 async def delete_partition(store: Store, keys: LogKeys) -> None:
     """Remove a partition's data and wake whoever reads it; repeating it changes nothing. Raises StoreUnavailable."""
-    all_keys = [keys.log, keys.meta, keys.times, keys.producers, keys.owners]
+    own = [keys.log, keys.meta, keys.times, keys.producers, keys.owners]
+    all_keys = [*own, keys.segments, keys.archive, keys.replayed, keys.translations]
     await store.run(DELETE_LOG, all_keys, DELETED_META_MS, keys.wake)

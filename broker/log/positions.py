@@ -1,9 +1,14 @@
-"""Where in a log: by timestamp, by largest timestamp, by leader epoch (ListOffsets, OffsetForLeaderEpoch)."""
+"""Where in a log: by timestamp, by largest timestamp, by leader epoch (ListOffsets, OffsetForLeaderEpoch).
+
+What lies below the local start is asked of the archive first.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from broker.log import cold_positions
 from broker.log.entries import Entry, read_header
 from broker.log.loading import pages
 from broker.records.batch import Batch
@@ -22,10 +27,14 @@ async def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> tuple[in
     view = await log.look()
     if view.max_timestamp < timestamp_ms:
         return None
+    if view.log_start < view.local_start:
+        cold = await cold_positions.first_record_at(log, view, timestamp_ms)
+        if cold is not None:
+            return cold
     start = await _indexed_below(log, timestamp_ms)
     async for entries in pages(log.store, log.keys, start, view.mean_entry_bytes):
         for entry in entries:
-            found = _first_at(entry, timestamp_ms, view.log_start)
+            found = _first_at(entry, timestamp_ms, view.local_start)
             if found is not None:
                 return found if found[0] < view.high_watermark else None
     return None
@@ -36,18 +45,32 @@ async def max_timestamp(log: PartitionLog) -> tuple[int, int] | None:
     view = await log.look()
     if view.log_start >= view.high_watermark or view.max_timestamp < 0:
         return None
-    if view.max_timestamp_base >= view.log_start:
+    local = await _largest_local(log, view)
+    if view.log_start == view.local_start:
+        return local
+    archived_ms = await cold_positions.largest_timestamp(log, view)
+    if archived_ms < 0 or (local is not None and local[1] > archived_ms):
+        return local
+    return await cold_positions.first_record_at(log, view, archived_ms)
+
+
+async def _largest_local(log: PartitionLog, view: View) -> tuple[int, int] | None:
+    """The same from the local start on."""
+    if view.max_timestamp_base >= view.local_start:
         async for entries in pages(log.store, log.keys, view.max_timestamp_base, view.mean_entry_bytes):
-            found = _first_at(entries[0], view.max_timestamp, view.log_start)
+            found = _first_at(entries[0], view.max_timestamp, view.local_start)
             if found is not None and found[0] < view.high_watermark:
                 return found
             break
-    largest: Entry | None = None  # it was trimmed, or is not shown yet: search what there is
-    async for entries in pages(log.store, log.keys, await _base_holding(log, view.log_start), view.mean_entry_bytes):
+    largest: tuple[int, Entry] | None = None  # it was trimmed, or is not shown yet: search what there is
+    base = await _base_holding(log, view.local_start)
+    async for entries in pages(log.store, log.keys, base, view.mean_entry_bytes):
         for entry in entries:
-            if entry.end <= view.high_watermark and (largest is None or entry.max_timestamp > largest.max_timestamp):
-                largest = entry
-    return _first_at(largest, largest.max_timestamp, view.log_start) if largest is not None else None
+            if view.local_start < entry.end <= view.high_watermark:
+                timestamp = _largest_of(entry, view.local_start)
+                if largest is None or timestamp > largest[0]:
+                    largest = timestamp, entry
+    return _first_at(largest[1], largest[0], view.local_start) if largest is not None else None
 
 
 def epoch_end(view: View, epoch: int) -> tuple[int, int]:
@@ -76,16 +99,30 @@ async def _base_holding(log: PartitionLog, offset: int) -> int:
     return int(found[0][0].partition(b"-")[0]) if found else offset
 
 
-def _first_at(entry: Entry, timestamp_ms: int, log_start: int) -> tuple[int, int] | None:
+def _largest_of(entry: Entry, start: int) -> int:
+    """The largest timestamp of an entry's records from `start` on."""
+    if entry.base >= start:
+        return entry.max_timestamp
+    return max(timestamp for offset, timestamp in _records(entry) if offset >= start)
+
+
+def _records(entry: Entry) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each record of an entry."""
+    for batch, base in zip(entry.batches, (entry.base, *entry.ends), strict=False):
+        for head in read_heads(Batch.parse(batch)):
+            yield base + head.offset_delta, head.timestamp
+
+
+def _first_at(entry: Entry, timestamp_ms: int, start: int) -> tuple[int, int] | None:
     """The first record of an entry at or after a time, exact inside its batch."""
-    if entry.max_timestamp < timestamp_ms or entry.end <= log_start:
+    if entry.max_timestamp < timestamp_ms or entry.end <= start:
         return None
     base = entry.base
     for batch, end in zip(entry.batches, entry.ends, strict=True):
         header = read_header(batch)
-        if header.max_timestamp >= timestamp_ms and end > log_start:
+        if header.max_timestamp >= timestamp_ms and end > start:
             for head in read_heads(Batch.parse(batch)):
-                if head.timestamp >= timestamp_ms and base + head.offset_delta >= log_start:
+                if head.timestamp >= timestamp_ms and base + head.offset_delta >= start:
                     return base + head.offset_delta, head.timestamp
         base = end
     return None

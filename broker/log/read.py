@@ -1,6 +1,7 @@
-"""Read: whole batches from the one that holds an offset, from the tail cache or by XRANGE.
+"""Read: whole batches from the one that holds an offset, from the tail cache, by XRANGE, or from the archive.
 
-Base offset and leader epoch are written as batches go out. Reads for the same offset share one XRANGE.
+Base offset and leader epoch are written as batches go out. Reads for the same offset share one XRANGE. Where a view
+is old, what it looks for may have been trimmed: a gap before what was read counts only after a look.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
 
-from broker.errors import OffsetOutOfRange, StoreUnavailable
+from broker.errors import KafkaStorageError, OffsetOutOfRange, StoreUnavailable
+from broker.log.cold_reads import Cold
 from broker.log.entries import Buffer, Entry, parse_entry
 from broker.log.loading import REPLY_BYTES, page_entries
 from broker.store.link import Arg
@@ -82,7 +84,9 @@ class Reads:
             self._log.with_view(lambda loaded: self._with_view(asked, loaded))
             return
         offset = asked.offset
-        if offset < view.log_start:
+        if offset < view.log_start and not asked.looked:
+            self._look(asked)  # a restore may have lowered it
+        elif offset < view.log_start:
             asked.on_done(OffsetOutOfRange(f"{offset} is below the log start offset {view.log_start}"))
         elif offset >= view.high_watermark:
             if not asked.looked and (offset > view.end or not self._log.hearing.heard):
@@ -95,10 +99,12 @@ class Reads:
             self._look(asked)  # the log may have been trimmed or deleted elsewhere
         else:
             found = self._cached(view, asked)
-            if found is None:
-                self._fetch(view, asked)
-            else:
+            if found is not None:
                 asked.on_done(found)
+            elif offset < view.local_start:
+                self._fetch_cold(view, asked)
+            else:
+                self._fetch(view, asked)
 
     def _with_view(self, asked: _Asked, loaded: View | Exception) -> None:
         if isinstance(loaded, Exception):
@@ -181,8 +187,15 @@ class Reads:
         self._arrived(view, offset, None, holder + entries)
 
     def _arrived(self, view: View, offset: int, failure: Any, entries: list[Entry]) -> None:
+        if failure or not entries or entries[0].base <= offset:
+            self._settle(view, offset, failure, entries)
+        else:  # a hole that compaction left, or another broker trimmed what was there
+            self._log.looks.look(lambda failure: self._settle(view, offset, failure, entries))
+
+    def _settle(self, view: View, offset: int, failure: Any, entries: list[Entry]) -> None:
         waiting = self._fetching.pop(offset, [])
         current = self._log.view is view
+        trimmed = bool(entries) and entries[0].base > offset and offset < view.local_start
         if isinstance(failure, hiredis.ReplyError):
             self._log.void(str(failure))
             failure = StoreUnavailable(str(failure))
@@ -194,7 +207,7 @@ class Reads:
         for asked in waiting:
             if isinstance(failure, Exception):
                 self._failed(asked, failure)
-            elif not current or not entries or offset < view.log_start:
+            elif not current or not entries or trimmed or offset < view.log_start:
                 asked.tries += 1
                 if asked.tries < _TRIES:
                     asked.looked = False
@@ -204,6 +217,27 @@ class Reads:
             else:
                 found = gather(view, entries, asked.offset, asked.bytes_max, asked.at_least_one)
                 self._log.guarded(asked.on_done, found)
+
+    # -- the archive
+
+    def _fetch_cold(self, view: View, asked: _Asked) -> None:
+        limit = min(view.local_start, view.high_watermark)
+
+        def arrived(found: Cold | Exception) -> None:
+            current = self._log.view
+            if isinstance(found, KafkaStorageError) and not asked.looked:
+                self._look(asked)  # the log start may have gone past the offset, and the file with it
+            elif isinstance(found, Exception):
+                self._failed(asked, found)
+            elif current is None or asked.offset < current.log_start:
+                self._go_on(asked)
+            elif found.size or found.end_offset == asked.offset:
+                asked.on_done(_slice(found.buffers, found.size, found.end_offset, current))
+            else:
+                asked.offset = found.end_offset
+                self._go_on(asked)
+
+        self._log.cold.read(asked.offset, limit, asked.bytes_max, asked.at_least_one, arrived)
 
 
 def _slice(buffers: list[Buffer], size: int, end_offset: int, view: View, bases: Sequence[int] = ()) -> Slice:

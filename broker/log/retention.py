@@ -1,6 +1,7 @@
 """Delete by time, by size, on request. Runs also when nobody writes: any broker takes due work from `upkeep`.
 
-The log start offset moves first, in the script that removes entries; readers check it, not the stream.
+retention.* moves the log start, local.retention.* the local start over what is archived. Both move in the script that
+removes entries; readers check them, not the stream.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
 from broker.errors import KafkaError, OffsetOutOfRange, StoreUnavailable, UnknownTopicOrPartition
+from broker.log.archived import archived_range, segments_from, segments_holding
 from broker.log.entries import parse_entry
 from broker.log.loading import pages
 from broker.store.scripts import Script
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from broker.log.logs import Logs
     from broker.log.partition import PartitionLog
     from broker.log.view import View
+    from broker.records.segments import Segment
     from broker.topics.catalog import Topic
 
 logger = structlog.get_logger()
@@ -47,51 +51,155 @@ async def delete_records(log: PartitionLog, offset: int) -> int:
         raise OffsetOutOfRange
     if offset <= view.log_start:
         return view.log_start
-    return await trim(log, view, offset, await _bytes_below(log, view, offset))
+    return await trim(log, view, Kept(offset, offset, await _bytes_below(log, view, offset)))
 
 
 async def apply_retention(log: PartitionLog) -> int:
-    """Delete what the topic's retention.ms and retention.bytes no longer keep; returns the log start."""
-    config = log.topic.config
+    """Delete what the topic's retention no longer keeps, in both tiers; returns the log start.
+
+    What is archived leaves Redis by local.retention.*; a broker without the archive leaves that to those that have it.
+    """
     view = await log.look()
+    config = log.topic.config
     if "delete" not in config.cleanup_policy or view.log_start >= view.high_watermark:
         return view.log_start
-    oldest_ms = int(time.time() * 1000) - config.retention_ms if config.retention_ms >= 0 else None
-    excess = await _log_bytes(log) - config.retention_bytes if config.retention_bytes >= 0 else 0
-    offset, removed_bytes = await _first_kept(log, view, oldest_ms, excess)
-    if offset <= view.log_start:
+    now_ms = int(time.time() * 1000)
+    local_bytes = await _log_bytes(log)
+    rule = Rule.of(now_ms, config.retention_ms, config.retention_bytes)
+    kept = await _kept_of_all(log, view, rule, local_bytes)
+    if config.remote_storage and log.cold_files.present:
+        start, end = await archived_range(log)
+        if start <= view.local_start < end:
+            local = Rule.of(now_ms, config.local_retention_ms, config.local_retention_bytes)
+            offset, size = await _first_kept(log, view, local.over(local_bytes), min(end, view.high_watermark))
+            if offset > kept.local_start:
+                kept = Kept(kept.log_start, offset, size)
+    if kept.log_start <= view.log_start and kept.local_start <= view.local_start:
         return view.log_start
-    logger.info("log_trimmed", log=log.keys.log, log_start=offset, before=view.log_start, bytes=removed_bytes)
-    return await trim(log, view, offset, removed_bytes)
+    logger.info(
+        "log_trimmed", log=log.keys.log, log_start=kept.log_start, before=view.log_start, local_start=kept.local_start,
+        bytes=kept.removed_bytes,
+    )  # fmt: skip
+    return await trim(log, view, kept)
 
 
-async def trim(log: PartitionLog, view: View, offset: int, removed_bytes: int) -> int:
-    """Raise the log start to `offset` and remove what lies below, slice by slice; the snapshot goes first."""
-    if view.snapshot_offset < offset:
+class Kept(NamedTuple):
+    """Where a log starts from now on, where its part in Redis starts, and the bytes that leave Redis."""
+
+    log_start: int
+    local_start: int
+    removed_bytes: int
+
+
+class Rule(NamedTuple):
+    """What goes: older than `oldest_ms`, or above `bytes_max`; None is without limit. `excess` is what is above."""
+
+    oldest_ms: int | None
+    bytes_max: int | None
+    excess: int = 0
+
+    @staticmethod
+    def of(now_ms: int, retention_ms: int, retention_bytes: int) -> Rule:
+        """By configs, -1 without limit."""
+        return Rule(
+            now_ms - retention_ms if retention_ms >= 0 else None, retention_bytes if retention_bytes >= 0 else None
+        )
+
+    def over(self, size: int) -> Rule:
+        """Applied to a log of `size` bytes."""
+        return self._replace(excess=size - self.bytes_max if self.bytes_max is not None else 0)
+
+    def takes(self, size: int, max_timestamp: int) -> bool:
+        """Whether it takes all up to here: `size` bytes in all, of which the last have that timestamp."""
+        return size <= self.excess or (self.oldest_ms is not None and max_timestamp < self.oldest_ms)
+
+
+async def trim(log: PartitionLog, view: View, kept: Kept) -> int:
+    """Raise both starts and remove what lies below, slice by slice; the snapshot goes first. Returns the log start."""
+    if view.snapshot_offset < kept.local_start:
         await log.progress.save_now(view)
     keys = log.keys
-    names = [keys.log, keys.meta, keys.times, keys.producers]
+    names = [keys.log, keys.meta, keys.times, keys.producers, keys.archive]
     removed = 1
     while removed:
-        log_start, removed = await log.store.run(TRIM_LOG, names, offset, SLICE_ENTRIES, removed_bytes, keys.wake)
+        log_start, _, removed = await log.store.run(
+            TRIM_LOG, names, kept.log_start, kept.local_start, SLICE_ENTRIES, kept.removed_bytes, keys.wake
+        )
         await asyncio.sleep(0)
     view = await log.look()
     return max(view.log_start, int(log_start))
 
 
+async def _kept_of_all(log: PartitionLog, view: View, rule: Rule, local_bytes: int) -> Kept:
+    """What retention.* keeps of both tiers. What is archived goes in whole segments, judged by the index.
+
+    Where the index was reset nobody has what it held: that goes with the first entries that go from Redis.
+    """
+    offset = view.log_start
+    if offset < view.local_start:
+        if not await _is_tiered(log):
+            offset = view.local_start  # switched off: what only the archive has is not served any more
+        else:
+            archived = await _archived_bytes(log, view) if rule.bytes_max is not None else 0
+            offset, size = await _first_archived_kept(log, view, rule.over(local_bytes + archived))
+            local_bytes += archived - size
+        if offset < view.local_start and await segments_holding(log, offset, 1):
+            return Kept(offset, view.local_start, 0)
+    local_start, size = await _first_kept(log, view, rule.over(local_bytes), view.high_watermark)
+    return Kept(local_start if local_start > view.local_start else offset, local_start, size)
+
+
+async def _is_tiered(log: PartitionLog) -> bool:
+    """Whether the archive is a part of the log; Redis is asked before a no counts, for our catalogue may be old."""
+    if log.topic.config.remote_storage:
+        return True
+    configs = log.store.cluster_keys.topic(log.topic.org, log.topic.name)
+    return bool(await log.store.command("HGET", configs, "remote.storage.enable") == b"true")
+
+
+async def _archived_bytes(log: PartitionLog, view: View) -> int:
+    """The bytes between the log start and the local start, by the index."""
+    size = 0
+    async with aclosing(segments_from(log, view.log_start)) as segments:
+        async for segment in segments:
+            if segment.from_offset >= view.local_start:
+                break
+            size += _share(segment, view)
+    return size
+
+
+async def _first_archived_kept(log: PartitionLog, view: View, rule: Rule) -> tuple[int, int]:
+    """The end of the last segment that goes, the local start at most, and the bytes that go."""
+    offset, size = view.log_start, 0
+    async with aclosing(segments_from(log, view.log_start)) as segments:
+        async for segment in segments:
+            share = _share(segment, view)
+            if offset >= view.local_start or not rule.takes(size + share, segment.max_timestamp):
+                break
+            offset, size = min(segment.end_offset, view.local_start), size + share
+    return offset, size
+
+
+def _share(segment: Segment, view: View) -> int:
+    """The bytes of a segment between the log start and the local start, as if its offsets were of one size."""
+    count = min(segment.end_offset, view.local_start) - max(segment.from_offset, view.log_start)
+    return segment.size * max(count, 0) // (segment.end_offset - segment.from_offset)
+
+
 async def _bytes_below(log: PartitionLog, view: View, offset: int) -> int:
     """The bytes of the entries that end at or below the offset: counted too high, size would take too much later."""
     size = 0
-    async for entries in pages(log.store, log.keys, view.log_start, view.mean_entry_bytes):
-        for entry in entries:
-            if entry.end > offset:
-                return size
-            size += entry.size
+    async with aclosing(pages(log.store, log.keys, view.local_start, view.mean_entry_bytes)) as read:
+        async for entries in read:
+            for entry in entries:
+                if entry.end > offset:
+                    return size
+                size += entry.size
     return size
 
 
 async def _log_bytes(log: PartitionLog) -> int:
-    """The estimate of what the log holds, counted anew where it cannot be right."""
+    """The estimate of what Redis holds of the log, counted anew where it cannot be right."""
     log.progress.write()
     estimate = int(await log.store.command("HGET", log.keys.meta, "bytes") or 0)
     if estimate >= 0:
@@ -103,25 +211,24 @@ async def _log_bytes(log: PartitionLog) -> int:
     return counted
 
 
-async def _first_kept(log: PartitionLog, view: View, oldest_ms: int | None, excess: int) -> tuple[int, int]:
-    """The base of the first batch to keep, and the bytes below it.
+async def _first_kept(log: PartitionLog, view: View, rule: Rule, end: int) -> tuple[int, int]:
+    """The base of the first batch to keep in Redis, and the bytes below it. What ends above `end` is kept.
 
     A batch goes when all before it go, and it is too old, or what goes before it does not cover the excess.
     """
-    offset, size = view.log_start, 0
+    offset, size = view.local_start, 0
     holder = await log.store.read("XREVRANGE", log.keys.log, f"{offset}-1", "-", "COUNT", 1)
     if not holder:
         return offset, 0
     first = parse_entry(holder[0])
-    if not (excess > 0 or (oldest_ms is not None and first.max_timestamp < oldest_ms)):
+    if not rule.takes(1, first.max_timestamp):
         return offset, 0
-    start = first.base
-    async for entries in pages(log.store, log.keys, start, view.mean_entry_bytes):
-        for entry in entries:
-            old = oldest_ms is not None and entry.max_timestamp < oldest_ms
-            if entry.end > view.high_watermark or not (old or size + entry.size <= excess):
-                return offset, size
-            offset, size = max(offset, entry.end), size + entry.size
+    async with aclosing(pages(log.store, log.keys, first.base, view.mean_entry_bytes)) as read:
+        async for entries in read:
+            for entry in entries:
+                if entry.end > end or not rule.takes(size + entry.size, entry.max_timestamp):
+                    return offset, size
+                offset, size = max(offset, entry.end), size + entry.size
     return offset, size
 
 

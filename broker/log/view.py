@@ -24,17 +24,23 @@ class Known:
     log_start_offset: int
     log_end_offset: int
     leader_epoch: int
+    local_start_offset: int
 
 
 @dataclass(slots=True)
 class View:
-    """One broker's view of one log. Offsets are exclusive ends; `epochs` is (epoch, start offset) in order."""
+    """One broker's view of one log. Offsets are exclusive ends; `epochs` is (epoch, start offset) in order.
+
+    `log_start` holds for both tiers; below `local_start`, which is never less, only the archive has the log.
+    """
 
     end: int
     log_start: int
+    local_start: int
     epochs: list[tuple[int, int]]
     incarnation: int
     high_watermark: int
+    log_version: int = 0
     producers: dict[int, ProducerState] = field(default_factory=dict)
     open_transactions: dict[int, int] = field(default_factory=dict)
     max_timestamp: int = -1
@@ -66,7 +72,9 @@ class View:
 
     def known(self) -> Known:
         """The offsets, as clients are told them."""
-        return Known(self.high_watermark, self.last_stable_offset, self.log_start, self.end, self.epochs[-1][0])
+        return Known(
+            self.high_watermark, self.last_stable_offset, self.log_start, self.end, self.epochs[-1][0], self.local_start
+        )  # fmt: skip
 
     def apply(self, entry: Entry) -> None:
         """Go on past an entry that another writer appended (or this broker, found by reading)."""

@@ -56,7 +56,8 @@ def _field(value: bytes | None) -> bytes:
     return b"\x01" if value is None else _varint(len(value)) + value
 
 
-def _record(record: NewRecord, offset_delta: int, base_timestamp: int) -> bytes:
+def encode_record(record: NewRecord, offset_delta: int, base_timestamp: int) -> bytes:
+    """A record as it lies in a records area."""
     parts = [b"\x00", _varint(record.timestamp - base_timestamp), _varint(offset_delta)]
     parts += (_field(record.key), _field(record.value), _varint(len(record.headers)))
     for name, value in record.headers:
@@ -78,7 +79,7 @@ def build_batch(
 ) -> bytes:
     """A batch of at least one record, as a producer sends it. `attributes` are flags beside the codec's bits."""
     base_timestamp = records[0].timestamp
-    area = compress(codec, b"".join(_record(record, i, base_timestamp) for i, record in enumerate(records)))
+    area = compress(codec, b"".join(encode_record(record, i, base_timestamp) for i, record in enumerate(records)))
     batch = bytearray(
         HEADER.pack(
             base_offset, HEADER_BYTES + len(area) - _LENGTH_OVERHEAD, leader_epoch, MAGIC, 0, attributes | codec,

@@ -28,9 +28,18 @@ _INTO: Final[dict[int, Callable[[Any, Any], int]]] = {
     Codec.LZ4: cramjam.lz4.decompress_into,
     Codec.ZSTD: cramjam.zstd.decompress_into,
 }
+
+
+def _lz4_frame(data: bytes) -> Any:
+    """Java's clients refuse frames whose blocks depend on each other. Source: Kafka's Lz4BlockOutputStream.FLG."""
+    compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+    compressor.compress(data)
+    return compressor.finish()
+
+
 _COMPRESS: Final[dict[int, Callable[[Any], Any]]] = {
     Codec.GZIP: cramjam.gzip.compress,
-    Codec.LZ4: cramjam.lz4.compress,
+    Codec.LZ4: _lz4_frame,
     Codec.ZSTD: cramjam.zstd.compress,
 }
 

@@ -6,6 +6,10 @@ KEYS[2]  meta       hash    state = deleted, and nothing else
 KEYS[3]  times      zset    removed
 KEYS[4]  producers  hash    removed
 KEYS[5]  owners     hash    removed
+KEYS[6]  segments   zset    removed; the files stay until the pipeline's gc finds that nobody names them
+KEYS[7]  archive    hash    removed
+KEYS[8]  replayed   hash    removed
+KEYS[9]  translations  zset  removed
 ARGV[1]  how long meta stays, ms
 ARGV[2]  wake channel: hears "deleted"
 Returns  {NONE}; safe to run twice
@@ -13,8 +17,9 @@ Errors   none
 ]]
 -- @include lib/errors
 local log, meta, times, producers, owners = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local segments, archive, replayed, translations = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 
-redis.call("UNLINK", log, times, producers, owners, meta)
+redis.call("UNLINK", log, times, producers, owners, segments, archive, replayed, translations, meta)
 redis.call("HSET", meta, "state", "deleted")
 redis.call("PEXPIRE", meta, ARGV[1])
 redis.call("PUBLISH", ARGV[2], "deleted")

@@ -1,44 +1,56 @@
 #!lua flags=allow-oom
---[[ Raise the log start offset, and remove a slice of the entries that lie wholly below it.
+--[[ Raise the log start and the local start offset, and remove a slice of the entries wholly below the latter.
 
-The last entry is never removed (it alone knows where the log ends), nor the one that holds the log start.
-Whole nodes of the stream go; what stays below the log start is hidden by it.
+The log start holds for Redis and the archive together; from the local start on Redis holds the log. What lies
+between them only the archive has, so above the log start the local start rises only over what is archived. That
+is asked here: an archive that was reset loses nothing.
+The last entry is never removed (it alone knows where the log ends), nor the one that holds the local start.
+Whole nodes of the stream go; what stays below the local start is hidden by it.
 
 KEYS[1]  log        stream
-KEYS[2]  meta       hash  state, log_start, bytes, batches
+KEYS[2]  meta       hash  state, log_start, local_start, bytes
 KEYS[3]  times      zset  base offset, 19 digits -> largest timestamp
-KEYS[4]  producers  hash  offset of the snapshot, which the log start never passes
+KEYS[4]  producers  hash  offset of the snapshot, which the local start never passes
+KEYS[5]  archive    hash  start, end
 ARGV[1]  log start offset
-ARGV[2]  most entries removed
-ARGV[3]  bytes that the caller counted below the new log start
-ARGV[4]  wake channel: hears "trimmed"
-Returns  {NONE, log start offset, entries removed}; safe to run twice
+ARGV[2]  local start offset; the log start where that is higher
+ARGV[3]  most entries removed
+ARGV[4]  bytes that the caller counted below the new local start
+ARGV[5]  wake channel: hears "trimmed"
+Returns  {NONE, log start offset, local start offset, entries removed}; safe to run twice
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
-         OFFSET_OUT_OF_RANGE         above the snapshot: write that first
+         OFFSET_OUT_OF_RANGE         above the snapshot: write that first; or above what is archived
 ]]
 -- @include lib/errors
-local log, meta, times, producers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local log_start = ARGV[1]
+local log, meta, times, producers, archive = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
-local state, current = unpack(redis.call("HMGET", meta, "state", "log_start"))
+local state, known_start, known_local = unpack(redis.call("HMGET", meta, "state", "log_start", "local_start"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
-if tonumber(log_start) > tonumber(redis.call("HGET", producers, "offset") or 0) then return { ERROR.OFFSET_OUT_OF_RANGE } end
+known_local = math.max(tonumber(known_start), tonumber(known_local or 0))
+local log_start = math.max(tonumber(known_start), tonumber(ARGV[1]))
+local local_start = math.max(known_local, log_start, tonumber(ARGV[2]))
 
-if tonumber(log_start) > tonumber(current) then
-  redis.call("HSET", meta, "log_start", log_start)
-  redis.call("HINCRBY", meta, "bytes", string.format("%.0f", 0 - tonumber(ARGV[3])))
-  redis.call("PUBLISH", ARGV[4], "trimmed")
-else
-  log_start = current
+if local_start > known_local then
+  if local_start > tonumber(redis.call("HGET", producers, "offset") or 0) then return { ERROR.OFFSET_OUT_OF_RANGE } end
+  if local_start > log_start then
+    local first, stop = unpack(redis.call("HMGET", archive, "start", "end"))
+    local archived = first and tonumber(first) <= math.max(known_local, log_start) and tonumber(stop) >= local_start
+    if not archived then return { ERROR.OFFSET_OUT_OF_RANGE } end
+  end
+  redis.call("HINCRBY", meta, "bytes", string.format("%.0f", 0 - tonumber(ARGV[4])))
+end
+if local_start > known_local or log_start > tonumber(known_start) then
+  redis.call("HSET", meta, "log_start", string.format("%.0f", log_start), "local_start", string.format("%.0f", local_start))
+  redis.call("PUBLISH", ARGV[5], "trimmed")
 end
 
-local holder = redis.call("XREVRANGE", log, string.format("%.0f-1", tonumber(log_start)), "-", "COUNT", 1)[1]
-if not holder then return { ERROR.NONE, log_start, 0 } end
-local removed = redis.call("XTRIM", log, "MINID", "~", holder[1], "LIMIT", ARGV[2])
+local removed = 0
+local holder = redis.call("XREVRANGE", log, string.format("%.0f-1", local_start), "-", "COUNT", 1)[1]
+if holder then removed = redis.call("XTRIM", log, "MINID", "~", holder[1], "LIMIT", ARGV[3]) end
 if removed > 0 then
   for _, base in ipairs(redis.call("ZRANGE", times, 0, 99)) do
-    if tonumber(base) >= tonumber(log_start) then break end
+    if tonumber(base) >= local_start then break end
     redis.call("ZREM", times, base)
   end
 end
-return { ERROR.NONE, log_start, removed }
+return { ERROR.NONE, log_start, local_start, removed }

@@ -1,0 +1,218 @@
+"""The source `tidegate` beside Spark's own Kafka connector over Apache Kafka: one Spark, the same records, in turns.
+
+A measure is a stream with the trigger AvailableNow, from the earliest offset to the end, in one warm session of two
+cores. Its cost is wall time, and CPU seconds of Spark with its Python workers and of what serves the records: wall
+alone says much of the neighbours, as rows cross a pipe between two processes here. The quickest round counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bench import decoder, spark_report
+from bench.cluster import Cluster
+from bench.jars import PeerUnavailable, connector_jars
+from bench.kafka_peer import KafkaPeer
+from bench.processes import tree_cpu_seconds
+from bench.spark_report import CONNECTOR, SINKS
+from bench.spark_topics import FEW, Work, fill, works
+from pipeline.archive import selection
+from pipeline.jobs.archive import ArchiveJob
+from pipeline.jobs.job import JobContext
+from pipeline.redis_access import connect
+from pipeline.session import spark_session
+from pipeline.settings import PipelineSettings
+from pipeline.topics import read_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_QUERY_TIMEOUT_S: Final = 900
+_WARM_SCALE: Final = 0.05
+_MICRO_BATCH: Final = "64g"
+ARCHIVED: Final = "small"
+_SESSION: Final = {
+    "spark.driver.memory": "1g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One way to read: a format with its options, and the processes that serve it."""
+
+    name: str
+    format: str
+    options: Mapping[str, str]
+    bootstrap: str
+    pids: Sequence[int]
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """The options of `spark`."""
+    command.add_argument("--scale", type=float, default=1.0, help="1: 4 M rows of 100 B, 2 M of 1 KiB")
+    command.add_argument("--rounds", type=int, default=3, help="the quickest counts")
+    command.add_argument("--only", default="", help="some of the topics: small,large,packed")
+    command.add_argument("--decoder-seconds", type=float, default=1.0, help="for each way and work of the decoder")
+    command.add_argument("--no-kafka", action="store_true", help="leave the peer out")
+    command.add_argument("--out", type=Path, default=Path("docs/benchmarks-pipeline.md"), help="where the page goes")
+    command.add_argument("--raw", type=Path, help="also keep every JSON line here")
+
+
+class Bench:
+    """A session, the sides, and a folder for what queries write."""
+
+    def __init__(self, spark: SparkSession, sides: Sequence[Side], folder: Path) -> None:
+        self.spark = spark
+        self.sides = sides
+        self.folder = folder
+        self.rows: list[dict[str, Any]] = []
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
+        self._spark_pid: int = gateway.proc.pid
+
+    def read(self, side: Side, work: Work, sink: str) -> dict[str, Any]:
+        """One query of all that a topic holds, to `noop` or `parquet`."""
+        place = Path(tempfile.mkdtemp(dir=self.folder))
+        rows = self.spark.readStream.format(side.format).options(**side.options)
+        writer = (
+            rows.option("subscribe", work.topic)
+            .option("startingOffsets", "earliest")
+            .load()
+            .writeStream.format(sink)
+            .option("checkpointLocation", str(place / "checkpoint"))
+            .trigger(availableNow=True)
+        )
+        path = {"path": str(place / "rows")} if sink == "parquet" else {}
+        with self._measured(side, work.topic, sink) as figures:
+            query = writer.start(**path)
+            figures["rows"] = _ended(query)
+        if figures["rows"] != work.rows:
+            raise RuntimeError(f"{side.name} read {figures['rows']} of {work.rows} rows of {work.topic}")
+        shutil.rmtree(place)
+        return figures
+
+    def archive(self, side: Side, work: Work) -> dict[str, Any]:
+        """The job that archives a topic's batches as they are."""
+        place = Path(tempfile.mkdtemp(dir=self.folder))
+        url = side.options["redis.url"]
+        settings = PipelineSettings.model_validate({"redis": {"url": url}, "archive": {"path": str(place / "archive")}})
+        client = connect(url)
+        context = JobContext(self.spark, settings, client, place / "checkpoint", {"availableNow": True}, print)
+        job = ArchiveJob([work.topic])
+        with self._measured(side, "raw", "archive") as figures:
+            _ended(job.start(context))
+        told = job.finish(context)
+        figures["rows"] = told["records"]
+        if told["records"] != work.rows:
+            raise RuntimeError(f"{told['records']} of {work.rows} records of {work.topic} were archived")
+        prefix = settings.redis.key_prefix
+        for partition in selection.places(selection.chosen(read_topics(client, prefix, "default"), [work.topic])):
+            keys = partition.keys(prefix)
+            client.delete(keys.archive, keys.segments)  # the next round archives all of it again
+        client.close()
+        return figures
+
+    @contextmanager
+    def _measured(self, side: Side, topic: str, sink: str) -> Iterator[dict[str, Any]]:
+        figures: dict[str, Any] = {"side": side.name, "topic": topic, "sink": sink}
+        before = self._spark_cpu(), sum(map(tree_cpu_seconds, side.pids)), time.perf_counter()
+        yield figures
+        figures["seconds"] = time.perf_counter() - before[2]
+        figures["spark_cpu_s"] = self._spark_cpu() - before[0]
+        figures["served_cpu_s"] = sum(map(tree_cpu_seconds, side.pids)) - before[1]
+        figures["load"] = os.getloadavg()[0]
+        self.rows.append(figures)
+        print(json.dumps(figures), flush=True)
+
+    def _spark_cpu(self) -> float:
+        return tree_cpu_seconds(self._spark_pid)
+
+
+def _ended(query: StreamingQuery) -> int:
+    """Wait for a query; the rows that it read. Raises its own exception."""
+    if not query.awaitTermination(_QUERY_TIMEOUT_S):
+        query.stop()
+        raise RuntimeError(f"the query is not done after {_QUERY_TIMEOUT_S} s")
+    return sum(int(progress["numInputRows"] or 0) for progress in query.recentProgress)
+
+
+@contextmanager
+def served(with_kafka: bool) -> Iterator[list[Side]]:
+    """Both endpoints, and the ways to read from them. Raises PeerUnavailable."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(1))
+        ours = {"redis.url": cluster.redis_url, "includeHeaders": "false", "maxBytesPerTrigger": _MICRO_BATCH}
+        sides = [
+            Side(engine, "tidegate", {**ours, "decoder": engine}, cluster.bootstrap, cluster.pids)
+            for engine in ("numpy", "numba")
+        ]
+        if with_kafka:
+            kafka = stack.enter_context(KafkaPeer())
+            options = {"kafka.bootstrap.servers": kafka.bootstrap}
+            sides.insert(0, Side(CONNECTOR, "kafka", options, kafka.bootstrap, kafka.pids))
+        yield sides
+
+
+def measure(bench: Bench, chosen: Sequence[Work], rounds: int) -> None:
+    """Fill each topic, warm every side, then read all by each in turns."""
+    warm = replace(works(_WARM_SCALE)[0], topic="warm")
+    for bootstrap in {side.bootstrap for side in bench.sides}:
+        for work in (warm, FEW, *chosen):
+            fill(bootstrap, work)
+    for sink, side in product(SINKS, (*bench.sides, *bench.sides)):
+        bench.read(side, warm, sink)
+    bench.archive(bench.sides[-1], warm)
+    bench.rows.clear()
+    for _ in range(rounds):
+        for work, sink, side in product(chosen, SINKS, bench.sides):
+            bench.read(side, work, sink)
+        if chosen and chosen[0].topic == ARCHIVED:
+            bench.archive(bench.sides[-1], chosen[0])
+        for side in bench.sides:
+            bench.read(side, FEW, "noop")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Measure, print each line, write the page where all was measured."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-spark-")))
+        settings = dict(_SESSION)
+        try:
+            jars = "" if args.no_kafka else connector_jars()
+            sides = stack.enter_context(served(bool(jars)))
+        except PeerUnavailable as unavailable:
+            print(f"the peer is skipped: {unavailable}", flush=True)
+            jars, sides = "", stack.enter_context(served(False))
+        if jars:
+            settings["spark.jars"] = jars
+        spark = spark_session("benchmark", settings, master="local[2]")
+        stack.callback(spark.stop)
+        spark.sparkContext.setLogLevel("ERROR")
+        bench = Bench(spark, sides, folder)
+        chosen = [work for work in works(args.scale) if work.topic in (args.only or work.topic).split(",")]
+        measure(bench, chosen, args.rounds)
+    if args.raw is not None:
+        args.raw.write_text("".join(f"{json.dumps(row)}\n" for row in bench.rows))
+    page = spark_report.page(bench.rows, chosen, args.rounds, decoder.measure(args.decoder_seconds))
+    if args.only:
+        print(page, flush=True)
+    else:
+        args.out.write_text(page)
+        print(f"written: {args.out}", flush=True)
+    return 0

@@ -1,0 +1,114 @@
+"""Topics that Spark reads in the benchmarks: the same batches to any Kafka endpoint, by raw Produce requests."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from kio.schema.errors import ErrorCode
+
+from bench.kafka_wire import MeasureFailed, Wire
+from bench.logs import produce_frame, refusal
+from broker.records.batch import Codec
+from broker.records.build import NewRecord, build_batch
+
+PARTITIONS: Final = 2
+_KEY_BYTES: Final = 16
+_DISTINCT_BATCHES: Final = 50
+_LANES: Final = 4
+_PRIME_TRIES: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is read: `rows` records with values of `value_bytes` (half of each random) in batches of `batch_records`."""
+
+    topic: str
+    title: str
+    value_bytes: int
+    codec: Codec
+    batch_records: int
+    rows: int
+
+
+def works(scale: float) -> list[Work]:
+    """What section 9 of the specification measures; `scale` 1 is its size."""
+
+    def rows(count: int, batch_records: int) -> int:
+        unit = PARTITIONS * batch_records
+        return max(round(count * scale / unit), 1) * unit
+
+    return [
+        Work("small", "100 B", 100, Codec.NONE, 1_000, rows(4_000_000, 1_000)),
+        Work("large", "1 KiB", 1_024, Codec.NONE, 100, rows(2_000_000, 100)),
+        Work("packed", "100 B lz4", 100, Codec.LZ4, 1_000, rows(4_000_000, 1_000)),
+    ]
+
+
+FEW: Final = Work("few", "2,000 rows", 100, Codec.NONE, 1_000, 2_000)
+"""A query whose cost is fixed."""
+
+
+def fill(bootstrap: str, work: Work) -> None:
+    """Create a work's topic and produce its records. Raises MeasureFailed, OSError."""
+    asyncio.run(_fill(bootstrap, work))
+
+
+async def _fill(bootstrap: str, work: Work) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(work.topic, PARTITIONS, 1)])
+    await admin.close()
+    batches = list(_batches(work))
+    each = work.rows // work.batch_records // PARTITIONS
+    address = bootstrap.split(",")[0]
+    await asyncio.gather(*(_push(address, work.topic, index, batches, each) for index in range(PARTITIONS)))
+
+
+async def _push(address: str, topic: str, partition: int, batches: Sequence[bytes], count: int) -> None:
+    frames = [produce_frame(topic, partition, batch) for batch in batches]
+    wire = await Wire.connect(address)
+    turns = iter(range(count))
+
+    async def lane() -> None:
+        for turn in turns:
+            await _sent(wire, frames[turn % len(frames)])
+
+    try:
+        await asyncio.gather(*(lane() for _ in range(_LANES)))
+    finally:
+        wire.close()
+
+
+async def _sent(wire: Wire, frame: bytes) -> None:
+    """Acknowledged; a new topic's leader may refuse for a moment."""
+    for _ in range(_PRIME_TRIES):
+        code = refusal(await wire.send(frame))
+        if code is ErrorCode.none:
+            return
+        if code not in (ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower):
+            break
+        await asyncio.sleep(0.05)
+    raise MeasureFailed(f"Produce: {code.name}")
+
+
+def _batches(work: Work) -> Iterator[bytes]:
+    chance, now_ms = random.Random(1), int(time.time() * 1_000)
+    half = work.value_bytes // 2
+    for _ in range(_DISTINCT_BATCHES):
+        yield build_batch(
+            [
+                NewRecord(
+                    chance.randbytes(half) + bytes(work.value_bytes - half),
+                    chance.randbytes(_KEY_BYTES),
+                    now_ms + index // 10,
+                )
+                for index in range(work.batch_records)
+            ],
+            codec=work.codec,
+        )

@@ -1,0 +1,1 @@
+"""The archive: closed ranges of partitions as Parquet segments, published in Redis exactly once."""

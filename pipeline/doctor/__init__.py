@@ -1,0 +1,1 @@
+"""`tidegate pipeline doctor`: can jobs run here, and where executors run?"""

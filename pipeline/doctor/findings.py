@@ -1,0 +1,120 @@
+"""From what the driver and the executors saw to findings. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+SKEW_MS_MAX: Final = 1_000
+_OPTIONAL: Final = frozenset({"numba", "deltalake"})
+
+
+class State(enum.StrEnum):
+    """How it is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at; `advice` where it is not as it should be."""
+
+    state: State
+    what: str
+    told: str
+    advice: str = ""
+
+
+def compared(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]], expected: int) -> Iterator[Finding]:
+    """Versions and rights of the executors beside the driver's. `expected`: how many executors there are."""
+    if len(executors) < expected:
+        yield Finding(State.WARNING, "executors", f"{len(executors)} of {expected} were reached", "run it again")
+    else:
+        yield Finding(State.OK, "executors", f"{len(executors)}: {', '.join(sorted(_hosts(executors)))}")
+    yield _same("Python", driver["python"], [one["python"] for one in executors], minor_only=True)
+    able = [one for one in executors if "tidegate" in one]
+    for one in executors:
+        if one not in able:
+            text = f"cannot be imported on {one['host']}: {one['wrong']['import']}"
+            advice = "install the wheel there, in the image or a packed environment; --py-files is not enough"
+            yield Finding(State.WRONG, "tidegate", text, advice)
+    if able:
+        yield _same("tidegate", driver["tidegate"], [one["tidegate"] for one in able])
+    yield _packages(driver["packages"], [one["packages"] for one in able])
+    for what in dict.fromkeys(name for one in [driver, *able] for name in one["wrong"]):
+        for where, text in _told(driver, able, what):
+            yield Finding(State.WRONG, what, f"{where}: {text}", _ADVICE.get(what, ""))
+    yield from _clocks(driver, able)
+
+
+_ADVICE: Final = {
+    "redis": "executors connect to Redis themselves: its address and password must be good where they run",
+    "archive": "a folder or bucket that the driver, every executor and every broker can write or read",
+    "checkpoint": "a folder or bucket that the driver and every executor can write",
+}
+
+
+def _hosts(executors: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {one["host"] for one in executors}
+
+
+def _told(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]], what: str) -> Iterator[tuple[str, str]]:
+    if what in driver["wrong"]:
+        yield "driver", driver["wrong"][what]
+    for text in dict.fromkeys(one["wrong"][what] for one in executors if what in one["wrong"]):
+        hosts = _hosts([one for one in executors if one["wrong"].get(what) == text])
+        yield f"executors on {', '.join(sorted(hosts))}", text
+
+
+def _same(what: str, driver: str, executors: Sequence[str], *, minor_only: bool = False) -> Finding:
+    def cut(version: str) -> str:
+        return ".".join(version.split(".")[:2]) if minor_only else version
+
+    others = sorted({version for version in executors if cut(version) != cut(driver)})
+    if not others:
+        return Finding(State.OK, what, driver)
+    return Finding(State.WRONG, what, f"{driver} on the driver, {', '.join(others)} on executors", "use one image")
+
+
+def _packages(driver: Mapping[str, str], executors: Sequence[Mapping[str, str]]) -> Finding:
+    differing = []
+    for package in sorted({name for found in (driver, *executors) for name in found}):
+        found = {here.get(package, "missing") for here in (driver, *executors)}
+        if len(found) > 1:
+            differing.append(f"{package} {' and '.join(sorted(found))}")
+    if differing:
+        hard = [told for told in differing if told.split()[0] not in _OPTIONAL]
+        return Finding(State.WRONG if hard else State.WARNING, "packages", "; ".join(differing), "use one image")
+    told = ", ".join(f"{name} {version}" for name, version in driver.items())
+    return Finding(State.OK, "packages", told)
+
+
+def _clocks(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    skews = [one["clock_skew_ms"] for one in (driver, *executors) if "clock_skew_ms" in one]
+    if not skews:
+        return
+    worst = max(skews, key=abs)
+    told = f"at most {abs(worst)} ms from Redis's"
+    if abs(worst) > SKEW_MS_MAX:
+        yield Finding(State.WARNING, "clocks", told, "lag in time compares clocks: run NTP on every machine")
+    else:
+        yield Finding(State.OK, "clocks", told)
+
+
+def of_redis(facts: Mapping[str, str], url: str) -> Iterator[Finding]:
+    """From INFO: eviction and persistence."""
+    name = "Valkey" if "valkey_version" in facts else "Redis"
+    version = facts.get("valkey_version") or facts.get("redis_version", "?")
+    yield Finding(State.OK, "redis", f"{name} {version} at {url}")
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        yield Finding(State.WRONG, "eviction", f"maxmemory-policy is {policy}: records will be lost", "set noeviction")
+    if int(facts.get("maxmemory", 0)) == 0:
+        yield Finding(State.WARNING, "memory", "maxmemory is 0: the machine's end is the server's", "set maxmemory")
+    if facts.get("aof_enabled") != "1":
+        told = "appendonly is off: a restart loses what came after the last snapshot; then queries see offsets go back"
+        yield Finding(State.WARNING, "persistence", told, "set appendonly yes")

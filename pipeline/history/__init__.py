@@ -1,0 +1,1 @@
+"""What the history of a group tells: rebalances, storms, commits. Decisions are plain classes; `stateful` runs them."""

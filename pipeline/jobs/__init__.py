@@ -1,0 +1,1 @@
+"""Jobs: each module is one streaming query and what is said of it before and after."""

@@ -1,0 +1,1 @@
+"""What Spark reads: topics, group events, lag samples."""

@@ -1,0 +1,1 @@
+"""Decoded tables: Parquet by Spark, Delta by a writer of our own, each record once."""

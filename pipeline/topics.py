@@ -1,0 +1,55 @@
+"""The topics of the cluster, as the catalogue in Redis has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from broker.store.keys import ClusterKeys, LogKeys
+from pipeline.errors import UsageError
+from pipeline.redis_access import Client
+
+_READY = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic that clients are shown. `topic_id` is in hex: a topic made again has another."""
+
+    org: str
+    name: str
+    topic_id: str
+    partition_count: int
+
+    def keys(self, prefix: str, partition: int) -> LogKeys:
+        """The keys of one of its partitions."""
+        return LogKeys.of(prefix, self.org, self.name, partition, self.topic_id)
+
+
+def read_topics(client: Client, prefix: str, org: str) -> dict[str, Topic]:
+    """The ready topics of an organisation by name, in order of name."""
+    topics = {}
+    for field, text in client.hgetall(ClusterKeys(prefix).topics).items():
+        of_org, _, name = field.decode().partition("/")
+        record = json.loads(text)
+        if of_org == org and record["state"] == _READY:
+            topics[name] = Topic(org, name, record["id"], record["partitions"])
+    return dict(sorted(topics.items()))
+
+
+def find_topic(client: Client, prefix: str, org: str, name: str) -> Topic:
+    """A topic by its name. Raises UsageError."""
+    topics = read_topics(client, prefix, org)
+    if name not in topics:
+        raise UsageError(f"no such topic in organisation {org}: {name}")
+    return topics[name]
+
+
+def with_config(client: Client, prefix: str, topics: Iterable[Topic], name: str, value: str) -> list[Topic]:
+    """Those of the topics whose own config `name` is `value`."""
+    keys, found = ClusterKeys(prefix), list(topics)
+    with client.pipeline(transaction=False) as asking:
+        for topic in found:
+            asking.hget(keys.topic(topic.org, topic.name), name)
+        return [topic for topic, told in zip(found, asking.execute(), strict=True) if told == value.encode()]

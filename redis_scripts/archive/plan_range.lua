@@ -1,0 +1,85 @@
+#!lua flags=no-writes
+--[[ Walk a range of a log and tell what it holds: offsets, counts and bytes. Values never leave Redis.
+
+A walk starts with the entry that holds its first offset, and ends at what it may take at most, or after 8 MiB: the
+caller goes on where it stands. Entries are told in steps; an entry that would make a step larger than a grain begins
+the next. A step is {base offset of its first entry, end offset, entries, records, bytes, largest timestamp, ms}.
+Between the entries of a compacted log there are offsets that none holds.
+
+KEYS[1]  log   stream
+KEYS[2]  meta  hash  state, log_start, local_start (the first offset that Redis holds; where absent, log_start), epochs
+ARGV[1]  offset to start at; the first that Redis shows, where this is below it
+ARGV[2]  offset to stop at, exclusive; -1 for the end of the log
+ARGV[3]  most bytes taken
+ARGV[4]  most records taken
+ARGV[5]  1: the first entry is taken even if it is more
+ARGV[6]  grain, bytes
+ARGV[7]  grain, records
+Returns  {NONE, log start, first offset that Redis shows, log end, epochs, where the walk stands, steps}; safe to run twice
+Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never made
+]]
+-- @include lib/errors
+-- @include lib/log_end
+local log, meta = KEYS[1], KEYS[2]
+local start, stop, bytes_max, records_max = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local at_least_one, grain_bytes, grain_records = ARGV[5] == "1", tonumber(ARGV[6]), tonumber(ARGV[7])
+local WALKED_BYTES_MAX, STEPS_MAX, PAGE_MAX = 8 * 1024 * 1024, 1000, 512
+
+local function id(offset, sequence) return string.format("%.0f-%d", offset, sequence) end
+
+local function base_of(entry) return tonumber(string.match(entry[1], "^%d+")) end
+
+local function uint32(batch, at)
+  local a, b, c, d = string.byte(batch, at, at + 3)
+  return d and ((a * 256 + b) * 256 + c) * 256 + d or 0
+end
+
+local function measure(entry)
+  local records, bytes, timestamp = 0, 0, -1
+  for i = 1, #entry[2], 2 do
+    if entry[2][i] == "b" then
+      local batch = entry[2][i + 1]
+      local high = uint32(batch, 36) -- the upper half of max_timestamp, int64
+      records = records + uint32(batch, 58)
+      bytes = bytes + #batch
+      if high < 2147483648 then timestamp = math.max(timestamp, high * 4294967296 + uint32(batch, 40)) end
+    end
+  end
+  return entry_end(entry), records, bytes, timestamp
+end
+
+local function first_id()
+  local holder = redis.call("XREVRANGE", log, id(start, 1), "-", "COUNT", 1)[1]
+  return holder and entry_end(holder) > start and holder[1] or id(start, 0)
+end
+
+local state, log_start, local_start, epochs = unpack(redis.call("HMGET", meta, "state", "log_start", "local_start", "epochs"))
+if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
+local shown, finish = math.max(tonumber(log_start), tonumber(local_start or 0)), log_end(log)
+start = math.max(start, shown)
+if stop < 0 or stop > finish then stop = finish end
+
+local steps, step, taken_entries, taken_bytes, taken_records, page = {}, nil, 0, 0, 0, 4
+local stands, from = start, start < stop and first_id()
+while stands < stop and taken_bytes < WALKED_BYTES_MAX and #steps < STEPS_MAX do
+  local entries = redis.call("XRANGE", log, from, id(stop, 0), "COUNT", page)
+  for _, entry in ipairs(entries) do
+    local end_of_entry, records, bytes, timestamp = measure(entry)
+    local fits = taken_bytes + bytes <= bytes_max and taken_records + records <= records_max
+    if not fits and not (at_least_one and taken_entries == 0) then
+      return { ERROR.NONE, tonumber(log_start), shown, finish, epochs, stands, steps }
+    end
+    if not step or step[5] + bytes > grain_bytes or step[4] + records > grain_records then
+      step = { base_of(entry), 0, 0, 0, 0, -1 }
+      steps[#steps + 1] = step
+    end
+    stands, from = math.min(end_of_entry, stop), id(base_of(entry), 2)
+    taken_entries, taken_bytes, taken_records = taken_entries + 1, taken_bytes + bytes, taken_records + records
+    step[2], step[3], step[4], step[5] = stands, step[3] + 1, step[4] + records, step[5] + bytes
+    step[6] = math.max(step[6], timestamp)
+  end
+  if #entries < page then stands = stop end
+  local bytes_left = math.min(WALKED_BYTES_MAX, bytes_max) - taken_bytes
+  page = math.max(1, math.min(PAGE_MAX, math.floor(bytes_left * taken_entries / math.max(taken_bytes, 1))))
+end
+return { ERROR.NONE, tonumber(log_start), shown, finish, epochs, stands, steps }

@@ -1,0 +1,59 @@
+#!lua
+--[[ Put a stream that begins earlier in a log's place: what was archived and left Redis is there again (restore).
+
+The caller has filled the new stream from the archive, then with what the log holds. Entries that came since are
+copied here, if they are few. Readers keep their place: each Redis group of the log stands in the new one where it stood.
+
+KEYS[1]  log       stream  replaced
+KEYS[2]  restored  stream  becomes the log
+KEYS[3]  meta      hash    state, incarnation, log_version, log_start, local_start, bytes
+ARGV[1]  incarnation when the new stream was begun
+ARGV[2]  master_replid then: a server with another history may have lost a part of the new stream
+ARGV[3]  log_version then
+ARGV[4]  the offset with which Redis holds the log from now on
+ARGV[5]  bytes that the new stream has more
+ARGV[6]  most entries copied here
+ARGV[7]  wake channel: hears "restored"
+ARGV[8]  the first offset that Redis showed when the new stream was planned
+ARGV[9]  entries of the new stream: where another restore removed or filled it too, it is not the caller's
+Returns  {NONE, 1} when the new stream is the log, {NONE, 0} where more than those entries are missing: copy, and come
+         again; running twice: the second time it is refused
+Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or there is no new stream
+         FENCED_LEADER_EPOCH         another server, another incarnation, or other streams than then
+         OFFSET_OUT_OF_RANGE         trimmed since then: the new stream may lack what went before it was copied
+]]
+-- @include lib/errors
+local log, restored, meta = KEYS[1], KEYS[2], KEYS[3]
+local start, most = tonumber(ARGV[4]), tonumber(ARGV[6])
+
+local state, incarnation, version, log_start, local_start =
+  unpack(redis.call("HMGET", meta, "state", "incarnation", "log_version", "log_start", "local_start"))
+if state ~= "ready" or redis.call("EXISTS", log, restored) < 2 then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
+local replid = string.match(redis.call("INFO", "replication"), "master_replid:(%x+)")
+local is_callers = redis.call("XLEN", restored) == tonumber(ARGV[9])
+if incarnation ~= ARGV[1] or replid ~= ARGV[2] or (version or "0") ~= ARGV[3] or not is_callers then
+  return { ERROR.FENCED_LEADER_EPOCH }
+end
+if math.max(tonumber(log_start), tonumber(local_start or 0)) > tonumber(ARGV[8]) then return { ERROR.OFFSET_OUT_OF_RANGE } end
+
+local last = redis.call("XREVRANGE", restored, "+", "-", "COUNT", 1)[1][1]
+local missing = redis.call("XRANGE", log, "(" .. last, "+", "COUNT", most + 1)
+if #missing > most then return { ERROR.NONE, 0 } end
+for _, entry in ipairs(missing) do
+  if #entry[2] > 7000 then return { ERROR.NONE, 0 } end -- more than Lua hands to one command
+end
+
+for _, entry in ipairs(missing) do
+  redis.call("XADD", restored, entry[1], unpack(entry[2]))
+end
+for _, group in ipairs(redis.call("XINFO", "GROUPS", log)) do
+  redis.call("XGROUP", "CREATE", restored, group[2], group[8])
+end
+redis.call("UNLINK", log)
+redis.call("RENAME", restored, log)
+redis.call("PERSIST", log)
+redis.call("HINCRBY", meta, "log_version", 1)
+redis.call("HINCRBY", meta, "bytes", ARGV[5])
+redis.call("HSET", meta, "local_start", ARGV[4], "log_start", string.format("%.0f", math.min(start, tonumber(log_start))))
+redis.call("PUBLISH", ARGV[7], "restored")
+return { ERROR.NONE, 1 }

@@ -1,0 +1,49 @@
+#!lua flags=no-writes
+--[[ Where a log begins and ends, and from when its last records are and those at some offsets.
+
+The time at an offset is that of the batch that holds it; below what Redis holds, that of the first one that it does.
+
+KEYS[1]  log   stream  <base offset>-1 -> record batches
+KEYS[2]  meta  hash    state, log_start, bytes
+ARGV[1]  and on: offsets
+Returns  {NONE, log start, log end, bytes, now, ms of the last batch, ms at each offset}, -1 where there is none;
+         running twice changes nothing
+Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
+]]
+-- @include lib/errors
+-- @include lib/clock
+-- @include lib/entry_end
+-- @include lib/batch_times
+local log, meta = KEYS[1], KEYS[2]
+
+local state, log_start, bytes = unpack(redis.call("HMGET", meta, "state", "log_start", "bytes"))
+if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
+local last = redis.call("XREVRANGE", log, "+", "-", "COUNT", 1)[1]
+local log_end = last and entry_end(last) or 0
+local head_time = last and largest_time(last[2][#last[2]]) or -1
+local reply = { ERROR.NONE, tonumber(log_start), log_end, tonumber(bytes or 0), now_ms(), head_time }
+
+-- The batch of an entry that holds an offset: batches follow each other, and gaps are only between entries.
+local function holding(entry, offset)
+  local base, fields = tonumber(string.match(entry[1], "^%d+")), entry[2]
+  for i = 1, #fields, 2 do
+    if fields[i] == "b" then
+      local a, b, c, d = string.byte(fields[i + 1], 24, 27)
+      base = base + ((a * 256 + b) * 256 + c) * 256 + d + 1
+      if offset < base or i + 1 == #fields then return fields[i + 1] end
+    end
+  end
+end
+
+local function time_of(offset)
+  if offset >= log_end then return -1 end
+  local entry = last
+  if tonumber(string.match(last[1], "^%d+")) > offset then
+    entry = redis.call("XREVRANGE", log, string.format("%.0f-1", offset), "-", "COUNT", 1)[1]
+      or redis.call("XRANGE", log, "-", "+", "COUNT", 1)[1]
+  end
+  return first_time(holding(entry, offset))
+end
+
+for i, offset in ipairs(ARGV) do reply[6 + i] = time_of(math.max(tonumber(offset), tonumber(log_start))) end
+return reply

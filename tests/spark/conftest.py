@@ -1,0 +1,45 @@
+"""One Spark for all tests of the folder; `spark` is a session of its own in it. Skipped where Java is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipeline.errors import UsageError
+from pipeline.java import find_java
+from pipeline.session import register, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The JVM and its first session: local[2], loopback, no UI."""
+    try:
+        find_java()
+    except UsageError as missing:
+        pytest.skip(str(missing))
+    session = spark_session(
+        "tests",
+        {
+            "spark.driver.memory": "1g",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+        },
+        master="local[2]",
+        log=tmp_path_factory.mktemp("spark") / "spark.log",
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def spark(spark_process: SparkSession) -> SparkSession:
+    """Own temporary views and settings, the shared JVM."""
+    return register(spark_process.newSession())

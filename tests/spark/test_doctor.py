@@ -1,0 +1,46 @@
+"""The doctor, on the test's own Spark and server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipeline.doctor.examination import all_findings
+from pipeline.doctor.findings import State
+from pipeline.redis_access import connect
+from pipeline.settings import PipelineSettings
+from tests.support.valkey import ValkeyServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_doctor_looks_at_everything(spark: SparkSession, valkey: ValkeyServer, tmp_path: Path) -> None:
+    client = connect(valkey.url)
+    client.flushall()
+    client.hset("tidegate:{cluster}:info", "coordinator_shards", 1)
+    (tmp_path / "a file").touch()
+    settings = PipelineSettings.model_validate(
+        {
+            "redis": {"url": valkey.url},
+            "archive": {"path": str(tmp_path / "archive")},
+            "checkpoint": {"path": str(tmp_path / "a file" / "below")},
+        }
+    )
+    found = all_findings(spark, settings)
+    told = {one.what: one for one in found}
+
+    assert {one.what for one in found if one.state is State.WRONG} == {"checkpoint"}
+    driver, executors = (one.told for one in found if one.what == "checkpoint")
+    assert "driver: " in driver and "a file/below" in driver
+    assert "the file that it left is not here" in executors
+    assert told["archive"].told == f"{tmp_path / 'archive'} can be written"
+    assert list((tmp_path / "archive").iterdir()) == []
+    assert told["executors"].told.startswith("1: ")
+    assert told["clocks"].state is State.OK
+    assert "tidegate-events" in told["sources"].told
+    assert "persistence" in told

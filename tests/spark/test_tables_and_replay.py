@@ -1,0 +1,206 @@
+"""Decoded tables and replays in Spark: failed, restarted, without their checkpoint; each record once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+
+from broker.records.batch import Batch
+from broker.records.build import NewRecord, build_batch
+from broker.records.record import read_records
+from broker.store.keys import ClusterKeys
+from pipeline.errors import PipelineError, UsageError
+from pipeline.jobs.decode import DecodeJob
+from pipeline.jobs.job import Job, JobContext
+from pipeline.jobs.replay import ReplayJob
+from pipeline.redis_access import connect, with_whole_entries
+from pipeline.replay.choice import choice_of
+from pipeline.replay.translation import Table, translate
+from pipeline.session import register
+from pipeline.settings import PipelineSettings
+from pipeline.tables.compaction import compact
+from pipeline.tables.folder import files
+from tests.support.topics import TIMESTAMP_MS, WrittenTopic
+from tests.support.valkey import ValkeyServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY_MS = 86_400_000
+
+
+class Bench:
+    """A topic of two partitions, and jobs that read it in micro-batches of a few batches."""
+
+    def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
+        self.spark, self.url, self.folder = spark, url, folder
+        self.client = with_whole_entries(connect(url))
+        self.client.flushall()
+        replid = self.client.info("replication")["master_replid"]
+        self.client.hset(ClusterKeys("tidegate").info, mapping={"master_replid": replid, "incarnation": 1})
+        self.topic = WrittenTopic(self.client, "orders", 2)
+        self.expected: list[tuple[int, int]] = []
+
+    def fill(self, batches: int, partition: int = 0) -> None:
+        """Batches of 3 records whose value is their offset; a day lies between two batches."""
+        for _ in range(batches):
+            base = self.topic.ends.get(partition, 0)
+            records = [
+                NewRecord(
+                    b"%d" % (base + i), b"k%d" % ((base + i) % 5), TIMESTAMP_MS + base // 9 * DAY_MS, [("h", b"x")]
+                )
+                for i in range(3)
+            ]
+            self.topic.append(build_batch(records), partition=partition)
+            self.expected += [(partition, base + i) for i in range(3)]
+
+    def run(self, job: Job) -> JobContext:
+        """To its end; raises what it failed with."""
+        settings = {
+            "redis": {"url": self.url, "retry_s": 2},
+            "archive": {"path": str(self.folder / "archive")},
+            "source": {"max_bytes_per_trigger": 1_500},
+        }
+        context = JobContext(
+            register(self.spark.newSession()), PipelineSettings.model_validate(settings), self.client,
+            self.folder / "checkpoints" / job.query_name, {"availableNow": True},
+        )  # fmt: skip
+        query = job.start(context)
+        assert query.awaitTermination(200)
+        return context
+
+
+@pytest.fixture
+def bench(spark: SparkSession, valkey: ValkeyServer, tmp_path: Path) -> Iterator[Bench]:
+    opened = Bench(spark, valkey.url, tmp_path)
+    yield opened
+    opened.client.close()
+
+
+def forget_commits(bench: Bench, job: Job, count: int) -> None:
+    """As if the driver had died between the sink's commit and Spark's: the last micro-batches run again."""
+    commits = bench.folder / "checkpoints" / job.query_name / "commits"
+    newest = sorted((int(path.name) for path in commits.iterdir() if path.name.isdecimal()), reverse=True)
+    for number in newest[:count]:
+        (commits / str(number)).unlink()
+        (commits / f".{number}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.timeout(400)
+def test_a_parquet_table_and_its_clean_copy(bench: Bench) -> None:
+    job = DecodeJob("orders", "parquet")
+    bench.fill(5)
+    bench.fill(3, partition=1)
+    context = bench.run(job)
+    assert [(row["from"], row["to"]) for row in job.plan(context)] == [(0, 15), (0, 9)]
+    bench.fill(2)
+    forget_commits(bench, job, 1)
+    context = bench.run(job)
+
+    table = job.table(context)
+    rows = context.spark.read.parquet(table)
+    found = rows.select("partition", "offset", "value", "day").collect()
+    assert sorted((row.partition, row.offset) for row in found) == sorted(bench.expected)
+    assert all(int(row.value) == row.offset for row in found)
+    assert {str(row.day) for row in found} == {"2023-11-14", "2023-11-15", "2023-11-16"}
+    told = job.finish(context)
+    assert told["files"] == len(files(table)) > 3
+    Path(table, "day=2023-11-14", "part-of-a-killed-task.parquet").touch()
+
+    copied = compact(table, None, str(bench.folder / "archive"), 0)
+    assert (copied["rows"], copied["copy_files"]) == (len(bench.expected), 3)
+    copy = ds.dataset(copied["copy"], partitioning="hive").to_table()
+    places = zip(copy["partition"].to_pylist(), copy["offset"].to_pylist(), strict=True)
+    assert sorted(places) == sorted(bench.expected)
+    assert str(copy.schema.field("timestamp").type).startswith("timestamp[us")
+
+    shutil.rmtree(context.checkpoint)
+    with pytest.raises(UsageError, match="Spark would pass over new records"):
+        bench.run(job)
+    with pytest.raises(UsageError, match="is a table in parquet"):
+        bench.run(DecodeJob("orders", "delta"))
+
+
+@pytest.mark.timeout(400)
+def test_a_delta_table_survives_its_checkpoint(bench: Bench) -> None:
+    job = DecodeJob("orders", "delta")
+    bench.fill(5)
+    bench.fill(3, partition=1)
+    context = bench.run(job)
+    shutil.rmtree(context.checkpoint)
+    bench.fill(2, partition=1)
+    assert [(row["from"], row["to"]) for row in job.plan(context)] == [(15, 15), (9, 15)]
+    bench.run(job)
+
+    table = DeltaTable(job.table(context))
+    rows = table.to_pyarrow_table()
+    places = sorted(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+    assert places == sorted(bench.expected)
+    assert {len(partition) for partition in table.partitions()} == {1}
+    assert rows["headers"].to_pylist()[0] == [{"key": "h", "value": b"x"}]
+    before = len(files(job.table(context)))
+    compact(job.table(context), None, "", 0)
+    assert len(files(job.table(context))) == 2 < before, "one a day"
+    assert DeltaTable(job.table(context)).to_pyarrow_table().num_rows == len(bench.expected)
+
+
+@pytest.mark.timeout(400)
+def test_a_replay_that_fails_and_runs_again(bench: Bench) -> None:
+    target = WrittenTopic(bench.client, "copy", 2)
+    spread = WrittenTopic(bench.client, "spread", 3)
+    for topic, partitions in ((target, 2), (spread, 3)):
+        for partition in range(partitions):
+            bench.client.execute_command("XGROUP", "CREATE", topic.keys(partition).log, "made", "0-0", "MKSTREAM")
+    bench.fill(8)
+    bench.fill(4, partition=1)
+    job = ReplayJob("orders", "copy")
+    with pytest.raises(PipelineError, match=r"set archive\.path"):
+        Table("", "copy", "orders", "00", "copy")
+
+    bench.client.hset(target.keys(1).meta, "state", "deleted")  # half of it fails
+    with pytest.raises(Exception, match="the target is gone"):
+        bench.run(job)
+    bench.client.hset(target.keys(1).meta, "state", "ready")
+    context = bench.run(job)
+    target.ends = {0: 24}
+    target.append(build_batch([NewRecord(b"between")]))  # a broker's
+    bench.fill(2)
+    shutil.rmtree(context.checkpoint)
+    bench.run(job)
+
+    assert values(bench, target, 0) == [b"%d" % i for i in range(24)] + [b"between"] + [
+        b"%d" % i for i in range(24, 30)
+    ]
+    assert values(bench, target, 1) == [b"%d" % i for i in range(12)]
+    table = Table(str(bench.folder / "archive"), "orders-to-copy", "orders", bench.topic.topic_id, "copy")
+    rows = {partition: table.read(partition) for partition in (0, 1)}
+    assert [translate(rows, {0: offset})[0] for offset in range(31)] == [*range(24), *range(25, 32)]
+    assert [translate(rows, {1: offset})[1] for offset in range(13)] == list(range(13))
+    assert job.finish(context)["written_up_to"] == {"0": 29, "1": 11}
+    assert [row["written_up_to"] for row in job.plan(context)] == [29, 11]
+
+    by_key = ReplayJob(
+        "orders", "spread", choice=choice_of("0:4-20", None, None), repartition=True, records_per_s=2_000
+    )
+    bench.run(by_key)
+    found = [values(bench, spread, partition) for partition in range(3)]
+    assert sorted(int(value) for of_one in found for value in of_one) == list(range(4, 20))
+    assert all(of_one == sorted(of_one, key=int) for of_one in found)
+    with pytest.raises(UsageError, match="orders has 2 partitions, spread 3"):
+        bench.run(ReplayJob("orders", "spread", "other"))
+
+
+def values(bench: Bench, topic: WrittenTopic, partition: int) -> list[bytes | None]:
+    """The values of a log in order; offsets are dense."""
+    found: list[bytes | None] = []
+    for entry_id, fields in bench.client.execute_command("XRANGE", topic.keys(partition).log, "-", "+"):
+        assert entry_id == b"%d-1" % len(found)
+        for stored in fields[3::2]:
+            found += [record.value for record in read_records(Batch.parse(stored))]
+    return found

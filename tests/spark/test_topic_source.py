@@ -1,0 +1,151 @@
+"""`format("tidegate")` in Spark: batch queries, streams, filters, errors; the rest is tested without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from broker.records.batch import Batch
+from pipeline.redis_access import connect
+from tests.support.topics import TIMESTAMP_MS, WrittenTopic
+from tests.support.valkey import ValkeyServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+
+@pytest.fixture
+def client(valkey: ValkeyServer) -> Iterator[Any]:
+    opened = connect(valkey.url)
+    opened.flushall()
+    yield opened
+    opened.close()
+
+
+def ended(query: StreamingQuery) -> StreamingQuery:
+    """A query that came to its end without a failure."""
+    assert query.awaitTermination(200)
+    assert query.exception() is None
+    return query
+
+
+@pytest.mark.timeout(300)
+def test_batch_queries_and_their_filters(spark: SparkSession, client: Any, valkey: ValkeyServer) -> None:
+    topic = WrittenTopic(client, "orders", 2)
+    topic.fill([3, 2, 5])
+    topic.fill([7, 1], partition=1)
+    WrittenTopic(client, "payments").fill([4])
+    options = {"redis.url": valkey.url, "subscribePattern": ".*", "MODE": "raw"}
+
+    raw = spark.read.format("tidegate").options(**options).load().where("topic = 'orders'")
+    rows = raw.orderBy("partition", "base_offset").collect()
+    assert [(row.partition, row.base_offset, row.last_offset, row.records) for row in rows] == [
+        (0, 0, 2, 3), (0, 3, 4, 2), (0, 5, 9, 5), (1, 0, 6, 7), (1, 7, 7, 1),
+    ]  # fmt: skip
+    served = Batch.parse(bytes(rows[2].batch))
+    assert (served.base_offset, served.leader_epoch, served.crc) == (5, 0, rows[2].crc)
+    served.verify_crc()
+
+    records = spark.read.format("tidegate").options(**{**options, "MODE": "decoded"}).load()
+    orders = records.where("topic in ('orders') and partition >= 0")
+    found = orders.orderBy("partition", "offset").collect()
+    assert [(row.partition, row.offset) for row in found] == [
+        *((0, offset) for offset in range(10)), *((1, offset) for offset in range(8)),
+    ]  # fmt: skip
+    assert found[0].asDict() == {
+        "key": None, "value": bytearray(b"v"), "topic": "orders", "partition": 0, "offset": 0,
+        "timestamp": datetime.fromtimestamp(TIMESTAMP_MS / 1000), "timestampType": 0, "headers": None,
+    }  # fmt: skip
+    assert [records.count(), orders.count(), records.count(), orders.union(records.where("partition = 1")).count()] == [
+        22, 18, 22, 26,
+    ], "one DataFrame, several filters"  # fmt: skip
+
+    def pushed() -> DataFrame:
+        return spark.read.format("tidegate").options(**{**options, "MODE": "decoded"}, pushFilters="true").load()
+
+    some = pushed().where("topic = 'orders' and partition = 1 and offset between 2 and 6 and offset <> 4")
+    assert [row.offset for row in some.collect()] == [2, 3, 5, 6]
+    assert some.rdd.getNumPartitions() == 1
+    above_scan = some._jdf.queryExecution().executedPlan().toString().partition("BatchScan")[0]
+    assert "offset#" in above_scan
+    assert ">=" not in above_scan, "Spark does not compare again what the source kept to"
+    late = (
+        pushed()
+        .where(f"topic = 'orders' and timestamp >= timestamp_millis({TIMESTAMP_MS + 4})")
+        .select("partition", "offset")
+    )
+    assert sorted(map(tuple, late.collect())) == [(0, 5), (0, 6), (0, 7), (0, 8), (0, 9), (1, 7)]
+    assert pushed().where("partition = 9").collect() == []
+
+
+@pytest.mark.timeout(300)
+def test_a_stream_of_raw_batches_is_cut_into_micro_batches_and_stands_still_when_idle(
+    spark: SparkSession, client: Any, valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    topic = WrittenTopic(client, "orders", 2)
+    topic.fill([3, 2, 5])
+    topic.fill([7, 1], partition=1)
+    stream = (
+        spark.readStream.format("tidegate")
+        .options(**{"redis.url": valkey.url}, subscribe="orders", mode="raw", includeRange="true")
+        .options(startingOffsets="archive", maxBytesPerTrigger="100")
+        .load()
+        .writeStream.format("memory")
+        .queryName("raw_rows")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
+
+    query = ended(stream.trigger(availableNow=True).start())
+    read = spark.sql("select partition, from_offset, last_offset, topic_id from raw_rows order by 1, 2").collect()
+    assert [tuple(row)[:3] for row in read] == [(0, 0, 2), (0, 3, 4), (0, 5, 9), (1, 0, 6), (1, 7, 7)]
+    assert {row.topic_id for row in read} == {topic.topic_id}
+    assert [progress.numInputRows for progress in query.recentProgress] == [2, 2, 1]
+
+    def offset_files() -> list[str]:
+        return sorted(path.name for path in (tmp_path / "checkpoint/offsets").iterdir() if path.name.isdecimal())
+
+    written = offset_files()
+    assert written == ["0", "1", "2"]
+    query = spark.readStream.format("tidegate").options(**{"redis.url": valkey.url}, subscribe="orders", mode="raw")
+    idle = (
+        query.option("includeRange", "true").load().writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(processingTime="100 milliseconds").start()
+    )  # fmt: skip
+    try:
+        for _ in range(3):
+            idle.processAllAvailable()
+        assert offset_files() == written, "idle triggers write no offsets"
+        topic.fill([1])
+        topic.grow(3)
+        topic.fill([2], partition=2)
+        idle.processAllAvailable()
+        idle.processAllAvailable()
+        assert idle.lastProgress is not None
+        assert sum(progress.numInputRows for progress in idle.recentProgress) == 2
+        topic.raise_log_start(10)
+        topic.fill([4])
+        topic.delete()
+        WrittenTopic(client, "orders", 3).fill([1])
+        with pytest.raises(PySparkException, match="topic orders was deleted and made again"):
+            idle.processAllAvailable()
+    finally:
+        idle.stop()
+
+
+@pytest.mark.timeout(300)
+def test_what_is_wrong_is_said_when_it_is_loaded(spark: SparkSession, client: Any, valkey: ValkeyServer) -> None:
+    WrittenTopic(client, "orders").fill([1])
+    source = spark.read.format("tidegate").option("redis.url", valkey.url)
+
+    with pytest.raises(PySparkException, match=r"no option of tidegate: kafka\.topic"):
+        source.options(**{"kafka.topic": "orders"}).load()
+    with pytest.raises(PySparkException, match="exactly one of subscribe, subscribePattern"):
+        spark.readStream.format("tidegate").load()
+    with pytest.raises(PySparkException, match="no such topic in organisation default: payments"):
+        spark.read.format("tidegate").options(**{"redis.url": valkey.url}, subscribe="payments").load().collect()
