@@ -30,11 +30,7 @@ class KafkaError(Exception):
 
 def from_code(code: int, message: str | None = None) -> KafkaError:
     """The exception of a code that a script returned."""
-    found = _by_code.get(code)
-    if found is not None:
-        return found(message)
-    error = KafkaError(message)
-    return error
+    return _by_code.get(code, KafkaError)(message)
 
 
 class OffsetOutOfRange(KafkaError):
@@ -371,6 +367,12 @@ class FetchSessionTopicIdError(KafkaError):
     """A fetch session mixes topic names and ids."""
 
     code = ErrorCode.fetch_session_topic_id_error
+
+
+class BrokerIdNotRegistered(KafkaError):
+    """No live broker has that node id."""
+
+    code = ErrorCode.broker_id_not_registered
 
 
 class MismatchedEndpointType(KafkaError):

@@ -21,6 +21,7 @@ import structlog
 
 import broker
 from broker.cluster.identity import open_cluster
+from broker.cluster.listeners import single_listeners
 from broker.errors import CannotStart, StoreUnavailable
 from broker.settings import Settings
 from broker.store.scripts import Script
@@ -34,9 +35,10 @@ RENEW_LEASE = Script("cluster/renew_lease")
 END_LEASE = Script("cluster/end_lease")
 
 SINGLE_NODE_ID: Final = 1
-"""The one node id that clients see in address mode `single`, whichever broker answers."""
+"""The one node id that clients of a listener in address mode `single` see, whichever broker answers."""
 
-State = Literal["serving", "draining"]
+State = Literal["starting", "serving", "draining"]
+"""Only who serves is named as leader or coordinator, where anybody does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class BrokerInfo:
     suspect: bool = False
 
     def endpoint(self, listener: str) -> tuple[str, int]:
-        """Host and port for clients of a listener; of the first where it has no such listener."""
+        """Host and port for clients of a listener; of the first where it has no such listener (see `shown`)."""
         return self.endpoints.get(listener) or next(iter(self.endpoints.values()))
 
 
@@ -60,12 +62,18 @@ class Membership:
 
     `version` grows at every change of what `live` or `preferred` answer. `on_lost` runs when the lease is
     found lost; a new one is being taken then. `on_silent` hears of another that fell silent or went without a drain,
-    after it is not preferred any more. `on_held` runs whenever the lease was renewed or taken, `on_unsure`
-    when that was tried in vain. `ends_s` is when the lease ends by itself, by `perf_counter`.
+    after it is not preferred any more; `on_came` of others that begin to serve, as a share of all that do. `on_held`
+    runs whenever the lease was renewed or taken, `on_unsure` when that was tried in vain, `on_drain_asked` at each
+    renewal once a drain is asked for. `ends_s` is when the lease ends by itself, by `perf_counter`.
     """
 
     def __init__(
-        self, store: Store, settings: Settings, endpoints: Mapping[str, tuple[str, int]], rack: str | None
+        self,
+        store: Store,
+        settings: Settings,
+        endpoints: Mapping[str, tuple[str, int]],
+        rack: str | None,
+        state: State = "serving",
     ) -> None:
         self.node_id = -1
         self.cluster_id = ""
@@ -74,6 +82,8 @@ class Membership:
         self.version = 0
         self.on_lost: list[Callable[[], None]] = []
         self.on_silent: list[Callable[[BrokerInfo], None]] = []
+        self.on_came: list[Callable[[float], None]] = []
+        self.on_drain_asked: list[Callable[[], None]] = []
         self.on_held: list[Callable[[], None]] = []
         self.on_unsure: list[Callable[[], None]] = []
         self.process = uuid.uuid4().hex
@@ -81,8 +91,11 @@ class Membership:
         self._settings = settings
         self._keys = store.cluster_keys
         self._endpoints = dict(endpoints)
+        self._single = single_listeners(settings)
+        self._own_address = next((name for name in self._endpoints if name not in self._single), None)
+        """A listener whose address no other broker has."""
         self._rack = rack
-        self._state: State = "serving"
+        self._state: State = state
         self._described: dict[int, BrokerInfo] = {}
         self._described_version = ""
         self._live: list[BrokerInfo] = []
@@ -108,6 +121,11 @@ class Membership:
             raise CannotStart("the lease ended as soon as it was taken: is Redis's clock jumping?")
         logger.info("lease_taken", node_id=self.node_id, cluster_id=self.cluster_id)
         self._loops.run("lease", self._keep)
+
+    async def serve(self) -> None:
+        """Tell the others that clients can be sent here. Raises StoreUnavailable."""
+        self._state = "serving"
+        await self.renew()
 
     async def drain(self) -> None:
         """Tell the others that this broker is leaving. Raises StoreUnavailable."""
@@ -136,26 +154,29 @@ class Membership:
         """Those that serve and are not suspect; all that live where there are none."""
         return self._preferred
 
-    def shown(self) -> list[BrokerInfo]:
-        """The brokers that clients are told of: all that live, or the one of address mode `single`."""
-        return [self._single()] if self._settings.address_mode == "single" else self._live
+    def shown(self, listener: str) -> list[BrokerInfo]:
+        """The brokers that a listener's clients are told of: all that live and have it, or the one of mode `single`."""
+        return [self._alone()] if self.is_single(listener) else _having(listener, self._live)
 
-    def nameable(self) -> list[BrokerInfo]:
+    def nameable(self, listener: str) -> list[BrokerInfo]:
         """Those of `shown` that clients are told as leader or coordinator."""
-        return [self._single()] if self._settings.address_mode == "single" else self._preferred
+        return [self._alone()] if self.is_single(listener) else _having(listener, self._preferred)
 
-    @property
-    def shown_node_id(self) -> int:
-        """The node id under which clients know this broker."""
-        return SINGLE_NODE_ID if self._settings.address_mode == "single" else self.node_id
+    def shown_node_id(self, listener: str) -> int:
+        """The node id under which clients of a listener know this broker."""
+        return SINGLE_NODE_ID if self.is_single(listener) else self.node_id
 
-    def _single(self) -> BrokerInfo:
+    def is_single(self, listener: str) -> bool:
+        """Whether clients of a listener are told one address; one without an address is like the first."""
+        return (listener if listener in self._endpoints else next(iter(self._endpoints))) in self._single
+
+    def _alone(self) -> BrokerInfo:
         return BrokerInfo(SINGLE_NODE_ID, self._endpoints, None, broker.__version__, "serving")
 
     # -- the lease
 
     def _record(self) -> str:
-        host, port = next(iter(self._endpoints.values()))
+        host, port = self._endpoints[self._own_address or next(iter(self._endpoints))]
         return json.dumps(
             {
                 "process": self.process,
@@ -175,7 +196,7 @@ class Membership:
             TAKE_LEASE,
             [keys.leases, keys.brokers, keys.info],
             *(self.process, self._record(), "" if settings.node_id is None else settings.node_id),
-            *(settings.lease_gone_ms, settings.node_id_reuse_ms, int(settings.address_mode != "single")),
+            *(settings.lease_gone_ms, settings.node_id_reuse_ms, int(self._own_address is not None)),
         )
         if node_id < 0:
             return False
@@ -193,7 +214,11 @@ class Membership:
         )
         if not reply[0]:
             return False
-        self._learn(*reply[1:])
+        *learnt, drain_asked = reply[1:]
+        self._learn(*learnt)
+        if drain_asked:
+            for listener in self.on_drain_asked:
+                listener()
         self.ends_s = asked_s + self._settings.lease_gone_ms / 1000
         if perf_counter() < self.ends_s:  # else this process stood still meanwhile, and the next renewal tells
             for listener in self.on_held:
@@ -278,17 +303,32 @@ class Membership:
             return
         _log_changes(self._live, ordered)
         before, self._live = self._live, ordered
-        self._preferred = [one for one in ordered if one.state == "serving" and not one.suspect] or ordered
+        serving = [one for one in ordered if one.state == "serving" and not one.suspect]
+        self._preferred = serving or ordered
         self.version += 1
+        if before and (came := _newly_serving(before, serving, self._own_ids)):
+            for hearing in self.on_came:
+                hearing(came / len(serving))
         for one in _fallen_silent(before, live):
             for listener in self.on_silent:
                 listener(one)
+
+
+def _having(listener: str, brokers: list[BrokerInfo]) -> list[BrokerInfo]:
+    """Those that have a listener; all, while none is known to: this broker may not have told the others yet."""
+    return [one for one in brokers if listener in one.endpoints] or brokers
 
 
 def _fallen_silent(former: list[BrokerInfo], live: Mapping[int, BrokerInfo]) -> list[BrokerInfo]:
     """Brokers that served a moment ago, and whose lease is not renewed."""
     served = [one for one in former if one.state == "serving" and not one.suspect]
     return [one for one in served if one.node_id not in live or live[one.node_id].suspect]
+
+
+def _newly_serving(former: list[BrokerInfo], serving: list[BrokerInfo], own_ids: set[int]) -> int:
+    """How many others serve that did not exist, or had not finished to start; not those that were only suspect."""
+    known = {one.node_id for one in former if one.state != "starting"} | own_ids
+    return sum(one.node_id not in known for one in serving)
 
 
 def _described(node_id: int, record: bytes) -> BrokerInfo:

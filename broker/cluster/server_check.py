@@ -18,7 +18,7 @@ logger = structlog.get_logger()
 
 PROBE_RIGHTS = Script("cluster/probe_rights")
 
-_LEAST: Final = {"redis": (7, 0), "valkey": (7, 2)}
+LEAST: Final = {"redis": (7, 0), "valkey": (7, 2)}
 _WAITAOF: Final = (7, 2)
 
 
@@ -42,7 +42,7 @@ class ServerReport:
 async def check_server(store: Store, settings: Settings) -> ServerReport:
     """Look at the server and try the rights. Raises UnsuitedRedis, StoreUnavailable."""
     facts = await _facts(store)
-    flavour, version = _flavour(facts)
+    flavour, version = flavour_of(facts)
     _refuse_unsuited(facts, flavour, version, settings)
     await _try_rights(store)
     report = ServerReport(
@@ -71,7 +71,8 @@ async def _facts(store: Store) -> dict[str, str]:
     return facts
 
 
-def _flavour(facts: dict[str, str]) -> tuple[str, str]:
+def flavour_of(facts: dict[str, str]) -> tuple[str, str]:
+    """Which server this is, and its version, by what INFO says."""
     for flavour in ("valkey", "dragonfly"):
         if f"{flavour}_version" in facts:
             return flavour, facts[f"{flavour}_version"]
@@ -80,7 +81,7 @@ def _flavour(facts: dict[str, str]) -> tuple[str, str]:
 
 def _refuse_unsuited(facts: dict[str, str], flavour: str, version: str, settings: Settings) -> None:
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    least = _LEAST.get(flavour)
+    least = LEAST.get(flavour)
     if least is not None and numbers < least:
         raise UnsuitedRedis(f"{flavour} {version} is too old: {flavour} {least[0]}.{least[1]} or newer is needed")
     if facts.get("role", "master") != "master":
@@ -103,7 +104,7 @@ def _refuse_unsuited(facts: dict[str, str], flavour: str, version: str, settings
 
 def _warnings(facts: dict[str, str], flavour: str) -> list[str]:
     warnings = []
-    if flavour not in _LEAST:
+    if flavour not in LEAST:
         warnings.append(f"{flavour} was not tried by us")
     if facts.get("maxmemory_policy", "noeviction") != "noeviction":
         warnings.append("maxmemory-policy may evict keys: data will be lost")

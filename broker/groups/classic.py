@@ -42,6 +42,7 @@ NOTE_SUBSCRIBED = Script("groups/note_subscribed")
 logger = structlog.get_logger()
 
 REASON_LENGTH_MAX: Final = 255
+SOFTWARE_LENGTH_MAX: Final = 100
 _READS_MAX: Final = 10
 _INSTANCE: Final = re.compile(rb'"instance_id":("(?:[^"\\]|\\.)*")')
 
@@ -112,6 +113,7 @@ def _join_args(keys: GroupKeys, request: JoinRequest) -> list[Arg]:
         int(request.static_leader_list),
         "" if request.member_id else candidate(keys),  # only a new member makes a group
         request.reason[:REASON_LENGTH_MAX],
+        request.client_software[:SOFTWARE_LENGTH_MAX],
     ]
 
 
@@ -179,7 +181,9 @@ def _sync_args(request: SyncRequest) -> list[Arg]:
 
 
 def _assignments(request: SyncRequest) -> list[Arg]:
-    return [value for assigned in request.assignments for value in assigned]
+    if not request.assignments:
+        return []
+    return [request.owners, *(value for assigned in request.assignments for value in assigned)]
 
 
 async def leave(

@@ -75,6 +75,8 @@ class JoinRequest:
     static_leader_list: bool = True
     """A restarted static leader is told that it leads, and to skip the assignment (KIP-814, v9)."""
     reason: str = ""
+    client_software: str = ""
+    """Name and version (KIP-511), as far as it told them."""
     token: str = field(default_factory=lambda: token_hex(8))
     suffix: str = ""
 
@@ -134,6 +136,8 @@ class SyncRequest:
     protocol_type: str | None = None
     protocol: str | None = None
     assignments: Sequence[tuple[str, bytes]] = ()
+    owners: str = ""
+    """Who they give which partitions to, as the event tells it (docs/explain.md); "" where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

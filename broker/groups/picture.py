@@ -45,6 +45,7 @@ class MemberPicture:
     instance_id: str | None
     client_id: str
     client_host: str
+    client_software: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
     joined_ms: int
@@ -238,6 +239,7 @@ def _member(
         instance_id=record["instance_id"] or None,
         client_id=record["client_id"],
         client_host=record["client_host"].removeprefix("/"),
+        client_software=record.get("client_software", ""),
         session_timeout_ms=record["session_timeout_ms"],
         rebalance_timeout_ms=record["rebalance_timeout_ms"],
         joined_ms=record["joined_at"],

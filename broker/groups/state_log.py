@@ -22,7 +22,7 @@ logger = structlog.get_logger()
 GROUPS_MAX: Final = 10_000
 """Groups whose last line is remembered, so that none is written twice."""
 
-_LINES: Final = {
+LINES: Final = {
     GroupState.PREPARING.encode(): "rebalance_started",
     GroupState.COMPLETING.encode(): "generation_opened",
     GroupState.STABLE.encode(): "group_stable",
@@ -57,7 +57,7 @@ class StateLog:
             del self._last[next(iter(self._last))]
 
     def _log(self, keys: GroupKeys, generation: int, state: bytes) -> None:
-        line = _LINES.get(state)
+        line = LINES.get(state)
         if line is None or not self._prefers(keys.shard_keys.shard):
             return
 

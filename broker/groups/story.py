@@ -186,7 +186,7 @@ def rebalances(events: Iterable[Event]) -> list[Rebalance]:
     return telling.done
 
 
-_CAUSES: Final = {
+CAUSES: Final = {
     "member_joined": "{who} joined",
     "member_left": "{who} left by itself",
     "member_removed": "{who} was removed",
@@ -200,7 +200,7 @@ _CAUSES: Final = {
 
 def cause_in_words(started: Event, trigger: Event | None = None) -> str:
     """What began a rebalance, and what the client said of it."""
-    words = _CAUSES.get(started.cause, started.cause.replace("_", " ") or "unknown").format(who=started.who)
+    words = CAUSES.get(started.cause, started.cause.replace("_", " ") or "unknown").format(who=started.who)
     if trigger is not None and trigger.kind == "member_removed":
         host, _, client_id = trigger.detail.partition(" ")
         words += f" by {who(client_id, host)}"

@@ -14,7 +14,8 @@ OnWake = Callable[[bytes | None], None]
 async def hear_groups(store: Store, on_wake: OnWake) -> None:
     """Have every wake-up told from now on; returns when Redis has confirmed it. Raises TimeoutError."""
     confirmed = [store.wakeups.listen(channel, on_wake) for channel in _channels(store)]
-    await asyncio.wait_for(asyncio.gather(*confirmed), store.settings.redis_command_timeout_ms / 1000)
+    async with asyncio.timeout(store.settings.redis_command_timeout_ms / 1000):
+        await asyncio.gather(*confirmed)
 
 
 def forget_groups(store: Store, on_wake: OnWake) -> None:

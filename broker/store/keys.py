@@ -48,7 +48,11 @@ class ClusterKeys:
     topic_changes: str = field(init=False)  # pub/sub channel: <version> <org>/<topic>
     upkeep: str = field(init=False)  # zset: due retention work, score = Redis ms
     producer_ids: str = field(init=False)  # string: <next producer id> <replication id of the server that counted>
+    lag: str = field(init=False)  # stream: samples of every group's lag
+    lag_sampler: str = field(init=False)  # hash: which broker takes them, until when
+    usage: str = field(init=False)  # stream: what each broker served, by topic
     proof: str = field(init=False)  # string: a small write ahead of each WAIT or WAITAOF
+    audit: str = field(init=False)  # stream: what administrators changed, or tried to
 
     def __post_init__(self) -> None:
         base = f"{self.prefix}:{{cluster}}"
@@ -61,13 +65,21 @@ class ClusterKeys:
             ("topic_changes", "topic-changes"),
             ("upkeep", "upkeep"),
             ("producer_ids", "producer-ids"),
+            ("lag", "lag"),
+            ("lag_sampler", "lag-sampler"),
+            ("usage", "usage"),
             ("proof", "proof"),
+            ("audit", "audit"),
         ):
             object.__setattr__(self, name, f"{base}:{suffix}")
 
     def topic(self, org: str, topic: str) -> str:
         """hash: the configs of a topic that differ from the defaults."""
         return f"{self.prefix}:{{cluster}}:topic:{org}:{topic}"
+
+    def figures(self, node_id: int) -> str:
+        """string, PX: JSON of what a broker measures of itself, for people."""
+        return f"{self.prefix}:{{cluster}}:figures:{node_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +151,28 @@ class LogKeys:
     producers: str  # hash: snapshot of the producer table at an offset
     owners: str  # hash: group -> member that owns the partition (for the mirror)
     wake: str  # pub/sub channel: <end offset>:<writer>, published with each append
+    segments: str  # zset: JSON of each archived segment, score = its last offset
+    archive: str  # hash: start and end offset of the archive, fence of the archiver
+    replayed: str  # hash: <job>|<source> -> the last source offset that a replay wrote here
+    restored: str  # stream: what will take the log's place, while a restore fills it
+    translations: str  # zset: which source offsets stand where here, as far as that is not yet in the archive's table
 
     @staticmethod
     @lru_cache(maxsize=65_536)
     def of(prefix: str, org: str, topic: str, partition: int, topic_id: str) -> LogKeys:
         """The keys of a partition; `topic_id` is the UUID in hex, so a topic made again has other keys."""
         base = f"{prefix}:{{{org}/{topic}:{partition}}}:{topic_id}"
-        return LogKeys(*(f"{base}:{name}" for name in ("log", "meta", "times", "producers", "owners", "wake")))
+        names = (
+            "log",
+            "meta",
+            "times",
+            "producers",
+            "owners",
+            "wake",
+            "segments",
+            "archive",
+            "replayed",
+            "restored",
+            "translations",
+        )
+        return LogKeys(*(f"{base}:{name}" for name in names))

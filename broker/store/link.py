@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
 import hiredis
 import structlog
 
 from broker.errors import StoreUnavailable
+from broker.store import tls
+from broker.store.addresses import Address
 
 logger = structlog.get_logger()
 
@@ -28,22 +29,12 @@ OnReply = Callable[[Any], None]
 """Called once with the reply, a `hiredis.ReplyError`, or a `StoreUnavailable`."""
 
 _RECONNECT_MS: Final = (20, 50, 100, 200, 400, 800, 1_000)
+_CLOSED: Final = "connection closed by Redis"
 _DEADLINE_TICK_S: Final = 0.1
 _PROBE_TICKS: Final = 10
+_NO_PRIMARY: Final = "the server that the sentinels name calls itself a replica"
 _STILL_LOADING: Final = ("LOADING", "MASTERDOWN")
 """A server that has no data to show yet; other refusals of the question do not matter (a user without the right)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a Redis server is, and how to log in. `tls` uses the system's trust store."""
-
-    host: str
-    port: int
-    username: str | None = None
-    password: str | None = None
-    database: int = 0
-    tls: bool = False
 
 
 def _pack(args: Sequence[Arg]) -> bytes:
@@ -60,7 +51,7 @@ class _Wire(asyncio.Protocol):
         self.link._received(self, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.link._lost(self, "connection closed by Redis" if exc is None else str(exc))
+        self.link._lost(self, _CLOSED if exc is None else tls.reason(exc))
 
 
 class Link:
@@ -69,13 +60,17 @@ class Link:
     `on_up(link)` runs as soon as a connection has said HELLO, before any command of a caller; what it
     sends goes first. `on_down(link)` runs when a connection is gone. `on_push(message)` gets RESP3
     pushes. `incarnation` counts connections: what was read through an older one may be out of date.
+    `find` says where to connect to, at each attempt, and may raise StoreUnavailable; with `primary_only` a server that
+    calls itself a replica is no connection. `loading_probe_key` is one that this user may ask for.
     """
 
     def __init__(
         self,
         name: str,
-        address: Callable[[], Address],
+        find: Callable[[], Awaitable[Address]],
         *,
+        loading_probe_key: str = "",
+        primary_only: bool = False,
         command_timeout_ms: int = 5_000,
         connect_timeout_ms: int = 2_000,
         in_flight_max: int = 200_000,
@@ -87,7 +82,10 @@ class Link:
         self.connected = False
         self.on_up: list[Callable[[Link], None]] = []
         self.on_down: list[Callable[[Link], None]] = []
-        self._address = address
+        self.address: Address | None = None
+        self._find = find
+        self._loading_probe_key = loading_probe_key
+        self._primary_only = primary_only
         self._timeout_s = command_timeout_ms / 1000
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._in_flight_max = in_flight_max
@@ -118,7 +116,8 @@ class Link:
     async def wait_up(self, timeout_s: float) -> None:
         """Wait until connected. Raises StoreUnavailable."""
         try:
-            await asyncio.wait_for(self._up.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._up.wait()
         except TimeoutError:
             raise StoreUnavailable(f"Redis is not reachable: {self.last_error}") from None
 
@@ -128,6 +127,11 @@ class Link:
         if self._task is not None:
             self._task.cancel()
         self._drop("closed")
+
+    def reconnect(self, reason: str) -> None:
+        """End this connection, and look for the server again."""
+        if self.connected:
+            self._drop(reason)
 
     async def _keep_connected(self) -> None:
         attempt = 0
@@ -146,47 +150,62 @@ class Link:
                         await down.wait()
                 finally:
                     self.on_down.remove(mark_down)
-            except (OSError, TimeoutError, hiredis.HiredisError) as error:
-                self.last_error = getattr(error, "strerror", None) or str(error) or "no answer"
+            except (OSError, TimeoutError, hiredis.HiredisError, StoreUnavailable) as error:
+                self.last_error = tls.reason(error)
             await asyncio.sleep(_RECONNECT_MS[min(attempt, len(_RECONNECT_MS) - 1)] / 1000)
             attempt += 1
 
     async def _connect(self) -> None:
-        address = self._address()
+        address = self.address = await self._find()
         wire = _Wire(self)
-        transport, _ = await asyncio.wait_for(
-            self._loop.create_connection(lambda: wire, address.host, address.port, ssl=address.tls or None),
-            self._connect_timeout_s,
-        )
+        transport = await self._open(address, wire)
         if transport.is_closing():  # closed again before we knew of it: not a Redis server, most likely
-            raise OSError("connection closed by Redis")
+            raise OSError(_CLOSED)
         self._wire, self._transport = wire, transport
         self._reader = hiredis.Reader(notEnoughData=Ellipsis)
-        hello: list[Arg] = ["HELLO", 3]
-        if address.password is not None:
-            hello += ["AUTH", address.username or "default", address.password]
-        hello += ["SETNAME", f"tidegate-{self.name}"]
-        greetings = [self._asked_now(hello)]
-        if address.database:  # one that is not there must not become database 0
-            greetings.append(self._asked_now(["SELECT", address.database]))
-        greetings.append(self._asked_now(["EXISTS", ""]))
         try:
-            *accepted, there = await asyncio.wait_for(asyncio.gather(*greetings), self._connect_timeout_s)
+            async with asyncio.timeout(self._connect_timeout_s):
+                *accepted, role, there = await asyncio.gather(*self._greet(address))
         except TimeoutError:
             self._drop("no answer")  # else the answers of the next connection would be taken for this one's
             raise
-        refusals = [reply for reply in accepted if isinstance(reply, Exception)]
+        refusals = [str(reply) for reply in accepted if isinstance(reply, Exception)]
+        if address.tls is None and isinstance(accepted[0], StoreUnavailable):
+            refusals[0] += f" before it said a word ({tls.SPEAKS_TLS})"
         if isinstance(there, Exception) and str(there).startswith(_STILL_LOADING):
-            refusals.append(there)  # some of what is sent now would be refused and some not: come back later
+            refusals.append(str(there))  # some of what is sent now would be refused and some not: come back later
+        if self._primary_only and (isinstance(role, Exception) or role[0] != b"master"):
+            refusals.append(str(role) if isinstance(role, Exception) else _NO_PRIMARY)
         if refusals:
-            self._drop(str(refusals[0]))
-            raise OSError(str(refusals[0]))
+            self._drop(refusals[0])
+            raise OSError(refusals[0])
         if self._wire is not wire:
-            raise OSError("connection closed by Redis")
+            raise OSError(_CLOSED)
         self.incarnation += 1
         self.connected = True
         self._up.set()
         self._tell(self.on_up)
+
+    async def _open(self, address: Address, wire: _Wire) -> asyncio.WriteTransport:
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                transport, _ = await self._loop.create_connection(
+                    lambda: wire, address.host, address.port, ssl=address.tls
+                )
+        except TimeoutError:
+            raise OSError(tls.NO_HANDSHAKE if address.tls is not None else "no answer") from None
+        return transport
+
+    def _greet(self, address: Address) -> list[asyncio.Future[Any]]:
+        """HELLO and SELECT, which must be accepted, the server's role if it matters, and whether it has data."""
+        hello: list[Arg] = ["HELLO", 3]
+        if address.password is not None:
+            hello += ["AUTH", address.username or "default", address.password]
+        greetings = [self._asked_now([*hello, "SETNAME", f"tidegate-{self.name}"])]
+        if address.database:  # one that is not there must not become database 0
+            greetings.append(self._asked_now(["SELECT", address.database]))
+        role = self._asked_now(["ROLE"]) if self._primary_only else greetings[0]
+        return [*greetings, role, self._asked_now(["EXISTS", self._loading_probe_key])]
 
     # -- commands
 
@@ -294,7 +313,8 @@ class Link:
                     self._guarded(cast(OnReply, self._on_push), reply)
                 continue
             if not waiting:
-                self._lost(wire, "a reply that nobody asked for")
+                refused = isinstance(reply, hiredis.ReplyError)  # a subscription, which only pushes answer
+                self._lost(wire, str(reply) if refused else "a reply that nobody asked for")
                 return
             on_reply, _, size = waiting.popleft()
             self._bytes -= size

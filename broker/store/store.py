@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic, perf_counter
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import hiredis
 import structlog
@@ -20,35 +19,21 @@ from broker.errors import StoreUnavailable, from_code
 from broker.settings import Settings
 from broker.store.absence import Absence
 from broker.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
-from broker.store.link import Address, Arg, Link
+from broker.store.link import Arg, Link
+from broker.store.primary import FOLLOW_MS, Primary
 from broker.store.scripts import Script, registered
 from broker.store.wakeups import Wakeups
 from broker.telemetry.metrics import metrics
+from broker.telemetry.supervised import Supervised
 
 logger = structlog.get_logger()
 
 _FAILURES_LOGGED_EVERY_S: Final = 1.0
+_START_SLACK_S: Final = 0.2
+"""An attempt that takes its whole time is to say why."""
 
 OnScript = Callable[[Any], None]
 """Called once with a script's reply (a list; code first) or an exception instance."""
-
-
-def parse_redis_url(url: str) -> Address:
-    """`redis://` or `rediss://[user:password@]host[:port][/db]`. Raises ValueError."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("redis", "rediss", "valkey", "valkeys") or not parts.hostname:
-        raise ValueError(f"not a Redis address: {url!r} (redis://[user:password@]host:port/db)")
-    database = parts.path.strip("/")
-    if database and not database.isdecimal():
-        raise ValueError(f"not a Redis database number: {database!r}")
-    return Address(
-        parts.hostname,
-        parts.port or 6379,
-        unquote(parts.username) if parts.username else None,
-        unquote(parts.password) if parts.password else None,
-        int(database or 0),
-        parts.scheme in ("rediss", "valkeys"),
-    )
 
 
 class Store:
@@ -58,7 +43,7 @@ class Store:
         self.settings = settings
         self.prefix = settings.key_prefix
         self.cluster_keys = ClusterKeys(settings.key_prefix)
-        self.address = parse_redis_url(settings.redis_url)
+        self.primary = Primary(settings)
         self.control = self._link("control")
         self.absence = Absence(self.control)
         self.data_out = self._link("data-out")
@@ -69,12 +54,15 @@ class Store:
         self._failures: dict[str, tuple[float, int]] = {}
         self.links = (self.control, self.data_out, self.data_in, self.durable, self.push)
         self.control.on_up.append(self._load_scripts)
+        self._loops = Supervised()
 
     def _link(self, name: str, on_push: Callable[[list[Any]], None] | None = None) -> Link:
         settings = self.settings
         return Link(
             name,
-            lambda: self.address,
+            self.primary.find,
+            loading_probe_key=self.cluster_keys.info,
+            primary_only=self.primary.by_sentinels,
             command_timeout_ms=settings.redis_command_timeout_ms,
             connect_timeout_ms=settings.redis_connect_timeout_ms,
             in_flight_max=settings.redis_in_flight_max,
@@ -88,9 +76,13 @@ class Store:
         """Connect every lane. Raises StoreUnavailable."""
         for link in self.links:
             link.start()
+        timeout_s = self.settings.redis_connect_timeout_ms / 1000 + _START_SLACK_S
+        if self.primary.by_sentinels:
+            timeout_s *= 2  # they are asked first
+            self._loops.every("redis-primary", FOLLOW_MS, self._follow_primary)
         try:
             for link in self.links:
-                await link.wait_up(self.settings.redis_connect_timeout_ms / 1000)
+                await link.wait_up(timeout_s)
         except StoreUnavailable:
             reason = next(link.last_error for link in self.links if not link.connected)
             await self.close()
@@ -98,13 +90,30 @@ class Store:
 
     async def close(self) -> None:
         """Close every lane."""
+        await self._loops.close()
         for link in self.links:
             await link.close()
+        await self.primary.close()
 
     @property
     def available(self) -> bool:
         """Whether every lane is up now."""
         return all(link.connected for link in self.links)
+
+    async def _follow_primary(self) -> None:
+        """Sentinels that name another server are followed, also where the old one did not notice."""
+        if not any(link.connected for link in self.links):
+            return  # each link asks by itself
+        found = await self.primary.find()
+        for link in self.links:
+            if link.address != found:
+                link.reconnect("the sentinels name another primary")
+
+    def leave_replica(self) -> None:
+        """Redis says that it takes no writes: where sentinels know the primary, every lane goes there."""
+        if self.primary.by_sentinels:
+            for link in self.links:
+                link.reconnect("it is a replica now")
 
     def _load_scripts(self, link: Link) -> None:
         refused: list[str] = []
@@ -187,6 +196,8 @@ class Store:
 
         Logged once a second and script, with how often it happened since: a hot script fails thousands of times.
         """
+        if text.startswith("READONLY"):
+            self.leave_replica()
         now_s = monotonic()
         logged_s, since = self._failures.get(script.name, (0.0, 0))
         if now_s - logged_s >= _FAILURES_LOGGED_EVERY_S:

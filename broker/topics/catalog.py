@@ -78,7 +78,8 @@ class Catalog:
         """Load every topic, then follow the changes. Raises StoreUnavailable."""
         heard = self._store.wakeups.listen(self._keys.topic_changes, self._heard)
         with contextlib.suppress(TimeoutError):  # the poll is the net under it
-            await asyncio.wait_for(asyncio.shield(heard), self._settings.redis_connect_timeout_ms / 1000)
+            async with asyncio.timeout(self._settings.redis_connect_timeout_ms / 1000):
+                await asyncio.shield(heard)
         await self.refresh()
         self._loops.run("topics-follow", self._follow)
         self._loops.every("topics-finish", self._settings.topic_poll_ms, self.finish_left_over)
@@ -100,7 +101,8 @@ class Catalog:
     async def _follow(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._settings.topic_poll_ms / 1000)
+                async with asyncio.timeout(self._settings.topic_poll_ms / 1000):
+                    await self._changed.wait()
             self._changed.clear()
             try:
                 await self.refresh()
@@ -127,6 +129,10 @@ class Catalog:
         """The ready topics of an organisation, in order of name."""
         of_org = self._topics.get(org, {})
         return [of_org[name] for name in sorted(of_org)]
+
+    def all_topics(self) -> list[Topic]:
+        """The ready topics of every organisation."""
+        return list(self._by_id.values())
 
     async def find(self, org: str, name: str) -> Topic | None:
         """A topic, after a look where the cache has none; a half made one is finished. Raises StoreUnavailable."""

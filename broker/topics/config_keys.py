@@ -100,12 +100,6 @@ def _boolean(value: str) -> str:
     return lowered
 
 
-def _only_false(value: str) -> str:
-    if _boolean(value) == "true":
-        raise InvalidConfig("there is no tiered storage here")
-    return "false"
-
-
 def _any_text(value: str) -> str:
     return value
 
@@ -174,8 +168,22 @@ _ALL: Final = (
     ConfigKey("follower.replication.throttled.replicas", _T.LIST, "", _any_text, _NO_EFFECT + "the store replicates."),
     ConfigKey("index.interval.bytes", _T.INT, "4096", _whole(0, INT_MAX), _NO_EFFECT + "there are no index files."),
     ConfigKey("leader.replication.throttled.replicas", _T.LIST, "", _any_text, _NO_EFFECT + "the store replicates."),
-    ConfigKey("local.retention.bytes", _T.LONG, "-2", _whole(-2, LONG_MAX), _NO_EFFECT + "no tiered storage."),
-    ConfigKey("local.retention.ms", _T.LONG, "-2", _whole(-2, LONG_MAX), _NO_EFFECT + "no tiered storage."),
+    ConfigKey(
+        "local.retention.bytes",
+        _T.LONG,
+        "-2",
+        _whole(-2, LONG_MAX),
+        "Bytes of a partition that stay in Redis once they are archived; -2 is as retention.bytes, -1 without limit.",
+        broker_key="log.local.retention.bytes",
+    ),
+    ConfigKey(
+        "local.retention.ms",
+        _T.LONG,
+        "-2",
+        _whole(-2, LONG_MAX),
+        "How long records stay in Redis once they are archived, ms; -2 is as retention.ms, -1 for ever.",
+        broker_key="log.local.retention.ms",
+    ),
     ConfigKey(
         "max.compaction.lag.ms",
         _T.LONG,
@@ -242,9 +250,30 @@ _ALL: Final = (
         broker_key="min.insync.replicas",
     ),
     ConfigKey("preallocate", _T.BOOLEAN, "false", _boolean, _NO_EFFECT + "there are no files."),
-    ConfigKey("remote.log.copy.disable", _T.BOOLEAN, "false", _boolean, _NO_EFFECT + "no tiered storage."),
-    ConfigKey("remote.log.delete.on.disable", _T.BOOLEAN, "false", _boolean, _NO_EFFECT + "no tiered storage."),
-    ConfigKey("remote.storage.enable", _T.BOOLEAN, "false", _only_false, "Always false: no tiered storage."),
+    ConfigKey(
+        "remote.log.copy.disable",
+        _T.BOOLEAN,
+        "false",
+        _boolean,
+        "Set where no more is archived: local.retention.* must be as retention.*; what is archived is read as before. "
+        "The archive job itself copies what it is told to.",
+    ),
+    ConfigKey(
+        "remote.log.delete.on.disable",
+        _T.BOOLEAN,
+        "false",
+        _boolean,
+        "Must be true where remote.storage.enable goes back to false: the log then starts where Redis has it. The "
+        "archive's files stay.",
+    ),
+    ConfigKey(
+        "remote.storage.enable",
+        _T.BOOLEAN,
+        "false",
+        _boolean,
+        "Whether what is archived may leave Redis as local.retention.* says, and is read from the archive then; needs "
+        "the broker's archive_path.",
+    ),
     ConfigKey(
         "retention.bytes",
         _T.LONG,

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from broker.errors import InvalidConfig, InvalidRequest
-from broker.settings import Settings
+from broker.settings import SECRETS, Settings
 from broker.topics.config_keys import CONFIG_KEYS, ConfigKey, ConfigType, split_list
+from broker.topics.tiers import SAME_AS_RETENTION, check_tiers
 
 
 class Source(enum.IntEnum):
@@ -50,6 +51,10 @@ class TopicConfig:
     min_cleanable_dirty_ratio: float
     mirror: bool
     """Groups are shown as Redis consumer groups."""
+    remote_storage: bool
+    """Redis may be trimmed of what is archived; brokers read it from there (KIP-405)."""
+    local_retention_ms: int
+    local_retention_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +79,11 @@ class Described:
     read_only: bool = False
 
 
-def parse(given: Mapping[str, str | None]) -> dict[str, str]:
-    """Check configs that a client gives a topic; the values as they are kept. Raises InvalidConfig."""
+def parse(settings: Settings, given: Mapping[str, str | None], before: Mapping[str, str]) -> dict[str, str]:
+    """Check configs that a client gives a topic which had those `before`; the values as they are kept.
+
+    Raises InvalidConfig.
+    """
     kept: dict[str, str] = {}
     for name, value in given.items():
         key = CONFIG_KEYS.get(name)
@@ -91,15 +99,18 @@ def parse(given: Mapping[str, str | None]) -> dict[str, str]:
     longest = int(kept.get("max.compaction.lag.ms", CONFIG_KEYS["max.compaction.lag.ms"].default))
     if shortest > longest:
         raise InvalidConfig(f"min.compaction.lag.ms {shortest} is above max.compaction.lag.ms {longest}")
+    check_tiers(kept, lambda name: _value(settings, CONFIG_KEYS[name], kept), before, settings.archive_path is not None)
     return kept
 
 
-def altered(settings: Settings, overrides: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
-    """A topic's configs after changes; lists grow and shrink from their effective value.
+def altered(
+    settings: Settings, overrides: Mapping[str, str], changes: Iterable[Change], *, replace: bool = False
+) -> dict[str, str]:
+    """A topic's configs after changes, of all of them or in place of all; lists go from their effective value.
 
     Raises InvalidConfig, InvalidRequest for a value that is missing or an operation that does not exist.
     """
-    after: dict[str, str | None] = dict(overrides)
+    after: dict[str, str | None] = {} if replace else dict(overrides)
     for name, operation, value in changes:
         if operation == Operation.DELETE:
             if name not in CONFIG_KEYS:
@@ -115,7 +126,7 @@ def altered(settings: Settings, overrides: Mapping[str, str], changes: Iterable[
                 after[name] = _list_after(settings, overrides, name, operation, split_list(value))
             case _:
                 raise InvalidRequest(f"there is no operation {operation}")
-    return parse(after)
+    return parse(settings, after, overrides)
 
 
 def _list_after(settings: Settings, overrides: Mapping[str, str], name: str, operation: int, parts: list[str]) -> str:
@@ -134,6 +145,9 @@ def effective(settings: Settings, overrides: Mapping[str, str]) -> TopicConfig:
     def number(name: str) -> int:
         return int(_value(settings, CONFIG_KEYS[name], overrides))
 
+    def local(unit: str) -> bool:
+        return number(f"local.retention.{unit}") != SAME_AS_RETENTION
+
     cleanup_policy = frozenset(split_list(_value(settings, CONFIG_KEYS["cleanup.policy"], overrides)))
     mirror = _value(settings, CONFIG_KEYS["tidegate.mirror.enable"], overrides) == "true"
     return TopicConfig(
@@ -150,6 +164,9 @@ def effective(settings: Settings, overrides: Mapping[str, str]) -> TopicConfig:
         max_compaction_lag_ms=number("max.compaction.lag.ms"),
         min_cleanable_dirty_ratio=float(_value(settings, CONFIG_KEYS["min.cleanable.dirty.ratio"], overrides)),
         mirror=mirror and "compact" not in cleanup_policy,
+        remote_storage=_value(settings, CONFIG_KEYS["remote.storage.enable"], overrides) == "true",
+        local_retention_ms=number("local.retention.ms" if local("ms") else "retention.ms"),
+        local_retention_bytes=number("local.retention.bytes" if local("bytes") else "retention.bytes"),
     )
 
 
@@ -170,7 +187,7 @@ def describe_broker(settings: Settings) -> list[Described]:
     taken = {key.setting: key.broker_key for key in CONFIG_KEYS.values() if key.setting and key.broker_key}
     described = []
     for field_name, field in type(settings).model_fields.items():
-        if field_name == "redis_url":  # holds a password
+        if field_name in SECRETS:
             continue
         value = getattr(settings, field_name)
         source = Source.STATIC_BROKER if field_name in settings.model_fields_set else Source.DEFAULT

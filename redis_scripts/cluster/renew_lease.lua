@@ -3,14 +3,15 @@
 
 KEYS[1]  leases   zset  node id -> when its lease was last renewed, ms
 KEYS[2]  brokers  hash  node id -> what the broker says of itself
-KEYS[3]  info     hash  brokers_version
+KEYS[3]  info     hash  brokers_version, drain:<node id>
 ARGV[1]  node id
 ARGV[2]  process that holds it
 ARGV[3]  its record, kept where it differs
 ARGV[4]  ms after the last renewal until a lease has ended
 ARGV[5]  brokers_version whose records the caller has
-Returns  {NONE, 1, ms since the last renewal, brokers_version, {node id, ms since its renewal, ...}, {record, ...}}:
-         the records in the order of the node ids, or none where the caller has them;
+Returns  {NONE, 1, ms since the last renewal, brokers_version, {node id, ms since its renewal, ...}, {record, ...}, drain}:
+         the records in the order of the node ids, or none where the caller has them; drain is 1 where that is asked
+         of this process, else 0;
          {NONE, 0} where the lease has ended; safe to run twice
 Errors   none
 ]]
@@ -37,6 +38,7 @@ for i = 1, #live, 2 do
   ages[#ages + 1] = tonumber(live[i])
   ages[#ages + 1] = now - tonumber(live[i + 1])
 end
-local version = redis.call("HGET", info, "brokers_version") or "0"
+local version, asked = unpack(redis.call("HMGET", info, "brokers_version", "drain:" .. node_id))
+version = version or "0"
 local records = version ~= known and redis.call("HMGET", brokers, unpack(ids)) or {}
-return { ERROR.NONE, 1, age, version, ages, records }
+return { ERROR.NONE, 1, age, version, ages, records, asked == process and 1 or 0 }

@@ -3,7 +3,7 @@
 
 KEYS[1]  leases   zset  node id -> when its lease was last renewed, ms
 KEYS[2]  brokers  hash  node id -> what the broker says of itself
-KEYS[3]  info     hash  brokers_version
+KEYS[3]  info     hash  brokers_version, drain:<node id>
 ARGV[1]  process that asks
 ARGV[2]  its record (JSON with process, address)
 ARGV[3]  node id asked for, or ""
@@ -30,6 +30,7 @@ for _, node_id in ipairs(redis.call("ZRANGE", leases, 0, -1)) do
   elseif renewed_at + gone_ms + reuse_ms <= now then
     redis.call("ZREM", leases, node_id)
     redis.call("HDEL", brokers, node_id)
+    redis.call("HDEL", info, "drain:" .. node_id)
   elseif address_is_ours and held.address == address and renewed_at + gone_ms > now then
     redis.call("ZADD", leases, now - gone_ms, node_id)
   end

@@ -37,6 +37,7 @@ ARGV[10...]  of each join:
           1: a restarted static leader is told that it leads (KIP-814)
           "<id> <locator>" of the group, should this join make it; "" where it cannot
           the client's reason
+          the client's software and its version (KIP-511), "" where it did not say
 Returns   {NONE, ms until something falls due or -1, answers}; what groups/look_group returns follows where one of
           these joins, or what was overdue, ends the wait of others. The answer to each join:
           {NONE, member id, "parked", generation, round}
@@ -52,19 +53,19 @@ Errors    {code, member id of the reply} as the answer to a join, after anything
 ]]
 -- @include lib/classic_group
 -- @include lib/offered
-local PARTS, FIRST = 14, 10
+local PARTS, FIRST = 15, 10
 local initial_delay_ms, first_join_ms, park_lease_ms = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local size_max = tonumber(ARGV[9])
 -- The join at hand.
 local candidate, member_id, instance_id, token, client_id, client_host, session_timeout_ms, rebalance_timeout_ms
-local protocol_type, subscription, names, id_required, static_leader_list, group_candidate, reason
+local protocol_type, subscription, names, id_required, static_leader_list, group_candidate, reason, client_software
 -- @include lib/admit
 -- @include lib/replace_member
 -- @include lib/join_rules
 
 local function take(position)
   candidate, member_id, instance_id, token, client_id, client_host, session_timeout_ms, rebalance_timeout_ms,
-    protocol_type, subscription, id_required, static_leader_list, group_candidate, reason =
+    protocol_type, subscription, id_required, static_leader_list, group_candidate, reason, client_software =
     unpack(ARGV, position, position + PARTS - 1)
   session_timeout_ms, rebalance_timeout_ms = tonumber(session_timeout_ms), tonumber(rebalance_timeout_ms)
   id_required, static_leader_list, names = id_required == "1", static_leader_list == "1", names_of(subscription)

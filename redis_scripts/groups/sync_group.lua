@@ -19,8 +19,8 @@ ARGV[4]   broker
 ARGV[5]   how many syncs
 ARGV[6]   lease of a parked sync, ms
 ARGV[7...]  of each sync: member id, instance id ("" for none), generation, "=" and the protocol type, "=" and the
-          protocol ("" where the request has none); behind them member id, assignment, one pair after the other: they
-          count where the leader is among the syncs
+          protocol ("" where the request has none); behind them, where there are assignments, who has which partitions
+          and member id, assignment, one pair after the other: they count where the leader is among the syncs
 Returns   {NONE, ms until something falls due or -1, answers}; what groups/look_group returns follows where one of
           these syncs, or what was overdue, ends the wait of others. The answer to each sync:
           {NONE, "parked"}

@@ -66,7 +66,8 @@ local function add_member(member_id)
     put("leader", member_id)
   end
   local member = { join_round = 0, sync_generation = 0, join_by = now + first_join_ms, joined_at = now,
-    instance_id = instance_id, client_id = client_id, client_host = client_host }
+    instance_id = instance_id, client_id = client_id, client_host = client_host,
+    client_software = client_software }
   member.added_round = g.state == PREPARING and g.round or g.round + 1
   offer(member)
   redis.call("HDEL", pending, member_id)

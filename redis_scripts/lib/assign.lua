@@ -7,7 +7,7 @@ local LISTED_MAX, LONG = 100, string.rep(" ", 65)
 local function store_assignments(ids)
   local known, given, n = {}, {}, 0
   for _, id in ipairs(ids) do known[id] = true end
-  for i = assignments_from, #ARGV, 2 do
+  for i = assignments_from + 1, #ARGV, 2 do
     if known[ARGV[i]] then given[n + 1], given[n + 2], n = ARGV[i], ARGV[i + 1], n + 2 end
   end
   redis.call("DEL", assignments)
@@ -24,7 +24,7 @@ local function assign()
   store_assignments(ids)
   arm_synced(ids)
   put("assigned_generation", g.generation)
-  event("assignment_stored", member_id)
+  event("assignment_stored", member_id, nil, { detail = ARGV[assignments_from] })
   move(STABLE)
   if g.awaiting_sync == 0 then event("stable") end
   wake()

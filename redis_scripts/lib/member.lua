@@ -13,9 +13,10 @@ local function json(value)
 end
 
 local function pack_about(m)
+  local software = (m.client_software or "") ~= "" and ',"client_software":' .. json(m.client_software) or ""
   local replaced = m.replaced and ',"replaced":' .. json(m.replaced) or ""
-  return string.format('"instance_id":%s,"client_id":%s,"client_host":%s,"protocols":%s%s}',
-    json(m.instance_id), json(m.client_id), json(m.client_host), json(m.protocols), replaced)
+  return string.format('"instance_id":%s,"client_id":%s,"client_host":%s%s,"protocols":%s%s}',
+    json(m.instance_id), json(m.client_id), json(m.client_host), software, json(m.protocols), replaced)
 end
 
 local function pack_member(m)

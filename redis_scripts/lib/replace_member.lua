@@ -25,7 +25,7 @@ local function replace_member(old_id, member)
   offer_again(member)
   local old = member.client_host .. " " .. old_id
   member.client_id, member.client_host, member.added_round, member.about = client_id, client_host, 0, nil
-  member.replaced = old_id
+  member.client_software, member.replaced = client_software, old_id
   member.told_leader, member.join_token = static_leader_list and g.leader or old_leader, token
   redis.call("HSET", members, member_id, pack_member(member))
   touch()

@@ -1,0 +1,88 @@
+"""Which server takes the writes: the one that `redis_url` names, or the one that its sentinels name.
+
+Sentinels are asked in order at every connection, the first that answers is believed, and a server is believed to be
+the primary once it says so itself (redis-py's Sentinel does the same). A primary that was put down cuts its clients
+off; one that cannot be told goes on as if nothing was, so the sentinels are asked again each second as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from broker.errors import CannotStart
+from broker.settings import Settings
+from broker.store.addresses import Address, parse_redis_url
+from broker.store.tls import tls_context
+
+if TYPE_CHECKING:
+    from broker.store.sentinels import Sentinels
+
+logger = structlog.get_logger()
+
+FOLLOW_MS: Final = 1_000
+"""Between questions to the sentinels whether the primary is another one."""
+_NO_CLUSTER: Final = "TIDEGATE_REDIS_URL: brokers cannot use Redis Cluster yet; name one server (redis://) or sentinels (redis+sentinel://)"
+
+
+class Primary:
+    """The address of the primary. Raises ValueError, CannotStart (a cluster, TLS files that cannot be used)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.topology = parse_redis_url(settings.redis_url)
+        if self.topology.kind == "cluster":
+            raise CannotStart(_NO_CLUSTER)
+        self.by_sentinels = self.topology.kind == "sentinel"
+        self._tls = tls_context(settings, self.topology)
+        self._settings = settings
+        self._sentinels: Sentinels | None = None
+        self._asking: asyncio.Task[Address] | None = None
+        self.address = self._at(*self.topology.hosts[0])
+        """Where the primary was found last; before that, the first host of `redis_url`."""
+
+    async def find(self) -> Address:
+        """Where the primary is now. Raises StoreUnavailable."""
+        if not self.by_sentinels:
+            return self.address
+        if self._asking is None:  # one question for all links: redis-py's Sentinel bears no two at a time
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+            self._asking.add_done_callback(self._asked)
+        return await asyncio.shield(self._asking)
+
+    async def close(self) -> None:
+        """Close the connections to the sentinels."""
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._sentinels is not None:
+            await self._sentinels.close()
+
+    def _at(self, host: str, port: int) -> Address:
+        return self.topology.address(host, port, self._tls)
+
+    def _asked(self, task: asyncio.Task[Address]) -> None:
+        self._asking = None
+        if not task.cancelled():
+            task.exception()  # whoever asked may be gone
+
+    async def _ask(self) -> Address:
+        if self._sentinels is None:
+            from broker.store.sentinels import Sentinels  # a broker without sentinels starts without redis-py
+
+            self._sentinels = Sentinels(self._settings, self.topology)
+        host, port = await self._sentinels.primary()
+        found = self._at(host, port)
+        if found != self.address:
+            logger.info("redis_primary_found", host=host, port=port, service=self.topology.service)
+            self.address = found
+        return found
+
+
+async def find_primary(settings: Settings) -> Address:
+    """Where the primary is now, asked once. Raises StoreUnavailable, CannotStart, ValueError."""
+    primary = Primary(settings)
+    try:
+        return await primary.find()
+    finally:
+        await primary.close()

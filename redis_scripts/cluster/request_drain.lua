@@ -1,0 +1,20 @@
+#!lua flags=allow-oom
+--[[ Ask the broker that holds a node id to drain: it reads that with the next renewal of its lease.
+
+KEYS[1]  leases   zset  node id -> when its lease was last renewed, ms
+KEYS[2]  brokers  hash  node id -> what the broker says of itself
+KEYS[3]  info     hash  drain:<node id>: the process that is asked; the next one of that id is not
+ARGV[1]  node id
+ARGV[2]  ms after the last renewal until a lease has ended
+Returns  {NONE}; safe to run twice
+Errors   BROKER_ID_NOT_REGISTERED  no live broker has this node id
+]]
+-- @include lib/errors
+-- @include lib/clock
+-- @include lib/lease
+local leases, brokers, info = KEYS[1], KEYS[2], KEYS[3]
+local node_id, gone_ms = ARGV[1], tonumber(ARGV[2])
+
+if now_ms() - lease.renewed_at(leases, node_id) >= gone_ms then return { ERROR.BROKER_ID_NOT_REGISTERED } end
+redis.call("HSET", info, "drain:" .. node_id, lease.process(brokers, node_id))
+return { ERROR.NONE }
