@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.apis.fetch_sessions import FetchSessions
 from broker.apis.fetch_waits import FetchWaits
 from broker.apis.timeouts import Timeouts
+from broker.log.usage import Usage
 from broker.settings import Settings
 from broker.store.store import Store
+from broker.telemetry.software import UNKNOWN, Software, software_of
 
 if TYPE_CHECKING:
     from broker.cluster.membership import Membership
@@ -44,10 +47,15 @@ class Rooms:
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     fetch_waits: FetchWaits = field(default_factory=FetchWaits)
     produce_timeouts: Timeouts = field(default_factory=Timeouts)
+    usage: Usage = field(default_factory=Usage)
     mirror: Mirror | None = None
     """Groups shown as Redis consumer groups; None where they are not."""
     holds: Holds | None = None
     """None where heartbeats are answered at once."""
+    dial: Callable[[str, str], Awaitable[socket.socket]] | None = None
+    """A connection to this broker from inside: of an organisation, on behalf of a host."""
+    ask_to_drain: Callable[[str], None] = field(default=lambda by: None)
+    """Have this broker drain and its process end, as by SIGTERM; who asks is logged."""
 
 
 @dataclass(slots=True)
@@ -60,6 +68,7 @@ class Client:
     listener: str = "PLAINTEXT"
     principal: str = "User:ANONYMOUS"
     org: str = "default"
+    software: Software = UNKNOWN
     software_name: str = "unknown"
     software_version: str = "unknown"
     fetched: bool = False
@@ -67,6 +76,18 @@ class Client:
     """Keeps back the answer to the heartbeat that came last; whatever comes next has it released."""
     on_closed: list[Callable[[], None]] = field(default_factory=list)
     """Run once when the connection is gone: parked fetches and watchers cancel here."""
+
+    def note_software(self, name: str, version: str) -> None:
+        """The client says what it is (KIP-511); it may say so again."""
+        self.software_name, self.software_version = name, version
+        self.software.connections -= 1
+        self.software = software_of(name)
+        self.software.connections += 1
+
+    @property
+    def called_itself(self) -> str:
+        """Its software and version in a word; "" where it did not say (KIP-511)."""
+        return "" if self.software_name == "unknown" else f"{self.software_name} {self.software_version}"
 
     @property
     def held(self) -> int:

@@ -20,7 +20,7 @@ from broker.groups.heartbeats import OnCode
 from broker.groups.holds import Holder, Holds, bears_holds
 from broker.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membership, SyncRequest
 from broker.protocol import fast_writers
-from broker.protocol.consumer_blobs import subscribed_topics
+from broker.protocol.consumer_blobs import owners_text, subscribed_topics
 from broker.store.keys import GroupKeys
 from broker.telemetry.metrics import metrics
 
@@ -81,6 +81,7 @@ def _join_request(call: Call, request: Any) -> JoinRequest:
         id_required=call.version >= 4,
         static_leader_list=call.version >= 9,
         reason=request.reason or "",
+        client_software=call.client.called_itself,
     )
 
 
@@ -106,11 +107,13 @@ async def sync_group(call: Call, request: Any) -> bytes:
     if not request.group_id:
         raise InvalidGroupId
     keys = call.store.group_keys(call.org, request.group_id)
+    assignments = [(assigned.member_id, assigned.assignment) for assigned in request.assignments]
     entered = SyncRequest(
         Membership(request.member_id, request.generation_id, request.group_instance_id),
         request.protocol_type,
         request.protocol_name,
-        [(assigned.member_id, assigned.assignment) for assigned in request.assignments],
+        assignments,
+        owners_text(assignments) if request.protocol_type in (_CONSUMER, None) else "",
     )
     synced = await classic.sync(call.rooms.waits, keys, entered)
     note_assigned(call, keys, request, synced)

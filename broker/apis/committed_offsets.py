@@ -202,6 +202,14 @@ def _stored(call: Call, request: Any, topics: Judged, results: Results) -> None:
     _count_own(results)
     _reply_commit(call, results)
     note_committed(call, request.group_id, topics, results)
+    moved = (
+        (topic, index, one.committed_offset)
+        for (wanted, topic), (_, codes) in zip(topics, results, strict=True)
+        if topic is not None
+        for one, (index, code) in zip(wanted.partitions, codes, strict=True)
+        if not code
+    )
+    call.rooms.usage.committed(call.store.group_keys(call.org, request.group_id).ref, call.client_id or "", moved)
 
 
 def _count_own(results: Results) -> None:

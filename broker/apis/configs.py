@@ -66,8 +66,9 @@ async def _configs_of(call: Call, resource: Any) -> list[Described]:
     if resource.resource_type == BROKER:
         if not resource.resource_name:
             return []  # what is set for all brokers at run time: nothing can be
-        if resource.resource_name not in (str(membership.node_id), str(membership.shown_node_id)):
-            raise InvalidRequest(f"this is broker {membership.shown_node_id}, not {resource.resource_name!r}")
+        shown = membership.shown_node_id(call.client.listener)
+        if resource.resource_name not in (str(membership.node_id), str(shown)):
+            raise InvalidRequest(f"this is broker {shown}, not {resource.resource_name!r}")
         return configs.describe_broker(settings)
     raise InvalidRequest(f"configs of resource type {resource.resource_type} are not served")
 
@@ -149,6 +150,6 @@ async def _alter_topic(call: Call, resource: Any, validate_only: bool, replace: 
         raise InvalidRequest("a config stands in the request more than once")
 
     def plan(overrides: Mapping[str, str]) -> dict[str, str]:
-        return configs.altered(call.rooms.settings, {} if replace else overrides, changes)
+        return configs.altered(call.rooms.settings, overrides, changes, replace=replace)
 
     await call.rooms.catalog.alter_configs(call.org, resource.resource_name, plan, validate_only)

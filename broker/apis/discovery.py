@@ -59,7 +59,7 @@ def api_versions(call: Call, request: Any) -> None:
         if not (_is_software(name) and _is_software(version)):
             call.reply(fast_writers.api_versions(call.version, ErrorCode.invalid_request.value, ()))
             return
-        call.client.software_name, call.client.software_version = name, version
+        call.client.note_software(name, version)
     call.reply(
         fast_writers.api_versions(
             call.version, ErrorCode.none.value, _listed(), finalized_features_epoch=_FEATURES_EPOCH
@@ -127,7 +127,7 @@ async def find_coordinator(call: Call, request: Any) -> bytes:
 
 
 def _coordinator(call: Call, key: str) -> Coordinator:
-    brokers = call.rooms.membership.nameable()
+    brokers = call.rooms.membership.nameable(call.client.listener)
     if not brokers:
         return _no_coordinator(key, ErrorCode.coordinator_not_available, "no broker is live")
     info = coordinator_of(shard_of(key, call.rooms.settings.coordinator_shards), brokers)
@@ -150,14 +150,14 @@ async def describe_cluster(call: Call, request: Any) -> DescribeClusterResponse:
         raise MismatchedEndpointType("this is a broker's listener")
     if request.endpoint_type != _BROKERS:
         raise UnsupportedEndpointType
-    membership = call.rooms.membership
+    membership, listener = call.rooms.membership, call.client.listener
     asked = request.include_cluster_authorized_operations
     values: dict[str, Any] = {
         "throttle_time": NO_TIME,
         "error_code": ErrorCode.none,
         "cluster_id": membership.cluster_id,
-        "controller_id": membership.shown_node_id,
-        "brokers": tuple(_described(info, call.client.listener) for info in membership.shown()),
+        "controller_id": membership.shown_node_id(listener),
+        "brokers": tuple(_described(info, listener) for info in membership.shown(listener)),
         "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NO_OPERATIONS,
     }
     return DescribeClusterResponse(**values)

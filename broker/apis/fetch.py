@@ -137,6 +137,11 @@ class Fetching(Reading):
             topics.setdefault(wanted.key, []).append(wanted.result)
         body = fast_writers.fetch(call.version, ErrorCode.none.value, self._session_id, list(topics.items()))
         note_fetched(call, told)
+        call.rooms.usage.fetched(
+            (wanted.log.topic, wanted.result.size)
+            for wanted in told
+            if wanted.log is not None and wanted.result is not None and wanted.result.size
+        )
         if self._session_id == NO_SESSION:
             self._set.close()
         else:

@@ -290,10 +290,10 @@ class Reading:
         )  # fmt: skip
 
     def _fail(self, wanted: Wanted, error: Exception) -> None:
-        """The partition's answer is an error. The store being away is told after a pause, lest clients spin."""
+        """The partition's answer is an error. That a tier is away is told after a pause, lest clients spin."""
         if wanted.result is not None:
             self._size -= wanted.result.size
-        if isinstance(error, StoreUnavailable):
+        if isinstance(error, StoreUnavailable | KafkaStorageError):
             error = KafkaStorageError(error.message)
             self._deadline_s = min(self._deadline_s, self._loop.time() + _STORE_AWAY_PAUSE_S)
         else:

@@ -36,7 +36,8 @@ async def list_groups(call: Call, request: Any) -> ListGroupsResponse:
 
     v4: states (KIP-518). v5: types (KIP-848).
     """
-    brokers, node_id = call.rooms.membership.nameable(), call.rooms.membership.shown_node_id
+    membership, listener = call.rooms.membership, call.client.listener
+    brokers, node_id = membership.nameable(listener), membership.shown_node_id(listener)
     shards = [
         shard
         for shard in range(call.rooms.settings.coordinator_shards)

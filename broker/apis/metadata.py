@@ -143,14 +143,14 @@ class Looked:
 
 def answer(call: Call, question: Question, looked: Looked) -> bytes:
     """The encoded answer from what this broker knows now."""
-    membership = call.rooms.membership
-    brokers, nameable = membership.shown(), membership.nameable()
+    membership, listener = call.rooms.membership, question.listener
+    nameable = membership.nameable(listener)
     epoch = encoded_of(call.rooms.catalog).leader_epoch(call)
     response = Fields(
         throttle_time=_NO_TIME,
-        brokers=tuple(_broker(one, question.listener) for one in brokers),
+        brokers=tuple(_broker(one, listener) for one in membership.shown(listener)),
         cluster_id=membership.cluster_id,
-        controller_id=membership.shown_node_id,
+        controller_id=membership.shown_node_id(listener),
         topics=tuple(_topics(call.rooms.catalog, question, looked, nameable, epoch)),
         cluster_authorized_operations=CLUSTER_OPERATIONS if question.operations[1] else NO_OPERATIONS,
         error_code=ErrorCode.none,

@@ -97,9 +97,11 @@ async def _find(call: Call, name: str, asked: Any, isolation: int, twice: set[tu
     if timestamp == LATEST:
         return end, -1, known.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return known.log_start_offset, -1, _epoch_at(log, known, known.log_start_offset)
+        start = known.log_start_offset if timestamp == EARLIEST else known.local_start_offset
+        return start, -1, _epoch_at(log, known, start)
     if timestamp == LATEST_TIERED:
-        return _NOWHERE
+        last = await log.archived_end() - 1 if log.topic.config.remote_storage else -1
+        return last, -1, _epoch_at(log, known, last) if last >= 0 else -1
     found = await (log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp))
     if found is None or found[0] >= end:
         return _NOWHERE

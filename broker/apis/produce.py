@@ -137,7 +137,10 @@ class Producing:
 
     def _file_topic(self, topic: Topic, partitions: Sequence[Partition], place: int, now_ms: int) -> None:
         logs, acks_all = self._call.rooms.logs, self._request.acks == ACKS_ALL
+        served = self._call.rooms.usage.topic(topic)
+        served.produce_requests += 1
         for i, (index, records) in enumerate(partitions, place):
+            served.produced_bytes += len(records or b"")
             try:
                 if not 0 <= index < topic.partition_count:
                     raise UnknownTopicOrPartition()

@@ -83,7 +83,7 @@ async def _create(call: Call, wanted: Any, times: int, validate_only: bool) -> C
     if times > 1:
         raise InvalidRequest("the topic stands in the request more than once")
     await catalog.check_new(call.org, wanted.name)
-    overrides = configs.parse({config.name: config.value for config in wanted.configs})
+    overrides = configs.parse(call.rooms.settings, {config.name: config.value for config in wanted.configs}, {})
     count = _partition_count(wanted, settings.num_partitions)
     catalog.check_count(count)
     topic_id: UUID | None = None

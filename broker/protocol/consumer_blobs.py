@@ -7,11 +7,19 @@ too short or with impossible counts reads as None: unknown, and never an error o
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
+from zlib import crc32
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
+
+OWNED_MAX: Final = 1_000
+"""Partitions up to which `owners_text` says who has them."""
+_TEXT_MAX: Final = 8_192
+_NOBODY: Final = "...."
+_NOTHING: Final = "-"
 
 
 class _Malformed(Exception):
@@ -50,6 +58,33 @@ def assigned_partitions(assignment: bytes) -> dict[str, list[int]] | None:
     except (struct.error, UnicodeDecodeError, _Malformed):
         return None
     return assigned
+
+
+def owners_text(assignments: Iterable[tuple[str, bytes]]) -> str:
+    """Who has which partitions, of member ids and their assignments, for people to compare and programs to count.
+
+    `<topic>=` and for each partition from 0 four characters: of the CRC-32 of its owner's member id the low 24 bits
+    in base64, or `....`; one topic after the other, in order of name; `-` for none. "" where there are more
+    than `OWNED_MAX` partitions, names are very long, or an assignment is malformed.
+    """
+    owners: dict[str, dict[int, str]] = {}
+    count = 0
+    for member_id, assignment in assignments:
+        assigned = assigned_partitions(assignment)
+        if assigned is None or count > OWNED_MAX:
+            return ""
+        name = b64encode(crc32(member_id.encode()).to_bytes(4)[1:]).decode()
+        for topic, partitions in assigned.items():
+            owners.setdefault(topic, {}).update(dict.fromkeys(partitions, name))
+            count += len(partitions)
+    ends = {topic: max(of_topic, default=-1) + 1 for topic, of_topic in owners.items()}
+    if max(count, sum(ends.values())) > OWNED_MAX or any(min(one, default=0) < 0 for one in owners.values()):
+        return ""
+    text = " ".join(
+        f"{topic}=" + "".join(owners[topic].get(index, _NOBODY) for index in range(end))
+        for topic, end in sorted(ends.items())
+    )
+    return (text or _NOTHING) if len(text) <= _TEXT_MAX else ""
 
 
 def write_subscription(topics: Sequence[str]) -> bytes:

@@ -15,8 +15,15 @@ LARGE_BYTES: Final = 32 * 1024
 _SIZE: Final = struct.Struct(">i").unpack_from
 
 
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+
+
 class FrameError(Exception):
     """A length that no frame has: the connection closes at once."""
+
+
+class TlsInstead(FrameError):
+    """What came is the begin of a TLS handshake."""
 
 
 class Splitter:
@@ -74,7 +81,8 @@ class Splitter:
             return None
         (size,) = _SIZE(data, position)
         if not 0 <= size <= self._frame_bytes_max:
-            raise FrameError(f"a frame of {size} bytes")
+            kind = TlsInstead if data.startswith(_TLS_HANDSHAKE, position) else FrameError
+            raise kind(f"a frame of {size} bytes")
         if available - 4 < size:
             if size > LARGE_BYTES:
                 self.wanted = size

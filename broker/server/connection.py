@@ -19,9 +19,10 @@ import structlog
 from broker.apis.call import Body, Client
 from broker.groups.holds import Released
 from broker.protocol import headers
-from broker.protocol.framing import FrameError, Splitter
+from broker.protocol.framing import FrameError, Splitter, TlsInstead
 from broker.protocol.schema_walk import DecodeError
 from broker.server import dispatch
+from broker.server.sweeping import Standing
 from broker.server.turn import CLOSED, Turn
 from broker.telemetry.metrics import metrics
 
@@ -84,7 +85,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.client.host, self.client.port, *_ = transport.get_extra_info("peername") or ("", 0)
         sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._transport.set_write_buffer_limits(high=self.server.settings.connection_out_bytes_max)
 
@@ -150,8 +152,8 @@ class Connection(asyncio.BufferedProtocol):
     def _take_frames(self) -> None:
         """Start what has come whole; stop where a cap is reached, and go on later from there."""
         splitter, server, turns = self._splitter, self.server, self.turns
-        in_flight_max = server.settings.connection_in_flight_max
-        out_bytes_max = server.settings.connection_out_bytes_max
+        settings = server.settings
+        in_flight_max, out_bytes_max = settings.connection_in_flight_max, settings.connection_out_bytes_max
         self._reading = True
         try:
             while not (self._doomed or self._leaving):
@@ -166,8 +168,10 @@ class Connection(asyncio.BufferedProtocol):
                 if self.client.holder is not None:
                     self.client.holder.release(Released.REQUEST)
                 self._take(*frame)
+        except TlsInstead:
+            self.server.tls_came(self)
         except FrameError as error:
-            self._abort(str(error))
+            self.cut(str(error))
         except DecodeError as error:
             self.doom(f"malformed header: {error}", None)
         self._reading = False
@@ -200,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
             position = position + 1 if untagged else headers.skip_header_tags(data, position, end)
         if position > end:
             raise DecodeError("a header that ends too early")
-        turn = Turn(self, route, correlation_id, data, position, end, self.last_active_s)
+        turn = server.turn_type(self, route, correlation_id, data, position, end, self.last_active_s)
         self.turns.append(turn)
         if route.plain and self._cold is None and not self._queue:
             dispatch.start(turn)
@@ -280,8 +284,7 @@ class Connection(asyncio.BufferedProtocol):
             self.server.flush_soon(self)
 
     def _start_queued(self) -> None:
-        self._starting = True
-        queue = self._queue
+        self._starting, queue = True, self._queue
         while queue and not self._ended and self._may_start(queue[0]):
             self._start(queue.popleft())
         self._starting = False
@@ -363,19 +366,16 @@ class Connection(asyncio.BufferedProtocol):
         if not self.turns:
             self._close_now()
 
-    def sweep(self, now_s: float, age_s_max: float) -> None:
-        """Close when idle, when stuck in the middle of a frame, or when old; called every few seconds."""
-        settings, silent_ms = self.server.settings, (now_s - self.last_active_s) * 1000
+    @property
+    def standing(self) -> Standing:
+        """What it is in the middle of."""
         if self._ended or (self._splitter.partial and not self._paused):
-            if silent_ms > settings.connection_frame_timeout_ms:
-                self._abort("stopped in the middle of a request or of our answers")
-        elif self._write_paused:
-            if silent_ms > settings.connections_max_idle_ms:
-                self._abort("does not read its answers")
-        elif self._paused or len(self.turns) > self.client.held:
-            return
-        elif silent_ms > settings.connections_max_idle_ms or (age_s_max and now_s - self.opened_s > age_s_max):
-            self.leave()
+            return Standing.HALF
+        if self._write_paused:
+            return Standing.UNREAD
+        if self._paused or self._cold is not None or self._queue:
+            return Standing.WAITING
+        return Standing.SERVING if len(self.turns) > self.client.held else Standing.IDLE
 
     def abort(self) -> None:
         """Cut the connection, whatever it waits for: groups keep the member's place."""
@@ -383,7 +383,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._closed:
             self._transport.abort()
 
-    def _abort(self, reason: str) -> None:
+    def cut(self, reason: str) -> None:
+        """Cut the connection, and log why."""
         logger.info("connection_cut", reason=reason, host=self.client.host, client_id=self.client_id[:LOGGED_ID_MAX])
         self._doomed = True
         self.abort()

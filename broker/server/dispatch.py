@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -22,7 +23,7 @@ logger = structlog.get_logger()
 
 PRODUCE, FETCH, JOIN_GROUP, SYNC_GROUP, API_VERSIONS = 0, 1, 11, 14, 18
 
-_STORE_AWAY: Final[Mapping[int, ErrorCode]] = {
+STORE_AWAY: Final[Mapping[int, ErrorCode]] = {
     0: ErrorCode.kafka_storage_error,
     1: ErrorCode.kafka_storage_error,
     2: ErrorCode.kafka_storage_error,
@@ -58,11 +59,11 @@ class Route:
         "waits",
     )
 
-    def __init__(self, api: Api, version: int) -> None:
+    def __init__(self, api: Api, version: int, handler: Callable[..., Any]) -> None:
         self.key = api.key
         self.name = api.name
         self.version = version
-        self.handler = api.handler
+        self.handler = handler
         self.hot = api.hot
         self.raw = api.raw
         self.exclusive = api.key == FETCH
@@ -71,7 +72,7 @@ class Route:
         """May start whenever no cold request is before it."""
         self.waits = api.key in (JOIN_GROUP, SYNC_GROUP)
         """Cancelled when the client goes; other handlers finish what they began."""
-        self.meter = metrics.apis[api.key]
+        self.meter = metrics.apis[api.key].version(version)
         self.decode = codec.decoder(api.key, version)
         self.has_tags = headers.request_has_tags(api.key, version)
         header = headers.answer_header(api.key, version)
@@ -85,6 +86,8 @@ class Routes(dict[int, Route]):
     def __init__(self, apis: Mapping[int, Api]) -> None:
         super().__init__()
         self._apis = apis
+        self.wrap: Callable[[Api], Callable[..., Any]] = attrgetter("handler")
+        """What takes the requests of an API: its handler, unless something is put around it."""
 
     def find(self, route_key: int) -> Route | None:
         """The route of the API key and version in a header; None when that is not served."""
@@ -94,7 +97,7 @@ class Routes(dict[int, Route]):
             return None
         if not api.serves(version):
             return self._old_api_versions(api) if api_key == API_VERSIONS else None
-        route = self[route_key] = Route(api, version)
+        route = self[route_key] = Route(api, version, self.wrap(api))
         return route
 
     def prepare(self, api_key: int) -> None:
@@ -113,7 +116,7 @@ class Routes(dict[int, Route]):
         def answer(turn: Turn, _: Buffer) -> None:
             turn.reply(body)
 
-        route = Route(Api(api.key, api.name, 0, 0, answer, True, True, 0), 0)
+        route = Route(Api(api.key, api.name, 0, 0, answer, True, True, 0), 0, answer)
         route.has_tags = False
         return route
 
@@ -157,7 +160,7 @@ async def _run_cold(turn: Turn, request: Any) -> None:
 def code_of(api_key: int, error: BaseException) -> ErrorCode:
     """The code that a client is told when a request failed as a whole."""
     if isinstance(error, StoreUnavailable):
-        return _STORE_AWAY.get(api_key, ErrorCode.coordinator_not_available)
+        return STORE_AWAY.get(api_key, ErrorCode.coordinator_not_available)
     if isinstance(error, KafkaError):
         return error.code
     return ErrorCode.unknown_server_error
@@ -171,7 +174,7 @@ def fail(turn: Turn, request: Any, error: BaseException) -> None:
         logger.error("request_failed", api=route.name, version=route.version, exc_info=error)
     if turn.answer is not None:
         return
-    route.meter.error(code.value)
+    turn.note_error(code)
     try:
         if route.raw:
             request = codec.decode(route.key, route.version, request)

@@ -6,27 +6,43 @@ import asyncio
 import contextlib
 import math
 import random
+import socket
+from collections import Counter
 from collections.abc import Mapping
 from time import perf_counter
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
 from broker.apis.call import Rooms
 from broker.apis.registry import Api
+from broker.server.certificates import Certificates
 from broker.server.connection import Connection
 from broker.server.dispatch import Routes
 from broker.server.limits import RequestBytes
+from broker.server.sweeping import INSIDE, Sweeper
+from broker.server.tls_port import TlsPort
+from broker.server.turn import Turn
 from broker.settings import Settings
-from broker.telemetry.metrics import CONNECTIONS, metrics
+from broker.telemetry.declared import CONNECTIONS
+from broker.telemetry.metrics import metrics
+from broker.telemetry.seldom import Seldom
 
 logger = structlog.get_logger()
 
 CHUNK_BYTES: Final = 256 * 1024
-SWEEP_INTERVAL_S: Final = 5.0
-AGE_JITTER: Final = 0.2
 DRAIN_SPREAD: Final = 0.5
 """Share of a drain's budget over which connections are closed."""
+
+
+class Port(Protocol):
+    """A port that may be open."""
+
+    def is_serving(self) -> bool:
+        """Whether new connections are accepted."""
+
+    def close(self) -> None:
+        """Accept no more."""
 
 
 class Server:
@@ -36,6 +52,7 @@ class Server:
         self.rooms = rooms
         self.settings = settings
         self.routes = Routes(apis)
+        self.turn_type = Turn
         self.draining = asyncio.Event()
         self.request_bytes = RequestBytes(settings.requests_in_flight_bytes_max)
         self.shared_room = memoryview(bytearray(CHUNK_BYTES))
@@ -45,11 +62,12 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.ports: list[int] = []
         """The ports that were opened, in order."""
-        self._opened: list[asyncio.Server] = []
+        self._listeners: list[str] = []
+        self.seldom = Seldom()
+        self._opened: list[Port] = []
         self._dirty: list[Connection] = []
         self._last_connection_id = 0
-        self._sweeper: asyncio.Task[None] | None = None
-        self._refusal_told_s = -60.0
+        self.sweeper = Sweeper(self)
         self.serving = True
         """Whether requests are taken: not while this broker's lease is in doubt, nor without one."""
         self.lease_ends_s = math.inf
@@ -59,20 +77,39 @@ class Server:
         """When the lease was last asked for, and when requests last came after a time of not even asking."""
         self._empty = asyncio.Event()
         self._empty.set()
-        metrics.sample(CONNECTIONS, lambda: {(): len(self.connections)})
+        metrics.sample(CONNECTIONS, self._by_listener)
 
     # -- life
 
     async def open(self, host: str, port: int, listener: str = "PLAINTEXT") -> int:
         """Accept on host:port; the port, which may have been given as 0. Raises OSError."""
         opened = await self.loop.create_server(lambda: Connection(self, listener), host, port, backlog=1024)
+        return self._listening(opened, opened.sockets[0], listener, "PLAINTEXT")
+
+    def open_tls(self, sock: socket.socket, listener: str, certificates: Certificates) -> int:
+        """Accept TLS on a bound socket; its port. Raises OSError."""
+        opened = TlsPort(self, sock, listener, certificates)
+        opened.open()
+        return self._listening(opened, sock, listener, "SSL")
+
+    def _listening(self, opened: Port, sock: socket.socket, listener: str, protocol: str) -> int:
         self._opened.append(opened)
-        if self._sweeper is None:
-            self._sweeper = self.loop.create_task(self._sweep())
-        bound: int = opened.sockets[0].getsockname()[1]
-        self.ports.append(bound)
-        logger.info("listening", host=host, port=bound, listener=listener)
-        return bound
+        self.sweeper.start()
+        host, port, *_ = sock.getsockname()
+        self.ports.append(port)
+        self._listeners.append(listener)
+        logger.info("listening", host=host, port=port, listener=listener, protocol=protocol)
+        return int(port)
+
+    async def dial(self, org: str, host: str) -> socket.socket:
+        """The far end of a connection from inside this process, for what it asks on behalf of somebody at `host`."""
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setblocking(False)
+        connection = Connection(self, INSIDE)
+        await self.loop.connect_accepted_socket(lambda: connection, ours)
+        connection.client.org, connection.client.host = org, host
+        return theirs
 
     @property
     def listening(self) -> bool:
@@ -146,16 +183,15 @@ class Server:
             connection.leave()
             await asyncio.sleep(min(pause_s, 0.1))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._empty.wait(), max(ends_s - perf_counter(), 0))
+            async with asyncio.timeout(max(ends_s - perf_counter(), 0)):
+                await self._empty.wait()
         await self.close()
 
     async def close(self) -> None:
         """Cut whatever is left."""
         self.stop_accepting()
         self.draining.set()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper = None
+        self.sweeper.close()
         for connection in list(self.connections):
             connection.abort()
         await self._empty.wait()
@@ -169,23 +205,41 @@ class Server:
 
     def admit(self, connection: Connection) -> bool:
         """Take a new connection in, unless there are too many, or no lease to serve it under."""
-        if self._refusing:
-            return False
-        if len(self.connections) >= self.settings.connections_max:
-            metrics.connections_refused += 1
-            now_s = perf_counter()
-            if now_s - self._refusal_told_s > 10:
-                self._refusal_told_s = now_s
-                logger.warning("connections_refused", connections_max=self.settings.connections_max)
+        if self._refusing or self.full():
             return False
         metrics.connections_opened += 1
         self.connections[connection] = None
+        connection.client.software.connections += 1
         self._empty.clear()
         return True
 
+    def _by_listener(self) -> dict[tuple[str, ...], float]:
+        found = Counter(connection.client.listener for connection in self.connections)
+        return {(name,): found[name] for name in {*self._listeners, *found}}
+
+    def full(self, coming: int = 0) -> bool:
+        """Whether one more connection, beside those that are `coming`, must be refused."""
+        if len(self.connections) + coming < self.settings.connections_max:
+            return False
+        metrics.connections_refused += 1
+        self.seldom.warn("connections_refused", connections_max=self.settings.connections_max)
+        return True
+
+    def tls_came(self, connection: Connection) -> None:
+        """A client speaks TLS on a plain port: close without a reset, and say what to do."""
+        client = connection.client
+        self.seldom.warn(
+            "tls_on_plaintext_listener",
+            listener=client.listener,
+            host=client.host,
+            do="set security.protocol=PLAINTEXT at the client, or have it connect to an SSL listener",
+        )
+        connection.leave()
+
     def forget(self, connection: Connection) -> None:
         """A connection is gone."""
-        self.connections.pop(connection, None)
+        if self.connections.pop(connection, connection) is None:
+            connection.client.software.connections -= 1
         if not self.connections:
             self._empty.set()
 
@@ -199,17 +253,3 @@ class Server:
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             connection.flush()
-
-    async def _sweep(self) -> None:
-        """One look at all connections every few seconds instead of a timer for each request."""
-        settings = self.settings
-        interval_s = min(SWEEP_INTERVAL_S, settings.connections_max_idle_ms / 4000)
-        while True:
-            await asyncio.sleep(interval_s)
-            now_s = perf_counter()
-            for connection in list(self.connections):
-                age_s = settings.connections_max_age_ms / 1000 * (1 + AGE_JITTER * connection.jitter)
-                try:
-                    connection.sweep(now_s, age_s)
-                except Exception:
-                    logger.exception("connection_not_swept", connection=connection.client.connection_id)

@@ -8,9 +8,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from kio.schema.errors import ErrorCode
 
 from broker.apis.call import Body, Call
 from broker.protocol.schema_walk import Buffer
+from broker.telemetry.metrics import metrics
 
 if TYPE_CHECKING:
     from broker.server.connection import Connection
@@ -63,7 +65,8 @@ class Turn(Call):
         self.task: asyncio.Task[None] | None = None
         self.rooms = connection.server.rooms
         self.draining = connection.server.draining
-        self.client = connection.client
+        self.client = client = connection.client
+        client.software.requests += 1
         self.client_id = connection.client_id
         self.api_key = route.key
         self.version = route.version
@@ -100,6 +103,10 @@ class Turn(Call):
             self.answer = CLOSED
             self.connection.doom(reason, self)
             self._answered()
+
+    def note_error(self, code: ErrorCode) -> None:
+        """It is answered with this code as a whole."""
+        metrics.apis[self.api_key].error(code.value)
 
     def _answered(self) -> None:
         connection = self.connection
