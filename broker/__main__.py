@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
-from broker.admin.cli import reporting, tidegate
+from broker.admin.cli import tidegate
+from broker.admin.failures import CommandFailed, reporting
 
 
 @tidegate.command()
@@ -48,6 +50,22 @@ def serve(
         from broker.app import serve as serve_broker
 
         serve_broker(settings, options.unknown_variables())
+
+    reporting(run)
+
+
+@tidegate.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, add_help_option=False
+)
+def pipeline(arguments: Annotated[list[str] | None, typer.Argument(metavar="VERB [OPTIONS]")] = None) -> None:
+    """Spark jobs over topics and the history of groups."""
+
+    def run() -> None:
+        if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+            raise CommandFailed("the pipeline is not installed here: pip install 'tidegate[pipeline]'")
+        from pipeline import cli
+
+        cli.main(arguments or ["--help"])
 
     reporting(run)
 

@@ -20,21 +20,24 @@ import uvloop
 
 import broker
 from broker.admin.health import Health
-from broker.admin.options import without_password
 from broker.admin.routes import AdminServer
 from broker.apis import registry
 from broker.apis.call import Rooms
 from broker.apis.mirroring import forget_mirrors
 from broker.apis.registry import ApiKey
-from broker.cluster.addresses import advertised_endpoints
+from broker.cluster.addresses import Endpoints
+from broker.cluster.figures import FigureReports, Figures
 from broker.cluster.membership import BrokerInfo, Membership
-from broker.cluster.placement import coordinator_of
+from broker.cluster.placement import coordinator_of, leader_of
 from broker.cluster.server_check import check_server
 from broker.errors import CannotStart, StoreUnavailable
 from broker.groups import retention as offsets_retention
+from broker.groups.cluster_page import ClusterPage
 from broker.groups.expiry import GroupExpiry
+from broker.groups.exporter_names import Brokers, ForeignNames
 from broker.groups.heartbeats import Heartbeats
 from broker.groups.holds import Holds
+from broker.groups.lag_samples import LagSampler
 from broker.groups.lost_writes import HandedOut, raise_all
 from broker.groups.offsets import Offsets
 from broker.groups.state_log import StateLog
@@ -42,20 +45,25 @@ from broker.groups.waiting import GroupWaits
 from broker.log.logs import Logs
 from broker.log.mirror import Mirror
 from broker.log.partitions import create_partition, delete_partition
-from broker.process import LoopLag, Signals, bind
+from broker.log.usage import UsageReports
+from broker.process import LoopLag, ProcessUse, Signals, bind
+from broker.protocol.consumer_blobs import assigned_partitions
 from broker.server.listener import Server
+from broker.server.ports import Ports
 from broker.settings import Settings
+from broker.store.addresses import without_password
 from broker.store.store import Store
+from broker.telemetry import declared
 from broker.telemetry import logs as logging_setup
-from broker.telemetry import metrics as declared
 from broker.telemetry.metrics import metrics
 from broker.telemetry.supervised import Supervised
 from broker.topics.catalog import Catalog, PartitionStorage
+from broker.topics.model import Topic
+from broker.tracing import Tracing
 from broker.transactions.producers import ProducerIds
 
 logger = structlog.get_logger()
 
-LISTENER: Final = "PLAINTEXT"
 _CLOSE_S: Final = 5.0
 _GC_THRESHOLDS: Final = (50_000, 20, 100)
 """A tick's requests are more objects than the collector's default of 700, and die by themselves."""
@@ -80,10 +88,13 @@ class App:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.store = Store(settings)
+        self.tracing = Tracing() if settings.tracing else None
+        self.store = Store(settings) if self.tracing is None else self.tracing.store(settings)
         self.health = Health(lambda: self.store.available, lambda: self.membership.held)
         self.loops = Supervised()
         self.lag = LoopLag()
+        self.use = ProcessUse()
+        self.drain_asked = asyncio.Event()
         self.membership: Membership
         self.rooms: Rooms
         self.server: Server
@@ -95,26 +106,26 @@ class App:
     async def start(self) -> None:
         """Start every room, in order. Raises CannotStart."""
         settings = self.settings
-        reserved = bind(settings.host, settings.port, "TIDEGATE_PORT")
+        ports = Ports(settings, bind)
         admin_socket = bind(settings.admin_host, settings.admin_port, "TIDEGATE_ADMIN_PORT")
-        port: int = reserved.getsockname()[1]
         apis = registry.load_all()  # every script must be known before the store loads them
         try:
             await self._start_store()
-            await self._start_membership(port)
+            await self._start_membership(ports.advertised())
             await self._start_rooms()
-            reserved.close()
-            await self._open(apis, port)
+            await self._open(apis, ports)
+            figures = FigureReports(self.store, lambda: self.membership.node_id, self._figures)
+            await self._started(figures.start(), figures.close)
             await self._start_admin(admin_socket)
         except (StoreUnavailable, TimeoutError) as error:
             raise CannotStart(f"Redis is not usable at {self._address()}: {error or 'no answer'}") from None
         finally:
-            reserved.close()
+            ports.close()
         self._measure()
         gc.collect()
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.freeze()  # what is here stays: the collector need not look at it again
-        logger.info("ready", port=port, version=broker.__version__)
+        logger.info("ready", port=ports.numbers[0], version=broker.__version__)
 
     async def prepare(self) -> None:
         """Make what members' first requests need, beside the event loop: made as they come it holds up everything."""
@@ -130,10 +141,10 @@ class App:
             raise CannotStart(f"Redis is not reachable at {self._address()}: {error}") from None
         await check_server(self.store, self.settings)
 
-    async def _start_membership(self, port: int) -> None:
+    async def _start_membership(self, endpoints: Endpoints) -> None:
         settings = self.settings
-        endpoints = advertised_endpoints(settings, {LISTENER: (settings.host, port)})
-        self.membership = Membership(self.store, settings, endpoints, settings.rack)
+        self.membership = Membership(self.store, settings, endpoints, settings.rack, "starting")
+        self.membership.on_drain_asked.append(partial(self.ask_to_drain, "drain request"))
         await self._started(self.membership.start(), self.membership.close)
         logging_setup.bind(node_id=self.membership.node_id)
 
@@ -152,11 +163,15 @@ class App:
             heartbeats=Heartbeats(store, settings, self._name),
             offsets=Offsets(store, settings, self._name),
             producer_ids=ProducerIds(store, settings),
+            usage=logs.usage,
+            ask_to_drain=self.ask_to_drain,
         )
         await self._started(catalog.start(), catalog.close)
         await self._started(logs.start(), logs.close)
         mirror = self.rooms.mirror = Mirror(store, settings)
         await self._started(mirror.start(), mirror.close)
+        reports = UsageReports(store, settings, logs.usage, self._preferred_topics, self._name)
+        await self._started(reports.start(), reports.close)
         await self._follow_generations(logs)
         await self._started(self.rooms.waits.start(), self.rooms.waits.close)
         if settings.group_heartbeat_hold_max_ms:
@@ -173,6 +188,21 @@ class App:
             store, settings, self._preferred_shards, self._name, partial(forget_mirrors, self.rooms)
         )
         await self._started(sweep.start(), sweep.close)
+        sampler = self._lag_sampler(catalog)
+        await self._started(sampler.start(), sampler.close)
+
+    def _lag_sampler(self, catalog: Catalog) -> LagSampler:
+        """Who takes samples of lag, and tells of the cluster while it does."""
+        store, settings, membership = self.store, self.settings, self.membership
+        brokers = Brokers(membership.live, membership.preferred, lambda: membership.cluster_id)
+        foreign = ForeignNames(settings.metrics_exporter_names, brokers, catalog.get)
+        page = ClusterPage(store, settings, catalog.all_topics, foreign)
+        sampler = LagSampler(store, settings, catalog.get, assigned_partitions, self._name, page)
+        metrics.cluster_page = lambda: page.text if sampler.duty.seen else ()
+        metrics.sample(declared.CLUSTER_EXPORTED, lambda: {(): float(sampler.duty.seen)})
+        metrics.sample(declared.LAG_SAMPLES, lambda: {(): sampler.taken})
+        metrics.sample(declared.LAG_ROUND_SECONDS, lambda: {(): sampler.round_s})
+        return sampler
 
     async def _follow_generations(self, logs: Logs) -> None:
         """No generation is handed out twice, whatever Redis has lost, and whatever it loses from now on."""
@@ -189,19 +219,22 @@ class App:
         self._closing.push_async_callback(close)  # first: what starts half way is closed as well
         await starting
 
-    async def _open(self, apis: dict[int, registry.Api], port: int) -> None:
-        settings = self.settings
-        self.server = Server(self.rooms, apis, settings)
+    async def _open(self, apis: dict[int, registry.Api], ports: Ports) -> None:
+        self.server = Server(self.rooms, apis, self.settings)
+        self.rooms.dial = self.server.dial
+        if self.tracing is not None:
+            self.tracing.trace(self.server)
         self._served_as = self.membership.node_id
         self.membership.on_lost.append(self._lease_lost)
         self.membership.on_held.append(self._lease_held)
         self.membership.on_unsure.append(self._lease_unsure)
+        self.membership.on_came.append(self._brokers_came)
         self._lease_held()
         self._closing.push_async_callback(self.server.close)
-        try:
-            await self.server.open(settings.host, port, LISTENER)
-        except OSError as error:
-            raise CannotStart(f"cannot listen on {settings.host}:{port} (TIDEGATE_PORT): {error.strerror}") from None
+        await ports.open(self.server)
+        if ports.certificates is not None:
+            self.loops.run("certificates", ports.certificates.watch)
+        await self.membership.serve()
         self.health.listening = True
 
     async def _start_admin(self, admin_socket: socket.socket) -> None:
@@ -228,12 +261,21 @@ class App:
     def _preferred_shards(self) -> list[int]:
         return [shard for shard in range(self.settings.coordinator_shards) if self._prefers(shard)]
 
+    def _preferred_topics(self) -> list[Topic]:
+        """Topics whose first partition this broker is named for: each topic has one broker that asks what it holds."""
+        brokers, own = self.membership.preferred(), self.membership.node_id
+        return [one for one in self.rooms.catalog.all_topics() if leader_of(one.topic_id, 0, brokers).node_id == own]
+
     async def _forget_offsets(self, org: str, topic: str, topic_id: UUID, partition_count: int) -> None:
         await offsets_retention.forget_topic(self.store, org, topic, partition_count, topic_id.hex)
 
     def _name(self) -> str:
         """What events call this broker."""
         return str(self.membership.node_id)
+
+    def _brokers_came(self, share: float) -> None:
+        """Have some clients ask anew who leads and coordinates. Behind one address only new connections get there."""
+        self.server.sweeper.make_room(share, self.membership.is_single)
 
     def _lease_lost(self) -> None:
         """Another broker may have this node id by now: trust nothing that was known. Membership leases anew."""
@@ -258,6 +300,16 @@ class App:
 
     # -- what is measured from outside
 
+    def _figures(self) -> Figures:
+        return Figures(
+            self.membership.process,
+            round(self.use.uptime_s, 1),
+            len(self.server.connections),
+            round(self.lag.worst_s * 1000, 1),
+            round(self.use.cpu_share(), 3),
+            self.use.memory_bytes(),
+        )
+
     def _measure(self) -> None:
         """Values that are asked for at each scrape."""
         links, health, membership = self.store.links, self.health, self.membership
@@ -266,10 +318,18 @@ class App:
         metrics.sample(declared.LINK_CONNECTS, lambda: {(link.name,): link.incarnation for link in links})
         metrics.sample(declared.LIVE_BROKERS, lambda: {(): len(membership.live())})
         metrics.sample(declared.READY, lambda: {(): float(health.ready)})
+        metrics.sample(declared.DRAINING, lambda: {(): float(health.draining)})
+        metrics.sample(declared.BUILD, lambda: {(broker.__version__,): 1})
         metrics.sample(declared.LOOP_LAG_SECONDS, lambda: {(): self.lag.worst_s})
         self.loops.run("loop-lag", self.lag.measure)
 
     # -- end
+
+    def ask_to_drain(self, by: str) -> None:
+        """Have this process drain and end as by SIGTERM; `by` is for the log. May be called again and again."""
+        if not self.drain_asked.is_set():
+            logger.info("asked_to_drain", by=by)
+            self.drain_asked.set()
 
     async def drain(self) -> None:
         """Let clients go to other brokers, within `drain_budget_ms`; no group rebalances because of it.
@@ -283,11 +343,12 @@ class App:
         logger.info("draining", connections=len(self.server.connections), budget_ms=settings.drain_budget_ms)
         self.health.draining = True
         try:
-            await asyncio.wait_for(self.membership.drain(), settings.drain_budget_ms / 4000)
+            async with asyncio.timeout(settings.drain_budget_ms / 4000):
+                await self.membership.drain()
         except (StoreUnavailable, TimeoutError) as error:
             logger.warning("drain_not_announced", reason=str(error) or "no answer from Redis")
-        if self.server.connections:
-            await asyncio.sleep(min(settings.lease_renew_ms * _HINT_PERIODS, settings.drain_budget_ms / 4) / 1000)
+        hint_ms = settings.lease_renew_ms * _HINT_PERIODS if self.server.connections else 0
+        await asyncio.sleep(min(max(hint_ms, settings.drain_notice_ms), settings.drain_budget_ms / 4) / 1000)
         await self.server.drain(max(0, int((ends - clock()) * 1000)))
         self.health.listening = False
         logger.info("drained")
@@ -296,9 +357,12 @@ class App:
         """Stop what runs, in the opposite order of the start; the lease is given up."""
         await self.loops.close()
         try:
-            await asyncio.wait_for(self._closing.aclose(), _CLOSE_S)
+            async with asyncio.timeout(_CLOSE_S):
+                await self._closing.aclose()
         except TimeoutError:
             logger.warning("not_closed_in_time", seconds=_CLOSE_S)
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
 
 
 async def _run(settings: Settings, unknown: Sequence[str]) -> None:
@@ -315,8 +379,9 @@ async def _run(settings: Settings, unknown: Sequence[str]) -> None:
         if starting.done():
             await starting
             running.append(asyncio.ensure_future(app.prepare()))
-            await asked
-            await app.drain()
+            running.append(ending := asyncio.ensure_future(app.drain_asked.wait()))
+            await asyncio.wait([asked, ending], return_when=asyncio.FIRST_COMPLETED)
+            await app.drain()  # a first SIGTERM meanwhile changes nothing
     finally:
         for task in running:
             task.cancel()

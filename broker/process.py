@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import signal
 import socket
+import sys
+import time
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -79,3 +83,32 @@ class LoopLag:
             await asyncio.sleep(_LAG_PERIOD_S)
             self._lags_s.append(max(0.0, clock() - due))
             del self._lags_s[:-_LAG_WINDOW]
+
+
+class ProcessUse:
+    """What this process takes of its machine."""
+
+    def __init__(self) -> None:
+        self._began_s = self._asked_s = time.monotonic()
+        self._cpu_s = time.process_time()
+
+    @property
+    def uptime_s(self) -> float:
+        """Seconds since this was made."""
+        return time.monotonic() - self._began_s
+
+    def cpu_share(self) -> float:
+        """Part of one core, since this was asked last."""
+        now_s, cpu_s = time.monotonic(), time.process_time()
+        share = (cpu_s - self._cpu_s) / max(now_s - self._asked_s, 0.001)
+        self._asked_s, self._cpu_s = now_s, cpu_s
+        return share
+
+    def memory_bytes(self) -> int:
+        """What is resident now; the most that ever was, where the system has no /proc."""
+        try:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+        except OSError:
+            most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            return most if sys.platform == "darwin" else most * 1024
+        return pages * resource.getpagesize()

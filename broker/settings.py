@@ -9,11 +9,20 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+AddressMode = Literal["direct", "single", "external"]
 
 _ABOVE: Final = {"lease_suspect_ms": "lease_renew_ms", "lease_gone_ms": "lease_suspect_ms"}
 """Settings that must be above another one."""
+
+SECRETS: Final = frozenset(
+    {
+        "redis_url", "redis_sentinel_password", "admin_operator_token", "admin_operator_password", "admin_viewer_token",
+    }
+)  # fmt: skip
+"""Settings that are shown to nobody; the address of Redis may hold a password."""
 
 
 class Settings(BaseSettings):
@@ -23,7 +32,26 @@ class Settings(BaseSettings):
 
     # -- the store
     redis_url: str = Field(
-        "redis://127.0.0.1:6379/0", description="Redis or Valkey: redis://[user:password@]host:port/db"
+        "redis://127.0.0.1:6379/0",
+        description="Redis or Valkey: redis://[user:password@]host:port/db, or redis+sentinel://[user:password@]"
+        "host:port,host:port/service/db; rediss is with TLS",
+    )
+    redis_ca_file: str | None = Field(
+        None, description="PEM file of the authorities trusted with rediss://; default: the system's"
+    )
+    redis_client_cert_file: str | None = Field(
+        None, description="PEM file of the certificate that this broker shows to Redis, where Redis asks for one"
+    )
+    redis_client_key_file: str | None = Field(
+        None, description="PEM file of its key; default: redis_client_cert_file holds it too"
+    )
+    redis_tls_check_hostname: bool = Field(
+        True, description="with rediss://: the certificate must name the host that was connected to"
+    )
+    redis_sentinel_username: str | None = Field(None, description="user for the sentinels; default: none")
+    redis_sentinel_password: str | None = Field(None, description="password for the sentinels; default: none")
+    redis_sentinel_tls: bool | None = Field(
+        None, description="whether the sentinels are asked with TLS; default: as the servers, by redis_url"
     )
     key_prefix: str = Field(
         "tidegate", pattern=r"^[^{}\s]{1,64}$", description="prefix of every key; several clusters can share a server"
@@ -50,26 +78,85 @@ class Settings(BaseSettings):
         pattern=r"^(\d+|(\d*\{ordinal\})|(\d+\+\{ordinal\}))$",
         description="port that clients are told; default: port; external: also 3000{ordinal} or 30000+{ordinal}",
     )
-    address_mode: Literal["direct", "single", "external"] = Field(
+    address_mode: AddressMode = Field(
         "direct",
         description="direct: each broker's own address; single: one load-balanced address; "
-        "external: advertised_host and advertised_port are templates with {ordinal}",
+        "external: what is advertised is a template with {ordinal}",
+    )
+    listeners: str | None = Field(
+        None,
+        description="several ports, instead of host and port: INTERNAL://0.0.0.0:9092,EXTERNAL://0.0.0.0:19092",
+    )
+    advertised_listeners: str | None = Field(
+        None, description="what clients of each listener are told, as listeners; default: where it is bound"
+    )
+    listener_security_protocol_map: str | None = Field(
+        None,
+        description="PLAINTEXT or SSL by listener: INTERNAL:PLAINTEXT,EXTERNAL:SSL; default: the listener's name",
+    )
+    listener_address_modes: str | None = Field(
+        None, description="listeners whose address mode is another than address_mode: EXTERNAL:single"
+    )
+    ssl_certificate_file: str | None = Field(
+        None, description="PEM certificate of SSL listeners, its chain behind it; read again when it changes"
+    )
+    ssl_key_file: str | None = Field(
+        None, description="PEM key of the certificate, not encrypted; default: in ssl_certificate_file"
+    )
+    ssl_client_ca_file: str | None = Field(
+        None, description="PEM certificates of the authorities of clients; without it clients show none"
+    )
+    ssl_client_auth: Literal["required", "requested"] = Field(
+        "required", description="with ssl_client_ca_file: whether a client without a certificate is refused"
     )
     node_id: int | None = Field(None, ge=0, description="fixed node id; default: leased")
     rack: str | None = Field(None, description="rack that clients are told")
     admin_host: str = Field("127.0.0.1", description="address of the admin HTTP")
     admin_port: int = Field(8080, ge=0, le=65_535, description="port of the admin HTTP; 0 takes a free one")
+    admin_operator_token: SecretStr | None = Field(
+        None,
+        min_length=16,
+        description="bearer token of operators; without one and without a password nobody changes "
+        "anything over the admin HTTP",
+    )
+    admin_operator_token_file: str | None = Field(None, description="file that holds admin_operator_token")
+    admin_operator_password: SecretStr | None = Field(
+        None, min_length=8, description="password of the user operator, for HTTP basic and the console"
+    )
+    admin_operator_password_file: str | None = Field(None, description="file that holds admin_operator_password")
+    admin_viewer_token: SecretStr | None = Field(
+        None, min_length=16, description="token without which nobody reads groups, topics and brokers; default: all may"
+    )
+    admin_viewer_token_file: str | None = Field(None, description="file that holds admin_viewer_token")
+    admin_allowed_hosts: str = Field(
+        "", description="further host names by which the admin HTTP may be asked, with commas between"
+    )
+    admin_audit_entries_max: int = Field(5_000, ge=1, description="actions of administrators that are kept")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+    tracing: bool = Field(
+        False, description="send spans of requests by OpenTelemetry (extra otel; OTEL_* variables say where to)"
+    )
     log_format: Literal["text", "json"] = Field("text", description="text for people, json for collectors")
 
     # -- sockets
-    socket_request_max_bytes: int = Field(104_857_600, ge=1024, description="largest request frame, bytes")
+    socket_request_max_bytes: int = Field(
+        104_857_600,
+        ge=1024,
+        lt=0x16 << 24,
+        description="largest request frame, bytes; below what a TLS client begins with",
+    )
     connections_max: int = Field(20_000, ge=1, description="most client connections at one time")
     connections_max_idle_ms: int = Field(
         600_000, ge=1_000, description="ms without a request until a connection closes"
     )
     connections_max_age_ms: int = Field(
         0, ge=0, description="ms after which a connection is closed between requests (20 % of jitter); 0 never"
+    )
+    connections_spread_ms: int = Field(
+        60_000,
+        ge=0,
+        description="ms over which, when brokers come, their share of the others' connections is closed between "
+        "requests, so that clients find them; 0 leaves that to clients' own refreshes",
     )
     connection_frame_timeout_ms: int = Field(
         30_000, ge=100, description="ms without a byte in the middle of a request until the connection closes"
@@ -83,7 +170,15 @@ class Settings(BaseSettings):
     requests_in_flight_bytes_max: int = Field(
         512 << 20, ge=1 << 20, description="request bytes held by all connections, above which reading pauses"
     )
-    drain_budget_ms: int = Field(20_000, ge=0, description="ms that a drain may take from SIGTERM to exit")
+    drain_budget_ms: int = Field(
+        20_000, ge=0, description="ms that a drain may take, from when it is asked for to exit"
+    )
+    drain_notice_ms: int = Field(
+        0,
+        ge=0,
+        description="ms of a drain in which all is still served, not ready and no longer named, for load balancers "
+        "that hear of it late; at most a quarter of drain_budget_ms counts",
+    )
 
     # -- leases
     lease_renew_ms: int = Field(250, ge=20, description="ms between renewals of a broker's lease")
@@ -119,6 +214,26 @@ class Settings(BaseSettings):
         "bear it; 0 answers all at once",
     )
     group_events_max: int = Field(10_000, ge=0, description="events kept for a shard of groups; 0 keeps none")
+    lag_sample_interval_ms: int = Field(
+        10_000, ge=0, description="ms between samples of every group's lag, taken by one broker; 0 takes none"
+    )
+    lag_samples_max: int = Field(50_000, ge=1, description="samples of lag kept, of all groups together")
+    metrics_groups_max: int = Field(
+        1_000, ge=0, description="most groups that /metrics tells of; tidegate_series_left_out counts the others"
+    )
+    metrics_partitions_max: int = Field(
+        10_000, ge=0, description="most partitions of groups, and of topics, that /metrics tells of"
+    )
+    metrics_handover_ms: int = Field(
+        15_000,
+        ge=0,
+        description="ms between one broker's telling of the cluster and another's; the interval of the scraper",
+    )
+    metrics_exporter_names: str = Field(
+        "kafka_exporter,kminion",
+        pattern=r"^((kafka_exporter|kminion)(,(kafka_exporter|kminion))*)?$",
+        description="exporters under whose names /metrics tells the same: kafka_exporter, kminion; empty: none",
+    )
     mirror_groups: bool = Field(
         True, description="show groups as Redis consumer groups; default of tidegate.mirror.enable"
     )
@@ -154,6 +269,25 @@ class Settings(BaseSettings):
     fetch_max_bytes: int = Field(57_671_680, ge=1024, description="most record bytes of one fetch reply")
     fetch_wait_poll_ms: int = Field(500, ge=10, description="longest that a lost wake-up delays a waiting fetch")
     max_incremental_fetch_session_cache_slots: int = Field(1_000, ge=0, description="most fetch sessions of a broker")
+    usage_sample_interval_ms: int = Field(
+        60_000, ge=0, description="ms between entries of what this broker served, by topic and group; 0 writes none"
+    )
+    usage_samples_max: int = Field(10_000, ge=1, description="entries of usage kept, of all brokers together")
+    archive_path: str | None = Field(
+        None,
+        description="root of the archive that old offsets are read from, the same for all brokers: a local folder or a "
+        "URI (s3://, gs://, file://); without it there is no tiered storage",
+    )
+    archive_read_threads: int = Field(4, ge=1, le=256, description="threads that read the archive")
+    archive_read_timeout_ms: int = Field(
+        10_000,
+        ge=10,
+        description="ms until a read of the archive that has no answer fails, for the client to try again",
+    )
+    archive_footer_cache: int = Field(
+        256, ge=1, description="segments whose footers are kept; of one of 128 MiB it takes about 1 MiB of memory"
+    )
+    archive_cache_bytes: int = Field(64 << 20, ge=0, description="bytes of row groups of the archive kept for reads")
     transaction_max_timeout_ms: int = Field(900_000, ge=1, description="greatest transaction timeout of a producer")
     producer_id_expiration_ms: int = Field(
         86_400_000, ge=1_000, description="ms until an idle producer's state is dropped"

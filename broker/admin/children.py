@@ -98,8 +98,7 @@ def last_line(log: Path) -> str:
 class BrokerChild:
     """One broker process."""
 
-    def __init__(self, number: int, port: int, admin_port: int, log: Path) -> None:
-        self.number = number
+    def __init__(self, port: int, admin_port: int, log: Path) -> None:
         self.port = port
         self.admin_port = admin_port
         self.log = log
@@ -132,7 +131,7 @@ class BrokerChild:
     def ready(self, brokers: int) -> bool:
         """Whether it says so, and lists every broker to a client. Raises CannotStart when it has ended."""
         if self.ended is not None:
-            raise CannotStart(f"broker {self.number} ended: {reason(self.log)} (log: {self.log})")
+            raise CannotStart(f"the broker on port {self.port} ended: {reason(self.log)} (log: {self.log})")
         url = f"http://{HOST}:{self.admin_port}/health/ready"
         try:
             with _DIRECT.open(url, timeout=1):

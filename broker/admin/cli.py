@@ -1,29 +1,33 @@
 """The `tidegate` command, but for `serve`, which `__main__.py` adds: it builds the whole house.
 
-Failures are one line on stderr and exit code 2; a traceback is a bug.
+Nothing that takes time to import is imported before the command that needs it runs.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 import broker
-from broker.admin import group_changes, group_commands
-from broker.admin.failures import CommandFailed
-from broker.errors import CannotStart
-
-FAILED: Final = 2
+from broker.admin import (
+    broker_commands,
+    doctor_command,
+    group_changes,
+    group_commands,
+    redis_commands,
+    round_trip,
+    tail_command,
+    top_command,
+    topic_commands,
+)
+from broker.admin.failures import reporting
 
 tidegate = typer.Typer(
     name="tidegate",
     help="Kafka's protocol, kept in Redis.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -32,6 +36,10 @@ tidegate = typer.Typer(
 
 tidegate.add_typer(group_commands.group)
 group_changes.add_to(group_commands.group)
+for commands in (topic_commands.topic, broker_commands.broker, redis_commands.redis):
+    tidegate.add_typer(commands)
+for command in (doctor_command.doctor, tail_command.tail, top_command.top, round_trip.round_trip):
+    tidegate.command()(command)
 
 
 def _show_version(asked: bool) -> None:
@@ -47,15 +55,6 @@ def _any_command(
     ] = False,
 ) -> None:
     """Kafka's protocol, kept in Redis."""
-
-
-def reporting(run: Callable[[], None]) -> None:
-    """Run a command; a CannotStart or CommandFailed becomes its line and exit code 2."""
-    try:
-        run()
-    except (CannotStart, CommandFailed) as error:
-        typer.echo(f"tidegate: {error}", err=True)
-        raise typer.Exit(FAILED) from None
 
 
 @tidegate.command()
@@ -78,6 +77,7 @@ def dev(
     """Run Valkey and several brokers here, until Ctrl-C."""
     from broker.admin import dev as command
     from broker.admin import options
+    from broker.errors import CannotStart
 
     def start() -> None:
         if redis_url is not None and (data is not None or redis_port is not None):
@@ -89,46 +89,6 @@ def dev(
         command.run(command.DevOptions(brokers, port, admin_port, directory, redis_url, redis_port))
 
     reporting(start)
-
-
-@tidegate.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-def redis(
-    command: Annotated[list[str], typer.Argument(help="A Redis command and its arguments.", metavar="COMMAND")],
-    redis_url: Annotated[
-        str | None,
-        typer.Option(help="Which Redis.  [default: that of a running `tidegate dev`, else TIDEGATE_REDIS_URL]"),
-    ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Only the bytes, as redis-cli writes to a pipe.")] = False,
-) -> None:
-    """Send one command to Redis; print as redis-cli does.
-
-    Exit code 1 for an error reply.
-    """
-    from broker.admin import options, redis_command, running
-    from broker.store.store import parse_redis_url
-
-    def send() -> None:
-        cluster = None if redis_url is not None else running.find()
-        url = cluster.redis_url if cluster is not None else options.load({"redis_url": redis_url}).redis_url
-        failed = False
-        try:
-            for reply in redis_command.replies(parse_redis_url(url), command):
-                failed = isinstance(reply, redis_command.Failure)
-                if raw:
-                    sys.stdout.buffer.write(redis_command.raw(reply) + b"\n")
-                    sys.stdout.buffer.flush()
-                else:
-                    typer.echo(redis_command.shown(reply))
-        except KeyboardInterrupt:
-            return
-        except OSError as error:
-            where = options.without_password(url)
-            hint = "" if redis_url is not None or cluster is not None else "; no `tidegate dev` runs"
-            raise CannotStart(f"Redis is not reachable at {where}: {error.strerror or error}{hint}") from None
-        if failed:
-            raise typer.Exit(1)
-
-    reporting(send)
 
 
 @tidegate.command()
@@ -147,3 +107,12 @@ def settings(
             typer.echo(f"{row.variable}\n    {row.meaning}\n    {row.unit}; default {row.default}{now}")
 
     reporting(show)
+
+
+@tidegate.command(hidden=True)
+def reference(context: typer.Context, path: Annotated[Path, typer.Argument(exists=True, dir_okay=False)]) -> None:
+    """Write the commands into docs/cli.md, below what is written by hand."""
+    from broker.admin.reference import page
+
+    root = context.find_root()
+    path.write_text(page(path.read_text("utf-8"), root.command, root), "utf-8")

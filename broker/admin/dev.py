@@ -32,7 +32,7 @@ from broker.admin.children import (
     reason,
 )
 from broker.admin.embedded import EmbeddedServer, find_server
-from broker.admin.next_steps import next_steps
+from broker.admin.next_steps import next_steps, serve_again
 from broker.errors import CannotStart
 
 _READY_TIMEOUT_S: Final = 30.0
@@ -66,7 +66,7 @@ class DevCluster:
         self.server: EmbeddedServer | None = None
         self.redis_url = options.redis_url or ""
         self.brokers = [
-            BrokerChild(n + 1, options.port + n, options.admin_port + n, self.work_dir / f"broker-{n + 1}.log")
+            BrokerChild(options.port + n, options.admin_port + n, self.work_dir / f"broker-{options.port + n}.log")
             for n in range(options.brokers)
         ]
 
@@ -80,7 +80,7 @@ class DevCluster:
         for child in self.brokers:
             for port, option in ((child.port, "--port"), (child.admin_port, "--admin-port")):
                 if not port_is_free(port):
-                    raise CannotStart(_in_use(port, child.number, option))
+                    raise CannotStart(_in_use(port, option))
         if self.options.redis_url is None:
             self._start_server()
         for child in self.brokers:
@@ -104,8 +104,10 @@ class DevCluster:
         while waiting:
             waiting = [child for child in waiting if not child.ready(len(self.brokers))]
             if waiting and time.monotonic() > deadline:
-                late = waiting[0]
-                raise CannotStart(f"broker {late.number} is not ready in {_READY_TIMEOUT_S:g} s (log: {late.log})")
+                child = waiting[0]
+                raise CannotStart(
+                    f"the broker on port {child.port} is not ready in {_READY_TIMEOUT_S:g} s: {child.log}"
+                )
             if waiting:
                 time.sleep(_POLL_S)
 
@@ -114,12 +116,11 @@ class DevCluster:
         known_ended: set[int] = set()
         while True:
             for child in self.brokers:
-                if child.ended is not None and child.number not in known_ended:
-                    known_ended.add(child.number)
-                    how = ending(child.ended, reason(child.log))
-                    typer.echo(
-                        f"broker {child.number} (port {child.port}) {how}; it is not started again (log: {child.log})"
-                    )
+                if child.ended is not None and child.port not in known_ended:
+                    known_ended.add(child.port)
+                    how = "has drained" if child.ended == 0 else ending(child.ended, reason(child.log))
+                    typer.echo(f"the broker on port {child.port} {how} (log: {child.log})")
+                    typer.echo(f"  to start another in its place: {serve_again(child, self.redis_url)}")
             if len(known_ended) == len(self.brokers):
                 raise CannotStart("every broker has ended")
             if self.server is not None and self.server.process is not None and self.server.process.poll() is not None:
@@ -148,11 +149,11 @@ class DevCluster:
                 self.server.stop()
 
 
-def _in_use(port: int, number: int, option: str) -> str:
+def _in_use(port: int, option: str) -> str:
     """Who holds a port that we wanted: most likely another of us, which takes all of its ports."""
     other = running.find()
     if other is None or not other.listens_on(port):
-        return f"port {port} of broker {number} is in use ({option} takes others)"
+        return f"port {port} is in use ({option} takes others)"
     return (
         f"port {port} is in use: a `tidegate dev` runs already (pid {other.pid}, bootstrap={other.bootstrap}); "
         "a second one takes --port and --admin-port"

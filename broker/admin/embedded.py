@@ -66,6 +66,7 @@ class EmbeddedServer:
             raise CannotStart(
                 f"port {self.port} is in use: the embedded server cannot listen (--redis-port takes another)"
             )
+        self.log.write_bytes(b"")
         self.process = start_child(self._command(), self.log, parent_death_signal=signal.SIGTERM)
         started = time.monotonic()
         while self.process.poll() is None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from broker.admin.group_commands import BAD_NEWS, Bootstrap, GroupId, Output, bootstrap_of, run
-from broker.admin.output import Form
+from broker.admin.failures import BAD_NEWS
+from broker.admin.group_commands import GroupId
+from broker.admin.output import Form, Output
+from broker.admin.places import Brokers, to_places
 
 
+@to_places
 def reset(
     group_id: GroupId,
+    brokers: Brokers,
     topic: Annotated[list[str] | None, typer.Option(help="TOPIC or TOPIC:0,1; may be repeated.")] = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="All that the group committed for.")] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The first record there is.")] = False,
@@ -29,7 +34,6 @@ def reset(
     undo: Annotated[
         Path | None, typer.Option(help="Where to note what was.  [default: undo-GROUP-TIME.csv in this directory]")
     ] = None,
-    bootstrap: Bootstrap = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Move a group's offsets; without --execute nothing is changed.
@@ -43,12 +47,12 @@ def reset(
 
     choice = Choice(to_earliest, to_latest, to_current, to_offset, shift_by, to_datetime, by_duration, from_file)
     asked = group_reset.Asked(group_id, choice, tuple(topic or ()), all_topics, execute, fence, undo)
-    done = run(group_reset.reset(bootstrap_of(bootstrap), asked))
+    done = asyncio.run(group_reset.reset(brokers, asked))
     write_rows(output, group_reset.COLUMNS, done.rows)
     for line in done.said:
         typer.echo(line, err=output is not Form.TABLE)
     if execute and done.undo is not None:
-        where = f"{' --fence' if fence else ''}{f' --bootstrap {shlex.quote(bootstrap)}' if bootstrap else ''}"
+        where = f"{' --fence' if fence else ''}{brokers.as_typed()}"
         command = (
             f"tidegate group reset {shlex.quote(group_id)} --from-file {shlex.quote(str(done.undo))} --execute{where}"
         )
@@ -57,22 +61,24 @@ def reset(
         raise typer.Exit(BAD_NEWS)
 
 
+@to_places
 def evict(
     group_id: GroupId,
+    brokers: Brokers,
     member: Annotated[str, typer.Argument(metavar="MEMBER", help="Member id, or instance id of a static member.")],
     reason: Annotated[str, typer.Option(help="Goes into the group's events.")] = "removed by an administrator",
-    bootstrap: Bootstrap = None,
 ) -> None:
     """Remove one member; the others rebalance. If it is alive it joins again."""
     from broker.admin import group_reset
 
-    typer.echo(run(group_reset.evict(bootstrap_of(bootstrap), group_id, member, reason)))
+    typer.echo(asyncio.run(group_reset.evict(brokers, group_id, member, reason)))
 
 
+@to_places
 def delete(
     group_id: GroupId,
+    brokers: Brokers,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bootstrap: Bootstrap = None,
 ) -> None:
     """Delete an empty group, its offsets and its id."""
     from broker.admin import group_reset
@@ -80,7 +86,7 @@ def delete(
     if not yes and not typer.confirm(f"Delete group {group_id} and all its offsets?", err=True):
         typer.echo("not deleted", err=True)
         raise typer.Exit(BAD_NEWS)
-    run(group_reset.delete(bootstrap_of(bootstrap), group_id))
+    asyncio.run(group_reset.delete(brokers, group_id))
     typer.echo(f"deleted {group_id}")
 
 

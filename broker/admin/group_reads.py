@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from broker.admin import admin_client
 from broker.admin.failures import CommandFailed
-from broker.admin.kafka_client import EARLIEST, LATEST, KafkaClient, Place
+from broker.admin.group_requests import Place
+from broker.admin.kafka_client import EARLIEST, LATEST, KafkaClient
+from broker.admin.places import AdminHttp, Brokers
 from broker.protocol.consumer_blobs import assigned_partitions
 
 Rows = list[dict[str, Any]]
@@ -16,15 +18,15 @@ _ORG: Final = "default"
 """Whose groups Kafka's protocol shows to a client without credentials."""
 
 
-async def listing(bootstrap: str, admin: str) -> tuple[Rows, list[str]]:
+async def listing(brokers: Brokers, admin: AdminHttp) -> tuple[Rows, list[str]]:
     """Every group, worst first; and what is missing, with the reason."""
     told: dict[str, dict[str, Any]] = {}
     missing = []
     try:
-        told = {row["group"]: row for row in (await admin_client.get(admin, None, "", _ORG))["groups"]}
+        told = {row["group"]: row for row in await admin_client.every_group(admin, _ORG)}
     except CommandFailed as failure:
         missing.append(f"generation and trouble are not known: {failure}")
-    async with KafkaClient(bootstrap) as kafka:
+    async with KafkaClient(brokers) as kafka:
         groups = await kafka.all_groups()
         missing += [f"groups of broker {node_id} may be missing: {why}" for node_id, why in kafka.silent.items()]
         bounds = await _bounds(
@@ -46,7 +48,7 @@ async def listing(bootstrap: str, admin: str) -> tuple[Rows, list[str]]:
     return sorted(rows, key=lambda row: (admin_client.SEVERITIES.index(row["severity"] or ""), row["group"])), missing
 
 
-async def lag(bootstrap: str, admin: str, group_id: str) -> tuple[Rows, str]:
+async def lag(brokers: Brokers, admin: AdminHttp, group_id: str) -> tuple[Rows, str]:
     """Each partition of a group; and why ages of commits are missing, "" if they are not."""
     missing, ages = "", dict[Place, int]()
     try:
@@ -56,7 +58,7 @@ async def lag(bootstrap: str, admin: str, group_id: str) -> tuple[Rows, str]:
                 ages[one["topic"], one["partition"]] = max(found["now_ms"] - one["commit_ms"], 0)
     except CommandFailed as failure:
         missing = str(failure)
-    async with KafkaClient(bootstrap) as kafka:
+    async with KafkaClient(brokers) as kafka:
         described = await kafka.describe(group_id)
         committed = await kafka.committed(group_id)
         rows = _rows(described, committed, await _bounds(kafka, _places(described, committed)))

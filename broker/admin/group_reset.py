@@ -22,9 +22,11 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from broker.admin.failures import CommandFailed
-from broker.admin.kafka_client import KafkaClient, Place, own_name
+from broker.admin.group_requests import Place
+from broker.admin.kafka_client import KafkaClient, own_name
 from broker.admin.kafka_wire import Connection
 from broker.admin.output import Column, as_csv
+from broker.admin.places import Brokers
 from broker.admin.reset_plan import Choice, Move, plan
 from broker.groups.phrases import counted, listed, who
 
@@ -66,13 +68,13 @@ class Done:
     refused: bool = False
 
 
-async def reset(bootstrap: str, asked: Asked) -> Done:
+async def reset(brokers: Brokers, asked: Asked) -> Done:
     """Plan, and do it where that is asked. Raises CommandFailed."""
-    async with KafkaClient(bootstrap, own_name()) as kafka:
+    async with KafkaClient(brokers, own_name()) as kafka:
         moves = await plan(kafka, asked.group_id, asked.choice, asked.topics, asked.all_topics)
         group = await kafka.describe(asked.group_id)
         members = group.members
-        done = Done([_row(move) for move in moves])
+        done = Done([row(one) for one in moves])
         if members and not asked.fence:
             done.refused = asked.execute
             done.said = _blocked(asked, members)
@@ -84,11 +86,12 @@ async def reset(bootstrap: str, asked: Asked) -> Done:
             done.said.append(f"nothing is changed: --execute does it{fenced}")
             return done
         done.undo = _write_undo(asked, moves)
-        await _move(kafka, asked, moves, group, done)
+        await move(kafka, asked, moves, group, done)
         return done
 
 
-def _row(move: Move) -> dict[str, Any]:
+def row(move: Move) -> dict[str, Any]:
+    """A partition's line."""
     note = move.note or ("forgotten" if move.after is None else "")
     return {"topic": move.topic, "partition": move.partition, "before": move.before, "after": move.after, "note": note}
 
@@ -123,7 +126,8 @@ def _write_undo(asked: Asked, moves: Sequence[Move]) -> Path:
     return path
 
 
-async def _move(kafka: KafkaClient, asked: Asked, moves: Sequence[Move], group: Any, done: Done) -> None:
+async def move(kafka: KafkaClient, asked: Asked, moves: Sequence[Move], group: Any, done: Done) -> None:
+    """Do what was planned for a group as it was described. Raises CommandFailed."""
     targets = {move.place: move.after for move in moves if move.after is not None}
     forgotten = [move.place for move in moves if move.after is None and move.before is not None]
     removed: list[Any] = []
@@ -199,9 +203,9 @@ async def _existing(kafka: KafkaClient, group_id: str) -> Any:
     return group
 
 
-async def evict(bootstrap: str, group_id: str, member: str, reason: str) -> str:
+async def evict(brokers: Brokers, group_id: str, member: str, reason: str) -> str:
     """Remove a member by its id or instance id; what happened. Raises CommandFailed."""
-    async with KafkaClient(bootstrap, own_name()) as kafka:
+    async with KafkaClient(brokers, own_name()) as kafka:
         members = (await _existing(kafka, group_id)).members
         chosen = [one for one in members if member in (one.member_id, one.group_instance_id)]
         if not chosen:
@@ -214,9 +218,9 @@ async def evict(bootstrap: str, group_id: str, member: str, reason: str) -> str:
         return f"removed {one.member_id} ({who(one.client_id, one.client_host, one.group_instance_id)})"
 
 
-async def delete(bootstrap: str, group_id: str) -> None:
+async def delete(brokers: Brokers, group_id: str) -> None:
     """Delete an empty group. Raises CommandFailed, which names the members of one that is not."""
-    async with KafkaClient(bootstrap, own_name()) as kafka:
+    async with KafkaClient(brokers, own_name()) as kafka:
         described = await _existing(kafka, group_id)
         if described.members:
             raise CommandFailed(f"group {group_id} is not empty: {_members(described.members)}; stop them first")

@@ -19,6 +19,7 @@ from broker.store.keys import GroupKeys
 
 BLOBS: Final = Blobs(subscribed_topics, assigned_partitions)
 _AT_ONCE: Final = 16
+_CALM_LAST: Final = {"Stable": 1, "Empty": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,10 @@ class _Ends:
 async def view(rooms: Rooms, org: str, group_id: str) -> GroupView:
     """Look at one group. Raises GroupIdNotFound, StoreUnavailable."""
     keys = rooms.store.group_keys(org, group_id)
-    picture = await _picture(rooms, keys)
+    try:
+        picture = await _picture(rooms, keys)
+    except GroupIdNotFound:
+        raise GroupIdNotFound(f"there is no group {group_id}") from None
     return await _view(rooms, _Ends(rooms, org), picture, await read_events(rooms.store, keys))
 
 
@@ -80,8 +84,31 @@ async def _view(rooms: Rooms, ends: _Ends, picture: GroupPicture, told: Sequence
 
 async def view_all(rooms: Rooms, org: str) -> list[GroupView]:
     """Look at every group of an organisation, in order of id. Raises StoreUnavailable."""
-    shards = range(rooms.settings.coordinator_shards)
-    listed = await directory.list_groups(rooms.store, org, shards)
+    return await _view_some(rooms, org, await _listed(rooms, org))
+
+
+async def view_first(rooms: Rooms, org: str, count_max: int) -> tuple[list[GroupView], int]:
+    """So many of them, those in a rebalance first and empty ones last; and how many were left out.
+
+    Raises StoreUnavailable.
+    """
+    listed = await _listed(rooms, org)
+    listed.sort(key=lambda group: (_CALM_LAST.get(group.state, 0), group.group_id))
+    return await _view_some(rooms, org, listed[:count_max]), max(len(listed) - count_max, 0)
+
+
+async def view_page(rooms: Rooms, org: str, after: str, count_max: int) -> tuple[list[GroupView], str | None]:
+    """Those behind the id `after`, in order of id, and behind which the next page begins. Raises StoreUnavailable."""
+    behind = [group for group in await _listed(rooms, org) if group.group_id > after]
+    page = behind[:count_max]
+    return await _view_some(rooms, org, page), page[-1].group_id if len(behind) > len(page) else None
+
+
+async def _listed(rooms: Rooms, org: str) -> list[directory.ListedGroup]:
+    return await directory.list_groups(rooms.store, org, range(rooms.settings.coordinator_shards))
+
+
+async def _view_some(rooms: Rooms, org: str, listed: Sequence[directory.ListedGroup]) -> list[GroupView]:
     keys = {group.group_id: rooms.store.group_keys(org, group.group_id) for group in listed}
     events: dict[str, list[Event]] = {one.ref: [] for one in keys.values()}
     for stream in {one.shard_keys.events for one in keys.values()}:
@@ -153,6 +180,7 @@ def listed(found: GroupView) -> dict[str, Any]:
         "lag": sum(partition.lag or 0 for partition in found.partitions),
         "severity": trouble.severity.name.lower() if trouble else "",
         "trouble": trouble.kind if trouble else "",
+        "sentence": trouble.sentence if trouble else "",
     }
 
 
@@ -185,7 +213,7 @@ async def history(rooms: Rooms, org: str, group_id: str, count_max: int) -> dict
     """
     told = await read_events(rooms.store, rooms.store.group_keys(org, group_id))
     if not told and not await rooms.store.command("EXISTS", rooms.store.group_keys(org, group_id).group):
-        raise GroupIdNotFound
+        raise GroupIdNotFound(f"there is no group {group_id}")
     return {
         "group": group_id,
         "rebalances": [_rebalance(one) for one in rebalances(told)[: -count_max - 1 : -1]],

@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from broker.admin import group_requests
 from broker.admin.failures import CommandFailed
+from broker.admin.group_requests import Identities, Place, by_topic
 from broker.admin.kafka_wire import Connection, request
+from broker.admin.places import Brokers
 from broker.apis.registry import ApiKey
 from broker.groups.phrases import COMMAND, listed
-from broker.protocol.consumer_blobs import write_subscription
 
 EARLIEST: Final = -2
 LATEST: Final = -1
 
-_ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
-_GUARD: Final = timedelta(seconds=10)
 _GROUPS_PER_REQUEST: Final = 200
 _TRIES: Final = 10
 _PAUSE_S: Final = 0.2
@@ -36,14 +36,6 @@ _AGAIN: Final = frozenset(
         ErrorCode.leader_not_available,
     }
 )
-
-Place = tuple[str, int]
-"""Topic and partition."""
-
-Identities = Sequence[tuple[str, str | None]]
-"""Members by member id ("" for whoever has the instance) and instance id."""
-
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +59,21 @@ class GroupSeen:
 class KafkaClient:
     """An async context manager. `client_id` is what brokers note of who asked. Methods raise CommandFailed."""
 
-    bootstrap: str
+    where: Brokers
     client_id: str = COMMAND
     silent: dict[int, str] = field(default_factory=dict)
     """Brokers that are listed and did not answer, and why; they are not asked again."""
+    listed: Sequence[Any] = ()
+    """Brokers as the last Metadata told them."""
     _first: Connection | None = None
+    _tls: ssl.SSLContext | None = None
     _connections: dict[str, Connection] = field(default_factory=dict)
     _brokers: dict[int, str] = field(default_factory=dict)
 
     async def __aenter__(self) -> KafkaClient:
         failures = []
-        for address in self.bootstrap.split(","):
+        self._tls = self.where.tls.context() if self.where.tls else None
+        for address in self.where.bootstrap.split(","):
             try:
                 self._first = await self._at(address.strip())
                 return self
@@ -90,9 +86,12 @@ class KafkaClient:
 
     # -- who to ask
 
+    def _connection(self, address: str) -> Connection:
+        return Connection(address, self.client_id, self._tls)
+
     async def _at(self, address: str) -> Connection:
         if address not in self._connections:
-            connection = Connection(address, self.client_id)
+            connection = self._connection(address)
             await connection.open()
             self._connections[address] = connection
         return self._connections[address]
@@ -122,17 +121,27 @@ class KafkaClient:
             await asyncio.sleep(_PAUSE_S)
         raise CommandFailed(f"group {group_id}: its coordinator is not available")
 
+    async def ask(self, api: ApiKey, **values: Any) -> Any:
+        """What any broker can answer."""
+        assert self._first is not None
+        return await self._first.ask(api, **values)
+
+    async def ask_broker(self, node_id: int, api: ApiKey, **values: Any) -> Any:
+        """What one broker is to answer; whoever answered first where that one is not listed."""
+        known = self._brokers.get(node_id)
+        return await (await self._at(known)).ask(api, **values) if known else await self.ask(api, **values)
+
     async def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
         """The topics that exist, of `names` or all; nothing is created."""
-        assert self._first is not None
         part = request(ApiKey.METADATA).MetadataRequestTopic
-        answer = await self._first.ask(
+        answer = await self.ask(
             ApiKey.METADATA,
             topics=None if names is None else tuple(part(name=name) for name in names),
             allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )
+        self.listed = answer.brokers
         self._brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
         return {
             topic.name: Topic(topic.name, {one.partition_index: one.leader_id for one in topic.partitions})
@@ -170,9 +179,9 @@ class KafkaClient:
             group_ids = tuple(group.group_id for group in listed)
             described, committed = await connection.ask_all(
                 (ApiKey.DESCRIBE_GROUPS, {"groups": group_ids, "include_authorized_operations": False}),
-                (ApiKey.OFFSET_FETCH, _fetch(group_ids)),
+                (ApiKey.OFFSET_FETCH, group_requests.fetch_offsets(group_ids)),
             )
-            offsets = {group.group_id: _committed(group) for group in committed.groups}
+            offsets = {group.group_id: group_requests.committed_of(group) for group in committed.groups}
             members = {group.group_id: group for group in described.groups}
             found += [GroupSeen(one, members[one.group_id], offsets[one.group_id]) for one in listed]
         return found
@@ -180,15 +189,15 @@ class KafkaClient:
     async def describe(self, group_id: str) -> Any:
         """DescribeGroups of one group; `Dead` if there is none."""
         values = {"groups": (group_id,), "include_authorized_operations": False}
-        answer = await self._ask_coordinator(group_id, ApiKey.DESCRIBE_GROUPS, values, _of_groups)
+        answer = await self._ask_coordinator(group_id, ApiKey.DESCRIBE_GROUPS, values, group_requests.codes_of_groups)
         (group,) = answer.groups
         raise_for(group.error_code, f"group {group_id}")
         return group
 
     async def leave(self, group_id: str, members: Identities, reason: str) -> list[Any]:
         """LeaveGroup of members in one batch; each with its own code."""
-        values = _leave(group_id, members, reason)
-        answer = await self._ask_coordinator(group_id, ApiKey.LEAVE_GROUP, values, _of_all)
+        values = group_requests.leave(group_id, members, reason)
+        answer = await self._ask_coordinator(group_id, ApiKey.LEAVE_GROUP, values, group_requests.code_of_all)
         raise_for(answer.error_code, f"group {group_id}")
         return list(answer.members)
 
@@ -203,16 +212,23 @@ class KafkaClient:
 
     async def committed(self, group_id: str) -> dict[Place, int]:
         """OffsetFetch of all that a group has committed."""
-        answer = await self._ask_coordinator(group_id, ApiKey.OFFSET_FETCH, _fetch((group_id,)), _of_groups)
+        answer = await self._ask_coordinator(
+            group_id, ApiKey.OFFSET_FETCH, group_requests.fetch_offsets((group_id,)), group_requests.codes_of_groups
+        )
         (group,) = answer.groups
         raise_for(group.error_code, f"group {group_id}")
-        return _committed(group)
+        return group_requests.committed_of(group)
 
     async def commit(self, group_id: str, offsets: Mapping[Place, int]) -> dict[Place, ErrorCode]:
         """OffsetCommit without a generation: taken while the group is empty. What each partition answered."""
-        values = _commit(group_id, offsets)
-        return _codes(
-            await self._ask_coordinator(group_id, ApiKey.OFFSET_COMMIT, values, lambda answer: _codes(answer).values())
+        values = group_requests.commit(group_id, offsets)
+        return group_requests.codes_of_partitions(
+            await self._ask_coordinator(
+                group_id,
+                ApiKey.OFFSET_COMMIT,
+                values,
+                lambda answer: group_requests.codes_of_partitions(answer).values(),
+            )
         )
 
     async def fence_and_move(
@@ -222,25 +238,25 @@ class KafkaClient:
 
         What each partition answered; and the connection whose join stands guard (see group_reset), to be closed.
         """
-        guard = Connection((await self._coordinator(group.group_id)).address, self.client_id)
+        guard = self._connection((await self._coordinator(group.group_id)).address)
         await guard.open()
         left, committed, deleted = await guard.ask_all(
-            (ApiKey.LEAVE_GROUP, _leave(group.group_id, members, reason)),
-            (ApiKey.OFFSET_COMMIT, _commit(group.group_id, offsets)),
-            (ApiKey.OFFSET_DELETE, _delete(group.group_id, forgotten)),
-            (ApiKey.JOIN_GROUP, _join(group)),
+            (ApiKey.LEAVE_GROUP, group_requests.leave(group.group_id, members, reason)),
+            (ApiKey.OFFSET_COMMIT, group_requests.commit(group.group_id, offsets)),
+            (ApiKey.OFFSET_DELETE, group_requests.delete_offsets(group.group_id, forgotten)),
+            (ApiKey.JOIN_GROUP, group_requests.join(group)),
             answers=3,
         )
         raise_for(left.error_code, f"group {group.group_id}")
         raise_for(deleted.error_code, f"group {group.group_id}")
-        return {**_codes(committed), **_codes(deleted)}, guard
+        return {**group_requests.codes_of_partitions(committed), **group_requests.codes_of_partitions(deleted)}, guard
 
     async def delete_offsets(self, group_id: str, places: Iterable[Place]) -> dict[Place, ErrorCode]:
         """OffsetDelete (KIP-496). What each partition answered."""
-        values = _delete(group_id, places)
-        answer = await self._ask_coordinator(group_id, ApiKey.OFFSET_DELETE, values, _of_all)
+        values = group_requests.delete_offsets(group_id, places)
+        answer = await self._ask_coordinator(group_id, ApiKey.OFFSET_DELETE, values, group_requests.code_of_all)
         raise_for(answer.error_code, f"group {group_id}")
-        return _codes(answer)
+        return group_requests.codes_of_partitions(answer)
 
     async def offsets_at(self, wanted: Mapping[Place, int], topics: Mapping[str, Topic]) -> dict[Place, int]:
         """ListOffsets of existing partitions at a timestamp, ms, EARLIEST or LATEST; -1 where no record is as late."""
@@ -287,98 +303,6 @@ class KafkaClient:
             for one in topic.partitions
             if one.error_code is ErrorCode.none
         }
-
-
-def _fetch(group_ids: Sequence[str]) -> dict[str, Any]:
-    part = request(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
-    return {"groups": tuple(part(group_id=group_id, topics=None) for group_id in group_ids), "require_stable": False}
-
-
-def _committed(group: Any) -> dict[Place, int]:
-    return {
-        (topic.name, one.partition_index): one.committed_offset
-        for topic in group.topics
-        for one in topic.partitions
-        if one.error_code is ErrorCode.none and one.committed_offset >= 0
-    }
-
-
-def _leave(group_id: str, members: Identities, reason: str) -> dict[str, Any]:
-    part = request(ApiKey.LEAVE_GROUP).MemberIdentity
-    identities = tuple(
-        part(member_id=member_id, group_instance_id=instance_id, reason=reason) for member_id, instance_id in members
-    )
-    return {"group_id": group_id, "members": identities}
-
-
-def _commit(group_id: str, offsets: Mapping[Place, int]) -> dict[str, Any]:
-    module = request(ApiKey.OFFSET_COMMIT)
-    part, partition = module.OffsetCommitRequestTopic, module.OffsetCommitRequestPartition
-    topics = tuple(
-        part(
-            name=name,
-            partitions=tuple(
-                partition(
-                    partition_index=index, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
-                )
-                for index, offset in partitions.items()
-            ),
-        )
-        for name, partitions in by_topic(offsets).items()
-    )
-    return {
-        "group_id": group_id,
-        "generation_id_or_member_epoch": -1,
-        "member_id": "",
-        "group_instance_id": None,
-        "topics": topics,
-    }
-
-
-def _delete(group_id: str, places: Iterable[Place]) -> dict[str, Any]:
-    module = request(ApiKey.OFFSET_DELETE)
-    topics = tuple(
-        module.OffsetDeleteRequestTopic(
-            name=name,
-            partitions=tuple(module.OffsetDeleteRequestPartition(partition_index=index) for index in partitions),
-        )
-        for name, partitions in by_topic(dict.fromkeys(places)).items()
-    )
-    return {"group_id": group_id, "topics": topics}
-
-
-def _join(group: Any) -> dict[str, Any]:
-    """A member without topics; it offers what the others agreed on, or what consumers have."""
-    offered = (group.protocol_data,) if group.protocol_data else _ASSIGNORS
-    protocol = request(ApiKey.JOIN_GROUP).JoinGroupRequestProtocol
-    return {
-        "group_id": group.group_id,
-        "session_timeout": _GUARD,
-        "rebalance_timeout": _GUARD,
-        "member_id": "",
-        "protocol_type": group.protocol_type,
-        "protocols": tuple(protocol(name=name, metadata=write_subscription([])) for name in offered),
-    }
-
-
-def _of_all(answer: Any) -> list[ErrorCode]:
-    return [answer.error_code]
-
-
-def _of_groups(answer: Any) -> list[ErrorCode]:
-    return [group.error_code for group in answer.groups]
-
-
-def _codes(answer: Any) -> dict[Place, ErrorCode]:
-    return {(topic.name, one.partition_index): one.error_code for topic in answer.topics for one in topic.partitions}
-
-
-def by_topic(places: Mapping[Place, Value]) -> dict[str, dict[int, Value]]:
-    """Topic -> partition -> value, in order."""
-    found: dict[str, dict[int, Value]] = defaultdict(dict)
-    for (topic, partition), value in sorted(places.items(), key=lambda item: item[0]):
-        found[topic][partition] = value
-    return found
 
 
 def raise_for(code: ErrorCode, what: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import ssl
 import struct
 from collections.abc import Mapping
 from functools import cache
@@ -33,9 +34,17 @@ VERSIONS: Final = {
     ApiKey.API_VERSIONS: 0,
     ApiKey.DELETE_GROUPS: 2,
     ApiKey.OFFSET_DELETE: 0,
+    ApiKey.DESCRIBE_CONFIGS: 4,
+    ApiKey.CREATE_TOPICS: 7,
+    ApiKey.DELETE_TOPICS: 6,
+    ApiKey.CREATE_PARTITIONS: 3,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+    ApiKey.PRODUCE: 8,
+    ApiKey.FETCH: 12,  # the last that names topics by name
 }
 """The version of each API that the commands speak. Apache Kafka has them all from 3.8 on."""
 
+STREAM_BYTES: Final = 1 << 26
 _CONNECT_TIMEOUT_S: Final = 3.0
 """A machine that is gone is listed for some seconds more: the others are not to wait long for it."""
 _TIMEOUT_S: Final = 10.0
@@ -53,26 +62,39 @@ def _class_name(api: int) -> str:
 
 
 class Connection:
-    """One caller at a time; whatever goes wrong is CommandFailed."""
+    """One caller at a time; whatever goes wrong is CommandFailed, from the error that it was.
 
-    def __init__(self, address: str, client_id: str) -> None:
+    With `tls` the certificate is to be for `server_name`, or for the address's own host.
+    """
+
+    def __init__(
+        self, address: str, client_id: str, tls: ssl.SSLContext | None = None, server_name: str | None = None
+    ) -> None:
         self.address = address
+        self._tls = tls
+        self._server_name = server_name
         self._client_id = client_id.encode()
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter | None = None
         self._lock = asyncio.Lock()
         self._served: dict[int, tuple[int, int]] = {}
 
-    async def open(self) -> None:
-        """Connect, and learn what is served. Raises CommandFailed."""
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Raises CommandFailed, OSError."""
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdigit() or int(port) > 65_535:
             raise CommandFailed(f"not an address: {self.address!r} (host:port)")
+        host = host.strip("[]")
+        name = (self._server_name or host) if self._tls else None
+        return await asyncio.open_connection(host, int(port), limit=STREAM_BYTES, ssl=self._tls, server_hostname=name)
+
+    async def open(self) -> None:
+        """Connect, and learn what is served. Raises CommandFailed."""
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                self._reader, self._writer = await asyncio.open_connection(host.strip("[]"), int(port), limit=1 << 26)
-        except OSError as error:  # TimeoutError too
-            raise CommandFailed(f"no broker answers at {self.address}: {_told(error, _CONNECT_TIMEOUT_S)}") from None
+                self._reader, self._writer = await self._connect()
+        except OSError as error:  # TimeoutError and SSLError too
+            raise CommandFailed(f"no broker answers at {self.address}: {_told(error, _CONNECT_TIMEOUT_S)}") from error
         try:
             versions = await self.ask(ApiKey.API_VERSIONS)
         except CommandFailed:
@@ -102,7 +124,7 @@ class Connection:
                     self._writer.write(b"".join(frames))
                     return [await self._answer(api) for api, _ in asked[:answers]]
             except (OSError, asyncio.IncompleteReadError) as error:
-                raise CommandFailed(f"{self.address} did not answer: {_told(error, _TIMEOUT_S)}") from None
+                raise CommandFailed(f"{self.address} did not answer: {_told(error, _TIMEOUT_S)}") from error
 
     def _frame(self, api: int, message: Any) -> bytes:
         body = io.BytesIO()

@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from broker.admin.children import BrokerChild
 from broker.admin.running import DevCluster
 
 _PRODUCE = """{python} -c "from kafka import KafkaProducer as P; p = P(bootstrap_servers='{first}'); \
@@ -23,6 +24,7 @@ def next_steps(cluster: DevCluster, logs: Path, data: Path | None, seconds: floa
     tidegate = _as_typed(Path(sys.executable).with_name("tidegate"), "tidegate")
     lines = [
         ("", f"{cluster.bootstrap.count(',') + 1} brokers in {seconds:.1f} s; Ctrl-C stops them"),
+        ("console", f"{cluster.admin[0]}/console/"),
         ("admin", f"{cluster.admin[0]}/health/ready and /metrics"),
         ("redis", f"{cluster.redis_url}, " + (f"kept in {data}" if data else "in memory: gone when this ends")),
         ("logs", str(logs)),
@@ -39,6 +41,12 @@ def next_steps(cluster: DevCluster, logs: Path, data: Path | None, seconds: floa
     lines.append(("explain", f"{tidegate} group explain demo"))
     lines.append(("look", f"{tidegate} redis HGETALL 'tidegate:{{cluster}}:topics'"))
     return "\n".join(f"  {name:<8} {text}".rstrip() for name, text in lines)
+
+
+def serve_again(child: BrokerChild, redis_url: str) -> str:
+    """How to start a broker in the place of one that has ended."""
+    tidegate = _as_typed(Path(sys.executable).with_name("tidegate"), "tidegate")
+    return f"{tidegate} serve --redis-url {redis_url} --port {child.port} --admin-port {child.admin_port}"
 
 
 def _as_typed(path: Path, name: str) -> str:

@@ -6,17 +6,16 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args, get_origin
-from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from broker.errors import CannotStart
-from broker.settings import Settings
-from broker.store.store import parse_redis_url
+from broker.settings import SECRETS, Settings
+from broker.store.addresses import parse_redis_url, without_password
 
 PREFIX: Final = "TIDEGATE_"
-_NOT_SETTINGS: Final = ("TIDEGATE_TEST_", "TIDEGATE_KEEP_")
+_NOT_SETTINGS: Final = ("TIDEGATE_TEST_", "TIDEGATE_KEEP_", "TIDEGATE_PIPELINE_", "TIDEGATE_CLI_")
 _UNITS: Final = {"ms": "ms", "bytes": "bytes", "minutes": "minutes", "seconds": "s"}
 
 
@@ -64,7 +63,7 @@ def _named(field: str, named: Mapping[str, str]) -> str:
 
 def _told(problem: Any, named: Mapping[str, str]) -> str:
     field = str(problem["loc"][0]) if problem["loc"] else "settings"
-    value = "" if "password" in field or "url" in field else f"={problem['input']}"
+    value = "" if field in SECRETS else f"={problem['input']}"
     message = problem["msg"].removeprefix("Value error, ")
     return f"{_named(field, named)}{value}: {message[:1].lower()}{message[1:]}"
 
@@ -100,12 +99,6 @@ def _text(name: str, value: object) -> str:
     return without_password(value) if isinstance(value, str) and name.endswith("url") else str(value)
 
 
-def without_password(url: str) -> str:
-    """An address that may be shown."""
-    password = urlsplit(url).password
-    return url if not password else url.replace(f":{password}@", ":***@", 1)
-
-
 def _unit(name: str, annotation: object) -> str:
     """A setting's unit from its name's last words, or what its values are."""
     words = name.split("_")
@@ -116,7 +109,9 @@ def _unit(name: str, annotation: object) -> str:
         if get_origin(kind) is Literal:
             return "choice"
         if isinstance(kind, type) and kind is not type(None):
-            return {"int": "number", "bool": "true, false", "str": "text"}.get(kind.__name__, kind.__name__)
+            return {"int": "number", "bool": "true, false", "str": "text", "SecretStr": "text"}.get(
+                kind.__name__, kind.__name__
+            )
     return "text"
 
 

@@ -1,4 +1,7 @@
-"""What a command prints: a table for people, JSON or CSV for machines; findings as sentences."""
+"""What a command prints: a table for people, JSON, YAML or CSV for machines; findings as sentences.
+
+rich is imported when something is drawn: it takes longer than most commands.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,27 @@ import csv
 import enum
 import io
 import json
+import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 _WIDTH_MAX: Final = 110
 _TABLE_WIDTH: Final = 2_000
 """One line a row, whatever the terminal: what is folded cannot be copied."""
-_STYLES: Final = {"stuck": "bold red", "trouble": "yellow", "note": "dim"}
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_STYLES: Final = {
+    "stuck": "bold red",
+    "problem": "bold red",
+    "trouble": "yellow",
+    "warning": "yellow",
+    "note": "dim",
+}
 
 
 class Form(enum.StrEnum):
@@ -29,7 +37,11 @@ class Form(enum.StrEnum):
 
     TABLE = "table"
     JSON = "json"
+    YAML = "yaml"
     CSV = "csv"
+
+
+Output = Annotated[Form, typer.Option("-o", "--output", help="table, json, yaml or csv.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +56,8 @@ class Column:
 
 def write_rows(form: Form, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
     """Machines get the values themselves, times in ms, as JSON also those that have no column."""
-    if form is Form.JSON:
-        write_json(list(rows))
+    if form in (Form.JSON, Form.YAML):
+        write_whole(form, list(rows))
     elif form is Form.CSV:
         typer.echo(as_csv([column.key for column in columns], rows), nl=False)
     else:
@@ -66,12 +78,31 @@ def _cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | dict | bool) else "" if value is None else value
 
 
-def write_json(value: Any) -> None:
-    """Indented, keys as they come."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+def write_whole(form: Form, value: Any) -> None:
+    """One value as JSON or YAML, indented, keys as they come."""
+    if form is Form.YAML:
+        import yaml
+
+        typer.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+    else:
+        typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def write_one(form: Form, value: Mapping[str, Any], pairs: Sequence[tuple[str, str]]) -> None:
+    """One thing: people get `pairs`, machines its fields."""
+    if form is Form.TABLE:
+        write_pairs(pairs)
+    elif form is Form.CSV:
+        typer.echo(as_csv(list(value), [value]), nl=False)
+    else:
+        write_whole(form, value)
 
 
 def _write_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.head, justify="right" if column.right else "left", no_wrap=True)
@@ -86,23 +117,33 @@ def _write_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -
 
 def _shown(column: Column, row: Mapping[str, Any]) -> str:
     value = row.get(column.key)
-    return "-" if value is None or value == "" else column.show(value)
+    return "-" if value is None or value == "" else visible(column.show(value))
+
+
+def visible(text: str) -> str:
+    """Names that clients chose must not move the cursor of who reads them: control characters as escapes."""
+    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def write_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """One thing, a line a property."""
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
-        typer.echo(f"{name:<{width}}  {value or '-'}".rstrip())
+        typer.echo(f"{name:<{width}}  {visible(value) or '-'}".rstrip())
 
 
 def write_findings(summary: str, findings: Sequence[Mapping[str, Any]]) -> None:
     """Sentences, what each rests on, and what to do."""
+    from rich.console import Console
+    from rich.text import Text
+
     terminal = sys.stdout.isatty()
     width = min(shutil.get_terminal_size().columns, _WIDTH_MAX) if terminal else _WIDTH_MAX
 
     def say(text: str, first: str, rest: str, style: str = "") -> None:
-        lines = textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+        lines = textwrap.fill(
+            visible(text), width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+        )
         Console(highlight=False).print(Text(lines, style=style)) if terminal else typer.echo(lines)
 
     say(summary, "", "")

@@ -7,12 +7,11 @@ client libraries hide.
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-from broker.store.link import Address
+from broker.store.addresses import Address
 
 _CONNECT_TIMEOUT_S: Final = 3.0
 _STREAMING: Final = frozenset({"subscribe", "psubscribe", "ssubscribe", "monitor"})
@@ -62,9 +61,7 @@ def replies(address: Address, command: Sequence[str]) -> Iterator[Reply]:
 
 def _connect(address: Address) -> socket.socket:
     sock = socket.create_connection((address.host, address.port), timeout=_CONNECT_TIMEOUT_S)
-    if not address.tls:
-        return sock
-    return ssl.create_default_context().wrap_socket(sock, server_hostname=address.host)
+    return address.tls.wrap_socket(sock, server_hostname=address.host) if address.tls is not None else sock
 
 
 def _login(address: Address) -> list[list[str]]:

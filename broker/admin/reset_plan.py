@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from broker.admin.failures import CommandFailed
-from broker.admin.kafka_client import EARLIEST, LATEST, KafkaClient, Place, Topic
+from broker.admin.group_requests import Place
+from broker.admin.kafka_client import EARLIEST, LATEST, KafkaClient, Topic
 
 _DURATION: Final = re.compile(
     r"(?P<sign>-?)P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
@@ -31,6 +32,8 @@ class Choice:
     to_datetime: str | None = None
     by_duration: str | None = None
     from_file: Path | None = None
+    offsets: Mapping[Place, int | None] | None = None
+    """What a file would hold: for who has no files."""
 
     def check(self) -> None:
         """Raises CommandFailed unless exactly one way is given."""
@@ -38,7 +41,7 @@ class Choice:
             name for name in self.__slots__ if getattr(self, name) is not None and getattr(self, name) is not False
         ]
         if len(given) != 1:
-            ways = ", ".join("--" + name.replace("_", "-") for name in self.__slots__)
+            ways = ", ".join("--" + name.replace("_", "-") for name in self.__slots__ if name != "offsets")
             raise CommandFailed(f"choose one of {ways}" if not given else f"only one of {ways}")
 
 
@@ -126,7 +129,9 @@ async def plan(kafka: KafkaClient, group_id: str, choice: Choice, named: Sequenc
     committed = await kafka.committed(group_id)
     if choice.from_file is not None and (named or all_topics):
         raise CommandFailed("--from-file names its partitions itself: leave --topic and --all-topics out")
-    wanted = parse_file(choice.from_file, group_id) if choice.from_file is not None else {}
+    wanted = dict(choice.offsets or {})
+    if choice.from_file is not None:
+        wanted = parse_file(choice.from_file, group_id)
     if choice.from_file is not None and not wanted:
         raise CommandFailed(f"--from-file {choice.from_file}: nothing is in it")
     if not (named or all_topics or wanted):

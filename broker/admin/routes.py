@@ -1,46 +1,52 @@
-"""The admin HTTP of one broker: health for probes, metrics for Prometheus, groups for people.
+"""The admin HTTP of one broker: health for probes, metrics for Prometheus, REST for programs, a console for people.
 
-Loopback unless configured. Any broker answers for any group, and nothing here changes one.
+Any broker answers for the whole cluster, out of Redis; none asks another. Loopback unless configured.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-import re
 import socket
+from functools import cache
+from typing import Final
 
-import prometheus_client
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 import broker
-from broker.admin import group_views
+from broker.admin import api, login, problems
+from broker.admin.access import HEADERS, OWN_DRAIN_PATH, Access
+from broker.admin.api import openapi
+from broker.admin.api.endpoint import BODY_BYTES_MAX, PREFIX, ROOMS
+from broker.admin.console import pages as console
+from broker.admin.console.rendering import ROOT as CONSOLE_ROOT
 from broker.admin.health import Health
+from broker.admin.login import ACCESS
+from broker.admin.problems import Problem
+from broker.admin.secrets import Secrets
 from broker.apis.call import Rooms
-from broker.errors import GroupIdNotFound, KafkaError, StoreUnavailable
-from broker.telemetry.metrics import registry
+from broker.errors import KafkaError
+from broker.telemetry.metrics import exposition
 
 HEALTH = web.AppKey("health", Health)
-ROOMS = web.AppKey("rooms", Rooms)
 
-_HISTORY_MAX = 10_000
-_ORG = re.compile(r"[a-z0-9-]{1,63}")
-_GROUP = "{group:[^/]+}"
-"""Braces too, which aiohttp leaves out by itself."""
+_KEPT_OPEN_S: Final = 75
+"""Longer than scrapers and pages ask again; aiohttp would keep who has gone silent for an hour."""
 
 _INDEX = f"""tidegate {broker.__version__}
-/health/live   200 as long as the event loop turns
-/health/ready  200, or 503 and the reasons
-/metrics       Prometheus
-/groups                    every group, with what troubles it; ?org=default, here and below
-/groups/GROUP              one in full (percent-encode its id)
-/groups/GROUP/history      its rebalances and events, newest first; ?count=100
-/groups/GROUP/explain      why it does what it does
+/health/live           200 as long as the event loop turns
+/health/ready          200, or 503 and the reasons
+/metrics               Prometheus
+{PREFIX}/openapi.json   groups, topics, brokers, Redis, audit: what there is to ask and to change
+/console/              the same for people
 """
 
 
 async def index(request: web.Request) -> web.Response:
-    """What there is, for who looks with a browser or curl."""
+    """What there is, for who looks with curl; a browser is led to the console."""
+    if "text/html" in request.headers.get("Accept", ""):
+        raise web.HTTPFound(f"{CONSOLE_ROOT}/")
     return web.Response(text=_INDEX)
 
 
@@ -55,77 +61,70 @@ async def ready(request: web.Request) -> web.Response:
     return web.json_response({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
 
 
-async def metrics(request: web.Request) -> web.Response:
+async def metrics(request: web.Request) -> web.StreamResponse:
     """Prometheus' text format, or OpenMetrics where the scraper asks for it."""
-    encoder, content_type = prometheus_client.exposition.choose_encoder(request.headers.get("Accept", ""))
-    return web.Response(body=encoder(registry()), headers={"Content-Type": content_type})
+    pieces, content_type = exposition(request.headers.get("Accept", ""))
+    response = web.StreamResponse(headers={"Content-Type": content_type})
+    response.content_length = sum(map(len, pieces))
+    await response.prepare(request)
+    for piece in pieces:
+        await response.write(piece)
+    return response
 
 
-async def groups(request: web.Request) -> web.Response:
-    """Every group of an organisation."""
-    found = await group_views.view_all(request.app[ROOMS], _org(request))
-    return web.json_response({"groups": [group_views.listed(one) for one in found]})
+async def drain(request: web.Request) -> web.Response:
+    """Have this broker drain and end as by SIGTERM: for a program on its own machine, as Kubernetes' preStop, or an
+    operator. It is told at once, and Redis is not needed for it.
+    """
+    request.app[ROOMS].ask_to_drain(f"admin HTTP, {request.remote}")
+    return web.json_response({"draining": True}, status=202)
 
 
-async def group(request: web.Request) -> web.Response:
-    """One group: identity, state, members, partitions."""
-    found = await group_views.view(request.app[ROOMS], _org(request), request.match_info["group"])
-    return web.json_response(group_views.described(found))
+async def describe_api(request: web.Request) -> web.Response:
+    """The OpenAPI document."""
+    return web.Response(text=await asyncio.to_thread(_document), content_type="application/json")
 
 
-async def history(request: web.Request) -> web.Response:
-    """A group's rebalances and events."""
-    count = request.query.get("count", "100")
-    if not count.isdigit() or not 0 < int(count) <= _HISTORY_MAX:
-        raise _bad(f"count is 1 to {_HISTORY_MAX}")
-    group_id = request.match_info["group"]
-    return web.json_response(await group_views.history(request.app[ROOMS], _org(request), group_id, int(count)))
-
-
-async def explain(request: web.Request) -> web.Response:
-    """What is to be said of a group."""
-    found = await group_views.view(request.app[ROOMS], _org(request), request.match_info["group"])
-    return web.json_response(group_views.explained(found))
-
-
-def _org(request: web.Request) -> str:
-    org = request.query.get("org", "default")
-    if _ORG.fullmatch(org) is None:  # it is a part of key names
-        raise _bad("org is 1 to 63 of a-z, 0-9 and -")
-    return org
-
-
-def _bad(reason: str) -> web.HTTPBadRequest:
-    return web.HTTPBadRequest(text=json.dumps({"error": reason}), content_type="application/json")
+@cache
+def _document() -> str:
+    return json.dumps(openapi.document(api.endpoints))
 
 
 @web.middleware
 async def _failures(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Failures that have a meaning, as JSON."""
+    """Failures that have a meaning, as RFC 9457 tells them."""
     try:
         return await handler(request)
-    except GroupIdNotFound:
-        return web.json_response({"error": f"there is no group {request.match_info['group']}"}, status=404)
-    except StoreUnavailable as error:
-        return web.json_response({"error": f"Redis does not answer: {error}"}, status=503)
+    except Problem as problem:
+        return problems.answer(problem, request.path)
     except KafkaError as error:
-        return web.json_response({"error": str(error)}, status=503)
+        return problems.answer(problems.as_problem(error), request.path)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+        return problems.answer(Problem(error.status, f"{error.reason}.", headers=allowed), request.path)
 
 
-def application(health: Health, rooms: Rooms | None = None) -> web.Application:
-    """The routes, over one broker's health and rooms."""
-    app = web.Application(middlewares=[_failures])
+async def _guard(request: web.Request, answer: web.StreamResponse) -> None:
+    """The headers that keep foreign scripts and frames out, on every answer."""
+    for name, value in HEADERS.items():
+        answer.headers.setdefault(name, value)
+
+
+def application(health: Health, rooms: Rooms | None = None, access: Access | None = None) -> web.Application:
+    """The routes over one broker's health and rooms; `access` says who may ask."""
+    rules = access or Access(Secrets(), "", "127.0.0.1")
+    app = web.Application(middlewares=[_failures, rules.middleware], client_max_size=BODY_BYTES_MAX)
+    app.on_response_prepare.append(_guard)
     app[HEALTH] = health
+    app[ACCESS] = rules
     if rooms is not None:
         app[ROOMS] = rooms
-        app.add_routes(
-            [
-                web.get("/groups", groups),
-                web.get(f"/groups/{_GROUP}", group),
-                web.get(f"/groups/{_GROUP}/history", history),
-                web.get(f"/groups/{_GROUP}/explain", explain),
-            ]
-        )
+        app.add_routes([one.route() for one in api.endpoints])
+        app.add_routes([web.get(f"{PREFIX}/openapi.json", describe_api), web.post(OWN_DRAIN_PATH, drain)])
+        app.add_routes(login.routes())
+        app.add_subapp(f"{CONSOLE_ROOT}/", console.application(rooms))
     app.add_routes(
         [
             web.get("/", index),
@@ -138,10 +137,21 @@ def application(health: Health, rooms: Rooms | None = None) -> web.Application:
 
 
 class AdminServer:
-    """The admin HTTP server on a bound socket. Raises OSError at `start` when it cannot listen."""
+    """The admin HTTP server on a bound socket. Raises CannotStart for secrets that cannot be read, and OSError at
+    `start` when it cannot listen.
+    """
 
-    def __init__(self, health: Health, sock: socket.socket, rooms: Rooms | None = None) -> None:
-        self._runner = web.AppRunner(application(health, rooms), access_log=None, shutdown_timeout=1.0)
+    def __init__(self, health: Health, sock: socket.socket, rooms: Rooms) -> None:
+        settings = rooms.settings
+        bound_to = str(sock.getsockname()[0])
+        access = Access(Secrets.read(settings), rooms.membership.cluster_id, bound_to, settings.admin_allowed_hosts)
+        self._runner = web.AppRunner(
+            application(health, rooms, access),
+            access_log=None,
+            shutdown_timeout=1.0,
+            keepalive_timeout=_KEPT_OPEN_S,
+            auto_decompress=False,  # nobody needs to send us more than they send
+        )
         self._sock = sock
 
     async def start(self) -> None:

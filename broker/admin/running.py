@@ -1,7 +1,7 @@
 """What a running `tidegate dev` wrote down, so that `tidegate redis` finds its server without being told.
 
-One small file in ${XDG_RUNTIME_DIR:-/tmp}/tidegate-<uid>/, readable by its owner alone. The newest
-`dev` wins; a file whose process is gone counts for nothing.
+A small file for each in ${XDG_RUNTIME_DIR:-/tmp}/tidegate-<uid>/, a folder of its owner alone. The newest `dev` wins,
+and where it ends the one before; a file whose process is gone counts for nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import os
 import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-from broker.errors import CannotStart
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +35,42 @@ def directory() -> Path:
     found.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = found.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        from broker.errors import CannotStart  # takes longer to import than most commands
+
         raise CannotStart(f"{found} belongs to someone else or is writable by others")
     return found
 
 
 def note(cluster: DevCluster) -> None:
     """Write a running cluster down, in one step."""
-    path = directory() / "dev.json"
-    fresh = path.with_suffix(f".{os.getpid()}")
+    path = _path(cluster.pid)
+    fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(asdict(cluster), indent=1) + "\n", "utf-8")
     fresh.replace(path)
 
 
 def find() -> DevCluster | None:
-    """The running cluster, or None."""
+    """The running cluster, the newest of several, or None."""
+    alive = [one for path in directory().glob("dev-*.json") if (one := _read(path)) is not None]
+    return max(alive, key=lambda one: one[0])[1] if alive else None
+
+
+def forget(pid: int) -> None:
+    """Remove what process `pid` wrote down."""
+    _path(pid).unlink(missing_ok=True)
+
+
+def _path(pid: int) -> Path:
+    return directory() / f"dev-{pid}.json"
+
+
+def _read(path: Path) -> tuple[int, DevCluster] | None:
+    """What is written there and when, ns; None where its process is gone."""
     try:
-        held = json.loads((directory() / "dev.json").read_text("utf-8"))
+        written_ns = path.stat().st_mtime_ns
+        held = json.loads(path.read_text("utf-8"))
         cluster = DevCluster(held["pid"], held["bootstrap"], held["redis_url"], tuple(held["admin"]))
         os.kill(cluster.pid, 0)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return cluster
-
-
-def forget(pid: int) -> None:
-    """Remove what process `pid` wrote down, unless another has replaced it."""
-    cluster = find()
-    if cluster is not None and cluster.pid == pid:
-        (directory() / "dev.json").unlink(missing_ok=True)
+    return written_ns, cluster

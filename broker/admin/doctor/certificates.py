@@ -1,0 +1,60 @@
+"""What certificate a TLS port shows, whether it is to be trusted or not."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_TIMEOUT_S: Final = 5.0
+_NO_CHECK_TIME: Final = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python has no name for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Names and addresses that it is for, seconds since 1970 between which it is valid, who signed it."""
+
+    names: tuple[str, ...]
+    not_before_s: float
+    not_after_s: float
+    issuer: str
+
+
+def shown_at(address: str, port: int, server_name: str) -> Certificate | None:
+    """The certificate, None where nobody shows one; blocks for seconds at most.
+
+    Python decodes only what it trusts: so it is asked to trust this very certificate, at any time.
+    """
+    try:
+        der = _handshake(address, port, server_name, None)
+        return _read(_handshake(address, port, server_name, der)) if der else None
+    except (OSError, ValueError):
+        return None
+
+
+def _handshake(address: str, port: int, server_name: str, trusted: Any) -> Any:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    if trusted is None:
+        context.verify_mode = ssl.CERT_NONE
+    else:
+        context.load_verify_locations(cadata=trusted)
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    with (
+        socket.create_connection((address, port), _TIMEOUT_S) as raw,
+        context.wrap_socket(raw, server_hostname=server_name) as wrapped,
+    ):
+        return wrapped.getpeercert(binary_form=trusted is None)
+
+
+def _read(decoded: Mapping[str, Any]) -> Certificate:
+    names = tuple(value for _, value in decoded.get("subjectAltName", ()))
+    return Certificate(
+        names,
+        ssl.cert_time_to_seconds(decoded["notBefore"]),
+        ssl.cert_time_to_seconds(decoded["notAfter"]),
+        ", ".join(value for part in decoded.get("issuer", ()) for _, value in part),
+    )

@@ -1,0 +1,82 @@
+"""What the doctor says: kinds of findings, how bad each is, and whether a client is harmed."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+
+class Severity(enum.IntEnum):
+    """Worst first."""
+
+    PROBLEM = 0
+    """Clients fail, or data is lost."""
+    WARNING = 1
+    """It works from here and now; somewhere, or some day, it will not."""
+    NOTE = 2
+    """Good to know."""
+
+
+KINDS: Final = {
+    "bootstrap-unreachable": "a bootstrap address does not resolve or connect",
+    "advertised-unresolvable": "a host that clients are told has no address here",
+    "advertised-unreachable": "clients are told an address that does not connect",
+    "partly-unreachable": "a name has several addresses, and some do not connect",
+    "listener-unreachable": "an address of another listener does not connect from here",
+    "not-kafka": "something answers that does not speak Kafka",
+    "tls-required": "a plain client at a TLS port",
+    "tls-not-spoken": "a TLS client at a plain port",
+    "certificate-name": "the certificate is for other names",
+    "certificate-expired": "the certificate is out of date, or not valid yet",
+    "certificate-expires": "the certificate ends within 30 days",
+    "certificate-untrusted": "no authority that is trusted here signed the certificate",
+    "client-certificate": "the port asks for a client certificate, and got none that it takes",
+    "shared-address": "two node ids are told with one address",
+    "wrong-node": "another broker answers at a broker's address",
+    "wrong-cluster": "addresses of one cluster lead to different ones",
+    "loopback-told": "clients elsewhere are told a loopback address",
+    "wildcard-told": "clients are told an address that only listens",
+    "brokers-differ": "brokers of one cluster tell of different brokers",
+    "not-told": "a broker holds a lease, and clients are not told of it",
+    "broker-leaving": "a broker drains, or has not renewed its lease",
+    "single-node": "clients are told one node id for several brokers (address mode single)",
+    "admin-unreachable": "the admin HTTP does not answer, or refuses",
+    "not-ready": "a broker says that it is not ready, and why",
+    "redis-unreachable": "Redis does not answer, or refuses the login",
+    "redis-other-cluster": "this Redis holds another cluster, or none",
+    "redis-version": "the server is too old, or was never tried",
+    "redis-replica": "the address leads to a replica",
+    "redis-eviction": "maxmemory-policy may evict keys",
+    "redis-memory": "memory is nearly full, or without a limit",
+    "redis-persistence": "a restart of Redis loses data, or its files cannot be written",
+    "redis-replicas": "no replica, or one that is cut off",
+    "redis-rights": "the user may not do what brokers do",
+    "redis-latency": "Redis answers slowly from here",
+}
+"""Every kind of finding. The names stay; scripts may rely on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to say: `where` an address or a node, a sentence, what it rests on, what to do."""
+
+    kind: str
+    severity: Severity
+    where: str
+    sentence: str
+    evidence: tuple[str, ...] = ()
+    advice: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.kind in KINDS, self.kind
+
+    def described(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**asdict(self), "severity": self.severity.name.lower(), "evidence": list(self.evidence)}
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """Worst first, else as found; each once."""
+    return sorted(dict.fromkeys(findings), key=lambda one: one.severity)
