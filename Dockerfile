@@ -1,28 +1,99 @@
 # syntax=docker/dockerfile:1
+# What it is built on: anything of Debian's kind with Python 3.11 or newer as python3. `make image` makes one by itself.
 ARG PYTHON_IMAGE=python:3.11-slim
 
-# -- build: the wheel and what it needs, in a virtual environment of its own
-FROM ${PYTHON_IMAGE} AS build
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+# -- pip and the wheel's builder, in a virtual environment that stays behind
+FROM ${PYTHON_IMAGE} AS tools
+ARG SOURCE_DATE_EPOCH=1580601600
+ENV SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH PYTHONHASHSEED=0 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
-RUN python -m venv /opt/tidegate
-COPY constraints.txt pyproject.toml README.md LICENSE ./
+# hadolint ignore=DL3008
+RUN if ! python3 -c 'import ensurepip' 2>/dev/null; then \
+      apt-get update && apt-get install --yes --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*; \
+    fi
+COPY constraints.txt ./
+RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
+    python3 -m venv /opt/tools && /opt/tools/bin/pip install --constraint constraints.txt hatchling
+COPY pyproject.toml README.md LICENSE ./
 COPY broker broker
 COPY pipeline pipeline
 COPY redis_scripts redis_scripts
-RUN /opt/tidegate/bin/pip install --constraint constraints.txt . \
-    && /opt/tidegate/bin/python -m compileall -q /opt/tidegate/lib \
-    && /opt/tidegate/bin/pip uninstall --yes pip
+RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /dist .
 
-# -- what runs: no pip, no compiler, no root
-FROM ${PYTHON_IMAGE}
+# -- the broker's environment; EXTRAS are further ones of pyproject.toml, with commas
+FROM tools AS environment
+ARG EXTRAS=
+RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
+    python3 -m venv --without-pip /opt/tidegate \
+    && /opt/tools/bin/pip --python /opt/tidegate/bin/python install --no-compile --constraint constraints.txt \
+         "$(echo /dist/*.whl)${EXTRAS:+[$EXTRAS]}" \
+    && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tidegate/lib \
+    && find /opt/tidegate -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
+
+# -- the pipeline's: the same wheel, with Spark
+FROM tools AS environment-pipeline
+RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
+    python3 -m venv --without-pip /opt/tidegate \
+    && /opt/tools/bin/pip --python /opt/tidegate/bin/python install --no-compile --constraint constraints.txt \
+         "$(echo /dist/*.whl)[pipeline,pipeline-delta,pipeline-numba,plots]" \
+    && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tidegate/lib \
+    && ln -s bin/tidegate /opt/tidegate/tidegate.py \
+    && mkdir /opt/spark \
+    && ln -s /opt/tidegate/lib/python3*/site-packages/pyspark/* /opt/spark/ \
+    && find /opt/tidegate /opt/spark -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
+
+# -- the pipeline: driver and executors of Spark, `docker build --target pipeline`
+FROM ${PYTHON_IMAGE} AS pipeline
+ARG VERSION=0.1.0
+ARG REVISION=
+LABEL org.opencontainers.image.title="Tidegate pipeline" \
+      org.opencontainers.image.description="Spark jobs over Tidegate's topics and the history of its groups" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# Java's package links a manual, for which slim images have no folder.
+# hadolint ignore=DL3008
+RUN mkdir -p /usr/share/man/man1 \
+    && apt-get update \
+    && apt-get install --yes --no-install-recommends default-jre-headless procps tini \
+    && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/* \
+    && echo 'tidegate:x:10001:' >> /etc/group \
+    && echo 'tidegate:x:10001:10001::/home/tidegate:/usr/sbin/nologin' >> /etc/passwd \
+    && install -d -o 10001 -g 10001 /home/tidegate /archive
+COPY --from=environment-pipeline /opt/tidegate /opt/tidegate
+COPY --from=environment-pipeline /opt/spark /opt/spark
+COPY kubernetes/entrypoint.sh /opt/entrypoint.sh
+ENV PATH=/opt/tidegate/bin:/opt/spark/bin:$PATH \
+    SPARK_HOME=/opt/spark \
+    PYSPARK_PYTHON=/opt/tidegate/bin/python \
+    PYTHONUNBUFFERED=1 \
+    TIDEGATE_PIPELINE_LOG_PATH=-
+USER 10001:10001
+WORKDIR /tmp
+ENTRYPOINT ["tini", "--", "/opt/entrypoint.sh"]
+CMD ["pipeline", "--help"]
+
+# -- the broker: no pip, no compiler, no root, nothing that it writes
+FROM ${PYTHON_IMAGE} AS broker
+ARG VERSION=0.1.0
+ARG REVISION=
 LABEL org.opencontainers.image.title="Tidegate" \
       org.opencontainers.image.description="Kafka-protocol brokers that keep everything in Redis" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.licenses="Apache-2.0"
-RUN groupadd --system --gid 10001 tidegate \
-    && useradd --system --uid 10001 --gid 10001 --no-create-home --shell /usr/sbin/nologin tidegate \
-    && python -m pip uninstall --yes --root-user-action=ignore pip setuptools wheel
-COPY --from=build /opt/tidegate /opt/tidegate
+# The official Python images come without compiled modules, which a read-only root would compile at every start.
+# The folders are for volumes, which take their owner from here.
+RUN if python3 -m pip --version >/dev/null 2>&1; then \
+      python3 -m pip uninstall --yes --root-user-action=ignore pip setuptools wheel; \
+    fi \
+    && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash \
+         -x '/(test|idlelib|lib2to3|ensurepip|site-packages|dist-packages)/' \
+         "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
+    && echo 'tidegate:x:10001:' >> /etc/group \
+    && echo 'tidegate:x:10001:10001::/nonexistent:/usr/sbin/nologin' >> /etc/passwd \
+    && install -d -o 10001 -g 10001 /archive /certificates /secrets
+COPY --from=environment /opt/tidegate /opt/tidegate
 ENV PATH=/opt/tidegate/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -33,7 +104,7 @@ USER 10001:10001
 EXPOSE 9092 8080
 # Clients are told TIDEGATE_ADVERTISED_HOST: set it, for 0.0.0.0 means nothing to them.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as r; r.build_opener(r.ProxyHandler({})).open('http://127.0.0.1:' + os.environ.get('TIDEGATE_ADMIN_PORT', '8080') + '/health/ready', timeout=2)"]
+    CMD ["python", "-ISc", "import os, sys, http.client as h; c = h.HTTPConnection('127.0.0.1', int(os.environ.get('TIDEGATE_ADMIN_PORT', 8080)), timeout=2); c.request('GET', '/health/ready'); sys.exit(c.getresponse().status != 200)"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["tidegate"]
 CMD ["serve"]
