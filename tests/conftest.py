@@ -8,8 +8,11 @@ import pytest
 
 from broker.settings import Settings
 from broker.store.store import Store
+from tests.support import acl
 from tests.support import clock as stepped
 from tests.support.valkey import ValkeyServer
+
+acl.install()
 
 
 @pytest.fixture(scope="session")

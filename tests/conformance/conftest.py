@@ -11,6 +11,12 @@ from bench.cluster import Cluster
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Three brokers; groups form without the usual initial delay of 3 s."""
-    with Cluster(brokers=3, settings={"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100"}) as running:
+    """Three brokers; groups form without the usual delay of 3 s, lag and retention are looked at each second."""
+    settings = {
+        "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100",
+        "TIDEGATE_LAG_SAMPLE_INTERVAL_MS": "1000",
+        "TIDEGATE_METRICS_HANDOVER_MS": "0",
+        "TIDEGATE_LOG_RETENTION_CHECK_INTERVAL_MS": "1000",
+    }
+    with Cluster(brokers=3, settings=settings) as running:
         yield running

@@ -232,7 +232,7 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
         )
 
     assert run.returncode == 2
-    assert run.stderr == f"tidegate: port {port} of broker 1 is in use (--port takes others)\n"
+    assert run.stderr == f"tidegate: port {port} is in use (--port takes others)\n"
 
 
 @pytest.mark.parametrize("command", ["serve", "dev"])

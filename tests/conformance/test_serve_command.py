@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -17,6 +18,9 @@ from typing import Any
 import pytest
 
 from bench.cluster import BrokerProcess
+from broker.cluster.drains import request_drain
+from broker.settings import Settings
+from broker.store.store import Store
 from tests.support.valkey import ValkeyServer, free_port
 
 START_S = 20.0
@@ -71,6 +75,14 @@ def broker(server: ValkeyServer, tmp_path: Path) -> Iterator[BrokerProcess]:
         yield started
     finally:
         started.kill()
+
+
+def test_an_archive_that_cannot_be_opened_is_one_line(server: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_ARCHIVE_PATH", "nope://somewhere")
+    told = refusal("--redis-url", server.url)
+
+    assert "the archive cannot be opened at nope://somewhere" in told
+    assert "TIDEGATE_ARCHIVE_PATH" in told
 
 
 def test_a_port_in_use_is_named(server: ValkeyServer) -> None:
@@ -132,6 +144,43 @@ def test_sigterm_drains_and_exits_with_0(broker: BrokerProcess) -> None:
         assert client.recv(1) == b""
 
 
+async def asked_to_drain(redis_url: str, node_id: int) -> None:
+    """Ask as the commands and the console do, from another process."""
+    store = Store(Settings(redis_url=redis_url))
+    await store.start()
+    await request_drain(store, node_id)
+    await store.close()
+
+
+def test_a_drain_on_request_ends_as_sigterm_does(server: ValkeyServer, broker: BrokerProcess) -> None:
+    process = broker.process
+    assert process is not None
+    asyncio.run(asked_to_drain(server.url, 7))
+
+    assert process.wait(START_S) == 0
+    assert "asked_to_drain" in broker.log_path.read_text()
+
+
+def test_sigterm_lets_a_drain_on_request_go_on(server: ValkeyServer, tmp_path: Path) -> None:
+    waiting = BrokerProcess(
+        server.url, tmp_path, "waiting", {"TIDEGATE_NODE_ID": "8", "TIDEGATE_DRAIN_NOTICE_MS": "3000"}
+    )
+    waiting.start()
+    waiting.wait_ready()
+    process = waiting.process
+    assert process is not None
+    with socket.create_connection(("127.0.0.1", waiting.port)):
+        until(lambda: b'connections{listener="PLAINTEXT"} 1' in metrics_of(waiting))
+        asyncio.run(asked_to_drain(server.url, 8))
+        until(lambda: answer(waiting, "/health/ready")[0] == 503)
+        waiting.signal(signal.SIGTERM)
+        until(lambda: "asked_to_stop" in waiting.log_path.read_text())
+
+        assert process.poll() is None
+        assert process.wait(START_S) == 0
+    assert waiting.log_path.read_text().count(" draining ") == 1
+
+
 def test_a_drain_without_redis_ends_all_the_same(server: ValkeyServer, broker: BrokerProcess) -> None:
     server.kill()
 
@@ -146,7 +195,7 @@ def test_a_second_signal_ends_a_drain_at_once(server: ValkeyServer, tmp_path: Pa
     process = waiting.process
     assert process is not None
     with socket.create_connection(("127.0.0.1", waiting.port)):
-        until(lambda: b"connections 1" in metrics_of(waiting))
+        until(lambda: b'connections{listener="PLAINTEXT"} 1' in metrics_of(waiting))
         waiting.signal(signal.SIGTERM)
         until(lambda: answer(waiting, "/health/ready")[0] == 503)
         waiting.signal(signal.SIGINT)

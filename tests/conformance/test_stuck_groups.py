@@ -25,9 +25,9 @@ async def answers() -> AsyncIterator[dict[Scenario, dict[str, Any]]]:
             groups = await asyncio.gather(*(scenario(stage) for scenario in SCENARIOS))
             found = {}
             for scenario, group_id in zip(SCENARIOS, groups, strict=True):
-                async with http.get(f"/groups/{group_id}/explain") as answer:
+                async with http.get(f"/api/v1/groups/{group_id}/explain") as answer:
                     found[scenario] = await answer.json()
-            async with http.get("/groups") as answer:
+            async with http.get("/api/v1/groups") as answer:
                 for row in (await answer.json())["groups"]:
                     told = next(one for one in found.values() if one["group"] == row["group"])
                     told["listed"] = row

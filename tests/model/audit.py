@@ -59,7 +59,7 @@ class Audit:
 
     def _join_group(self, done: Executed) -> None:
         for at, answer in enumerate(done.reply[2]):
-            self._judge_join(done, done.args[9 + 14 * at :], answer)
+            self._judge_join(done, done.args[9 + 15 * at :], answer)
 
     def _judge_join(self, done: Executed, args: Sequence[str], answer: Sequence[Any]) -> None:
         code, member_id = answer[0], answer[1].decode()

@@ -25,7 +25,7 @@ async def client(valkey: ValkeyServer) -> AsyncIterator[RawClient]:
     port = free_port()
     settings = Settings(
         redis_url=valkey.url,
-        key_prefix=f"wire-{port}",
+        key_prefix=f"tidegate:wire-{port}",
         port=port,
         admin_port=free_port(),
         group_initial_rebalance_delay_ms=0,

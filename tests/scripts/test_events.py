@@ -9,7 +9,7 @@ import pytest
 
 from broker.errors import FencedInstanceId
 from broker.groups import classic, offsets
-from broker.groups.model import Leaving
+from broker.groups.model import Leaving, Membership, SyncRequest
 from broker.groups.offsets import Commit, Offsets, entry_json, offset_field
 from broker.groups.story import read_events, read_shard
 from broker.settings import Settings
@@ -88,6 +88,18 @@ async def test_a_round_whose_leader_syncs_last_is_told_in_order(world: World) ->
     assert (await world.events())[-3:] == ["barrier_joined", "assignment_stored", "stable"]
     assert (await last(world, "assignment_stored"))["duration_ms"] == "2000"
     assert (await last(world, "barrier_joined"))["detail"] == "range"
+
+
+async def test_the_assignments_say_who_has_which_partitions(world: World) -> None:
+    a = world.peer("a")
+    join = await a.entering()
+    await world.advance(world.settings.group_initial_rebalance_delay_ms * 2)
+    await answer(join)
+    plan = [(a.member_id, b"1")]
+    membership = Membership(a.member_id, a.generation)
+    await classic.sync(a.broker.waits, world.keys, SyncRequest(membership, "consumer", "range", plan, "t=abcd"))
+
+    assert (await last(world, "assignment_stored"))["detail"] == "t=abcd"
 
 
 async def test_a_member_that_joins_names_itself_and_its_reason(world: World) -> None:

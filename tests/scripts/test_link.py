@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Awaitable, Callable
 
 import hiredis
 import pytest
 
 from broker.errors import StoreUnavailable
 from broker.settings import Settings
-from broker.store.link import Address, Link
+from broker.store.addresses import Address
+from broker.store.link import Link
 from tests.support.valkey import ValkeyServer
 
 
+def at(address: Address) -> Callable[[], Awaitable[Address]]:
+    """Where a link is to connect to, each time."""
+
+    async def find() -> Address:
+        return address
+
+    return find
+
+
 def make_link(valkey: ValkeyServer, **options: int) -> Link:
-    return Link("test", lambda: Address("127.0.0.1", valkey.port), **options)
+    return Link("test", at(Address("127.0.0.1", valkey.port)), **options)
 
 
 async def test_an_error_reply_harms_no_other_command(valkey: ValkeyServer) -> None:
@@ -62,7 +73,7 @@ async def test_what_exceeds_the_depth_limit_is_refused_at_once(valkey: ValkeySer
 
 
 async def test_nothing_is_sent_before_the_connection_is_up(settings: Settings) -> None:
-    link = Link("test", lambda: Address("127.0.0.1", 1))
+    link = Link("test", at(Address("127.0.0.1", 1)))
 
     with pytest.raises(StoreUnavailable):
         await link.call("PING")
@@ -81,7 +92,7 @@ async def test_commands_of_a_caller_that_runs_while_connecting_are_refused_not_l
 
 
 async def test_a_database_that_is_not_there_is_no_connection(valkey: ValkeyServer) -> None:
-    link = Link("test", lambda: Address("127.0.0.1", valkey.port, database=9_999))
+    link = Link("test", at(Address("127.0.0.1", valkey.port, database=9_999)))
     link.start()
 
     with pytest.raises(StoreUnavailable, match="DB index is out of range"):
@@ -147,7 +158,7 @@ async def test_a_user_who_may_not_ask_for_other_keys_is_connected(valkey: Valkey
     admin.start()
     await admin.wait_up(2)
     await admin.call("ACL", "SETUSER", "tide", "reset", "on", ">pw", "~tidegate:*", "+@read", "+@connection")
-    link = Link("test", lambda: Address("127.0.0.1", valkey.port, "tide", "pw"))
+    link = Link("test", at(Address("127.0.0.1", valkey.port, "tide", "pw")))
     try:
         link.start()
         await link.wait_up(2)

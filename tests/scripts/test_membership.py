@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.membership import SINGLE_NODE_ID, Membership
-from broker.errors import CannotStart
+from broker.cluster.drains import request_drain
+from broker.cluster.membership import SINGLE_NODE_ID, Membership, State
+from broker.errors import BrokerIdNotRegistered, CannotStart
 from broker.settings import Settings
 from broker.store.store import Store
 from tests.support.clock import SteppedClock
@@ -24,9 +25,9 @@ async def brokers(clock: SteppedClock) -> AsyncIterator[Make]:
     """Makes brokers by port. They renew when the test says so."""
     made: list[Membership] = []
 
-    def make(port: int, **changes: Any) -> Membership:
+    def make(port: int, state: State = "serving", **changes: Any) -> Membership:
         settings = clock._store.settings.model_copy(update={"lease_renew_ms": 20, **changes})
-        membership = Membership(clock._store, settings, {"PLAINTEXT": ("127.0.0.1", port)}, None)
+        membership = Membership(clock._store, settings, {"PLAINTEXT": ("127.0.0.1", port)}, None, state)
         made.append(membership)
         return membership
 
@@ -295,11 +296,85 @@ async def test_one_address_is_one_node_for_clients(brokers: Make) -> None:
 
     assert ids(one) == [1, 2]
     for membership in (one, two):
-        assert [(shown.node_id, shown.endpoint("PLAINTEXT")) for shown in membership.shown()] == [
+        assert [(shown.node_id, shown.endpoint("PLAINTEXT")) for shown in membership.shown("PLAINTEXT")] == [
             (SINGLE_NODE_ID, ("127.0.0.1", 9092))
         ]
-        assert membership.nameable() == membership.shown()
-        assert membership.shown_node_id == SINGLE_NODE_ID
+        assert membership.nameable("PLAINTEXT") == membership.shown("PLAINTEXT")
+        assert membership.shown_node_id("PLAINTEXT") == SINGLE_NODE_ID
+
+
+async def test_who_starts_is_not_named_and_is_told_of_when_it_serves(clock: SteppedClock, brokers: Make) -> None:
+    one = brokers(9092)
+    came: list[float] = []
+    one.on_came.append(came.append)
+    await start(one)
+    two, three = brokers(9093, state="starting"), brokers(9094, state="starting")
+    await start(two, three)
+    await pass_time(clock, 250, one, two, three)
+    assert (ids(one), named(one), came) == ([1, 2, 3], [1], [])
+
+    await two.serve()
+    await pass_time(clock, 250, one)
+    assert (named(one), came) == ([1, 2], [1 / 2])
+    await three.serve()
+    await pass_time(clock, 250, one)
+    assert (named(one), came) == ([1, 2, 3], [1 / 2, 1 / 3])
+
+
+async def test_a_broker_that_was_only_suspect_has_not_come(clock: SteppedClock, brokers: Make) -> None:
+    one, two = brokers(9092), brokers(9093)
+    await start(one, two)
+    await one.renew()
+    came: list[float] = []
+    one.on_came.append(came.append)
+    await pass_time(clock, 2 * SUSPECT_MS, one)
+    assert named(one) == [1]
+    await pass_time(clock, 250, one, two)
+    await one.renew()
+
+    assert (named(one), came) == ([1, 2], [])
+
+
+async def test_a_drain_is_asked_of_one_process(clock: SteppedClock, brokers: Make) -> None:
+    one, two = brokers(9092), brokers(9093)
+    heard: list[int] = []
+    for membership in (one, two):
+        membership.on_drain_asked.append(lambda port=membership: heard.append(port.node_id))  # type: ignore[misc]
+    await start(one, two)
+    await request_drain(clock._store, two.node_id)
+    await request_drain(clock._store, two.node_id)
+    await pass_time(clock, 250, one, two)
+
+    assert heard == [two.node_id]
+
+    successor = brokers(9093)
+    await start(successor)
+    await pass_time(clock, 250, one, successor)
+    assert heard == [2], "another process at that address or id is not asked"
+
+
+async def test_a_drain_is_not_meant_for_the_next_process_with_the_id(clock: SteppedClock, brokers: Make) -> None:
+    first = brokers(9092, node_id=7)
+    await start(first)
+    await request_drain(clock._store, 7)
+    await first.close()
+    await clock.advance(GONE_MS)
+    second = brokers(9092, node_id=7)
+    heard: list[int] = []
+    second.on_drain_asked.append(lambda: heard.append(7))
+    await start(second)
+
+    assert second.node_id == 7 and not heard
+
+
+async def test_only_a_live_broker_can_be_asked_to_drain(clock: SteppedClock, brokers: Make) -> None:
+    one = brokers(9092)
+    await start(one)
+    with pytest.raises(BrokerIdNotRegistered):
+        await request_drain(clock._store, 9)
+    await clock.advance(GONE_MS)
+    with pytest.raises(BrokerIdNotRegistered):
+        await request_drain(clock._store, one.node_id)
 
 
 async def test_the_loop_renews(store: Store, settings: Settings) -> None:

@@ -83,7 +83,7 @@ async def test_missing_rights_are_told_in_one_line(store: Store, valkey: ValkeyS
 
 
 async def test_a_replica_is_refused(store: Store) -> None:
-    replica = ValkeyServer(["--replicaof", "127.0.0.1", str(store.address.port)])
+    replica = ValkeyServer(["--replicaof", "127.0.0.1", str(store.primary.address.port)])
     lagging = Store(Settings(redis_url=replica.url))
     try:
         await lagging.start()

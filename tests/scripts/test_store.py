@@ -22,8 +22,8 @@ async def test_commands_of_a_tick_are_answered_in_order(store: Store) -> None:
 
 async def test_a_watched_channel_wakes_its_listener(store: Store) -> None:
     heard: asyncio.Queue[bytes | None] = asyncio.Queue()
-    await store.wakeups.listen("ch", heard.put_nowait)
-    await store.command("PUBLISH", "ch", "hello")
+    await store.wakeups.listen("tidegate:ch", heard.put_nowait)
+    await store.command("PUBLISH", "tidegate:ch", "hello")
 
     assert await asyncio.wait_for(heard.get(), 2) == b"hello"
 
@@ -35,16 +35,16 @@ async def test_a_listener_that_fails_keeps_nothing_from_the_others_nor_the_link_
         raise ValueError("not a payload of ours")
 
     for _ in range(10):  # in whatever order they are told
-        await store.wakeups.listen("ch", lambda payload: fail(payload))
-    await store.wakeups.listen("ch", heard.put_nowait)
-    await store.command("PUBLISH", "ch", "hello")
+        await store.wakeups.listen("tidegate:ch", lambda payload: fail(payload))
+    await store.wakeups.listen("tidegate:ch", heard.put_nowait)
+    await store.command("PUBLISH", "tidegate:ch", "hello")
     assert await asyncio.wait_for(heard.get(), 5) == b"hello"
 
     await store.command("CLIENT", "KILL", "TYPE", "pubsub")
     assert await asyncio.wait_for(heard.get(), 5) is None
     async with asyncio.timeout(10):
         while heard.empty():
-            await store.command("PUBLISH", "ch", "again")
+            await store.command("PUBLISH", "tidegate:ch", "again")
             await asyncio.sleep(0.02)
 
 

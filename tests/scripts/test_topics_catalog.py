@@ -117,6 +117,14 @@ async def test_a_lost_notice_costs_a_poll(store: Store, catalog: Catalog, other:
     await until(lambda: other.get(ORG, "orders"))
 
 
+async def test_closing_ends_though_a_change_is_heard_at_that_moment(other: Catalog) -> None:
+    await asyncio.sleep(0)
+    other._heard(b"1")
+
+    async with asyncio.timeout(3):
+        await other.close()
+
+
 async def test_two_creators_one_winner(catalog: Catalog, other: Catalog) -> None:
     """Scenario 19."""
     outcomes = await asyncio.gather(catalog.create(ORG, "c", 2), other.create(ORG, "c", 5), return_exceptions=True)

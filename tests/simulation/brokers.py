@@ -9,6 +9,7 @@ from typing import Any, Final
 import broker.app
 from broker.app import App
 from broker.errors import CannotStart
+from broker.process import ProcessUse
 from broker.settings import Settings
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.network import Network
@@ -51,9 +52,20 @@ class NoCollector:
         return lambda *_: None
 
 
+class MadeUpUse(ProcessUse):
+    """What brokers take of their machine: measured, it would tell two runs of a seed apart."""
+
+    def cpu_share(self) -> float:
+        return 0.1
+
+    def memory_bytes(self) -> int:
+        return 64 << 20
+
+
 def replace_outside_world() -> None:
     """What a broker asks of its host, as the simulation has it. For the life of this process."""
     broker.app.bind = BoundPort
+    broker.app.ProcessUse = MadeUpUse
     broker.app.AdminServer = NoAdmin
     broker.app.gc = NoCollector()
 

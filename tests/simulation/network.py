@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -35,6 +36,8 @@ class Fabric:
 
 class _Socket:
     """What a broker asks of a socket behind a transport."""
+
+    family = socket.AF_INET
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address

@@ -34,6 +34,8 @@ _END: Final = b"$11\r\nend-of-turn\r\n"
 _ASK_END: Final = b"*2\r\n$4\r\nECHO\r\n" + _END
 _MESSAGE: Final = re.compile(rb">4\r\n\$8\r\npmessage\r\n\$\d+\r\n[^\r]*\r\n\$\d+\r\n([^\r]*)\r\n\$\d+\r\n([^\r]*)\r\n")
 _HELLO: Final = b"%2\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$5\r\nproto\r\n:3\r\n"
+_EVENT_IDS: Final = re.compile(rb"\$\d+\r\n\(?\d{13}-\d+")
+"""Of streams that number themselves, by the server's own clock: no two runs have the same."""
 _LOCAL: Final = frozenset({b"HELLO", b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"INFO", b"SCRIPT"})
 LOST_SHARE: Final = 0.02
 """Of the messages to brokers, at all times: a message is a hint."""
@@ -187,7 +189,7 @@ class SimRedis:
         for link, data in waiting:
             if link.broken:
                 continue
-            self.trace.update(b"%d %d " % (self.now_ms(), len(data)) + data)
+            self._note(b"%d " % self.now_ms() + data)
             commands = _parse(data)
             self.server.commands += len(commands)
             struck = self._strike(link, commands)
@@ -259,10 +261,13 @@ class SimRedis:
 
     def _forward(self, batches: list[bytes]) -> list[bytes]:
         replies, messages = self.server.run(self.now_ms(), batches)
-        self.trace.update(b"".join(replies))
+        self._note(b"".join(replies))
         for channel, payload in messages:
             self._publish(channel, payload)
         return replies
+
+    def _note(self, data: bytes) -> None:
+        self.trace.update(_EVENT_IDS.sub(b"", data))
 
     def _publish(self, channel: bytes, payload: bytes) -> None:
         packed = b">3\r\n$7\r\nmessage\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(channel), channel, len(payload), payload)
@@ -314,7 +319,7 @@ def _parse(data: bytes) -> list[list[bytes]]:
 def _facts(server: ServerConnection) -> dict[str, bytes]:
     """INFO by section, without what differs from one start of the server to the next."""
     facts = {}
-    for section in ("server", "memory", "persistence", "replication", "cluster"):
+    for section in ("server", "memory", "persistence", "replication", "cluster", "stats", "clients"):
         text = server.call(0, "INFO", section)
         text = text if isinstance(text, bytes) else str(text).encode()
         facts[section] = re.sub(rb"(master_replid\d?:)[0-9a-f]{40}", rb"\g<1>" + b"a" * 40, text)

@@ -99,7 +99,9 @@ class Broker:
             settings=settings,
             store=store,
             membership=SimpleNamespace(  # type: ignore[arg-type]
-                node_id=self.node_id, shown_node_id=self.node_id, nameable=lambda: self.brokers
+                node_id=self.node_id,
+                shown_node_id=lambda listener: self.node_id,
+                nameable=lambda listener: self.brokers,
             ),
             catalog=self.catalog,  # type: ignore[arg-type]
             logs=None,  # type: ignore[arg-type]

@@ -119,7 +119,7 @@ class LogBroker:
         nothing: Any = None
         rooms = Rooms(
             settings=settings, store=store, membership=nothing, catalog=catalog, logs=logs, waits=nothing,
-            heartbeats=nothing, offsets=nothing, producer_ids=ProducerIds(store, settings),
+            heartbeats=nothing, offsets=nothing, producer_ids=ProducerIds(store, settings), usage=logs.usage,
         )  # fmt: skip
         await catalog.start()
         await logs.start()

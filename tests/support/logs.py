@@ -74,6 +74,9 @@ class FakeTopicConfig:
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     retention_ms: int = -1
     retention_bytes: int = -1
+    remote_storage: bool = False
+    local_retention_ms: int = -1
+    local_retention_bytes: int = -1
 
 
 @dataclass(frozen=True, slots=True)

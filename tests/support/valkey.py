@@ -10,14 +10,16 @@ import time
 from collections.abc import Sequence
 
 from bench.cluster import free_port, server_binary
+from tests.support import acl
 
 
 class ValkeyServer:
     """One server process on loopback, without persistence unless `extra` says so. Stopped by its own pid."""
 
-    def __init__(self, extra: Sequence[str] = (), port: int | None = None) -> None:
+    def __init__(self, extra: Sequence[str] = (), port: int | None = None, binary: str | None = None) -> None:
         self.port = port or free_port()
         self.directory = tempfile.mkdtemp(prefix="tidegate-valkey-")
+        self.binary = binary or server_binary()
         self.extra = list(extra)
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -29,8 +31,17 @@ class ValkeyServer:
 
     def start(self) -> None:
         """Start (again) on the same port and directory."""
-        command = [server_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.directory]
-        command += ["--save", "", "--maxmemory-policy", "noeviction", "--daemonize", "no", *self.extra]
+        command = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.directory]
+        command += [
+            "--save",
+            "",
+            "--maxmemory-policy",
+            "noeviction",
+            "--daemonize",
+            "no",
+            *self.extra,
+            *acl.server_options(self.binary),
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:

@@ -65,8 +65,8 @@ class WholeBroker:
         store, settings = self.store, self.settings
         await store.start()
         itself: Any = SimpleNamespace(node_id=self.node_id, endpoints={})
-        alone = dict.fromkeys(("preferred", "live", "nameable"), lambda: [itself])
-        membership: Any = SimpleNamespace(node_id=self.node_id, shown_node_id=self.node_id, **alone)
+        alone = dict.fromkeys(("preferred", "live", "nameable"), lambda *listener: [itself])
+        membership: Any = SimpleNamespace(node_id=self.node_id, shown_node_id=lambda listener: self.node_id, **alone)
         catalog = Catalog(store, settings, PartitionStorage(create_partition, delete_partition))
         logs = Logs(store, settings)
         catalog.on_removed.append(logs.forget_topic)
@@ -77,7 +77,7 @@ class WholeBroker:
         self.rooms = Rooms(
             settings, store, membership, catalog, logs, GroupWaits(store, settings, name),
             Heartbeats(store, settings, name), Offsets(store, settings, name), ProducerIds(store, settings),
-            mirror=Mirror(store, settings) if settings.mirror_groups else None,
+            usage=logs.usage, mirror=Mirror(store, settings) if settings.mirror_groups else None,
         )  # fmt: skip
         await catalog.start()
         await logs.start()

@@ -1,22 +1,30 @@
-"""The image, the compose file and the chart agree with the settings and with each other."""
+"""The image, the chart and the manifests agree with the settings and with each other."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
+import tomllib
+import zipfile
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
+import typer
+import yaml
 
 from broker.settings import Settings
+from pipeline.cli import application
+from pipeline.settings import PipelineSettings
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
-CHART: Final = REPOSITORY / "helm"
-KNOWN: Final = {f"TIDEGATE_{name}".upper() for name in Settings.model_fields}
-MODES: Final = ("direct", "single", "external")
+KNOWN: Final = {f"TIDEGATE_{name}".upper() for name in Settings.model_fields} | {
+    f"TIDEGATE_PIPELINE_{section}_{name}".upper()
+    for section, field in PipelineSettings.model_fields.items()
+    for name in getattr(field.annotation, "model_fields", ())
+}
+JARS: Final = Path(find_spec("pyspark").origin).parent / "jars"  # type: ignore[union-attr,arg-type]
 
 
 def text(name: str) -> str:
@@ -29,7 +37,10 @@ def variables(source: str) -> set[str]:
     return {name for name in re.findall(r"\bTIDEGATE_[A-Z_]+\b", source) if not name.endswith("_")}
 
 
-@pytest.mark.parametrize("name", ["Dockerfile", "compose.yaml", "helm/templates/statefulset.yaml", "helm/values.yaml"])
+@pytest.mark.parametrize(
+    "name",
+    ["Dockerfile", "helm/templates/brokers.yaml", "kubernetes/archive.yaml"],
+)
 def test_every_variable_is_a_setting(name: str) -> None:
     named = variables(text(name))
 
@@ -37,52 +48,47 @@ def test_every_variable_is_a_setting(name: str) -> None:
     assert named <= KNOWN
 
 
-def test_settings_of_the_chart_are_settings() -> None:
-    block = re.search(r"^settings:\n((?: .*\n)+)", text("helm/values.yaml"), re.MULTILINE)
-    assert block
-
-    names = set(re.findall(r"^  (?:# )?([a-z_]+):", block.group(1), re.MULTILINE))
-
-    assert names <= set(Settings.model_fields)
-
-
-def test_every_service_of_compose_publishes_the_port_it_advertises() -> None:
-    brokers = re.findall(r"^  broker-\d:\n((?:    .*\n)+)", text("compose.yaml"), re.MULTILINE)
-    seen = set()
-    for broker in brokers:
-        (port,) = re.findall(r'TIDEGATE_PORT: "(\d+)"', broker)
-        (advertised,) = re.findall(r'TIDEGATE_ADVERTISED_PORT: "(\d+)"', broker)
-        published = re.findall(r":(\d+):(\d+)$", broker, re.MULTILINE)
-        assert advertised == port
-        assert (port, port) in published
-        seen |= {host for host, _ in published}
-
-    assert len(brokers) == 3
-    assert len(seen) == 6, "every published port is another"
+def spark_names(pattern: bytes) -> set[str]:
+    """What Spark's classes for Kubernetes know of a kind of name."""
+    (jar,) = JARS.glob("spark-kubernetes_*.jar")
+    with zipfile.ZipFile(jar) as classes:
+        found = [re.findall(pattern, classes.read(name)) for name in classes.namelist() if name.endswith(".class")]
+    return {name.decode() for names in found for name in names}
 
 
-def test_environment_example_names_what_compose_reads() -> None:
-    read = dict(re.findall(r"\$\{([A-Z_0-9]+):-([^}]*)\}", text("compose.yaml")))
-    example = dict(re.findall(r"^([A-Z_0-9]+)=(.*)$", text(".env.example"), re.MULTILINE))
+def test_the_entry_point_speaks_as_spark_does() -> None:
+    script = text("kubernetes/entrypoint.sh")
+    variables = set(re.findall(r"\$\{?(SPARK_[A-Z_]+)", script)) - {"SPARK_HOME", "SPARK_JAVA_OPT_"}
 
-    assert example == read
-
-
-def test_nothing_is_killed_inside_its_drain_budget() -> None:
-    compose = text("compose.yaml")
-    (budget_ms,) = re.findall(r'TIDEGATE_DRAIN_BUDGET_MS: "(\d+)"', compose)
-    grace_s = re.findall(r"stop_grace_period: (\d+)s", compose)
-
-    assert int(budget_ms) == Settings.model_fields["drain_budget_ms"].default
-    assert all(int(grace) * 1_000 > int(budget_ms) for grace in grace_s)
+    assert {"SPARK_DRIVER_URL", "SPARK_EXECUTOR_ID", "SPARK_RESOURCE_PROFILE_ID"} <= variables
+    assert variables | {"SPARK_JAVA_OPT_"} <= spark_names(rb"SPARK_[A-Z_]+")
+    assert set(re.findall(r"(--[a-zA-Z-]+) \"\$SPARK_", script)) <= spark_names(rb"--[a-zA-Z-]+")
 
 
-def test_the_server_of_compose_is_one_that_brokers_accept() -> None:
-    options = re.findall(r"^      - (.+)$", text("compose.yaml"), re.MULTILINE)
+def test_documented_settings_of_spark_on_kubernetes_exist() -> None:
+    named = set(re.findall(r"spark\.kubernetes\.[a-zA-Z.]+", text("docs/pipeline-deploy.md")))
+    known = spark_names(rb"spark\.kubernetes\.[a-zA-Z.]+")
 
-    assert options[options.index("--maxmemory-policy") + 1] == "noeviction"
-    assert options[options.index("--appendonly") + 1] == '"yes"'
-    assert options[options.index("--appendfsync") + 1] == "everysec"
+    assert len(named) > 8
+    assert {name for name in named if not any(name.startswith(one) for one in known)} == set()
+
+
+def test_the_manifests_of_the_pipeline_fit_together() -> None:
+    (application_of_spark,) = yaml.safe_load_all(text("kubernetes/archive.yaml"))
+    made = {(one["kind"], one["metadata"]["name"]) for one in yaml.safe_load_all(text("kubernetes/rbac.yaml"))}
+    spec = application_of_spark["spec"]
+    (volume,) = spec["volumes"]
+    (redis_url, *_) = spec["driver"]["env"]
+
+    assert ("ServiceAccount", spec["driver"]["serviceAccount"]) in made
+    assert ("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]) in made
+    assert ("Secret", redis_url["valueFrom"]["secretKeyRef"]["name"]) in made
+    assert spec["executor"]["env"] == spec["driver"]["env"]
+    assert spec["arguments"][0] == "pipeline"
+    assert spec["arguments"][1] in typer.main.get_command(application()).commands  # type: ignore[attr-defined]
+    assert re.search(rf"pyspark\S*=={spec['sparkVersion'].rpartition('.')[0]}\.", text("pyproject.toml"))
+    assert spec["mainApplicationFile"] == "local:///opt/tidegate/tidegate.py"
+    assert "ln -s bin/tidegate /opt/tidegate/tidegate.py" in text("Dockerfile")
 
 
 def test_image_runs_what_the_tree_has() -> None:
@@ -94,6 +100,9 @@ def test_image_runs_what_the_tree_has() -> None:
     assert copied
     assert all((REPOSITORY / name).exists() for name in copied)
     assert {f"!{name}" for name in copied} <= set(ignored.splitlines())
+    package = tomllib.loads(text("pyproject.toml"))
+    built_of = package["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert {*built_of, package["project"]["readme"], *package["project"]["license-files"]} <= set(copied)
     assert re.search(r"^USER 10001", dockerfile, re.MULTILINE)
     assert "/health/ready" in dockerfile
 
@@ -112,67 +121,8 @@ def test_schema_covers_the_values() -> None:
     assert documented == set(schema["properties"]) - {"global"}
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "helm/values.yaml", "helm/Chart.yaml"])
+@pytest.mark.parametrize("name", ["helm/values.yaml", "helm/Chart.yaml"])
 def test_yaml_is_yaml(name: str) -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
     assert isinstance(yaml.safe_load(text(name)), dict)
-
-
-def rendered(*options: str) -> str:
-    """What helm makes of the chart. Skips where helm is not on the PATH."""
-    helm = shutil.which("helm")
-    if helm is None:
-        pytest.skip("helm is not on the PATH")
-    command = [helm, "template", "test", str(CHART), "--kube-version", "1.30.0", "--set", "redis.url=redis://r:6379/0"]
-    return subprocess.run([*command, *options], check=True, capture_output=True, text=True, timeout=60).stdout
-
-
-def only(source: str, kind: str) -> list[str]:
-    """The rendered documents of one kind."""
-    return [document for document in source.split("\n---\n") if f"\nkind: {kind}\n" in f"\n{document}"]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_chart_renders_in_every_address_mode(mode: str) -> None:
-    source = rendered("--set", f"addressing.mode={mode}")
-    (broker,) = only(source, "StatefulSet")
-
-    assert f"value: {mode} }}" in broker
-    assert variables(broker) <= KNOWN
-    assert {"TIDEGATE_ADVERTISED_HOST", "TIDEGATE_ADVERTISED_PORT", "TIDEGATE_REDIS_URL"} <= variables(broker)
-    grace_s = int(re.findall(r"terminationGracePeriodSeconds: (\d+)", broker)[0])
-    assert grace_s > Settings.model_fields["drain_budget_ms"].default / 1_000
-    assert len(only(source, "Service")) == (5 if mode == "external" else 2)
-    assert only(source, "PodDisruptionBudget")
-    assert only(source, "ServiceAccount")
-
-
-def test_external_ports_count_up_with_the_ordinal() -> None:
-    external = "addressing.external"
-    source = rendered(
-        *("--set", "addressing.mode=external", "--set", f"{external}.service.type=NodePort"),
-        *("--set", f"{external}.portBase=31000,{external}.portStep=1,{external}.service.nodePortBase=31000"),
-    )
-
-    assert re.findall(r"nodePort: (\d+)", source) == ["31000", "31001", "31002"]
-    assert 'TIDEGATE_ADVERTISED_PORT, value: "31000+{ordinal}"' in source
-
-
-def test_rendered_chart_is_yaml() -> None:
-    yaml: Any = pytest.importorskip("yaml", reason="PyYAML is not installed")
-
-    documents = list(yaml.safe_load_all(rendered()))
-
-    assert {"StatefulSet", "Service", "Secret"} <= {document["kind"] for document in documents}
-
-
-def test_chart_wants_a_redis() -> None:
-    helm = shutil.which("helm")
-    if helm is None:
-        pytest.skip("helm is not on the PATH")
-
-    done = subprocess.run([helm, "lint", str(CHART)], check=False, capture_output=True, text=True, timeout=60)
-
-    assert done.returncode != 0
-    assert "redis" in done.stdout

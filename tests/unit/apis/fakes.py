@@ -36,6 +36,7 @@ class FakeLog:
         self.reads: list[tuple[int, int, bool]] = []
         self.appended: list[Batch] = []
         self.failure: Exception | None = None
+        self.topic: Any = None
 
     def grow(self, count: int = 1) -> None:
         """Batches come in."""
@@ -84,7 +85,7 @@ class FakeLog:
         return lambda: self.listeners.remove(listener)
 
     def known(self) -> Known:
-        return Known(self.end, self.end, self.start, self.end, 0)
+        return Known(self.end, self.end, self.start, self.end, 0, self.start)
 
 
 @dataclass(slots=True)
@@ -106,7 +107,16 @@ class FakeBroker:
             message_timestamp_before_max_ms=(1 << 63) - 1,
             message_timestamp_after_max_ms=3_600_000,
         )
-        topic = SimpleNamespace(name="t", topic_id=UUID(int=7), partition_count=len(self.logs), config=config)
+        topic = SimpleNamespace(
+            org="default",
+            name="t",
+            topic_id=UUID(int=7),
+            topic_hex=UUID(int=7).hex,
+            partition_count=len(self.logs),
+            config=config,
+        )
+        for log in self.logs:
+            log.topic = topic
         nothing: Any = None
         catalog: Any = SimpleNamespace(
             version=1,

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from broker.admin import kafka_client
 from broker.admin.failures import CommandFailed
 from broker.admin.kafka_client import LATEST, KafkaClient, Topic
+from broker.admin.places import Brokers
 from broker.apis.registry import ApiKey
 
 TOPICS = {"orders": Topic("orders", {0: 1, 1: 2, 2: -1})}
@@ -26,7 +27,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[[Serve], KafkaClient]:
 
     def made(serve: Serve) -> KafkaClient:
         class Connection:
-            def __init__(self, address: str, _: str) -> None:
+            def __init__(self, address: str, *_: Any) -> None:
                 self.address = address
 
             async def open(self) -> None:
@@ -44,7 +45,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[[Serve], KafkaClient]:
 
         monkeypatch.setattr(kafka_client, "Connection", Connection)
         monkeypatch.setattr(kafka_client, "_PAUSE_S", 0)
-        return KafkaClient("b1:1")
+        return KafkaClient(Brokers("b1:1"))
 
     return made
 

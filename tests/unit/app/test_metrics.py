@@ -7,7 +7,9 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
-from broker.telemetry.metrics import DECLARED, LINK_UP, Metrics, error_name
+from broker.telemetry import declared_cluster, declared_foreign
+from broker.telemetry.declared import BROKER, LINK_UP
+from broker.telemetry.metrics import Metrics, error_name
 
 
 def exposed(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -24,16 +26,19 @@ def exposed(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], f
 def test_requests_are_counted_by_api_with_their_latency() -> None:
     metrics = Metrics()
     for seconds in (0.000_05, 0.003, 0.003, 99.0):
-        metrics.apis[12].observe(seconds)
+        metrics.apis[12].version(4).observe(seconds)
+    metrics.apis[12].version(3).observe(0.003)
 
     samples = exposed(metrics)
 
     api = ("api", "heartbeat")
-    assert samples["tidegate_request_seconds_count", (api,)] == 4
-    assert samples["tidegate_request_seconds_sum", (api,)] == pytest.approx(99.006_05)
+    assert samples["tidegate_request_seconds_count", (api,)] == 5
+    assert samples["tidegate_request_seconds_sum", (api,)] == pytest.approx(99.009_05)
     assert samples["tidegate_request_seconds_bucket", (api, ("le", "0.0001"))] == 1
-    assert samples["tidegate_request_seconds_bucket", (api, ("le", "0.005"))] == 3
-    assert samples["tidegate_request_seconds_bucket", (api, ("le", "+Inf"))] == 4
+    assert samples["tidegate_request_seconds_bucket", (api, ("le", "0.005"))] == 4
+    assert samples["tidegate_request_seconds_bucket", (api, ("le", "+Inf"))] == 5
+    assert samples["tidegate_requests_total", (api, ("version", "4"))] == 4
+    assert samples["tidegate_requests_total", (api, ("version", "3"))] == 1
 
 
 def test_errors_are_counted_by_kafkas_name() -> None:
@@ -61,7 +66,9 @@ def test_samples_are_asked_for_at_each_scrape() -> None:
 
 
 def test_every_metric_is_declared_once_and_named_for_tidegate() -> None:
-    names = [declared.name for declared in DECLARED]
+    own = [one.name for one in (*BROKER, *declared_cluster.CLUSTER)]
+    foreign = [one.name for one in (*declared_foreign.KAFKA_EXPORTER, *declared_foreign.KMINION)]
 
-    assert len(set(names)) == len(names)
-    assert all(name.startswith("tidegate_") for name in names)
+    assert len(set(own + foreign)) == len(own + foreign)
+    assert all(name.startswith("tidegate_") for name in own)
+    assert all(name.startswith(("kafka_", "kminion_")) for name in foreign)

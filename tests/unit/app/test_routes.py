@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import make_mocked_request
-from yarl import URL
+from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 
 from broker.admin import routes
 from broker.admin.health import Health
@@ -38,20 +37,19 @@ async def test_a_broker_is_live_without_redis() -> None:
 async def test_metrics_are_in_prometheus_text() -> None:
     app = routes.application(Health(lambda: True, lambda: True))
 
-    answer = await routes.metrics(make_mocked_request("GET", "/metrics", app=app))
+    async with TestClient(TestServer(app)) as client, client.get("/metrics") as answer:
+        body = await answer.text()
 
     assert answer.content_type == "text/plain"
-    assert isinstance(answer.body, bytes)
-    assert b"# TYPE tidegate_connections_opened_total counter" in answer.body
+    assert "# TYPE tidegate_connections_opened_total counter" in body
 
 
 @pytest.mark.parametrize("org", ["default:orders", "Default", "", "a" * 64])
 async def test_an_organisation_that_could_not_be_is_400(org: str) -> None:
-    rooms: Any = object()
-    app = routes.application(Health(lambda: True, lambda: True), rooms)
-    request = make_mocked_request("GET", str(URL("/groups").with_query(org=org)), app=app)
+    rooms: Any = SimpleNamespace(store=None)
+    async with TestClient(TestServer(routes.application(Health(lambda: True, lambda: True), rooms))) as http:
+        answer = await http.get("/api/v1/groups", params={"org": org})
 
-    with pytest.raises(web.HTTPBadRequest) as refused:
-        await routes.groups(request)
-
-    assert json.loads(refused.value.text or "") == {"error": "org is 1 to 63 of a-z, 0-9 and -"}
+        assert answer.status == 400
+        assert answer.content_type == "application/problem+json"
+        assert (await answer.json())["detail"].startswith("query.org: ")

@@ -44,6 +44,16 @@ def test_another_cluster_is_not_forgotten() -> None:
     assert running.find() is not None
 
 
+def test_the_newest_of_several_is_found_and_where_it_ends_the_one_before() -> None:
+    running.note(cluster(os.getppid()))
+    running.note(cluster(os.getpid()))
+    os.utime(running.directory() / f"dev-{os.getppid()}.json", ns=(0, 0))  # by their times, not in the folder's order
+    assert running.find() == cluster(os.getpid())
+
+    running.forget(os.getpid())
+    assert running.find() == cluster(os.getppid())
+
+
 def test_a_folder_that_others_may_write_is_not_trusted(runtime_dir: Path) -> None:
     running.directory().chmod(0o777)
 

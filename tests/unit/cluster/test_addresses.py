@@ -1,25 +1,34 @@
-"""What clients are told in each address mode."""
+"""What clients of each listener are told, in each address mode."""
 
 from __future__ import annotations
 
 import pytest
 
 from broker.cluster.addresses import advertised_endpoints
+from broker.cluster.listeners import listeners_of
 from broker.errors import CannotStart
 from broker.settings import Settings
 
-BOUND = {"PLAINTEXT": ("10.0.0.5", 9092)}
+ANY = "0.0.0.0"
+HERE = {"host": "10.0.0.5"}
+BOTH = {
+    "listeners": f"INTERNAL://{ANY}:9092,EXTERNAL://{ANY}:19092",
+    "listener_security_protocol_map": "INTERNAL:PLAINTEXT,EXTERNAL:SSL",
+    "ssl_certificate_file": "c.pem",
+}
 
 
-def told(hostname: str = "tidegate-3.pods.svc", bound: dict[str, tuple[str, int]] = BOUND, **values: str) -> object:
-    settings = Settings.model_validate(values)
-    return advertised_endpoints(settings, bound, hostname)["PLAINTEXT"]
+def told(hostname: str = "tidegate-3.pods.svc", **values: str) -> dict[str, tuple[str, int]]:
+    listeners = listeners_of(Settings.model_validate(values))
+    return advertised_endpoints(listeners, [one.port for one in listeners], hostname)
 
 
 @pytest.mark.parametrize("mode", ["direct", "single"])
 def test_the_bound_address_unless_another_is_set(mode: str) -> None:
-    assert told(address_mode=mode) == ("10.0.0.5", 9092)
-    assert told(address_mode=mode, advertised_host="lb", advertised_port="19092") == ("lb", 19092)
+    assert told(**HERE, address_mode=mode) == {"PLAINTEXT": ("10.0.0.5", 9092)}
+    assert told(**HERE, address_mode=mode, advertised_host="lb", advertised_port="19092") == {
+        "PLAINTEXT": ("lb", 19092)
+    }
 
 
 @pytest.mark.parametrize(
@@ -30,22 +39,50 @@ def test_the_ordinal_of_the_pod_in_host_and_port(port: str | None, expected: int
     if port is not None:
         values["advertised_port"] = port
 
-    assert told(**values) == ("k3.example.org", expected)
+    assert told(**values) == {"PLAINTEXT": ("k3.example.org", expected)}
+
+
+def test_each_listener_has_an_address_of_its_own() -> None:
+    assert told(**BOTH, advertised_listeners="INTERNAL://10.0.0.5:9092,EXTERNAL://kafka.example.org:443") == {
+        "INTERNAL": ("10.0.0.5", 9092),
+        "EXTERNAL": ("kafka.example.org", 443),
+    }
+
+
+def test_each_listener_may_have_an_address_mode_of_its_own() -> None:
+    """Inside by the pod's own name, outside by a port of its ordinal; a hostname without one does for the rest."""
+    advertised = "INTERNAL://10.0.0.5:9092,EXTERNAL://k.example.org:31000+{ordinal}"
+    modes = {"listener_address_modes": "EXTERNAL:external"}
+    assert told(**BOTH, **modes, advertised_listeners=advertised) == {
+        "INTERNAL": ("10.0.0.5", 9092),
+        "EXTERNAL": ("k.example.org", 31003),
+    }
+
+    load_balanced = {"listener_address_modes": "external:single"}
+    advertised = "INTERNAL://10.0.0.5:9092,EXTERNAL://lb.example.org:443"
+    assert told("laptop", **BOTH, **load_balanced, advertised_listeners=advertised)["EXTERNAL"] == (
+        "lb.example.org",
+        443,
+    )
 
 
 @pytest.mark.parametrize(
-    ("hostname", "bound", "values"),
+    ("hostname", "values", "named"),
     [
-        ("laptop", BOUND, {"address_mode": "external"}),
-        ("tidegate-3", {"PLAINTEXT": ("0.0.0.0", 9092)}, {}),
-        ("tidegate-3", BOUND, {"advertised_host": "k{ordinal}"}),
-        ("tidegate-9", BOUND, {"address_mode": "external", "advertised_port": "65530+{ordinal}"}),
-        ("tidegate-3", BOUND, {"advertised_port": "0"}),
+        ("laptop", {**HERE, "address_mode": "external"}, "laptop"),
+        ("tidegate-3", {"host": ANY}, "advertised_host"),
+        ("tidegate-3", {**HERE, "advertised_host": "k{ordinal}"}, "address_mode=external"),
+        ("tidegate-9", {**HERE, "address_mode": "external", "advertised_port": "65530+{ordinal}"}, "65539"),
+        ("tidegate-3", {**HERE, "advertised_port": "0"}, "advertised port 0"),
+        ("tidegate-3", BOTH, "advertised_listeners"),
+        ("x", {**BOTH, "advertised_listeners": "INTERNAL://a:1,EXTERNAL://a:1"}, "name or the address of another"),
+        ("x", {**BOTH, "advertised_listeners": "INTERNAL://a:1,EXTERNAL://k{ordinal}:2"}, "address_mode=external"),
+        ("x-1", {**BOTH, "advertised_listeners": "INTERNAL://a:2,EXTERNAL://a:1+{ordinal}", "address_mode": "external"},
+         "two listeners are advertised at one address"),
     ],
-)
-def test_what_cannot_be_told_is_refused_in_one_line(
-    hostname: str, bound: dict[str, tuple[str, int]], values: dict[str, str]
-) -> None:
+)  # fmt: skip
+def test_what_cannot_be_told_is_refused_in_one_line(hostname: str, values: dict[str, str], named: str) -> None:
     with pytest.raises(CannotStart) as refusal:
-        told(hostname, bound, **values)
+        told(hostname, **values)
     assert "\n" not in str(refusal.value)
+    assert named in str(refusal.value)

@@ -22,6 +22,7 @@ def member(name: str, **changes: Any) -> MemberPicture:
         "instance_id": None,
         "client_id": name,
         "client_host": "10.0.0.1",
+        "client_software": "",
         "session_timeout_ms": 10_000,
         "rebalance_timeout_ms": 300_000,
         "joined_ms": NOW - 600_000,

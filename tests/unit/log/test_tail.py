@@ -73,7 +73,7 @@ def test_a_slice_is_whole_batches_from_the_one_that_holds_the_offset(
         base = entries[-1].end
     offset = data.draw(st.integers(0, base - 1))
     bytes_max = data.draw(st.integers(0, 600))
-    view = View(end=base, log_start=0, epochs=[(0, 0)], incarnation=1, high_watermark=base)
+    view = View(end=base, log_start=0, local_start=0, epochs=[(0, 0)], incarnation=1, high_watermark=base)
     starts = [0, *(end for one in entries for end in one.ends)]
     first = max(start for start in starts if start <= offset)
     held = [one for one in entries if one.end > offset]

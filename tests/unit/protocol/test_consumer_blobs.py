@@ -14,7 +14,9 @@ from kio.schema.consumer_protocol_subscription.v3.data import ConsumerProtocolSu
 from kio.serial import entity_writer
 
 from broker.protocol.consumer_blobs import (
+    OWNED_MAX,
     assigned_partitions,
+    owners_text,
     subscribed_topics,
     write_assignment,
     write_subscription,
@@ -81,3 +83,30 @@ def test_a_malformed_subscription_is_unknown(blob: bytes) -> None:
 def test_rubbish_never_raises(blob: bytes) -> None:
     subscribed_topics(blob)
     assigned_partitions(blob)
+
+
+def test_owners_are_told_by_topic_and_partition() -> None:
+    text = owners_text(
+        [("a", write_assignment({"t": [0, 3], "s": [1]})), ("b", write_assignment({"t": [1]})), ("c", b"")]
+    )
+
+    s, t = text.split(" ")
+    assert (s[:2], t[:2]) == ("s=", "t=")
+    a, b = s[6:], t[6:10]
+    assert s == f"s=....{a}" and t == f"t={a}{b}....{a}"
+    assert len({a, b, "...."}) == 3
+    assert owners_text([("c", b"")]) == "-"
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        [("a", b"a@1")],
+        [("a", write_assignment({"t": [*range(OWNED_MAX + 1)]}))],
+        [("a", write_assignment({"t": [OWNED_MAX]}))],
+        [("a", write_assignment({"t": [-1]}))],
+        [("a", write_assignment({"t" * 9_000: [0]}))],
+    ],
+)
+def test_owners_that_cannot_be_told_are_not(assignments: list[tuple[str, bytes]]) -> None:
+    assert owners_text(assignments) == ""

@@ -66,6 +66,12 @@ def test_a_client_reads_our_batches(codec: Codec):
     ]
 
 
+def test_blocks_of_an_lz4_frame_do_not_depend_on_each_other():
+    frame = Batch.parse(build_batch([NewRecord(b"x" * 300_000)], codec=Codec.LZ4)).records
+
+    assert frame[4] & 0x20, "Java's clients refuse it otherwise"
+
+
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_a_bomb_is_not_opened(codec: Codec):
     batch = Batch.parse(build_batch([NewRecord(bytes(5_000_000))], codec=codec))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -23,15 +24,18 @@ from tests.support.wire import RawClient
 API_VERSIONS, PRODUCE, FETCH, CREATE_TOPICS, HEARTBEAT, JOIN_GROUP = 18, 0, 1, 19, 12, 11
 
 
-Scenario = Callable[[], Coroutine[Any, Any, None]]
+Scenario = Callable[..., Coroutine[Any, Any, None]]
 
 
 def on_both_loops(scenario: Scenario) -> Callable[[Any], None]:
-    """Run a scenario on asyncio's own loop and on uvloop, which differ in how they call a protocol."""
+    """Run a scenario, with its fixtures, on asyncio's loop and on uvloop, which call a protocol differently."""
 
     @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-    def test(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
-        run(scenario())
+    def test(run: Callable[[Coroutine[Any, Any, None]], None], **fixtures: Any) -> None:
+        run(scenario(**fixtures))
+
+    own = inspect.Parameter("run", inspect.Parameter.KEYWORD_ONLY)
+    test.__signature__ = inspect.Signature([*inspect.signature(scenario).parameters.values(), own])  # type: ignore[attr-defined]
 
     test.__name__, test.__doc__, test.__module__ = scenario.__name__, scenario.__doc__, scenario.__module__
     return test

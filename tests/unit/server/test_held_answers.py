@@ -100,13 +100,13 @@ async def test_a_client_that_goes_takes_it_along() -> None:
 @on_both_loops
 async def test_an_old_connection_is_closed_although_it_holds_one() -> None:
     handlers = Keeping()
-    async with connected(handlers) as (server, client):
+    async with connected(handlers, connections_max_age_ms=30_000) as (server, client):
         sent = client.send(BEATS)
         await until(lambda: handlers.keeper.kept)
         (connection,) = server.connections
-        connection.sweep(perf_counter() + 60, 0)
+        server.sweeper.sweep(connection, perf_counter())
         assert handlers.keeper.kept
-        connection.sweep(perf_counter() + 60, 30)
+        server.sweeper.sweep(connection, perf_counter() + 60)
         assert (await asyncio.wait_for(client.receive(), 5))[0] == sent
         assert await closed(client) == b""
 
@@ -115,11 +115,11 @@ async def test_an_old_connection_is_closed_although_it_holds_one() -> None:
 async def test_what_is_parked_behind_an_answered_one_is_not_recycled() -> None:
     handlers = Keeping()
     handlers.cold_gate.clear()
-    async with connected(handlers) as (server, client):
+    async with connected(handlers, connections_max_age_ms=30_000) as (server, client):
         sent = [client.send(BEATS), client.send(CREATES)]
         await until(lambda: "create_topics" in handlers.started)
         (connection,) = server.connections
-        connection.sweep(perf_counter() + 60, 30)
+        server.sweeper.sweep(connection, perf_counter() + 60)
         sent.append(client.send(VERSIONS))
         handlers.cold_gate.set()
         got = [(await asyncio.wait_for(client.receive(), 5))[0] for _ in sent]

@@ -70,7 +70,7 @@ def test_where_a_value_comes_from() -> None:
     ],
 )
 def test_what_is_kept(name: str, value: str, kept: str) -> None:
-    assert configs.parse({name: value}) == {name: kept}
+    assert configs.parse(Settings(), {name: value}, {}) == {name: kept}
 
 
 @pytest.mark.parametrize(
@@ -99,21 +99,21 @@ def test_what_is_kept(name: str, value: str, kept: str) -> None:
 )
 def test_what_is_refused(name: str, value: str | None) -> None:
     with pytest.raises(InvalidConfig):
-        configs.parse({name: value})
+        configs.parse(Settings(), {name: value}, {})
 
 
 def test_lags_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(InvalidConfig):
-        configs.parse({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
+        configs.parse(Settings(), {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, {})
 
 
 @given(st.sampled_from(sorted(CONFIG_KEYS)), st.text(max_size=20))
 def test_what_is_kept_is_kept_the_same_again_and_can_be_gone_by(name: str, value: str) -> None:
     try:
-        kept = configs.parse({name: value})
+        kept = configs.parse(Settings(), {name: value}, {})
     except InvalidConfig:
         return
-    assert configs.parse(dict(kept)) == kept
+    assert configs.parse(Settings(), dict(kept), {}) == kept
     configs.effective(SETTINGS, kept)
 
 

@@ -1,0 +1,227 @@
+"""`tidegate doctor` finds each thing that it is for, made for real: brokers, clusters, balancers, TLS, Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from typer.testing import CliRunner
+
+from bench.cluster import BrokerProcess, Cluster, free_port
+from broker.__main__ import tidegate
+from broker.admin.failures import BAD_NEWS, DONE, FAILED
+from tests.support.balancer import balancer
+from tests.support.valkey import ValkeyServer
+
+ELSEWHERE = "kafka-0.kafka.default.svc.cluster.invalid"
+
+
+async def doctor(bootstrap: str, *words: str, code: int) -> dict[str, Any]:
+    """Run it; its JSON, with `kinds` of what is worse than a note."""
+    line = ["doctor", "--bootstrap", bootstrap, "-o", "json", *words]
+    done = await asyncio.to_thread(CliRunner().invoke, tidegate, line)
+    assert done.exit_code == code, (done.output, done.exception)
+    told: dict[str, Any] = json.loads(done.stdout)
+    told["kinds"] = [one["kind"] for one in told["findings"] if one["severity"] != "note"]
+    return told
+
+
+@pytest.fixture(scope="module")
+def others(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Brokers of other clusters on the same Redis: one whose addresses are wrong, one that shares an address."""
+    directory = tmp_path_factory.mktemp("brokers")
+    shared, dead = free_port(), free_port()
+
+    def made(prefix: str, name: str, **settings: str) -> BrokerProcess:
+        values = {f"TIDEGATE_{key.upper()}": value for key, value in settings.items()}
+        return BrokerProcess(cluster.redis_url, directory, name, {"TIDEGATE_KEY_PREFIX": prefix, **values})
+
+    told = {
+        "dead": made("astray", "dead", advertised_port=str(dead)),
+        "unknown": made("astray", "unknown", advertised_host=ELSEWHERE),
+        "first": made("same", "first", advertised_port=str(shared)),
+        "second": made("same", "second", advertised_port=str(shared)),
+    }
+    with ExitStack() as stack:
+        for one in told.values():
+            stack.callback(one.kill)
+            one.start()
+        for one in told.values():
+            one.wait_ready()
+        yield {**told, "shared": shared, "dead_port": dead}
+
+
+def authority() -> tuple[trustme.CA, ssl.SSLContext]:
+    ca = trustme.CA()
+    return ca, _server(ca.issue_cert("127.0.0.1"))
+
+
+def _server(certificate: trustme.LeafCert) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    return context
+
+
+async def test_nothing_is_wrong(cluster: Cluster) -> None:
+    told = await doctor(cluster.bootstrap, "--no-redis", code=DONE)
+
+    assert told["kinds"] == []
+    assert [one["answering_nodes"] for one in told["addresses"]] == [[one["node_id"]] * 4 for one in told["addresses"]]
+    assert len(told["addresses"]) == 3
+    assert len(told["cluster_id"]) == 22
+
+
+async def test_the_table_for_people(cluster: Cluster) -> None:
+    line = ["doctor", "--bootstrap", cluster.brokers[0].address, "--redis-url", cluster.redis_url]
+    done = await asyncio.to_thread(CliRunner().invoke, tidegate, line)
+
+    assert done.exit_code == BAD_NEWS  # a test's Redis writes nothing to disk
+    assert f"A client is given {cluster.brokers[0].address}: answers in clear." in done.output
+    assert "and 3 brokers, and connects to each:" in done.output
+    assert "WARNING  appendonly is off" in done.output
+
+
+async def test_advertised_addresses_that_lead_nowhere(others: dict[str, Any]) -> None:
+    told = await doctor(others["dead"].address, "--no-redis", code=FAILED)
+
+    found = {one["kind"]: one for one in told["findings"]}
+    assert set(told["kinds"]) == {"advertised-unreachable", "advertised-unresolvable"}
+    assert found["advertised-unreachable"]["where"] == f"127.0.0.1:{others['dead_port']}"
+    assert "Connection refused" in found["advertised-unreachable"]["sentence"]
+    assert "a Kubernetes cluster" in "".join(found["advertised-unresolvable"]["evidence"])
+    assert "TIDEGATE_ADVERTISED_HOST" in found["advertised-unresolvable"]["advice"]
+
+
+async def test_two_ids_on_one_address(others: dict[str, Any]) -> None:
+    async with balancer([others["first"].port, others["second"].port], port=others["shared"]) as port:
+        told = await doctor(f"127.0.0.1:{port}", "--no-redis", code=FAILED)
+
+    (found,) = [one for one in told["findings"] if one["kind"] == "shared-address"]
+    assert found["sentence"] == f"Nodes 1 and 2 are told with one address, 127.0.0.1:{port}."
+    assert "TIDEGATE_ADDRESS_MODE=single" in found["advice"]
+
+
+async def test_two_clusters_behind_one_address(cluster: Cluster, others: dict[str, Any]) -> None:
+    async with balancer([cluster.brokers[0].port, others["first"].port]) as port:
+        told = await doctor(f"127.0.0.1:{port}", "--no-redis", code=FAILED)
+
+    found = [one for one in told["findings"] if one["kind"] == "wrong-cluster"]
+    assert f"127.0.0.1:{port} leads to two clusters by turns" in " ".join(one["sentence"] for one in found)
+    assert any("connection 2 (127.0.0.1): cluster" in line for one in found for line in one["evidence"])
+
+
+async def test_another_broker_at_an_address(cluster: Cluster, others: dict[str, Any]) -> None:
+    async with balancer([others["dead"].port], port=others["dead_port"]):
+        fine = await doctor(others["dead"].address, "--no-redis", code=FAILED)
+    async with balancer([others["unknown"].port], port=others["dead_port"]):
+        told = await doctor(others["dead"].address, "--no-redis", code=FAILED)
+
+    assert "wrong-node" not in fine["kinds"]
+    assert "wrong-node" in told["kinds"]
+
+
+async def test_a_plain_client_at_a_tls_port_and_the_other_way_round(cluster: Cluster, tmp_path: Path) -> None:
+    ca, context = authority()
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    trusting = ("--tls", "--ca-file", str(tmp_path / "ca.pem"))
+    async with balancer([cluster.brokers[0].port], tls=context) as port:
+        plain = await doctor(f"127.0.0.1:{port}", "--no-redis", code=FAILED)
+        through_tls = await doctor(f"127.0.0.1:{port}", "--no-redis", *trusting, code=FAILED)
+    tls_to_plain = await doctor(cluster.brokers[0].address, "--no-redis", *trusting, code=FAILED)
+
+    assert plain["kinds"] == ["tls-required", "tls-not-spoken"]  # it is sent on to addresses in clear
+    assert plain["cluster_id"] == tls_to_plain["cluster_id"]  # seen all the same
+    assert through_tls["bootstrap"][0]["trouble"] is None
+    assert tls_to_plain["kinds"] == ["tls-not-spoken"]
+
+
+async def test_certificates(cluster: Cluster, tmp_path: Path) -> None:
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    now = datetime.now(UTC)
+    shown = {
+        "certificate-name": (ca.issue_cert("kafka.example"), "kafka.example"),
+        "certificate-expired": (ca.issue_cert("127.0.0.1", not_after=now - timedelta(days=1)), "valid from"),
+        "certificate-untrusted": (trustme.CA().issue_cert("127.0.0.1"), "signed by"),
+        "certificate-expires": (ca.issue_cert("127.0.0.1", not_after=now + timedelta(days=9, hours=1)), "127.0.0.1"),
+    }
+
+    for kind, (certificate, evidence) in shown.items():
+        async with balancer([cluster.brokers[0].port], tls=_server(certificate)) as port:
+            told = await doctor(
+                f"127.0.0.1:{port}", "--no-redis", "--ca-file", str(tmp_path / "ca.pem"), "--tries", "1", code=FAILED
+            )
+        (found,) = [one for one in told["findings"] if one["kind"].startswith("certificate")]
+        assert found["kind"] == kind
+        assert evidence in " ".join(found["evidence"])
+
+
+async def test_a_port_that_asks_for_a_client_certificate(cluster: Cluster, tmp_path: Path) -> None:
+    ca, context = authority()
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    ca.issue_cert("doctor").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "own.pem"))
+    ca.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    trusting = ("--no-redis", "--ca-file", str(tmp_path / "ca.pem"))
+    async with balancer([cluster.brokers[0].port], tls=context) as port:
+        without = await doctor(f"127.0.0.1:{port}", *trusting, code=FAILED)
+        shown = await doctor(f"127.0.0.1:{port}", *trusting, "--cert-file", str(tmp_path / "own.pem"), code=FAILED)
+
+    assert without["kinds"] == ["client-certificate"]
+    assert shown["bootstrap"][0]["trouble"] is None
+
+
+async def test_redis_that_evicts(cluster: Cluster) -> None:
+    server = ValkeyServer(["--maxmemory-policy", "allkeys-lru", "--maxmemory", "50mb", "--appendonly", "yes"])
+    try:
+        told = await doctor(cluster.bootstrap, "--redis-url", server.url, code=FAILED)
+    finally:
+        server.stop()
+
+    found = {one["kind"]: one for one in told["findings"]}
+    assert set(told["kinds"]) == {"redis-eviction", "redis-other-cluster"}
+    assert "CONFIG SET maxmemory-policy noeviction" in found["redis-eviction"]["advice"]
+    assert "redis-replicas" in found
+
+
+async def test_redis_that_is_away_and_a_user_without_rights(cluster: Cluster) -> None:
+    server = ValkeyServer(["--user", "doctor", "on", ">secret", "+@read", "+info", "+ping", "+acl|whoami", "~*"])
+    try:
+        url = server.url.replace("redis://", "redis://doctor:secret@")
+        poor = await doctor(cluster.bootstrap, "--redis-url", url, code=FAILED)
+    finally:
+        server.stop()
+    away = await doctor(cluster.bootstrap, "--redis-url", server.url, code=FAILED)
+
+    assert "redis-rights" in poor["kinds"]
+    assert "secret" not in json.dumps(poor)
+    assert away["kinds"] == ["redis-unreachable"]
+
+
+async def test_addresses_of_other_listeners_are_known_from_redis(others: dict[str, Any], cluster: Cluster) -> None:
+    words = ("--redis-url", cluster.redis_url, "--key-prefix", "astray")
+    told = await doctor(others["dead"].address, *words, code=FAILED)
+
+    assert "redis-other-cluster" not in told["kinds"]
+    assert {one["node_id"] for one in told["addresses"]} == {1, 2}
+
+
+async def test_nobody_there(cluster: Cluster) -> None:
+    told = await doctor(f"127.0.0.1:{free_port()},no-such-host.invalid:9092", "--no-redis", code=FAILED)
+
+    assert told["kinds"] == ["bootstrap-unreachable", "bootstrap-unreachable"]
+    assert told["cluster_id"] is None
+
+
+async def test_what_is_no_kafka(cluster: Cluster) -> None:
+    told = await doctor(f"127.0.0.1:{cluster.brokers[0].admin_port}", "--no-redis", code=FAILED)
+
+    assert told["kinds"] == ["not-kafka"]

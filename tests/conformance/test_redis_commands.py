@@ -1,0 +1,134 @@
+"""`tidegate redis ...` as it is typed, on the Redis of real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from typer.testing import CliRunner
+
+from bench.cluster import Cluster
+from broker.__main__ import tidegate
+from broker.admin.failures import BAD_NEWS, DONE, FAILED
+
+
+async def typed(cluster: Cluster, *words: str, code: int = DONE) -> str:
+    """Run `tidegate redis WORDS`; what it prints."""
+    line = ["redis", words[0], "--redis-url", cluster.redis_url, *words[1:]]
+    done = await asyncio.to_thread(CliRunner().invoke, tidegate, line)
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.output
+
+
+async def told(cluster: Cluster, *words: str) -> Any:
+    return json.loads(await typed(cluster, *words, "-o", "json"))
+
+
+@pytest.fixture
+async def group(cluster: Cluster) -> str:
+    """A group that has read and committed a topic of its own name, and is empty."""
+    name = f"redis:{uuid.uuid4().hex[:8]}"
+    topic = name.replace(":", "-")
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap) as producer:
+        for number in range(5):
+            await producer.send_and_wait(topic, b"x" * 100, partition=0, timestamp_ms=1_700_000_000_000 + number)
+    consumer = AIOKafkaConsumer(
+        topic, bootstrap_servers=cluster.bootstrap, group_id=name, auto_offset_reset="earliest",
+        enable_auto_commit=False, client_id="billing-1",
+    )  # fmt: skip
+    await consumer.start()
+    async with asyncio.timeout(30):
+        for _ in range(5):
+            await consumer.getone()
+    await consumer.commit()
+    await consumer.stop()
+    return name
+
+
+async def test_keys_are_found_and_decoded(cluster: Cluster, group: str) -> None:
+    encoded = group.replace(":", "%3A")
+    of_group = {row["kind"]: row["key"] for row in await told(cluster, "keys", f"*:group:default:{encoded}*")}
+    offsets = await told(cluster, "keys", of_group["offsets"])
+    short = await told(cluster, "keys", of_group["offsets"].removeprefix("tidegate:"))
+    (log,) = await told(cluster, "keys", f"{{default/{group.replace(':', '-')}:0}}:*:log")
+    entries = await told(cluster, "keys", log["key"])
+    shown = await typed(cluster, "keys", of_group["group"])
+
+    assert {"group", "offsets"} <= of_group.keys()
+    assert offsets["of"]["group"] == group
+    assert offsets["elements"][0]["value"]["offset"] == 5
+    assert short["key"] == offsets["key"]
+    assert (log["topic"], log["partition"]) == (group.replace(":", "-"), "0")
+    batches = [batch for entry in entries["elements"] for batch in entry["batches"]]
+    assert sum(batch["records"] for batch in batches) == 5
+    assert batches[0]["time"] == "2023-11-14 22:13:20 UTC"
+    assert f"group     {group}" in shown
+    assert "state  Empty" in shown
+
+
+async def test_memory_by_all_that_it_can_belong_to(cluster: Cluster, group: str) -> None:
+    found = await told(cluster, "memory")
+    table = await typed(cluster, "memory", "--by", "kind")
+
+    assert found["not_known"] == {"keys": 0, "bytes": 0}
+    assert f"default/{group}" in [row["group"] for row in found["by_group"]]
+    assert f"default/{group.replace(':', '-')}" in [row["topic"] for row in found["by_topic"]]
+    assert sum(row["bytes"] for row in found["by_kind"]) == found["ours"]["bytes"]
+    assert sum(row["keys"] for row in found["by_org"]) == found["ours"]["keys"]
+    assert table.splitlines()[2].split() == ["KIND", "KEYS", "MEMORY", "SHARE"]
+    assert "--by color: not org" in await typed(cluster, "memory", "--by", "color", code=FAILED)
+
+
+async def test_check(cluster: Cluster) -> None:
+    found = json.loads(await typed(cluster, "check", "-o", "json", code=BAD_NEWS))
+
+    assert "redis-persistence" in [one["kind"] for one in found["findings"]]
+    assert found["servers"][0]["role"] == "master"
+    assert len(found["cluster_id"]) == 22
+
+
+async def test_the_least_rights_are_enough_for_the_command_that_asks_for_them(cluster: Cluster) -> None:
+    told_rules = await told(cluster, "acl", "--user", "cli")
+    line = await typed(cluster, "acl", "--user", "cli")
+    await typed(cluster, "run", "ACL", "SETUSER", "cli", "on", ">secret", *told_rules["rules"])
+
+    own = cluster.redis_url.replace("redis://", "redis://cli:secret@")
+    done = await asyncio.to_thread(
+        CliRunner().invoke, tidegate, ["redis", "run", "--redis-url", own, "HGET", "tidegate:{cluster}:info", "layout"]
+    )
+    refused = await asyncio.to_thread(CliRunner().invoke, tidegate, ["redis", "--redis-url", own, "FLUSHALL"])
+
+    assert line == f"ACL SETUSER cli on >PASSWORD {' '.join(told_rules['rules'])}\n"
+    assert done.output == '"1"\n'
+    assert refused.exit_code == BAD_NEWS
+    assert "NOPERM" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["run", "PING"], DONE, "PONG\n"),
+        (["PING"], DONE, "PONG\n"),
+        (["--raw", "PING"], DONE, "PONG\n"),
+        (["KEYS", "no:such:*"], DONE, "(empty array)\n"),
+        (["NOSUCH"], BAD_NEWS, "(error) ERR unknown command"),
+        (["keys", "tidegate:{cluster}:nothing"], FAILED, "tidegate: tidegate:{cluster}:nothing is no key of ours"),
+        (
+            ["keys", "{co:49}:group:default:none"],
+            FAILED,
+            "tidegate: there is no key tidegate:{co:49}:group:default:none",
+        ),
+    ],
+    ids=str,
+)
+async def test_old_and_new_forms(cluster: Cluster, words: list[str], code: int, said: str) -> None:
+    line = ["redis", *words[:1], "--redis-url", cluster.redis_url, *words[1:]]
+    if words[0] not in ("run", "keys"):
+        line = ["redis", "--redis-url", cluster.redis_url, *words]
+    done = await asyncio.to_thread(CliRunner().invoke, tidegate, line)
+
+    assert (done.exit_code, done.output[: len(said)]) == (code, said)

@@ -1,0 +1,53 @@
+"""`tidegate round-trip`: what it says where a cluster works, and where it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from bench.cluster import Cluster
+from broker.__main__ import tidegate
+from broker.admin import round_trip
+from broker.admin.failures import DONE, FAILED
+
+
+async def typed(*words: str) -> Result:
+    """Run the command."""
+    return await asyncio.to_thread(CliRunner().invoke, tidegate, ["round-trip", *words])
+
+
+async def test_a_record_goes_in_and_comes_out(cluster: Cluster) -> None:
+    offsets = []
+    for _ in range(2):
+        done = await typed("--bootstrap", cluster.bootstrap, "-o", "json")
+        assert done.exit_code == DONE, done.output
+        told = {row["step"]: row["told"] for row in json.loads(done.stdout)}
+        assert list(told) == ["topic", "produced", "consumed", "committed", "forgotten"]
+        assert told["consumed"] == "the same 16 bytes"
+        offsets.append(int(told["produced"].removeprefix("offset ")))
+    groups = await asyncio.to_thread(CliRunner().invoke, tidegate, ["group", "list", "--bootstrap", cluster.bootstrap])
+
+    assert offsets[1] == offsets[0] + 1
+    assert told["topic"] == f"{round_trip.TOPIC}, was there"
+    assert round_trip.TOPIC not in groups.output
+
+
+async def test_it_fails_in_one_line(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    produce = round_trip._produce
+
+    async def of_something_else(kafka: Any, topic: str, value: bytes) -> int:
+        return await produce(kafka, topic, b"something else")
+
+    monkeypatch.setattr(round_trip, "_produce", of_something_else)
+    monkeypatch.setattr(round_trip, "_TIMEOUT", timedelta(seconds=1))
+    lost = await typed("--bootstrap", cluster.bootstrap, "--topic", "lost")
+    nobody = await typed("--bootstrap", "127.0.0.1:1")
+
+    assert (nobody.exit_code, lost.exit_code) == (FAILED, FAILED)
+    assert nobody.output == "tidegate: no broker answers at 127.0.0.1:1: Connection refused\n"
+    assert lost.output == "tidegate: lost 0: offset 0 was acknowledged and is not read in 1 s\n"

@@ -1,0 +1,126 @@
+"""`tidegate top` in a terminal of 80 by 24, on a live cluster with a rebalance that waits for somebody."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Input, Static
+from typer.testing import CliRunner
+
+from bench.cluster import Cluster
+from broker.__main__ import tidegate
+from broker.admin import group_requests
+from broker.admin.failures import FAILED
+from broker.admin.kafka_wire import Connection
+from broker.admin.places import AdminHttp
+from broker.admin.top.app import Top
+from broker.apis.registry import ApiKey
+
+SCREEN = (80, 24)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """One that is far behind, one that waits for a member."""
+
+    behind: str
+    waiting: str
+
+
+@pytest.fixture
+async def groups(cluster: Cluster) -> AsyncIterator[Groups]:
+    mark = uuid.uuid4().hex[:5]  # short: it is typed
+    topic, behind, waiting = f"top-{mark}", f"{mark}b", f"{mark}w"
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap) as producer:
+        for _ in range(12):
+            await producer.send(topic, b"x", partition=0)
+    consumer = AIOKafkaConsumer(bootstrap_servers=cluster.bootstrap, group_id=behind, enable_auto_commit=False)
+    async with consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        await consumer.commit({TopicPartition(topic, 0): 2})
+    members = [Connection(cluster.brokers[0].address, f"worker-{number}") for number in range(2)]
+    joins = []
+    asked = SimpleNamespace(group_id=waiting, protocol_data="", protocol_type="consumer")
+    for member in members:  # the first never comes back
+        await member.open()
+        patient = {"session_timeout": timedelta(seconds=90), "rebalance_timeout": timedelta(seconds=120)}
+        joining = member.ask(ApiKey.JOIN_GROUP, **group_requests.join(asked) | patient)
+        joins.append(asyncio.create_task(joining))
+        await asyncio.sleep(0.6)
+    yield Groups(behind, waiting)
+    for join in joins:
+        join.cancel()
+    await asyncio.gather(*joins, return_exceptions=True)
+    for member in members:
+        await member.close()
+
+
+def text_of(pilot: Pilot[Any], name: str) -> str:
+    return str(pilot.app.screen.query_one(name, Static).render())
+
+
+def names(pilot: Pilot[Any]) -> list[str]:
+    table: DataTable[Any] = pilot.app.screen_stack[0].query_one("#groups", DataTable)
+    return [str(table.get_row_at(row)[0]) for row in range(table.row_count)]
+
+
+async def until(pilot: Pilot[Any], holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():
+            await pilot.pause(0.05)
+
+
+async def test_groups_by_trouble_and_one_of_them_open(cluster: Cluster, groups: Groups) -> None:
+    app = Top(AdminHttp(f"127.0.0.1:{cluster.brokers[1].admin_port}"), "default", 0.3)
+    async with app.run_test(size=SCREEN) as pilot:
+        await until(pilot, lambda: {groups.behind, groups.waiting} <= set(names(pilot)))
+        assert "groups," in text_of(pilot, "#status")
+
+        await pilot.press("slash", *groups.waiting)
+        await until(pilot, lambda: names(pilot) == [groups.waiting])
+        await pilot.press("enter")  # the filter stays, the table has the keys
+        await pilot.press("enter")
+        await until(pilot, lambda: "barrier ends in" in text_of(pilot, "#facts"))
+        assert "waits for worker-0" in text_of(pilot, "#facts")
+        members: DataTable[Any] = app.screen.query_one("#members", DataTable)
+        await until(pilot, lambda: members.row_count == 2)
+        assert [str(cell) for cell in members.get_row_at(0)][:3] == ["worker-0", "127.0.0.1", "missing"]
+
+        await pilot.press("escape", "escape")
+        await until(pilot, lambda: groups.behind in names(pilot))
+        assert app.query_one("#filter", Input).value == ""
+        await pilot.press("l")
+        await until(pilot, lambda: "by lag" in text_of(pilot, "#status"))
+        await pilot.press("slash", *groups.behind, "enter", "enter")
+        partitions: DataTable[Any] = app.screen.query_one("#partitions", DataTable)
+        await until(pilot, lambda: partitions.row_count == 1)
+        assert [str(cell) for cell in partitions.get_row_at(0)][1:4] == ["2", "12", "10"]
+
+        await pilot.press("q")
+    assert app.return_code == 0
+
+
+async def test_a_cluster_that_is_away_is_said_and_what_was_seen_stays(cluster: Cluster, groups: Groups) -> None:
+    app = Top(AdminHttp(f"127.0.0.1:{cluster.brokers[1].admin_port}"), "default", 0.3)
+    async with app.run_test(size=SCREEN) as pilot:
+        await until(pilot, lambda: groups.behind in names(pilot))
+        app._admin = AdminHttp("127.0.0.1:1")
+        await until(pilot, lambda: "no admin HTTP answers" in text_of(pilot, "#status"))
+
+        assert groups.behind in names(pilot)
+
+
+def test_without_a_terminal() -> None:
+    done = CliRunner().invoke(tidegate, ["top"])
+
+    assert done.exit_code == FAILED
+    assert done.stderr.startswith("tidegate: top needs a terminal")

@@ -1,0 +1,1 @@
+"""The image, really built and run: `make image`."""

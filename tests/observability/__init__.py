@@ -1,0 +1,1 @@
+"""Rules and dashboards against promtool and a real Prometheus: `make rules`."""

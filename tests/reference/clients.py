@@ -1,0 +1,181 @@
+"""docs/clients.md: which client software is tested how, from what the tests and the constraints declare."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.clients import CLIENTS
+from bench.jars import CONNECTOR, CONNECTOR_VERSION, KAFKA_VERSION
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_TESTS: Final = _ROOT / "tests"
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A command, what it makes clients do, and when it runs."""
+
+    command: str
+    does: str
+    runs: str
+
+
+SUITES: Final = {
+    "conformance": Suite(
+        "make test",
+        "produce and consume in every codec, groups, offsets kept over a restart, administration",
+        "every push",
+    ),
+    "peers": Suite(
+        "make peers", "the tools of Kafka's own distribution; Spark's connector", "every push where Maven is"
+    ),
+    "tiers": Suite(
+        "make conformance",
+        "old offsets from the archive and new ones from Redis, in one group",
+        "every push; Java with `make peers`",
+    ),
+    "kill": Suite(
+        "make outside", "groups whose offsets are committed by hand, while a broker is killed every 5 s", "rarely"
+    ),
+    "matrix": Suite(
+        "make clients",
+        "joins, closes, three kinds of commits, static restarts and crashes, with [held heartbeats]"
+        "(decisions/0019-held-heartbeats.md) and without",
+        "rarely: it takes an hour and Java, Go, node",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """One client, the tests that use it, and how they are recognised in the tree."""
+
+    name: str
+    version: str
+    suites: dict[str, str]
+    """Suite -> what shows that it uses this client: a file below tests/ and words in it, as `file: words`."""
+
+
+def _pinned(package: str) -> str:
+    found = re.search(rf"^{re.escape(package)}==(\S+)$", (_ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert found, f"{package} is not in constraints.txt"
+    return found[1]
+
+
+def _go(module: str) -> str:
+    found = re.search(rf"^\t{re.escape(module)} v(\S+)$", (_TESTS / "clients/go/go.mod").read_text(), re.MULTILINE)
+    assert found, f"{module} is not in go.mod"
+    return found[1]
+
+
+def _matrix(name: str) -> dict[str, str]:
+    assert name in CLIENTS
+    return {"matrix": f'../bench/clients.py: "{name}"'}
+
+
+def software() -> tuple[Software, ...]:
+    """Every client, the most tested first."""
+    real, cold, outside = "conformance/test_clients.py", "conformance/test_cold_clients.py", "outside/cast.py"
+    kafkajs = json.loads((_TESTS / "clients/node/package.json").read_text())["dependencies"]["kafkajs"]
+    connector_clients = next(version for _, name, version in CONNECTOR.artifacts if name == "kafka-clients")
+    return (
+        Software(
+            "aiokafka",
+            _pinned("aiokafka"),
+            {
+                "conformance": f"{real}: test_aiokafka_works",
+                "tiers": f"{cold}: test_aiokafka",
+                "kill": f"{outside}: aiokafka",
+                **_matrix("aiokafka"),
+            },
+        ),
+        Software(
+            "librdkafka, by confluent-kafka for Python",
+            _pinned("confluent-kafka"),
+            {
+                "conformance": f"{real}: test_confluent_kafka_works",
+                "tiers": f"{cold}: test_librdkafka",
+                "kill": f"{outside}: librdkafka",
+                **_matrix("librdkafka"),
+            },
+        ),
+        Software(
+            "kafka-python",
+            _pinned("kafka-python"),
+            {
+                "conformance": f"{real}: test_kafka_python_works",
+                "kill": f"{outside}: kafka_python",
+                **_matrix("kafka-python"),
+            },
+        ),
+        Software(
+            "Java (kafka-clients and the distribution's tools)",
+            KAFKA_VERSION,
+            {
+                "peers": "conformance/test_java.py: test_java_producer",
+                "tiers": f"{cold}: test_java",
+                **_matrix("java"),
+            },
+        ),
+        Software("kcat", "the distribution's", {"conformance": f"{real}: test_kcat_works"}),
+        Software(
+            "Spark's Kafka connector",
+            f"{CONNECTOR_VERSION}, kafka-clients {connector_clients}",
+            {"peers": "spark/test_kafka_connector.py: test_equal_rows"},
+        ),
+        Software("franz-go", _go("github.com/twmb/franz-go"), _matrix("franz-go")),
+        Software("sarama", _go("github.com/IBM/sarama"), _matrix("sarama")),
+        Software("KafkaJS", kafkajs, _matrix("kafkajs")),
+    )
+
+
+def page() -> str:
+    """The page."""
+    clients = software()
+    head = " | ".join(suite for suite in SUITES)
+    rows = [
+        f"| {one.name} | {one.version} | {' | '.join('yes' if suite in one.suites else '' for suite in SUITES)} |"
+        for one in clients
+    ]
+    suites = [f"| {name} | `{suite.command}` | {suite.does} | {suite.runs} |" for name, suite in SUITES.items()]
+    unstatic = ", ".join(client.name for client in CLIENTS.values() if not client.static)
+    held = ", ".join(client.name for client in CLIENTS.values() if client.held)
+    return _PAGE.format(
+        head=head,
+        rule="|---" * len(SUITES),
+        rows="\n".join(rows),
+        suites="\n".join(suites),
+        unstatic=unstatic,
+        held=held,
+    )
+
+
+_PAGE: Final = """\
+# Clients
+
+Made by `make docs` from what the tests declare. Clients are unmodified releases, of the versions named here.
+
+| Client | Version | {head} |
+|---|---{rule}|
+{rows}
+
+| | Command | Makes them | Runs |
+|---|---|---|---|
+{suites}
+
+Where a client cannot be had (no Java, no Go, no node, no kcat), its tests are skipped and say so.
+
+- Held heartbeats are given to: {held}. Others are answered at once.
+- Static members (`group.instance.id`) are tried with all but: {unstatic}, which does not know them.
+- Members of different software share a group (aiokafka and librdkafka, `make test`).
+- Each client's conversations are also compared with Apache Kafka {kafka}, request by request:
+  [differences](differences.md). How long joins take: [joining](joining.md).
+
+Not tried: every client not named above, among them those for .NET, Rust and Ruby that do not wrap librdkafka, kafka-go,
+Kafka Streams, Kafka Connect, ksqlDB, MirrorMaker. Streams, and exactly-once of Connect, need transactions, which
+[are not served yet](apis.md#not-served).
+""".replace("{kafka}", KAFKA_VERSION)

@@ -1,0 +1,233 @@
+"""What the admin HTTP tells, over one broker's rooms and a real server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from broker.admin import actions, audit, broker_views, overview_views, producer_views, redis_views, topic_views
+from broker.admin.audit import Actor, Audit
+from broker.cluster.figures import FigureReports, Figures
+from broker.cluster.membership import BrokerInfo
+from broker.errors import NonEmptyGroup, StoreUnavailable, UnknownTopicOrPartition
+from broker.settings import Settings
+from broker.store.store import Store
+from tests.support.whole_broker import WholeBroker
+
+ANNA = Actor("anna", "operator", "10.1.2.3")
+FIGURES = Figures("f00", 12.5, 7, 1.5, 0.25, 100 << 20)
+
+
+@pytest.fixture
+async def whole(settings: Settings, store: Store) -> AsyncIterator[WholeBroker]:
+    """One broker of two that are known, one of them suspect."""
+    opened = WholeBroker(settings.model_copy(update={"group_initial_rebalance_delay_ms": 0}))
+    await opened.start()
+    live = [
+        BrokerInfo(1, {"PLAINTEXT": ("a", 9092)}, "r1", "1.0", "serving"),
+        BrokerInfo(2, {"PLAINTEXT": ("b", 9092)}, None, "1.0", "serving", suspect=True),
+    ]
+    membership: Any = opened.rooms.membership
+    membership.live, membership.preferred, membership.cluster_id = lambda: live, lambda: live[:1], "c1"
+    membership.nameable = membership.preferred
+    yield opened
+    await opened.close()
+
+
+async def _read_and_behind(whole: WholeBroker) -> None:
+    """Ten records in the second partition of `orders`; the group `orders` has read four of them and left."""
+    await whole.create("orders", 2, retention_ms="1000000")
+    client = whole.client()
+    await client.produce("orders", 10, index=1)
+    await client.own("orders", 0, 1)
+    await client.commit("orders", 4, index=1)
+    await client.leave()
+
+
+async def test_brokers_are_told_with_their_figures(whole: WholeBroker) -> None:
+    await whole.create("orders", 3)
+    await FigureReports(whole.store, lambda: 1, lambda: FIGURES).tell()
+
+    first, second = await broker_views.brokers(whole.rooms)
+
+    assert first["listeners"] == [{"name": "PLAINTEXT", "host": "a", "port": 9092}]
+    assert (first["state"], first["connections"], first["partitions"], first["answers"]) == ("serving", 7, 3, True)
+    assert first["shards"] == whole.settings.coordinator_shards
+    assert (second["state"], second["connections"], second["partitions"]) == ("suspect", None, 0)
+    assert 0 < await whole.store.command("PTTL", whole.store.cluster_keys.figures(1)) <= 20_000
+
+
+async def test_a_topic_is_told_with_its_partitions_configs_and_groups(whole: WholeBroker) -> None:
+    await _read_and_behind(whole)
+
+    told = await topic_views.topic(whole.rooms, "default", "orders")
+
+    assert [(one["log_start"], one["high_watermark"], one["leader"]) for one in told["partitions"]] == [
+        (0, 0, 1),
+        (0, 10, 1),
+    ]
+    assert {one["name"]: (one["value"], one["source"]) for one in told["configs"]}["retention.ms"] == (
+        "1000000",
+        "topic",
+    )
+    assert [(one["group"], one["lag"], one["subscribed"]) for one in told["groups"]] == [("orders", 6, False)]
+    assert (await topic_views.topics(whole.rooms, "default"))[0]["configs_set"] == 1
+    assert await topic_views.topics(whole.rooms, "default", after="orders") == []
+    assert await topic_views.topics(whole.rooms, "other") == []
+    with pytest.raises(UnknownTopicOrPartition):
+        await topic_views.topic(whole.rooms, "other", "orders")
+
+
+async def test_groups_of_an_earlier_topic_of_that_name_do_not_read_it(whole: WholeBroker) -> None:
+    await _read_and_behind(whole)
+    fields = await whole.store.command("HGETALL", whole.store.group_keys("default", "orders").offsets)
+    await whole.rooms.catalog.delete("default", "orders")
+    await whole.create("orders", 2)
+    flat = [text for pair in fields.items() for text in pair]
+    await whole.store.command("HSET", whole.store.group_keys("default", "orders").offsets, *flat)
+
+    assert (await topic_views.topic(whole.rooms, "default", "orders"))["groups"] == []
+
+
+async def test_redis_is_told_with_who_fills_it(whole: WholeBroker) -> None:
+    await _read_and_behind(whole)
+    await whole.create("large", 1, org="acme")
+    await whole.client(org="acme").produce("large", *[1_000] * 20)
+
+    told = await redis_views.redis(whole.rooms)
+
+    flavour = "valkey" if b"valkey_version" in await whole.rooms.store.command("INFO", "server") else "redis"
+    assert (told["flavour"], told["role"], told["replicas"]) == (flavour, "master", [])
+    assert told["memory"]["used_bytes"] > 0
+    orgs = {one["org"]: one for one in told["memory"]["orgs"]}
+    assert orgs["acme"]["topics_bytes"] > orgs["default"]["topics_bytes"] > 0
+    assert orgs["default"]["groups_bytes"] > 0 == orgs["acme"]["groups_bytes"]
+    assert [one["topic"] for one in told["memory"]["topics"]] == ["large", "orders"]
+    assert any(one["script"] == "groups_join_group" and one["p99_ms"] for one in told["scripts"])
+
+
+async def test_producers_are_told_by_partition(whole: WholeBroker) -> None:
+    await _read_and_behind(whole)
+
+    told = await producer_views.producers(whole.rooms, "default", "orders", first=1)
+
+    assert [(one["partition"], one["log_end"]) for one in told["partitions"]] == [(1, 10)]
+    assert "no transactions" in told["note"]
+
+
+async def test_the_overview_begins_with_trouble(whole: WholeBroker) -> None:
+    await _read_and_behind(whole)
+
+    lost = whole.client()
+    lost.group_id = "lost"
+    await lost.own("missing")
+
+    told = await overview_views.overview(whole.rooms, "default")
+
+    assert told["totals"] | {"groups": 2, "lag": 6, "topics": 1, "members": 1} == told["totals"]
+    assert [(one["group"], one["trouble"]) for one in told["groups"]] == [("lost", "topic_missing"), ("orders", "")]
+    assert "missing" in told["groups"][0]["sentence"]
+    assert {"broker_suspect", "redis_without_limit"} <= {one["kind"] for one in told["troubles"]}
+    assert [one["node_id"] for one in told["brokers"]] == [2, 1]
+
+
+async def test_of_many_groups_the_restless_are_looked_at(whole: WholeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await _read_and_behind(whole)
+    busy = whole.client()
+    busy.group_id = "z-busy"
+    await busy.join("orders")
+    monkeypatch.setattr(overview_views, "GROUPS_MAX", 1)
+
+    told = await overview_views.overview(whole.rooms, "default")
+
+    assert [one["group"] for one in told["groups"]] == ["z-busy"]
+    assert (told["totals"]["groups"], told["totals"]["groups_left_out"]) == (2, 1)
+
+
+async def test_a_full_redis_takes_the_audit_and_lets_topics_be_deleted(whole: WholeBroker) -> None:
+    await whole.create("large", 1)
+    used = dict(
+        line.split(":") for line in (await whole.store.command("INFO", "memory")).decode().splitlines() if ":" in line
+    )
+    await whole.store.command("CONFIG", "SET", "maxmemory", int(used["used_memory"]) // 2)
+    try:
+        with pytest.raises(StoreUnavailable):
+            await actions.create_topic(whole.rooms, ANNA, "default", "more", 1, {})
+        await actions.delete_topic(whole.rooms, ANNA, "default", "large")
+    finally:
+        await whole.store.command("CONFIG", "SET", "maxmemory", 0)
+
+    done = [(one["action"], one["outcome"]) for one in await audit.entries(whole.store, 10)]
+    assert done == [("topic.delete", "done"), ("topic.create", "failed")]
+
+
+async def test_nothing_is_changed_where_the_audit_cannot_be_written(
+    whole: WholeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await whole.create("orders", 1)
+
+    async def away(*_: Any) -> None:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(audit, "_add", away)
+    with pytest.raises(StoreUnavailable):
+        await actions.delete_topic(whole.rooms, ANNA, "default", "orders")
+
+    assert whole.rooms.catalog.get("default", "orders") is not None
+
+
+async def test_what_is_done_is_told_so_although_its_outcome_cannot_be_written(
+    whole: WholeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await whole.create("orders", 1)
+    write, calls = audit._add, 0
+
+    async def once(store: Store, fields: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise StoreUnavailable("gone")
+        await write(store, fields)
+
+    monkeypatch.setattr(audit, "_add", once)
+    await actions.delete_topic(whole.rooms, ANNA, "default", "orders")
+
+    assert [one["outcome"] for one in await audit.entries(whole.store, 10)] == [audit.OPEN]
+
+
+async def test_an_action_stands_before_it_is_done_and_with_its_outcome(store: Store) -> None:
+    async with Audit(store, 1, ANNA, "group.reset", {"group": "orders"}, undo=[["orders", 0, 7]]) as entry:
+        [under_way] = await audit.entries(store, 10)
+        assert (under_way["outcome"], under_way["action_id"]) == (audit.OPEN, entry.action_id)
+        entry.result["moved"] = 1
+    with pytest.raises(NonEmptyGroup):
+        async with Audit(store, 1, ANNA, "group.delete", {"group": "orders"}):
+            raise NonEmptyGroup
+    with pytest.raises(ZeroDivisionError):
+        async with Audit(store, 1, ANNA, "topic.delete", {"topic": "orders"}):
+            raise ZeroDivisionError
+
+    died, refused, done = await audit.entries(store, 10)
+
+    assert (died["action"], died["outcome"], died["undoable"]) == ("topic.delete", audit.OPEN, False)
+    assert (refused["action"], refused["outcome"], refused["remote"]) == ("group.delete", audit.REFUSED, "10.1.2.3")
+    assert (done["outcome"], done["result"], done["undoable"]) == (audit.DONE, {"moved": 1}, True)
+    found = await audit.find(store, done["action_id"])
+    assert found is not None and found["undo"] == [["orders", 0, 7]]
+    assert await audit.find(store, "none") is None
+    assert await audit.find(store, ANNA.name) is None and await audit.find(store, "group.reset") is None
+    assert await audit.entries(store, 1) == [died]
+
+
+async def test_the_audit_is_capped(settings: Settings, store: Store) -> None:
+    small = Settings(**(settings.model_dump() | {"admin_audit_entries_max": 5}))
+    capped = Store(small)
+    await capped.start()
+    for _ in range(200):
+        async with Audit(capped, 1, ANNA, "topic.create", {"topic": "orders"}):
+            pass
+    await capped.close()
+
+    assert await store.command("XLEN", store.cluster_keys.audit) < 150

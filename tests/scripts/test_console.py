@@ -1,0 +1,382 @@
+"""Pages of the console over one broker's rooms and a real server: what they say, and that they bear any name."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from yarl import URL
+
+from broker.admin import offset_actions, routes
+from broker.admin.access import Access
+from broker.admin.audit import Actor, Audit
+from broker.admin.health import Health
+from broker.admin.offset_actions import Reset
+from broker.admin.reset_plan import Choice
+from broker.admin.secrets import Secrets
+from broker.cluster.membership import BrokerInfo
+from broker.settings import Settings
+from broker.store.store import Store
+from tests.support.whole_broker import WholeBroker
+
+NASTY = "<script>alert(1)</script>/../..%2e?#&\"' \N{SNOWMAN}\N{RIGHT-TO-LEFT OVERRIDE}`" + "x" * 190
+
+Http = TestClient[Any, Any]
+
+
+@pytest.fixture
+async def whole(settings: Settings, store: Store) -> AsyncIterator[WholeBroker]:
+    """One broker, as the others are told of it."""
+    opened = WholeBroker(settings.model_copy(update={"group_initial_rebalance_delay_ms": 0}))
+    await opened.start()
+    membership: Any = opened.rooms.membership
+    membership.live = lambda: [BrokerInfo(1, {"PLAINTEXT": ("a", 9092)}, "r1", "1.0", "serving")]
+    membership.preferred = membership.nameable = membership.live
+    membership.cluster_id = "c1"
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def http(whole: WholeBroker) -> AsyncIterator[Http]:
+    """Its admin HTTP."""
+    app = routes.application(Health(lambda: True, lambda: True), whole.rooms)
+    async with TestClient(TestServer(app)) as client:
+        yield client
+
+
+async def text_of(http: Http, path: str, status: int = 200, **query: str) -> str:
+    """A page, without what templates indent."""
+    async with http.get(URL(path).with_query(query)) as answer:
+        text = await answer.text()
+        assert answer.status == status, text
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        return re.sub(r"\s+", " ", text)
+
+
+async def test_a_browser_is_led_to_the_console_and_curl_is_not(http: Http) -> None:
+    async with http.get("/", headers={"Accept": "text/html"}, allow_redirects=False) as answer:
+        assert answer.headers["Location"] == "/console/"
+    async with http.get("/", headers={"Accept": "*/*"}) as answer:
+        assert "/console/" in await answer.text()
+
+
+async def test_an_empty_cluster_says_what_to_do(http: Http) -> None:
+    text = await text_of(http, "/console/")
+
+    assert "No group yet." in text and "bootstrap address" in text
+
+
+async def test_the_group_with_trouble_comes_first(whole: WholeBroker, http: Http) -> None:
+    await whole.create("orders", 2)
+    client = whole.client()
+    await client.produce("orders", 10)
+    calm = whole.client()
+    calm.group_id = "a-calm-one"
+    await calm.own("orders", 0)
+    lost = whole.client()
+    lost.group_id = "z-lost"
+    await lost.own("nowhere", 0)
+
+    text = await text_of(http, "/console/")
+
+    assert "1 stuck, 0 with trouble, of 2 groups." in text
+    assert text.index(">z-lost<") < text.index(">a-calm-one<")
+    assert "subscribes to nowhere, which does not exist" in text
+
+
+async def test_groups_are_found_by_words_and_by_trouble(whole: WholeBroker, http: Http) -> None:
+    for name in ("billing", "shipping"):
+        client = whole.client()
+        client.group_id = name
+        await client.own("nowhere", 0)
+
+    found = await text_of(http, "/console/", q="BILL stable")
+    nothing = await text_of(http, "/console/", q="bill empty")
+    troubled = await text_of(http, "/console/", only="trouble", sort="group")
+
+    assert ">billing<" in found and ">shipping<" not in found and "1 group of 2" in found
+    assert "No group fits." in nothing
+    assert troubled.index(">billing<") < troubled.index(">shipping<")
+
+
+async def test_a_group_s_page_tells_members_partitions_and_rebalances(whole: WholeBroker, http: Http) -> None:
+    await whole.create("orders", 2)
+    client = whole.client("billing-1", "10.1.2.3")
+    await client.produce("orders", 10)
+    await client.own("orders", 0, 1)
+    await client.commit("orders", 4)
+
+    text = await text_of(http, "/console/group", group="orders")
+
+    assert "billing-1" in text and "10.1.2.3" in text
+    assert 'orders <span class="nowrap">0-1</span>' in text
+    assert '<td class="num" data-label="Committed">4</td>' in text
+    assert '<td class="num" data-label="Records behind">6</td>' in text
+    assert "billing-1 at 10.1.2.3 joined" in text
+    assert 'hx-trigger="every 5s"' in text
+
+
+@pytest.mark.parametrize("name", [NASTY, "..", ".", "/", "%2F", "{{7*7}}", "a\nb"])
+async def test_any_name_is_shown_and_found_again(whole: WholeBroker, http: Http, name: str) -> None:
+    await whole.create("orders", 1)
+    client = whole.client(NASTY[:100])
+    client.group_id = name
+    await client.own("orders", 0)
+
+    overview = await text_of(http, "/console/")
+    [address] = re.findall(r'<th scope="row" class="wide"><a href="([^"]+)"', overview)
+    async with http.get(URL(address.replace("&amp;", "&"), encoded=True)) as answer:
+        page = await answer.text()
+
+    assert answer.status == 200
+    for text in (overview, page):
+        assert "<script>alert" not in text and "49" not in re.findall(r"<h1>(.*?)</h1>", text)
+    assert "1 member" in page or "Members" in page
+
+
+async def test_a_group_that_is_not_there_is_a_page_too(http: Http) -> None:
+    text = await text_of(http, "/console/group", status=404, group="<b>gone")
+
+    assert "There is no such group" in text and "&lt;b&gt;gone" in text
+
+
+async def test_an_organisation_that_could_not_be_is_refused(http: Http) -> None:
+    assert "1 to 63 of a-z" in await text_of(http, "/console/", status=400, org="default:x")
+
+
+async def test_organisations_do_not_see_each_other(whole: WholeBroker, http: Http) -> None:
+    client = whole.client(org="acme")
+    await whole.create("orders", 1, org="acme")
+    await client.own("orders", 0)
+
+    theirs, ours = await text_of(http, "/console/", org="acme"), await text_of(http, "/console/")
+
+    assert "group=orders" in theirs and "group=orders" not in ours
+    assert "<option selected>acme</option>" in theirs and "<option>acme</option>" in ours
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ("topics", "No topic yet."),
+        ("brokers", "1 broker, 1 serving"),
+        ("redis", "Is the data safe?"),
+        ("transactions", "serves no transactions"),
+        ("audit", "Nothing was changed yet."),
+    ],
+)
+async def test_pages_of_an_empty_cluster_say_what_to_do(http: Http, page: str, says: str) -> None:
+    assert says in await text_of(http, f"/console/{page}")
+
+
+async def test_topics_are_listed_and_told_in_full(whole: WholeBroker, http: Http) -> None:
+    await whole.create("orders", 2, retention_ms="60000")
+    await whole.create("payments", 1)
+    client = whole.client()
+    await client.produce("orders", 10, index=1)
+    await client.own("orders", 0, 1)
+    await client.commit("orders", 4, index=1)
+
+    listed, found = await text_of(http, "/console/topics"), await text_of(http, "/console/topics", q="pay")
+    told = await text_of(http, "/console/topic", topic="orders")
+
+    assert ">orders</a>" in listed and ">1 min</td>" in listed
+    assert ">orders</a>" not in found and "1 topic of 2" in found
+    assert '<td class="num" data-label="High watermark">10</td>' in told
+    assert "1 config set on the topic" in told and "group=orders" in told
+    assert "There is no such topic" in await text_of(http, "/console/topic", status=404, topic="nowhere")
+
+
+async def test_members_are_told_with_what_they_run(whole: WholeBroker, http: Http) -> None:
+    await whole.create("orders", 1)
+    client = whole.client()
+    client.client.note_software("apache-kafka-java", "4.1.0")
+    await client.own("orders", 0)
+
+    assert "apache-kafka-java 4.1.0" in await text_of(http, "/console/group", group="orders")
+
+
+async def test_what_operators_did_is_told(whole: WholeBroker, http: Http) -> None:
+    anna = Actor("anna", "operator", "10.1.2.3")
+    async with Audit(whole.store, 1, anna, "group.delete", {"org": "default", "group": NASTY}):
+        pass
+
+    text = await text_of(http, "/console/audit")
+
+    assert "anna" in text and "group.delete" in text and "<script>alert" not in text
+
+
+# -- what operators change
+
+
+@pytest.fixture
+async def operator(whole: WholeBroker) -> AsyncIterator[Http]:
+    """Who has logged in; what it posts carries the session's token."""
+    access = Access(Secrets(operator_password="correct horse"), "c1", "127.0.0.1")
+    app = routes.application(Health(lambda: True, lambda: True), whole.rooms, access)
+    async with TestClient(TestServer(app)) as client:
+        form = {"name": "operator", "password": "correct horse", "next": "/console/"}
+        async with client.post("/console/login", data=form) as answer:
+            assert answer.status == 200
+        yield client
+
+
+async def post(http: Http, path: str, status: int = 200, **fields: str) -> str:
+    """A form of the console, with the token that its page gave."""
+    [csrf, *_] = re.findall(r'name="csrf" value="(\w+)"', await text_of(http, "/console/"))
+    async with http.post(f"/console/{path}", data={"csrf": csrf, "org": "default", **fields}) as answer:
+        text = await answer.text()
+        assert answer.status == status, text
+        return re.sub(r"\s+", " ", text)
+
+
+async def behind(whole: WholeBroker) -> None:
+    """The group `orders` has read four records of ten, and left."""
+    await whole.create("orders", 1)
+    client = whole.client()
+    await client.produce("orders", 10)
+    await client.own("orders", 0)
+    await client.commit("orders", 4)
+    await client.leave()
+
+
+async def test_what_is_confirmed_is_what_was_shown(
+    whole: WholeBroker, operator: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await behind(whole)
+    asked: list[Any] = []
+    moves = [{"topic": "orders", "partition": 0, "before": 4, "after": 1, "note": ""}]
+
+    async def plan_reset(rooms: object, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
+        asked.append(wanted)
+        return {"group": "orders", "exists": True, "allowed": True, "moves": moves, "members": []}
+
+    async def reset(rooms: object, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
+        asked.append((actor.name, org, wanted))
+        return {"action_id": "a1", "group": "orders", "complete": True, "removed": 0, "moves": moves}
+
+    monkeypatch.setattr(offset_actions, "plan_reset", plan_reset)
+    monkeypatch.setattr(offset_actions, "reset", reset)
+
+    shown = await text_of(operator, "/console/reset", group="orders", to="shift", **{"value-shift": "-3"})
+    [carried] = re.findall(r'name="moves" value="([^"]+)"', shown)
+    done = await post(operator, "reset/apply", group="orders", typed="orders", moves=html.unescape(carried))
+
+    assert "3 again" in shown and "action=a1" in done
+    assert asked == [
+        Reset("orders", Choice(shift_by=-3), all_topics=True),
+        ("operator", "default", Reset("orders", Choice(offsets={("orders", 0): 1}))),
+    ]
+
+
+async def test_a_name_that_is_typed_wrong_changes_nothing(whole: WholeBroker, operator: Http) -> None:
+    await behind(whole)
+
+    for form in ("reset/apply", "group/delete"):
+        text = await post(operator, form, status=400, group="orders", typed="order", moves='[["orders", 0, 1]]')
+        assert "nothing was changed" in text
+
+    assert await whole.client().committed("orders") == 4
+
+
+@pytest.mark.parametrize("moves", ["", "x", "{}", "[1]", '[["orders", "a", 1]]'])
+async def test_a_form_that_is_not_ours_changes_nothing(whole: WholeBroker, operator: Http, moves: str) -> None:
+    await behind(whole)
+
+    await post(operator, "reset/apply", status=400, group="orders", typed="orders", moves=moves)
+
+    assert await whole.client().committed("orders") == 4
+
+
+async def test_a_choice_that_cannot_be_is_told(whole: WholeBroker, operator: Http) -> None:
+    await behind(whole)
+
+    for to, value in (("offset", "x"), ("shift", ""), ("datetime", ""), ("duration", ""), ("moon", "")):
+        text = await text_of(operator, "/console/reset", 400, group="orders", to=to, **{f"value-{to}": value})
+        assert 'role="alert"' in text
+
+
+async def test_a_group_is_deleted_when_it_is_empty_alone(whole: WholeBroker, operator: Http) -> None:
+    await behind(whole)
+    member = whole.client()
+    await member.own("orders", 0)
+
+    refused = await post(operator, "group/delete", status=409, group="orders", typed="orders")
+    await member.leave()
+    done = await post(operator, "group/delete", group="orders", typed="orders")
+
+    assert "has members" in refused and "Group orders and its offsets are deleted" in done
+    assert "No group yet." in done
+
+
+@pytest.mark.parametrize("node_id", ["x", "-1", "9" * 5_000])
+async def test_what_is_no_node_id_drains_nothing(operator: Http, node_id: str) -> None:
+    assert "is no node id" in await post(operator, "brokers/drain", 400, node_id=node_id)
+
+
+async def test_a_member_is_removed(whole: WholeBroker, operator: Http) -> None:
+    await whole.create("orders", 1)
+    member = whole.client("web-1")
+    await member.own("orders", 0)
+
+    done = await post(operator, "group/remove-member", group="orders", member=member.member_id)
+
+    assert "web-1 is removed" in done and "Nobody is in the group." in done
+
+
+async def test_who_has_not_logged_in_changes_nothing(whole: WholeBroker, http: Http, operator: Http) -> None:
+    await behind(whole)
+    forms = {"group/delete": {}, "reset/apply": {"moves": '[["orders", 0, 1]]'}, "brokers/drain": {"node_id": "1"}}
+    for form, more in forms.items():
+        fields = {"org": "default", "group": "orders", "typed": "orders", **more}
+        async with http.post(f"/console/{form}", data=fields) as answer:
+            assert answer.status == 403
+        async with operator.post(f"/console/{form}", data=fields) as answer:  # without the session's token
+            assert answer.status == 403
+
+    assert await whole.client().committed("orders") == 4
+    assert "read-only" in await text_of(http, "/console/brokers")
+    assert "Delete…" not in await text_of(http, "/console/group", group="orders")
+
+
+async def test_scripts_and_styles_are_ours_and_kept(http: Http) -> None:
+    for name in ("console.js", "console.css", "htmx-4.0.1.min.js", "uplot-1.6.32.min.js", "tide.svg"):
+        async with http.get(f"/console/static/1/{name}") as answer:
+            assert answer.status == 200 and "immutable" in answer.headers["Cache-Control"]
+    async with http.get("/console/static/1/..%2Fsite.py") as answer:
+        assert answer.status == 404
+    for name in ("x" * 300, "..", "%00"):  # what no file can be called is not there either
+        async with http.get(URL(f"/console/static/1/{name}", encoded=True)) as answer:
+            assert answer.status == 404, name
+
+
+async def test_who_may_read_nothing_learns_no_names(whole: WholeBroker) -> None:
+    await whole.create("orders", 1, org="acme")
+    access = Access(Secrets(viewer_token="v" * 16), "c1", "0.0.0.0")
+    app = routes.application(Health(lambda: True, lambda: True), whole.rooms, access)
+    async with TestClient(TestServer(app)) as client:
+        for path, status in (("/console/login", 200), ("/console/static/1/x", 404)):
+            assert "acme" not in await text_of(client, path, status)
+        client.session.headers["Authorization"] = f"Bearer {'v' * 16}"
+        assert "acme" in await text_of(client, "/console/login")
+
+
+async def test_pages_hold_no_script_and_no_style_of_their_own(whole: WholeBroker, http: Http) -> None:
+    client = whole.client()
+    await client.own("orders", 0)
+
+    for text in (await text_of(http, "/console/"), await text_of(http, "/console/group", group="orders")):
+        assert not re.search(r"<script(?! src=)|<style|\sstyle=|\son\w+=", text)
+
+
+async def test_with_redis_away_a_page_says_so(whole: WholeBroker, http: Http) -> None:
+    await whole.store.close()
+
+    text = await text_of(http, "/console/", status=503)
+
+    assert "Redis does not answer" in text and "Traceback" not in text

@@ -1,0 +1,235 @@
+"""Samples of lag: what one holds, which broker takes them, and what may change while they are taken."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker.groups import lag_samples
+from broker.groups.lag_samples import LagSampler
+from broker.log.retention import delete_records
+from broker.protocol.consumer_blobs import assigned_partitions
+from broker.settings import Settings
+from broker.store.store import Store
+from broker.topics.catalog import Topic
+from tests.support.clock import SteppedClock
+from tests.support.log_broker import produce_request
+from tests.support.logs import batch_bytes
+from tests.support.whole_broker import ClientOf, WholeBroker
+
+
+@pytest.fixture
+async def brokers(clock: SteppedClock, settings: Settings) -> AsyncIterator[list[WholeBroker]]:
+    own = settings.model_copy(update={"group_initial_rebalance_delay_ms": 0, "mirror_groups": False})
+    opened = [await WholeBroker(own, node_id).start() for node_id in (1, 2)]
+    yield opened
+    for broker in opened:
+        await broker.close()
+
+
+@pytest.fixture
+def broker(brokers: list[WholeBroker]) -> WholeBroker:
+    return brokers[0]
+
+
+@pytest.fixture
+async def topic(broker: WholeBroker) -> Topic:
+    """Topic t, two partitions, both with entries of 3 and 2 records, from 10 s and from 20 and 21 s."""
+    made = await broker.create("t", 2)
+    for index in (0, 1):
+        await produce(broker, index, [10_000] * 3)
+        await produce(broker, index, [20_000, 21_000])
+    return made
+
+
+async def produce(broker: WholeBroker, index: int, timestamps: list[int]) -> None:
+    batch = batch_bytes(count=len(timestamps), timestamps=timestamps)
+    answer = await broker.client("producer").ask(produce_request([("t", [(index, batch)])]))
+    assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
+
+
+def sampler(broker: WholeBroker, **changes: Any) -> LagSampler:
+    settings = broker.settings.model_copy(update=changes)
+    find = broker.rooms.catalog.get
+    return LagSampler(broker.store, settings, find, assigned_partitions, lambda: str(broker.node_id))
+
+
+async def samples(store: Store) -> list[dict[str, str]]:
+    entries = await store.command("XRANGE", store.cluster_keys.lag, "-", "+")
+    return [{fields[i].decode(): fields[i + 1].decode() for i in range(0, len(fields), 2)} for _, fields in entries]
+
+
+async def of_group(broker: WholeBroker, group_id: str) -> ClientOf:
+    member = broker.client(f"app of {group_id}")
+    member.group_id = group_id
+    return member
+
+
+async def test_a_sample_tells_committed_ends_and_times(broker: WholeBroker, topic: Topic, clock: SteppedClock) -> None:
+    member = await of_group(broker, "or/ders")
+    await member.own("t", 0, 1)
+    await member.commit("t", 1, index=0)
+    await clock.advance(5_000)
+    await member.commit("t", 5, index=1)
+    nobody = await of_group(broker, "tools")
+    await nobody.commit("t", 4)
+    assert await sampler(broker).sample()
+
+    began = clock.now_ms - 5_000
+    found = {entry.pop("group"): entry for entry in await samples(broker.store)}
+    assert found == {
+        "default/or%2Fders": {
+            "time": str(clock.now_ms),
+            "t:0": f"committed=1 start=0 end=5 lag=4 committed_at={began} next_time=10000 head_time=21000 "
+            f"member={member.member_id}",
+            "t:1": f"committed=5 start=0 end=5 lag=0 committed_at={began + 5_000} next_time=-1 head_time=21000 "
+            f"member={member.member_id}",
+        },
+        "default/tools": {
+            "time": str(clock.now_ms),
+            "t:0": f"committed=4 start=0 end=5 lag=1 committed_at={began + 5_000} next_time=20000 head_time=21000 "
+            "member=",
+        },
+    }
+
+
+async def test_owners_follow_the_generation(broker: WholeBroker, topic: Topic) -> None:
+    taking = sampler(broker)
+    member = broker.client("first")
+    await member.own("t", 0)
+    await member.commit("t", 1)
+    owners = []
+    for _ in range(2):
+        await taking.sample()
+        owners.append((await samples(broker.store))[-1]["t:0"].partition("member=")[2])
+    await member.leave()
+    await taking.sample()
+    owners.append((await samples(broker.store))[-1]["t:0"].partition("member=")[2])
+    second = broker.client("second")
+    await second.own("t", 0)
+    await taking.sample()
+    owners.append((await samples(broker.store))[-1]["t:0"].partition("member=")[2])
+
+    assert owners[0] == owners[1] and owners[0].startswith("first-")  # the second time without reading assignments
+    assert owners[2:] == ["", second.member_id]
+
+
+async def test_one_broker_samples_and_another_takes_over(
+    brokers: list[WholeBroker], topic: Topic, clock: SteppedClock
+) -> None:
+    await brokers[0].client().commit("t", 1)
+    first, second = (sampler(broker) for broker in brokers)
+
+    assert (await first.sample(), await second.sample()) == (True, False)
+    await clock.advance(9_000)
+    assert (await second.sample(), await first.sample()) == (False, True)  # it keeps the duty
+    await clock.advance(10_000)  # and is gone
+    assert await second.sample()
+    assert not await first.sample()  # it only stood still
+    assert (first.taken, second.taken, len(await samples(brokers[0].store))) == (2, 1, 3)
+
+
+async def test_a_broker_that_loses_the_duty_stops_within_its_round(
+    brokers: list[WholeBroker], topic: Topic, clock: SteppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lag_samples, "_GROUPS_AT_ONCE", 2)
+    for number in range(5):
+        await (await of_group(brokers[0], f"g{number}")).commit("t", number)
+    first, second = (sampler(broker, lag_sample_interval_ms=50) for broker in brokers)
+    during(monkeypatch, first, lambda: clock.advance(200), second.sample)
+
+    assert not await first.sample()
+    assert (first.taken, second.taken) == (2, 5)
+
+
+async def test_commits_and_appends_meanwhile_never_make_a_lag_negative(
+    broker: WholeBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = broker.client()
+    await member.commit("t", 5)
+    taking = sampler(broker)
+    during(monkeypatch, taking, lambda: produce(broker, 0, [30_000] * 4), lambda: member.commit("t", 9))
+    await taking.sample()
+    await member.commit("t", 99)
+    await taking.sample()
+
+    before, beyond = (entry["t:0"] for entry in await samples(broker.store))
+    assert before.startswith("committed=5 start=0 end=9 lag=4 ") and " next_time=30000 " in before
+    assert beyond.startswith("committed=99 start=0 end=9 lag=0 ")
+
+
+async def test_what_was_trimmed_counts_no_more(broker: WholeBroker, topic: Topic) -> None:
+    await broker.client().commit("t", 1)
+    log = broker.rooms.logs.partition(topic, 0)
+    assert await delete_records(log, 4) == 4
+    await broker.store.command("XTRIM", log.keys.log, "MINID", "3-1")
+    await sampler(broker).sample()
+
+    [entry] = await samples(broker.store)
+    assert entry["t:0"].startswith("committed=1 start=4 end=5 lag=1 ") and " next_time=20000 " in entry["t:0"]
+
+
+async def test_topics_that_are_gone_or_new_have_no_sample(broker: WholeBroker, topic: Topic) -> None:
+    group = broker.store.group_keys("default", "orders").offsets
+    await broker.client().commit("t", 1)
+    stored = {name: await broker.store.command("HGET", group, "t:0") for name in ("t:7", "gone:0")}
+    again = await broker.create("again", 1)
+    stored["again:0"] = stored["t:7"]  # with the id of another topic
+    for name, value in stored.items():
+        await broker.store.command("HSET", group, name, value)
+    await sampler(broker).sample()
+    [entry] = await samples(broker.store)
+    assert sorted(entry) == ["group", "t:0", "time"] and again.topic_hex != topic.topic_hex
+
+    await broker.store.command(
+        "HSET", broker.store.log_keys("default", "t", 0, topic.topic_hex).meta, "state", "deleted"
+    )
+    await sampler(broker).sample()
+    assert len(await samples(broker.store)) == 1
+
+
+async def test_wide_groups_have_several_entries_and_the_stream_is_capped(
+    broker: WholeBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lag_samples, "_PARTITIONS_PER_ENTRY_MAX", 1)
+    for index in (0, 1):
+        await broker.client().commit("t", 1, index=index)
+    await (await of_group(broker, "without")).own("t", 0)
+    taking = sampler(broker, lag_samples_max=100)
+    for _ in range(150):
+        await taking.sample()
+
+    found = await samples(broker.store)
+    assert taking.taken == 300 and 100 <= len(found) < 300
+    assert [sorted(entry) for entry in found[-2:]] in (
+        [["group", "t:0", "time"], ["group", "t:1", "time"]],
+        [["group", "t:1", "time"], ["group", "t:0", "time"]],
+    )
+
+
+async def test_the_time_of_a_record_is_the_brokers_where_it_stamps(broker: WholeBroker) -> None:
+    await broker.create("t", 1, message_timestamp_type="LogAppendTime")
+    await produce(broker, 0, [10_000, 11_000])
+    await broker.client().commit("t", 0)
+    await sampler(broker).sample()
+
+    [entry] = await samples(broker.store)
+    times = dict(pair.split("=", 1) for pair in entry["t:0"].split(" ") if "time=" in pair)
+    assert times["next_time"] == times["head_time"] and int(times["head_time"]) > 1_600_000_000_000
+
+
+def during(monkeypatch: pytest.MonkeyPatch, taking: LagSampler, *happens: Callable[[], Awaitable[Any]]) -> None:
+    """Let things happen once, after commits were read and before the logs are looked at."""
+    reader = taking._reader
+    look = reader.look
+
+    async def after(found: Any) -> Any:
+        monkeypatch.setattr(reader, "look", look)
+        for one in happens:
+            await one()
+        return await look(found)
+
+    monkeypatch.setattr(reader, "look", after)

@@ -1,0 +1,134 @@
+"""Sentinels name the primary: whom brokers ask, whom they believe, and how they follow, with real ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import redis
+from kio.schema.errors import ErrorCode
+
+from broker.errors import StoreUnavailable
+from broker.settings import Settings
+from broker.store.addresses import Address
+from broker.store.link import Link
+from broker.store.primary import Primary, find_primary
+from broker.store.store import Store
+from tests.support.sentinels import Watched
+from tests.support.valkey import ValkeyServer, free_port
+
+PATIENCE_S = 60.0
+AWAY = {ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress}
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Watched]:
+    """Servers that tests may fail over, but do not kill."""
+    with Watched(sentinel_password="hidden") as servers:
+        yield servers
+
+
+@pytest.fixture
+async def store(watched: Watched) -> AsyncIterator[Store]:
+    """A store by the sentinels."""
+    opened = Store(Settings(redis_url=watched.url, redis_sentinel_password="hidden"))
+    await opened.start()
+    yield opened
+    await opened.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+def ports(store: Store) -> set[int]:
+    """Where the lanes that are up are connected to."""
+    return {link.address.port if link.connected and link.address is not None else 0 for link in store.links}
+
+
+async def test_the_first_sentinel_that_answers_is_asked(watched: Watched) -> None:
+    behind_nobody = f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{watched.sentinel_ports[1]}/main"
+
+    assert (
+        await find_primary(Settings(redis_url=behind_nobody, redis_sentinel_password="hidden"))
+    ).port == watched.primary_port()
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [("redis+sentinel://127.0.0.1:1/main", "127.0.0.1:1"), ("redis+sentinel://{sentinel}/other", "'other'")],
+)
+async def test_why_no_primary_was_found_is_told(watched: Watched, url: str, reason: str) -> None:
+    asked = url.format(sentinel=f"127.0.0.1:{watched.sentinel_ports[0]}")
+    store = Store(Settings(redis_url=asked, redis_sentinel_password="hidden", redis_connect_timeout_ms=500))
+
+    with pytest.raises(StoreUnavailable, match=reason) as told:
+        await store.start()
+
+    assert "that is up" in str(told.value)
+
+
+async def test_sentinels_may_have_a_login_of_their_own(watched: Watched) -> None:
+    with pytest.raises(StoreUnavailable, match="authenticated"):
+        await find_primary(Settings(redis_url=watched.url))
+
+
+async def test_a_server_that_calls_itself_a_replica_is_not_believed(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = next(server for server in watched.servers if server.port != watched.primary_port())
+    with redis.Redis(port=replica.port) as client:
+        await until(lambda: client.role()[0] == b"slave")
+    store = Store(Settings(redis_url=watched.url, redis_sentinel_password="hidden", redis_connect_timeout_ms=500))
+
+    async def stale(primary: Primary) -> Address:
+        return replace(primary.address, port=replica.port)
+
+    monkeypatch.setattr(Primary, "_ask", stale)
+    with pytest.raises(StoreUnavailable, match="calls itself a replica"):
+        await store.start()
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("lane", ["control", "data_out"])
+async def test_a_primary_that_was_put_down_and_still_accepts_is_left(
+    lane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = ValkeyServer(), ValkeyServer()
+    store = Store(Settings(redis_url=f"redis+sentinel://127.0.0.1:{old.port}/main"))
+    named = replace(store.primary.address, port=old.port)
+
+    async def ask(_: Primary) -> Address:
+        return named
+
+    monkeypatch.setattr(Primary, "_ask", ask)
+    try:
+        await store.start()
+        with redis.Redis(port=old.port) as client:
+            client.replicaof("127.0.0.1", new.port)  # unlike a sentinel, it closes no connection
+        link: Link = getattr(store, lane)
+        with pytest.raises(Exception, match="READONLY"):
+            await link.call("SET", "tidegate:{cluster}:probe", "lost")
+        named = replace(named, port=new.port)
+        await until(lambda: ports(store) == {new.port})
+        assert await link.call("SET", "tidegate:{cluster}:probe", "kept") == b"OK"
+    finally:
+        await store.close()
+        old.stop()
+        new.stop()
+
+
+async def test_every_lane_goes_to_the_primary_and_follows_it(watched: Watched, store: Store) -> None:
+    before = watched.primary_port()
+    assert ports(store) == {before}
+    await store.command("SET", "tidegate:{cluster}:probe", "kept")
+
+    await asyncio.to_thread(watched.fail_over)
+
+    await until(lambda: ports(store) == {watched.primary_port()})
+    assert await store.command("GET", "tidegate:{cluster}:probe") == b"kept"
+    assert await store.durable.call("SET", "tidegate:{cluster}:probe", "written") == b"OK"

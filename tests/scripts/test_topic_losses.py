@@ -1,0 +1,386 @@
+"""What can break a read of topics (section 6 of the specification, row by row), on the real server, without Spark."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+from broker.records.build import NewRecord, build_batch, build_marker
+from pipeline.errors import CorruptLimit, DataLoss, PipelineError, UsageError
+from pipeline.redis_access import connect
+from pipeline.sources import starting
+from pipeline.sources.batch_plan import plan_ranges
+from pipeline.sources.offsets import Offsets
+from pipeline.sources.stream_plan import StreamPlan
+from pipeline.sources.tiers import Tier
+from tests.support.logs import batch_bytes
+from tests.support.segments import batches_from
+from tests.support.topic_reads import access_to, archive_up_to, offsets_of, rows_of
+from tests.support.topics import TIMESTAMP_MS, WrittenTopic
+from tests.support.valkey import ValkeyServer
+
+
+@pytest.fixture
+def client(valkey: ValkeyServer) -> Iterator[Any]:
+    opened = connect(valkey.url)
+    opened.flushall()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def topic(client: Any) -> WrittenTopic:
+    """Offsets 0 to 39 in entries of ten."""
+    written = WrittenTopic(client, "orders")
+    written.fill([10] * 4)
+    return written
+
+
+def gaps(root: Path) -> list[tuple[int, int]]:
+    rows: list[dict[str, Any]] = parquet.read_table(root / "quarantine/gaps").to_pylist()
+    return sorted((row["wanted_offset"], row["log_start"]) for row in rows)
+
+
+def test_a_range_cut_before_it_was_read_fails_and_says_all(valkey: ValkeyServer, topic: WrittenTopic) -> None:
+    access = access_to(valkey.url, subscribe="orders")
+    start = starting.initial_offsets(access, "earliest")
+    end = StreamPlan(access).next_offsets(start, None, by_records=False)
+    topic.raise_log_start(25)
+
+    for asked in (
+        lambda: StreamPlan(access).ranges(start, end),
+        lambda: StreamPlan(access).ranges(start, StreamPlan(access).next_offsets(start, 10, by_records=True)),
+    ):
+        with pytest.raises(DataLoss) as failed:
+            asked()
+        said = str(failed.value)
+        assert said.startswith(
+            "topic orders partition 0: offset 0 is wanted and is gone, the log starts at 25: 25 offsets are lost, "
+            "the next that can be read is 25."
+        )
+        assert "failOnDataLoss=false" in said
+        assert "\n" not in said
+
+
+def test_a_range_cut_before_it_was_read_is_a_gap(valkey: ValkeyServer, topic: WrittenTopic, tmp_path: Path) -> None:
+    options = {"subscribe": "orders", "failOnDataLoss": "false", "archive_path": str(tmp_path)}
+    access = access_to(valkey.url, **options)
+    start = starting.initial_offsets(access, "earliest")
+    topic.raise_log_start(25)
+    plan = StreamPlan(access)
+
+    end = plan.next_offsets(start, None, by_records=False)
+    progress = plan.progress()
+    assert progress is not None
+    assert progress["_metrics"]["pipeline_lost_offsets_total"] == 25
+    ranges = plan.ranges(start, end)
+
+    assert [(r.tier, r.start, r.end) for r in ranges] == [(Tier.LOST, 0, 25), (Tier.REDIS, 25, 40)]
+    for _ in range(2):
+        assert offsets_of(access, ranges) == [(0, offset) for offset in range(25, 40)]
+    assert gaps(tmp_path) == [(0, 25)], "once, however often it is read"
+    plan.ranges(start, end)
+    progress = plan.progress()
+    assert progress is not None
+    assert progress["_metrics"] == {"pipeline_corrupt_batches_total": 0, "pipeline_lost_offsets_total": 25}
+    limited = StreamPlan(access).next_offsets(start, 1, by_records=True)
+    assert limited.next == {("orders", 0): 30}
+
+    raw = access_to(valkey.url, **options, mode="raw", includeRange="true")
+    rows = [(row["from_offset"], row["last_offset"], row["records"]) for row in rows_of(raw, ranges)]
+    assert rows == [(0, 24, 0), (25, 29, 10), (30, 39, 10)], "no hole, also where offsets are lost"
+
+
+def test_a_cut_is_seen_by_the_log_start_and_not_by_what_is_still_there(
+    client: Any, valkey: ValkeyServer, topic: WrittenTopic
+) -> None:
+    client.hset(topic.keys().meta, "log_start", 15)
+    access = access_to(valkey.url, subscribe="orders", startingOffsets='{"orders":{"0":0}}')
+
+    with pytest.raises(DataLoss, match=r"the log starts at 15: 15 offsets are lost"):
+        plan_ranges(access)
+    hidden = access_to(valkey.url, subscribe="orders")
+    assert offsets_of(hidden, plan_ranges(hidden)) == [(0, offset) for offset in range(15, 40)]
+
+
+def test_what_the_archive_holds_is_read_from_there(
+    client: Any, valkey: ValkeyServer, topic: WrittenTopic, tmp_path: Path
+) -> None:
+    archive_up_to(client, tmp_path, topic, [10, 10, 10])
+    topic.raise_log_start(20, local=True)
+    both = {"subscribe": "orders", "archive_path": str(tmp_path)}
+
+    access = access_to(valkey.url, **both)
+    ranges = plan_ranges(access)
+    assert [(r.tier, r.start, r.end) for r in ranges] == [(Tier.ARCHIVE, 0, 20), (Tier.REDIS, 20, 40)]
+    assert offsets_of(access, ranges) == [(0, offset) for offset in range(40)]
+
+    with pytest.raises(DataLoss, match="20 offsets are lost"):
+        plan_ranges(access_to(valkey.url, **both, tiers="redis", startingOffsets='{"orders":{"0":0}}'))
+    cold = access_to(valkey.url, **both, tiers="archive")
+    assert offsets_of(cold, plan_ranges(cold)) == [(0, offset) for offset in range(30)]
+
+    start, seen = starting.initial_offsets(access, "earliest"), []
+    while (later := StreamPlan(access).next_offsets(start, 7, by_records=True)) != start:
+        seen += offsets_of(access, StreamPlan(access).ranges(start, later))
+        start = later
+    assert seen == [(0, offset) for offset in range(40)], "also where a share ends inside a segment"
+
+    raw = access_to(valkey.url, **both, mode="raw", maxRecordsPerPartition="3")
+    assert [row["base_offset"] for row in rows_of(raw, plan_ranges(raw))] == [0, 10, 20, 30]
+    late = access_to(valkey.url, **both, startingTimestamp=str(TIMESTAMP_MS + 1))
+    assert offsets_of(late, plan_ranges(late))[0] == (0, 10)
+
+
+def test_a_range_cut_while_it_is_read(client: Any, valkey: ValkeyServer, topic: WrittenTopic, tmp_path: Path) -> None:
+    keep = {"subscribe": "orders", "archive_path": str(tmp_path), "tiers": "redis"}
+    access, both = access_to(valkey.url, **keep), access_to(valkey.url, **keep | {"tiers": "both"})
+    ranges = plan_ranges(access)
+    topic.raise_log_start(20)
+
+    with pytest.raises(DataLoss, match=r"offset 0 is wanted and is gone.* 20 offsets are lost"):
+        offsets_of(access, ranges)
+    allowed = access_to(valkey.url, **keep, failOnDataLoss="false")
+    assert offsets_of(allowed, ranges) == [(0, offset) for offset in range(20, 40)]
+    assert gaps(tmp_path) == [(0, 20)]
+    archive_up_to(client, tmp_path, topic, [10, 10])
+    assert offsets_of(both, ranges) == [(0, offset) for offset in range(40)]
+
+
+def test_a_log_that_changed_while_it_is_read_is_not_believed(
+    client: Any, valkey: ValkeyServer, topic: WrittenTopic
+) -> None:
+    access = access_to(valkey.url, subscribe="orders")
+    ranges = plan_ranges(access)
+    client.xdel(topic.keys().log, "30-1")
+
+    with pytest.raises(
+        PipelineError, match=r"planned as 4 entries with 40 records up to 40, and read as 3 with 30 up to 30"
+    ):
+        offsets_of(access, ranges)
+
+
+@pytest.mark.parametrize("allowed", ["true", "false"])
+def test_offsets_that_went_back_always_fail(
+    client: Any, valkey: ValkeyServer, topic: WrittenTopic, allowed: str, tmp_path: Path
+) -> None:
+    access = access_to(valkey.url, subscribe="orders", failOnDataLoss=allowed, archive_path=str(tmp_path))
+    earlier = Offsets({("orders", 0): 20}, {"orders": topic.topic_id})
+    start = StreamPlan(access).next_offsets(earlier, None, by_records=False)
+    assert start.next == {("orders", 0): 40}
+    client.delete(topic.keys().log)
+    topic.ends.clear()
+    topic.fill([10] * 3)
+
+    said = "offset 40 is wanted, but the log ends at 30: it went back by 10 offsets"
+    with pytest.raises(DataLoss, match=said):
+        StreamPlan(access).next_offsets(start, None, by_records=False)
+    with pytest.raises(DataLoss, match=said):
+        StreamPlan(access).ranges(earlier, start)
+
+    client.hset(topic.keys().meta, "epochs", "0:0 2:30")  # the fence of the new incarnation, and as long again
+    topic.fill([10, 10])
+    with pytest.raises(DataLoss, match=said):
+        StreamPlan(access).next_offsets(start, None, by_records=False)
+    assert StreamPlan(access).next_offsets(earlier, None, by_records=False).epochs == {("orders", 0): 2}
+
+
+def test_a_topic_made_again_is_data_loss(
+    client: Any, valkey: ValkeyServer, topic: WrittenTopic, tmp_path: Path
+) -> None:
+    access = access_to(valkey.url, subscribe="orders")
+    start = starting.initial_offsets(access, "latest")
+    topic.delete()
+    again = WrittenTopic(client, "orders")
+    again.fill([5] * 12)
+
+    with pytest.raises(
+        DataLoss, match=f"topic orders was deleted and made again .its id was {topic.topic_id}, now {again.topic_id}"
+    ):
+        StreamPlan(access).next_offsets(start, None, by_records=False)
+
+    allowed = access_to(valkey.url, subscribe="orders", failOnDataLoss="false", archive_path=str(tmp_path))
+    plan = StreamPlan(allowed)
+    renewed = plan.next_offsets(start, None, by_records=False)
+    assert (renewed.next, renewed.ids) == ({("orders", 0): 0}, {"orders": again.topic_id})
+    assert offsets_of(allowed, plan.ranges(start, renewed)) == []
+    assert gaps(tmp_path) == [(40, 0)]
+    told = plan.progress()
+    assert told is not None
+    assert told["_metrics"]["pipeline_lost_offsets_total"] == 0, "how many is not known"
+    read = plan.next_offsets(renewed, None, by_records=False)
+    assert offsets_of(allowed, plan.ranges(renewed, read)) == [(0, offset) for offset in range(60)]
+
+
+def test_a_topic_deleted_between_plan_and_read(valkey: ValkeyServer, topic: WrittenTopic, tmp_path: Path) -> None:
+    access = access_to(valkey.url, subscribe="orders")
+    start = starting.initial_offsets(access, "earliest")
+    end = StreamPlan(access).next_offsets(start, None, by_records=False)
+    topic.delete()
+
+    assert StreamPlan(access).next_offsets(end, None, by_records=False) == end, "a partition that is gone stays"
+    with pytest.raises(DataLoss, match="40 offsets are lost"):
+        StreamPlan(access).ranges(start, end)
+    allowed = access_to(valkey.url, subscribe="orders", failOnDataLoss="false", archive_path=str(tmp_path))
+    assert offsets_of(allowed, StreamPlan(allowed).ranges(start, end)) == []
+    assert gaps(tmp_path) == [(0, 40)]
+
+
+def spoilt(batch: bytes) -> bytes:
+    return batch[:-1] + bytes([batch[-1] ^ 1])
+
+
+def test_a_batch_that_says_another_end_hides_none_that_follows(
+    client: Any, valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    topic = WrittenTopic(client, "orders")
+    for number, delta in enumerate((4, 12, 4, 4, 4, 2_000_000_000, 4, -7, 4)):
+        batch = bytearray(batch_bytes(5))
+        batch[23:27] = delta.to_bytes(4, "big", signed=True)
+        topic.append(bytes(batch), at=5 * number)
+    options = {"subscribe": "orders", "mode": "raw", "includeRange": "true", "archive_path": str(tmp_path)}
+
+    access = access_to(valkey.url, **options)
+    told = [(row["from_offset"], row["last_offset"], row["records"]) for row in rows_of(access, plan_ranges(access))]
+
+    wrong = {5, 25, 35}
+    assert told == [(base, base + 4, 0 if base in wrong else 5) for base in range(0, 45, 5)]
+    rows = parquet.read_table(tmp_path / "quarantine/batches").to_pylist()
+    assert {row["base_offset"] for row in rows} == wrong
+
+
+@pytest.mark.parametrize("mode", ["decoded", "raw"])
+def test_a_corrupt_batch_among_good_ones(client: Any, valkey: ValkeyServer, mode: str, tmp_path: Path) -> None:
+    topic = WrittenTopic(client, "orders")
+    topic.append(batch_bytes(5, timestamp=1), spoilt(batch_bytes(5, timestamp=2)), batch_bytes(5, timestamp=3))
+    topic.append(spoilt(batch_bytes(5, timestamp=4)), batch_bytes(5, timestamp=5))
+    options = {"subscribe": "orders", "mode": mode}
+    column = "base_offset" if mode == "raw" else "offset"
+
+    access = access_to(valkey.url, **options, archive_path=str(tmp_path))
+    for _ in range(2):
+        read = {row[column] // 5 for row in rows_of(access, plan_ranges(access))}
+        assert read == {0, 2, 4}
+    rows = parquet.read_table(tmp_path / "quarantine/batches").to_pylist()
+    found = sorted(
+        (row["topic"], row["partition"], row["base_offset"], row["last_offset"], row["reason"]) for row in rows
+    )
+    assert found == [("orders", 0, base, base + 4, "the CRC of the record batch is wrong") for base in (5, 15)]
+    assert rows[0]["batch"] in (spoilt(batch_bytes(5, timestamp=2)), spoilt(batch_bytes(5, timestamp=4)))
+
+    for more, error, said in (
+        (
+            {"onCorrupt": "fail"},
+            PipelineError,
+            "topic orders partition 0: the batch at offsets 5 to 9 is corrupt: the CRC",
+        ),
+        ({"corruptLimit": "1", "archive_path": str(tmp_path)}, CorruptLimit, "2 corrupt batches.*corruptLimit is 1"),
+        ({}, UsageError, "onCorrupt=quarantine needs archive.path"),
+    ):
+        broken = access_to(valkey.url, **options, **more)
+        with pytest.raises(error, match=said):
+            rows_of(broken, plan_ranges(broken))
+    if mode == "raw":
+        ranged = access_to(valkey.url, **options, includeRange="true", archive_path=str(tmp_path))
+        told = [(r["from_offset"], r["last_offset"], r["records"]) for r in rows_of(ranged, plan_ranges(ranged))]
+        assert told == [(0, 4, 5), (5, 9, 0), (10, 14, 5), (15, 19, 0), (20, 24, 5)]
+
+
+def test_the_limit_of_corrupt_batches_counts_all_tasks_of_a_micro_batch(
+    client: Any, valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    topic = WrittenTopic(client, "orders", 2)
+    for partition in (0, 1):
+        topic.append(spoilt(batch_bytes(5, timestamp=partition)), partition=partition)
+    options = {"subscribe": "orders", "archive_path": str(tmp_path)}
+
+    enough = access_to(valkey.url, **options, corruptLimit="2")
+    plan, start = StreamPlan(enough), starting.initial_offsets(enough, "earliest")
+    assert rows_of(enough, plan.ranges(start, plan.next_offsets(start, None, by_records=False))) == []
+    for _ in range(2):
+        plan.count_corrupt()
+    progress = plan.progress()
+    assert progress is not None
+    assert progress["_metrics"]["pipeline_corrupt_batches_total"] == 2
+    strict = access_to(valkey.url, **options, corruptLimit="1")
+    with pytest.raises(CorruptLimit, match="2 corrupt batches, corruptLimit is 1"):
+        rows_of(strict, plan_ranges(strict))
+
+
+def test_a_decompression_bomb_is_corrupt(client: Any, valkey: ValkeyServer, tmp_path: Path) -> None:
+    topic = WrittenTopic(client, "orders")
+    topic.append(build_batch([NewRecord(bytes(1 << 20))], codec=4), batch_bytes(1))
+    access = access_to(
+        valkey.url, subscribe="orders", archive_path=str(tmp_path), maxDecodedBatch="100k", decoder="numpy"
+    )
+
+    assert offsets_of(access, plan_ranges(access)) == [(0, 1)]
+    (row,) = parquet.read_table(tmp_path / "quarantine/batches").to_pylist()
+    assert "larger than" in row["reason"]
+
+
+def test_markers_of_transactions_are_no_rows(client: Any, valkey: ValkeyServer) -> None:
+    topic = WrittenTopic(client, "orders")
+    marker = build_marker(producer_id=1, producer_epoch=0, coordinator_epoch=0, committed=True, timestamp_ms=5)
+    topic.append(batch_bytes(2), marker, batch_bytes(1))
+
+    for isolation in ("read_committed", "read_uncommitted"):
+        access = access_to(valkey.url, subscribe="orders", isolation=isolation)
+        assert offsets_of(access, plan_ranges(access)) == [(0, 0), (0, 1), (0, 3)]
+        raw = access_to(valkey.url, subscribe="orders", isolation=isolation, mode="raw")
+        assert [row["base_offset"] for row in rows_of(raw, plan_ranges(raw))] == [0, 3]
+    whole = access_to(valkey.url, subscribe="orders", mode="raw", includeRange="true")
+    assert [row["last_offset"] for row in rows_of(whole, plan_ranges(whole))] == [1, 2, 3], "the archive keeps them"
+
+
+def test_raw_batches_are_as_brokers_serve_them(client: Any, valkey: ValkeyServer, topic: WrittenTopic) -> None:
+    client.hset(topic.keys().meta, "epochs", "0:0 4:20")
+    access = access_to(valkey.url, subscribe="orders", mode="raw")
+
+    served = [row["batch"] for row in rows_of(access, plan_ranges(access))]
+
+    expected = [
+        batches_from(base, [10], timestamp=TIMESTAMP_MS + base)[0][:12] + bytes([0, 0, 0, 4 if base >= 20 else 0])
+        for base in (0, 10, 20, 30)
+    ]  # fmt: skip
+    assert [batch[:16] for batch in served] == expected
+
+
+def test_redis_may_be_away_for_a_while(topic: WrittenTopic, valkey: ValkeyServer) -> None:
+    own = ValkeyServer(extra=("--appendonly", "yes"))
+    try:
+        client = connect(own.url)
+        WrittenTopic(client, "orders").fill([10] * 4)
+        access = access_to(own.url, subscribe="orders", redis_retry="20")
+        ranges = plan_ranges(access)
+        own.kill()
+        back = threading.Thread(target=lambda: (time.sleep(1), own.start()))
+        back.start()
+
+        assert offsets_of(access, ranges) == [(0, offset) for offset in range(40)]
+        back.join()
+        own.kill()
+        gone = access_to(own.url, subscribe="orders", redis_retry="0.3")
+        with pytest.raises(PipelineError, match="Redis is away"):
+            plan_ranges(gone)
+    finally:
+        own.stop()
+
+
+def test_headers_may_be_left_out(client: Any, valkey: ValkeyServer) -> None:
+    WrittenTopic(client, "orders").append(build_batch([NewRecord(b"v", headers=[("h", b"1")]), NewRecord(None, b"k")]))
+    whole = access_to(valkey.url, subscribe="orders")
+    without = access_to(valkey.url, subscribe="orders", includeHeaders="false")
+
+    assert [row["headers"] for row in rows_of(whole, plan_ranges(whole))] == [[{"key": "h", "value": b"1"}], None]
+    assert [(row["key"], row["value"]) for row in rows_of(without, plan_ranges(without))] == [
+        (None, b"v"),
+        (b"k", None),
+    ]
+    assert "headers" not in rows_of(without, plan_ranges(without))[0]

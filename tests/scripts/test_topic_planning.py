@@ -1,0 +1,319 @@
+"""Planning of topics on the real server: walks, shares, targets, splits, starting points."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import UsageError
+from pipeline.redis_access import connect
+from pipeline.sources import starting
+from pipeline.sources.batch_plan import plan_ranges
+from pipeline.sources.offsets import Offsets
+from pipeline.sources.stream_plan import StreamPlan
+from pipeline.sources.walking import Limits, LogGone, LogWalker, Step
+from tests.support.logs import batch_bytes
+from tests.support.topic_reads import access_to, archive_up_to, offsets_of, rows_of
+from tests.support.topics import TIMESTAMP_MS, WrittenTopic
+from tests.support.valkey import ValkeyServer
+
+
+@pytest.fixture
+def client(valkey: ValkeyServer) -> Iterator[Any]:
+    opened = connect(valkey.url)
+    opened.flushall()
+    yield opened
+    opened.close()
+
+
+def walker(client: Any, topic: WrittenTopic) -> LogWalker:
+    return LogWalker(client, topic.keys(), 5.0)
+
+
+def test_a_walk_tells_entries_and_stops_where_it_is_told(client: Any) -> None:
+    topic = WrittenTopic(client, "orders")
+    walk = walker(client, topic).walk
+    assert walk(0).steps == []
+    for first, second in ((3, 1), (2, 1), (5, 1), (1, 1)):
+        topic.append(batch_bytes(first, timestamp=topic.ends.get(0, 0)), batch_bytes(second, timestamp=2))
+
+    whole = walk(0)
+    assert (whole.bounds.shown, whole.bounds.end, whole.bounds.epochs, whole.stands) == (0, 15, ((0, 0),), 15)
+    assert whole.steps == [Step(0, 15, 4, 15, sum(step.size for step in whole.steps), 13)]
+    singly = walk(0, -1, Limits(grain_records=1)).steps
+    assert [step[:4] for step in singly] == [(0, 4, 1, 4), (4, 7, 1, 3), (7, 13, 1, 6), (13, 15, 1, 2)]
+    assert sum(step.size for step in singly) == whole.steps[0].size
+    assert [step[:4] for step in walk(0, -1, Limits(grain_records=7)).steps] == [
+        (0, 7, 2, 7),
+        (7, 13, 1, 6),
+        (13, 15, 1, 2),
+    ]
+    assert walk(5, 9).steps[0][:4] == (4, 9, 2, 9)
+    assert walk(0, -1, Limits(records=6)).stands == 4
+    assert walk(0, -1, Limits(records=7)).stands == 7
+    assert walk(0, -1, Limits(size=1)).stands == 4
+    assert walk(0, -1, Limits(size=1, at_least_one=False)).steps == []
+    assert walk(99).steps == []
+
+
+def test_a_walk_ends_after_8_mib_and_goes_on_where_it_stands(client: Any) -> None:
+    topic = WrittenTopic(client, "orders")
+    for _ in range(40):
+        topic.append(batch_bytes(value=bytes(1 << 20)))
+
+    walk, stands, calls = walker(client, topic).walk, 0, 0
+    taken = 0
+    while stands < 40:
+        walked = walk(stands)
+        assert walked.steps[0].size <= 9 << 20
+        stands, calls, taken = walked.stands, calls + 1, taken + walked.steps[0].entries
+    assert (calls, taken) == (5, 40)
+
+
+def test_a_walk_begins_at_what_is_shown_and_passes_holes(client: Any) -> None:
+    topic = WrittenTopic(client, "orders")
+    topic.fill([5, 5])
+    topic.append(batch_bytes(2), at=20)
+    walk = walker(client, topic).walk
+
+    client.hset(topic.keys().meta, "log_start", 7)
+    walked = walk(0)
+    assert (walked.bounds.log_start, walked.bounds.shown, walked.stands) == (7, 7, 22)
+    assert walked.steps[0][:4] == (5, 22, 2, 7)
+    assert walk(11, 18) == walked.__class__(walked.bounds, 18, [])
+    client.hset(topic.keys().meta, "local_start", 20)
+    assert walk(0).steps[0][:4] == (20, 22, 1, 2)
+
+    topic.delete()
+    with pytest.raises(LogGone):
+        walk(0)
+
+
+def test_a_stream_takes_fair_shares_until_all_is_read(client: Any, valkey: ValkeyServer) -> None:
+    topic = WrittenTopic(client, "orders", 3)
+    topic.fill([1] * 40)
+    topic.fill([1] * 4, partition=1)
+    access = access_to(valkey.url, subscribe="orders")
+    offsets = starting.initial_offsets(access, "earliest")
+    seen, sizes = [], []
+
+    while True:
+        plan = StreamPlan(access)
+        later = plan.next_offsets(offsets, 20, by_records=True)
+        if later.to_json() == offsets.to_json():
+            break
+        ranges = plan.ranges(offsets, later)
+        assert ranges == StreamPlan(access).ranges(offsets, later), "the same without what was remembered"
+        read = offsets_of(access, ranges)
+        sizes.append(len(read))
+        seen += read
+        offsets = later
+
+    assert sizes == [20, 20, 4]
+    assert sorted(seen) == [*((0, offset) for offset in range(40)), *((1, offset) for offset in range(4))]
+
+
+def test_an_entry_larger_than_the_limit_is_read_all_the_same(client: Any, valkey: ValkeyServer) -> None:
+    topic = WrittenTopic(client, "orders", 2)
+    topic.fill([50, 1])
+    topic.fill([1, 70], partition=1)
+    access = access_to(valkey.url, subscribe="orders")
+    start = starting.initial_offsets(access, "earliest")
+
+    for by_records in (False, True):
+        later = StreamPlan(access).next_offsets(start, 1, by_records)
+        assert later.next == {("orders", 0): 50, ("orders", 1): 1}
+    later = StreamPlan(access).next_offsets(later, 1, by_records=True)
+    assert later.next == {("orders", 0): 51, ("orders", 1): 71}
+
+
+def test_available_now_ends_at_what_was_there(client: Any, valkey: ValkeyServer) -> None:
+    topic = WrittenTopic(client, "orders", 1)
+    topic.fill([5] * 4)
+    access = access_to(valkey.url, subscribePattern="ord.*")
+    start, plan = starting.initial_offsets(access, "earliest"), StreamPlan(access)
+    plan.fix_target()
+
+    topic.fill([5] * 4)
+    topic.grow(2)
+    topic.fill([5], partition=1)
+    WrittenTopic(client, "ordinary").fill([1])
+
+    first = plan.next_offsets(start, 10, by_records=True)
+    assert first.next == {("orders", 0): 10}
+    for limit in (None, 1 << 30):
+        everything = plan.next_offsets(first, limit, by_records=True)
+        assert everything.next == {("orders", 0): 20}, "the target holds for every limit"
+        assert plan.next_offsets(everything, limit, by_records=True) == everything
+    beyond = Offsets({("orders", 0): 30}, start.ids)
+    assert plan.next_offsets(beyond, None, by_records=False).next == {("orders", 0): 30}, "it never goes back"
+
+
+def test_new_partitions_appear_with_their_start_and_those_gone_stay(client: Any, valkey: ValkeyServer) -> None:
+    topic, other = WrittenTopic(client, "orders"), WrittenTopic(client, "payments")
+    topic.fill([2])
+    other.fill([3])
+    access = access_to(valkey.url, subscribePattern=".*")
+    plan, offsets = StreamPlan(access), starting.initial_offsets(access, "latest")
+
+    topic.grow(2)
+    topic.fill([4], partition=1)
+    late = WrittenTopic(client, "late")
+    late.fill([5, 5])
+    late.raise_log_start(5)
+    other.delete()
+
+    appeared = plan.next_offsets(offsets, None, by_records=False)
+    assert appeared.next == {("orders", 0): 2, ("orders", 1): 0, ("payments", 0): 3, ("late", 0): 5}
+    assert plan.ranges(offsets, appeared) == []
+    read = plan.next_offsets(appeared, None, by_records=False)
+    assert offsets_of(access, plan.ranges(appeared, read)) == [(0, n) for n in range(5, 10)] + [
+        (1, n) for n in range(4)
+    ]
+    assert plan.next_offsets(read, None, by_records=False).to_json() == read.to_json()
+    assert list(read.to_json()) == ["late", "orders", "payments", "_ids"]
+
+
+def test_splits_cover_a_range_without_overlap(client: Any, valkey: ValkeyServer) -> None:
+    topic = WrittenTopic(client, "orders", 2)
+    topic.fill([3, 1, 4, 1, 5, 9, 2, 6] * 4)
+    topic.fill([1, 1], partition=1)
+    whole = [*((0, offset) for offset in range(124)), *((1, offset) for offset in range(2))]
+
+    for options, tasks in (
+        ({}, 2),
+        ({"minPartitions": "8"}, 8),
+        ({"minPartitions": "1"}, 2),
+        ({"minPartitions": "1000"}, 34),
+        ({"maxRecordsPerPartition": "10"}, 17),
+        ({"maxRecordsPerPartition": "1"}, 34),
+    ):
+        access = access_to(valkey.url, subscribe="orders", **options)
+        ranges = plan_ranges(access)
+        assert len(ranges) >= tasks if "minPartitions" in options else len(ranges) == tasks, options
+        for before, after in pairwise(ranges):
+            assert (before.end == after.start) == (before.partition == after.partition)
+        if "maxRecordsPerPartition" in options:
+            assert all(r.records <= int(options["maxRecordsPerPartition"]) or r.entries == 1 for r in ranges)
+        assert offsets_of(access, ranges) == whole
+
+
+def test_where_queries_begin_and_end(client: Any, valkey: ValkeyServer, tmp_path: Path) -> None:
+    topic = WrittenTopic(client, "orders", 2)
+    topic.fill([5] * 4)
+    topic.fill([5] * 2, partition=1)
+
+    def starts(**options: str) -> dict[int, int]:
+        access = access_to(valkey.url, **({"subscribe": "orders"} | options))
+        return {partition: offset for (_, partition), offset in starting.initial_offsets(access, "latest").next.items()}
+
+    assert starts() == {0: 20, 1: 10}
+    assert starts(startingOffsets="earliest") == {0: 0, 1: 0}
+    assert starts(startingOffsets=json.dumps({"orders": {"0": 7, "1": -2}})) == {0: 7, 1: 0}
+    assert starts(startingOffsets=json.dumps({"orders": {"0": -1}}), subscribe="", assign='{"orders":[0]}') == {0: 20}
+    assert starts(startingTimestamp=str(TIMESTAMP_MS + 6)) == {0: 10, 1: 10}
+    assert starts(startingTimestamp=str(TIMESTAMP_MS + 5)) == {0: 5, 1: 5}
+    assert starts(startingTimestamp="0") == {0: 0, 1: 0}
+    client.zadd(topic.keys().times, {f"{10:019d}": TIMESTAMP_MS + 10})
+    assert starts(startingTimestamp=str(TIMESTAMP_MS + 11)) == {0: 15, 1: 10}
+
+    assert starts(startingOffsets="archive") == {0: 0, 1: 0}
+    assert archive_up_to(client, tmp_path, topic, [5, 5]) == 10
+    assert starts(startingOffsets="archive") == {0: 10, 1: 0}
+
+    def reads(ends: str, **options: str) -> list[tuple[int, int]]:
+        access = access_to(valkey.url, subscribe="orders", endingOffsets=ends, **options)
+        return offsets_of(access, plan_ranges(access))
+
+    assert reads('{"orders": {"0": 3, "1": 0}}') == [(0, 0), (0, 1), (0, 2)]
+    middle = json.dumps({"orders": {"0": 8, "1": 10}})
+    assert reads('{"orders": {"0": 12, "1": -1}}', startingOffsets=middle) == [(0, n) for n in range(8, 12)]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscribe": "nothing,orders"}, "no such topic in organisation default: nothing"),
+        ({"assign": '{"orders":[0,7]}'}, "no such partition: orders 7"),
+        ({"subscribe": "orders", "org": "other"}, "no such topic in organisation other: orders"),
+        (
+            {"subscribe": "orders", "startingOffsets": '{"orders":{"0":1}}'},
+            "startingOffsets has no offset for orders 1",
+        ),
+        (
+            {"subscribe": "orders", "startingOffsets": '{"orders":{"0":1,"1":1,"2":1}}'},
+            "startingOffsets is for what is not read: orders 2",
+        ),
+        (
+            {"subscribe": "orders", "startingOffsets": '{"orders":{"0":1,"1":1},"_ids":{"orders":"ff"}}'},
+            "startingOffsets is of another topic orders",
+        ),
+    ],
+)
+def test_what_there_is_not_is_said(client: Any, valkey: ValkeyServer, options: dict[str, str], said: str) -> None:
+    WrittenTopic(client, "orders", 2).fill([1, 1])
+    access = access_to(valkey.url, **options)
+
+    with pytest.raises(UsageError, match=said):
+        starting.initial_offsets(access, "latest")
+
+
+def test_a_partition_waits_until_it_has_enough_or_has_waited(client: Any, valkey: ValkeyServer) -> None:
+    topic = WrittenTopic(client, "orders", 2)
+    topic.fill([1], value=b"x" * 400)
+    topic.fill([1, 1], partition=1, value=b"x" * 400)
+    options = {"subscribe": "orders", "minBytesPerPartition": "800", "maxTriggerDelay": "0.5"}
+    access = access_to(valkey.url, **options)
+    plan, start = StreamPlan(access), starting.initial_offsets(access, "earliest")
+
+    first = plan.next_offsets(start, 1 << 20, False)
+    assert first.next == {("orders", 0): 0, ("orders", 1): 2}, "one has enough, the other waits"
+    limited = plan.next_offsets(start, 100, False)
+    assert limited.next[("orders", 1)] == 1, "one that is behind does not wait"
+
+    deadline = time.monotonic() + 30
+    while (waited := plan.next_offsets(first, 1 << 20, False)) == first and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert waited.next == {("orders", 0): 1, ("orders", 1): 2}
+
+    topic.fill([1], value=b"x" * 400)
+    once = StreamPlan(access)
+    once.fix_target()
+    assert once.next_offsets(waited, 1 << 20, False).next == {("orders", 0): 2, ("orders", 1): 2}
+
+
+def test_a_log_with_holes_is_read_whole_and_holes_are_rows_of_ranges(client: Any, valkey: ValkeyServer) -> None:
+    topic = WrittenTopic(client, "orders")
+    topic.append(batch_bytes(3), batch_bytes(2))
+    topic.append(batch_bytes(2), at=20)
+    topic.append(batch_bytes(4), at=50)
+    records = [(0, offset) for offset in (*range(5), 20, 21, *range(50, 54))]
+
+    for options in ({}, {"maxRecordsPerPartition": "1"}):
+        access = access_to(valkey.url, subscribe="orders", **options)
+        ranges = plan_ranges(access)
+        assert offsets_of(access, ranges) == records
+        assert [(before.end, after.start) for before, after in pairwise(ranges)] == [
+            (r.start, r.start) for r in ranges[1:]
+        ]
+    ended = access_to(
+        valkey.url, subscribe="orders", mode="raw", includeRange="true", endingOffsets='{"orders":{"0":40}}'
+    )
+    told = [(row["from_offset"], row["last_offset"], row["records"]) for row in rows_of(ended, plan_ranges(ended))]
+    assert told == [(0, 2, 3), (3, 4, 2), (5, 21, 2), (22, 39, 0)]
+    within = access_to(
+        valkey.url,
+        subscribe="orders",
+        mode="raw",
+        startingOffsets='{"orders":{"0":30}}',
+        endingOffsets='{"orders":{"0":45}}',
+    )
+    assert rows_of(within, plan_ranges(within)) == []
+    inside = access_to(valkey.url, subscribe="orders", mode="raw", endingOffsets='{"orders":{"0":4}}')
+    assert [row["last_offset"] for row in rows_of(inside, plan_ranges(inside))] == [2], "a range has its whole batches"

@@ -1,0 +1,270 @@
+"""Retention and positions of a log that lies in Redis and in the archive."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from broker.log.logs import Logs
+from broker.log.partition import PartitionLog
+from broker.log.partitions import delete_partition
+from broker.log.retention import Kept, apply_retention, trim
+from broker.records.record import read_heads
+from broker.settings import Settings
+from broker.store.store import Store
+from tests.support.logs import TOPIC, append, batch, batches_of, broker, given_log, read, read_all
+from tests.support.segments import archive
+
+SIZE = batch(count=2, value=b"x" * 1_000).size
+
+
+@pytest.fixture
+async def logs(store: Store, settings: Settings, tmp_path: Path) -> AsyncIterator[Logs]:
+    await given_log(store)
+    async with broker(settings, archive_path=str(tmp_path), log_entry_bytes_max=1) as opened:
+        yield opened
+
+
+def tiered(**configs: Any) -> Any:
+    return replace(TOPIC, config=replace(TOPIC.config, remote_storage=True, **configs))
+
+
+async def given_batches(log: PartitionLog, count: int, oldest_ms: int = 1_000, step_ms: int = 1) -> None:
+    for number in range(count):
+        await append(log, count=2, value=b"x" * 1_000, timestamp=oldest_ms + number * step_ms)
+
+
+async def starts(log: PartitionLog) -> tuple[int, int]:
+    known = await log.end_offset()
+    return known.log_start_offset, known.local_start_offset
+
+
+# -- the script
+
+
+async def test_redis_is_trimmed_as_far_as_the_archive_reaches(logs: Logs, tmp_path: Path) -> None:
+    log = logs.partition(TOPIC, 0)
+    await given_batches(log, 20)
+    await archive(log, tmp_path, 20)
+    view = await log.look()
+
+    with pytest.raises(OffsetOutOfRange):
+        await trim(log, view, Kept(0, 22, 0))
+    assert await starts(log) == (0, 0)
+    assert await trim(log, view, Kept(0, 20, 10 * SIZE)) == 0
+    assert await starts(log) == (0, 20)
+    assert await log.store.command("HMGET", log.keys.meta, "log_start", "local_start") == [b"0", b"20"]
+    assert len(await read_all(log)) == 20
+
+
+async def test_an_archive_that_was_reset_or_begins_later_loses_nothing(logs: Logs, tmp_path: Path) -> None:
+    log = logs.partition(TOPIC, 0)
+    await given_batches(log, 20)
+    await archive(log, tmp_path, 40)
+    view = await log.look()
+    await log.store.command("HSET", log.keys.archive, "start", 4)
+    with pytest.raises(OffsetOutOfRange):
+        await trim(log, view, Kept(2, 20, 0))
+    await log.store.command("DEL", log.keys.archive)
+    with pytest.raises(OffsetOutOfRange):
+        await trim(log, view, Kept(0, 20, 0))
+
+    assert await starts(log) == (0, 0)
+    assert await trim(log, view, Kept(20, 20, 0)) == 20  # what is deleted needs no copy
+
+
+async def test_the_local_start_follows_the_log_start_and_neither_goes_back(logs: Logs, tmp_path: Path) -> None:
+    log = logs.partition(TOPIC, 0)
+    await given_batches(log, 20)
+    await archive(log, tmp_path, 20)
+    seen = []
+    for kept in (Kept(4, 12, 0), Kept(2, 8, 0), Kept(16, 0, 0), Kept(16, 20, 0), Kept(30, 30, 0)):
+        await trim(log, await log.look(), kept)
+        seen.append(await starts(log))
+
+    assert seen == [(4, 12), (4, 12), (16, 16), (16, 20), (30, 30)]
+
+
+async def test_a_restore_that_lowers_both_starts_is_seen(logs: Logs) -> None:
+    log = logs.partition(TOPIC, 0)
+    await given_batches(log, 3)
+    await log.delete_records(4)
+    assert await starts(log) == (4, 4)
+    await log.store.command("HSET", log.keys.meta, "log_start", 2, "local_start", 2)
+
+    assert batches_of(await read(log, 3, 1))[0].base_offset == 2
+    assert await starts(log) == (2, 2)
+
+
+async def test_the_last_entry_stays_when_all_is_archived(logs: Logs, tmp_path: Path) -> None:
+    log = logs.partition(TOPIC, 0)
+    await given_batches(log, 20)
+    expected = [bytes(item.buffer) for item in await read_all(log)]
+    await archive(log, tmp_path, 40)
+    await trim(log, await log.look(), Kept(0, 40, 0))
+
+    assert await log.store.command("XLEN", log.keys.log) >= 1
+    assert await starts(log) == (0, 40)
+    log.void("read again")
+    assert [bytes(item.buffer) for item in await read_all(log)] == expected
+    assert (await append(log)).base_offset == 40
+
+
+async def test_deleting_a_topic_removes_the_index_and_leaves_the_files(logs: Logs, tmp_path: Path) -> None:
+    log = logs.partition(TOPIC, 0)
+    await given_batches(log, 20)
+    segments = await archive(log, tmp_path, 20)
+    await delete_partition(log.store, log.keys)
+
+    assert await log.store.command("EXISTS", log.keys.segments, log.keys.archive) == 0
+    assert all((tmp_path / segment.file).exists() for segment in segments)
+    with pytest.raises(UnknownTopicOrPartition):
+        await log.end_offset()
+
+
+# -- retention
+
+
+async def test_local_retention_by_size_keeps_the_rest_in_the_archive(logs: Logs, tmp_path: Path) -> None:
+    log = logs.partition(tiered(local_retention_bytes=3 * SIZE), 0)
+    await given_batches(log, 20)
+    assert await apply_retention(log) == 0
+    assert await starts(log) == (0, 0)  # nothing is archived yet
+    await archive(log, tmp_path, 30)
+    assert await apply_retention(log) == 0
+    assert await starts(log) == (0, 30)  # not past the archive
+    await archive(log, tmp_path, 40)
+    await apply_retention(log)
+
+    assert await starts(log) == (0, 34)
+    await apply_retention(log)
+    assert await starts(log) == (0, 34)
+    assert len(await read_all(log)) == 20
+
+
+async def test_local_retention_by_time(logs: Logs, tmp_path: Path) -> None:
+    now = int(time.time() * 1000)
+    log = logs.partition(tiered(local_retention_ms=60_000), 0)
+    await given_batches(log, 20, now - 205_000, 10_000)
+    await archive(log, tmp_path, 40)
+    await apply_retention(log)
+
+    assert await starts(log) == (0, 30)
+
+
+async def test_a_broker_without_the_archive_leaves_redis_as_it_is(
+    logs: Logs, settings: Settings, tmp_path: Path
+) -> None:
+    topic = tiered(local_retention_bytes=0)
+    await given_batches(logs.partition(topic, 0), 20)
+    await archive(logs.partition(topic, 0), tmp_path, 40)
+    async with broker(settings) as others:
+        await apply_retention(others.partition(topic, 0))
+        assert await starts(others.partition(topic, 0)) == (0, 0)
+
+
+async def test_retention_by_size_counts_both_tiers_and_takes_whole_segments(logs: Logs, tmp_path: Path) -> None:
+    log = logs.partition(tiered(local_retention_bytes=4 * SIZE), 0)
+    await given_batches(log, 20)
+    await archive(log, tmp_path, 32, segment_batches=4)
+    await apply_retention(log)
+    assert await starts(log) == (0, 32)
+    seen = []
+    for batches in (20, 18, 15, 12, 5, 3, 0):
+        log.topic = tiered(local_retention_bytes=4 * SIZE, retention_bytes=batches * SIZE)
+        await apply_retention(log)
+        seen.append(await starts(log))
+
+    assert seen == [(0, 32), (0, 32), (8, 32), (16, 32), (24, 32), (34, 34), (40, 40)]
+
+
+async def test_retention_by_time_takes_segments_and_then_entries(logs: Logs, tmp_path: Path) -> None:
+    now = int(time.time() * 1000)
+    log = logs.partition(tiered(local_retention_bytes=4 * SIZE), 0)
+    await given_batches(log, 20, now - 200_000, 10_000)
+    await archive(log, tmp_path, 32, segment_batches=4)
+    await apply_retention(log)
+    seen = []
+    for seconds in (205, 155, 118, 25):
+        log.topic = tiered(local_retention_bytes=4 * SIZE, retention_ms=seconds * 1_000)
+        await apply_retention(log)
+        seen.append(await starts(log))
+
+    assert seen == [(0, 32), (8, 32), (16, 32), (36, 36)]
+
+
+async def test_a_topic_that_leaves_the_archive_starts_where_redis_does(logs: Logs, tmp_path: Path) -> None:
+    log = logs.partition(tiered(local_retention_bytes=4 * SIZE), 0)
+    await given_batches(log, 20)
+    await archive(log, tmp_path, 32)
+    await apply_retention(log)
+    log.topic = TOPIC
+
+    assert await apply_retention(log) == 32
+    assert await starts(log) == (32, 32)
+
+
+async def test_a_broker_that_has_not_heard_of_the_archive_yet_takes_nothing_of_it(logs: Logs, tmp_path: Path) -> None:
+    log = logs.partition(tiered(local_retention_bytes=4 * SIZE), 0)
+    await given_batches(log, 20)
+    await archive(log, tmp_path, 32)
+    await apply_retention(log)
+    await log.store.command(
+        "HSET", log.store.cluster_keys.topic(TOPIC.org, TOPIC.name), "remote.storage.enable", "true"
+    )
+    log.topic = TOPIC
+
+    assert await apply_retention(log) == 0
+    assert await starts(log) == (0, 32)
+
+
+async def test_retention_goes_on_in_redis_where_the_index_was_reset(logs: Logs, tmp_path: Path) -> None:
+    log = logs.partition(tiered(local_retention_bytes=4 * SIZE), 0)
+    await given_batches(log, 20)
+    await archive(log, tmp_path, 32)
+    await apply_retention(log)
+    await log.store.command("DEL", log.keys.archive, log.keys.segments)
+    seen = []
+    for batches in (4, 3):
+        log.topic = tiered(retention_bytes=batches * SIZE)
+        await apply_retention(log)
+        seen.append(await starts(log))
+
+    assert seen == [(0, 32), (34, 34)]
+
+
+# -- positions
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_times_are_found_as_in_one_log(logs: Logs, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    log = logs.partition(TOPIC, 0)
+    for _ in range(30):
+        await append(log, timestamps=[chance.randrange(1_000, 1_060) for _ in range(chance.randrange(1, 5))])
+    records = [
+        (item.base_offset + head.offset_delta, head.timestamp)
+        for item in await read_all(log)
+        for head in read_heads(item)
+    ]
+    bases = [item.base_offset for item in await read_all(log)]
+    log_start, border = chance.randrange(0, bases[12]), bases[chance.randrange(14, 28)]
+    times = range(995, 1_065)
+    await log.delete_records(log_start)
+    before = [await log.offset_for_timestamp(at) for at in times], await log.max_timestamp()
+    await archive(log, tmp_path, border + 3, segment_batches=3, row_group_batches=2)
+    await log.store.command("HSET", log.keys.archive, "start", log_start)
+    await trim(log, await log.look(), Kept(log_start, border, 0))
+
+    assert await starts(log) == (log_start, border)
+    assert ([await log.offset_for_timestamp(at) for at in times], await log.max_timestamp()) == before
+    kept = [record for record in records if record[0] >= log_start]
+    assert before[1] == max(kept, key=lambda record: (record[1], -record[0]))
+    assert batches_of(await read(log, log_start, 1))[0].base_offset <= log_start

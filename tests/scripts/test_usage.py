@@ -1,0 +1,114 @@
+"""Entries of `{cluster}:usage`, on a real server: what was produced, fetched and committed, and what topics hold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from broker.errors import StoreUnavailable
+from broker.log.usage import UsageReports
+from broker.records.build import NewRecord, build_batch
+from broker.records.segments import Segment
+from broker.settings import Settings
+from broker.store.store import Store
+from tests.support.log_broker import LogBroker, fetch_request, produce_request
+
+BATCH = build_batch([NewRecord(b"1"), NewRecord(b"2")])
+
+
+@pytest.fixture
+async def broker(store: Store, settings: Settings) -> AsyncIterator[LogBroker]:
+    started = await LogBroker.start(settings)
+    await started.create("t", 2)
+    yield started
+    await started.close()
+
+
+def reports(broker: LogBroker) -> UsageReports:
+    topics = broker.catalog.all_topics
+    return UsageReports(broker.store, broker.store.settings, broker.logs.usage, topics, lambda: "7")
+
+
+async def entries(store: Store) -> list[dict[str, Any]]:
+    found = []
+    for _, values in await store.command("XRANGE", store.cluster_keys.usage, "-", "+"):
+        texts = [value.decode() for value in values]
+        fields = dict(zip(texts[::2], texts[1::2], strict=True))
+        found.append(fields | {name: json.loads(fields[name]) for name in ("topics", "groups", "held")})
+    return found
+
+
+async def test_an_entry_tells_what_was_stored_and_fetched_since_the_last(broker: LogBroker) -> None:
+    client, told = broker.connect(), reports(broker)
+    await client.ask(produce_request([("t", [(0, BATCH), (1, BATCH)])]))
+    await client.ask(fetch_request([("t", [(0, 0), (1, 0)])]))
+    await told.tell()
+    await client.ask(produce_request([("t", [(0, b"no batch")])]))
+    await told.tell()
+
+    first, second = await entries(broker.store)
+    assert list(first) == ["time", "broker", "span_ms", "topics", "groups", "held"]
+    assert first["broker"] == "7" and int(first["span_ms"]) >= 0
+    assert first["topics"] == {"default/t": [4, 2 * len(BATCH), 1, 2 * len(BATCH), 1, 2 * len(BATCH)]}
+    assert second["topics"] == {"default/t": [0, 0, 1, 8, 0, 0]}, (
+        "a refused batch came over the wire, and is not stored"
+    )
+
+
+async def test_an_entry_tells_what_topics_hold_in_both_tiers(broker: LogBroker) -> None:
+    store, told = broker.store, reports(broker)
+    topic = broker.catalog.get("default", "t")
+    assert topic is not None
+    keys = store.log_keys("default", "t", 0, topic.topic_hex)
+    await store.command("HSET", keys.meta, "bytes", 700)
+    segment = Segment(0, 0, 9, 10, 1_000, 0, "file")
+    await store.command("ZADD", keys.segments, 9, segment.to_json())
+    await store.command("HSET", keys.archive, "start", 0, "end", 10)
+    await told.tell()
+    await store.command("ZADD", keys.segments, 19, Segment(10, 10, 19, 10, 500, 0, "other").to_json())
+    await told.tell()
+    await store.command("HSET", keys.archive, "end", 20)
+    await told.tell()
+
+    assert [one["held"]["default/t"] for one in await entries(store)] == [[700, 1_000], [700, 1_000], [700, 1_500]]
+
+
+async def test_the_stream_is_capped_and_an_idle_broker_is_heard(broker: LogBroker) -> None:
+    broker.store.settings = broker.store.settings.model_copy(update={"usage_samples_max": 100})
+    told = reports(broker)
+    for _ in range(300):
+        await told.tell()
+
+    kept = await entries(broker.store)
+    assert 100 <= len(kept) <= 250
+    assert kept[-1]["topics"] == kept[-1]["groups"] == {}
+
+
+async def test_what_nobody_wants_to_know_is_forgotten(broker: LogBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.log.usage._FORGOTTEN_MS", 1)
+    broker.store.settings = broker.store.settings.model_copy(update={"usage_sample_interval_ms": 0})
+    told = reports(broker)
+    await told.start()
+    broker.logs.usage.committed("default/g", "", [])
+
+    async with asyncio.timeout(10):
+        while broker.logs.usage.groups:
+            await asyncio.sleep(0.001)
+    await told.close()
+    assert await entries(broker.store) == []
+
+
+async def test_a_full_server_takes_no_samples(broker: LogBroker) -> None:
+    told = reports(broker)
+    await told.tell()
+    await broker.store.command("CONFIG", "SET", "maxmemory", 1)
+    try:
+        with pytest.raises(StoreUnavailable, match="OOM"):
+            await told.tell()
+    finally:
+        await broker.store.command("CONFIG", "SET", "maxmemory", 0)
+    assert len(await entries(broker.store)) == 1

@@ -1,0 +1,44 @@
+"""What stands between clients and brokers elsewhere: a load balancer that takes its targets by turns, or ends TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import ssl
+from collections.abc import AsyncIterator, Sequence
+
+
+@contextlib.asynccontextmanager
+async def balancer(ports: Sequence[int], tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[int]:
+    """A port on loopback, each of whose connections leads to the next of `ports`; with `tls` it is ended here."""
+    targets = itertools.cycle(ports)
+    serving: set[asyncio.Task[None]] = set()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        serving.add(task)
+        try:
+            upstream, onward = await asyncio.open_connection("127.0.0.1", next(targets))
+            await asyncio.gather(pass_on(reader, onward), pass_on(upstream, writer))
+        except OSError:
+            writer.close()
+        finally:
+            serving.discard(task)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", port, ssl=tls)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)

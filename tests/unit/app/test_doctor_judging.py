@@ -1,0 +1,192 @@
+"""What the doctor says of what was seen: addresses, clusters and Redis that would be dear to make for real."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.admin.doctor import address_judging, admin_looks, cluster_judging, redis_judging
+from broker.admin.doctor.asking import Answer, Look, Told, Trouble
+from broker.admin.doctor.certificates import Certificate
+from broker.admin.doctor.finding import KINDS, Finding, Severity, by_severity
+from broker.admin.doctor.redis_looks import RedisLook, Server
+from broker.admin.doctor.seen import Advertised, Lease, Seen
+
+MINE = "cluster-of-ours"
+
+
+def looked(address: str, *nodes: int, ip: str = "10.0.0.1", told: tuple[Told, ...] = (), **others: Any) -> Look:
+    """An address at which these nodes answered by turns, all of our cluster."""
+    answers = tuple(Answer(ip, MINE, node, told, 0.5) for node in nodes)
+    return Look(address, tls=False, ips=(ip,), answers=answers, **others)
+
+
+def seen(*advertised: Advertised, bootstrap: Look | None = None, **others: Any) -> Seen:
+    """Every advertised address is answered by its own node, unless `looks` says otherwise."""
+    looks = {one.address: looked(one.address, one.node_id) for one in advertised} | others.pop("looks", {})
+    return Seen(False, [bootstrap or looked("kafka:9092", 1)], advertised, looks, **others)
+
+
+def kinds(given: Seen) -> dict[str, Finding]:
+    return {one.kind: one for one in [*address_judging.judge(given), *cluster_judging.judge(given)]}
+
+
+def test_all_is_well() -> None:
+    assert kinds(seen(Advertised(1, "b1:9092"), Advertised(2, "b2:9092"))) == {}
+
+
+def test_loopback_is_a_problem_for_who_comes_from_elsewhere_alone() -> None:
+    told = Advertised(1, "localhost:9092")
+    far = kinds(seen(told))["loopback-told"]
+    near = kinds(seen(told, bootstrap=looked("localhost:9092", 1, ip="127.0.0.1")))["loopback-told"]
+
+    assert (far.severity, near.severity) == (Severity.PROBLEM, Severity.NOTE)
+    assert "Clients that come by kafka:9092 are told localhost:9092 for node 1" in far.sentence
+    by_name = {"b1:9092": looked("b1:9092", 1, ip="127.0.1.1")}
+    assert "loopback-told" in kinds(seen(Advertised(1, "b1:9092"), looks=by_name))
+
+
+def test_an_address_that_only_listens() -> None:
+    assert kinds(seen(Advertised(1, "0.0.0.0:9092")))["wildcard-told"].severity is Severity.PROBLEM
+
+
+@pytest.mark.parametrize(
+    ("host", "hint"), [("kafka-0.kafka.prod.svc", "Kubernetes"), ("broker1", "no dot"), ("b.example.com", "")]
+)
+def test_names_that_are_known_elsewhere(host: str, hint: str) -> None:
+    missing = Look(f"{host}:9092", trouble=Trouble.UNRESOLVABLE, why="not known")
+    found = kinds(seen(Advertised(1, missing.address), looks={missing.address: missing}))["advertised-unresolvable"]
+
+    assert hint in " ".join(found.evidence)
+    assert len(found.evidence) == (2 if hint else 1)
+
+
+def test_a_broker_that_died_is_told_apart() -> None:
+    silent = Look("b1:9092", ips=("10.0.0.1",), trouble=Trouble.UNREACHABLE, why="refused")
+    lease = Lease(1, "serving", 5_000, {})
+    found = kinds(seen(Advertised(1, "b1:9092"), looks={"b1:9092": silent}, leases=[lease]))
+
+    assert "Its lease was last renewed 5000 ms ago" in " ".join(found["advertised-unreachable"].evidence)
+    assert found["broker-leaving"].severity is Severity.WARNING
+
+
+def test_another_listener_may_be_for_another_network() -> None:
+    silent = Look("10.9.9.9:9093", ips=("10.9.9.9",), trouble=Trouble.UNREACHABLE, why="nothing in 5 s")
+    found = kinds(seen(Advertised(1, "10.9.9.9:9093", "INTERNAL"), looks={silent.address: silent}))
+
+    assert found["listener-unreachable"].severity is Severity.NOTE
+
+
+def test_a_name_with_an_address_that_is_silent() -> None:
+    two = Look("b1:9092", False, ("10.0.0.1", "::1"), {"::1": "refused"}, answers=looked("b1:9092", 1).answers)
+
+    assert (
+        "2 addresses, and ::1 does not connect"
+        in kinds(seen(Advertised(1, "b1:9092"), looks={"b1:9092": two}))["partly-unreachable"].sentence
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(10, "certificate-expired"), (62, "certificate-name"), (20, "certificate-untrusted")]
+)
+def test_refused_certificates(code: int, kind: str) -> None:
+    shown = Certificate(("kafka.example",), 0, 86_400, "CN=us")
+    refused = Look("b1:9092", True, ("10.0.0.1",), trouble=Trouble.CERTIFICATE, verify_code=code, certificate=shown)
+    found = kinds(seen(Advertised(1, "b1:9092"), looks={"b1:9092": refused}))[kind]
+
+    assert "for kafka.example; valid from 1970-01-01 to 1970-01-02; signed by CN=us" in found.evidence
+
+
+def test_one_address_for_two_nodes_and_a_balancer_behind_it() -> None:
+    told = (Advertised(1, "lb:9092"), Advertised(2, "lb:9092"))
+    found = kinds(seen(*told, looks={"lb:9092": looked("lb:9092", 1, 2, 1, 2)}))
+
+    assert found["shared-address"].sentence == "Nodes 1 and 2 are told with one address, lb:9092."
+    assert "by turns (4 connections)" in found["wrong-node"].sentence
+
+
+def test_brokers_that_tell_of_different_brokers() -> None:
+    both, one = (Told(1, "b1:9092"), Told(2, "b2:9092")), (Told(2, "b2:9092"),)
+    looks = {"b1:9092": looked("b1:9092", 1, told=both), "b2:9092": looked("b2:9092", 2, told=one)}
+    found = kinds(seen(Advertised(1, "b1:9092"), Advertised(2, "b2:9092"), bootstrap=looks["b1:9092"], looks=looks))[
+        "brokers-differ"
+    ]
+
+    assert "b2:9092: nodes 2" in found.evidence
+
+
+def test_leases_that_clients_are_not_told_of_and_address_mode_single() -> None:
+    leases = [Lease(number, "serving", 10, {"PLAINTEXT": f"b{number}:9092"}) for number in (1, 2, 3)]
+    bootstrap = looked("kafka:9092", 1, told=(Told(1, "kafka:9092"),))
+    single = kinds(seen(Advertised(1, "kafka:9092"), bootstrap=bootstrap, leases=leases))
+    missing = kinds(seen(Advertised(1, "b1:9092"), Advertised(2, "b2:9092"), leases=leases))
+
+    assert single["single-node"].severity is Severity.NOTE
+    assert "not-told" not in single
+    assert missing["not-told"].where == "node 3"
+
+
+GOOD = {
+    "redis_version": "7.2.4",
+    "role": "master",
+    "maxmemory": "1000",
+    "used_memory": "100",
+    "maxmemory_policy": "noeviction",
+    "aof_enabled": "1",
+    "connected_slaves": "1",
+    "slave0": "ip=10.0.0.2,state=online",
+}
+
+
+def redis_kinds(rights: str = "", latency_ms: float = 0.2, **info: str) -> dict[str, Finding]:
+    server = Server("redis:6379", GOOD | info, rights, (latency_ms,) * 20)
+    look = RedisLook("redis://redis", "tidegate", user="app", servers=(server,), cluster_id=MINE)
+    return {one.kind: one for one in redis_judging.judge(look, MINE)}
+
+
+@pytest.mark.parametrize(
+    ("info", "kind", "severity"),
+    [
+        ({"redis_version": "6.2.1"}, "redis-version", Severity.PROBLEM),
+        ({"dragonfly_version": "1.0"}, "redis-version", Severity.WARNING),
+        ({"role": "slave", "master_host": "p", "master_port": "1"}, "redis-replica", Severity.PROBLEM),
+        ({"maxmemory_policy": "volatile-lru"}, "redis-eviction", Severity.PROBLEM),
+        ({"maxmemory": "0"}, "redis-memory", Severity.WARNING),
+        ({"used_memory": "850"}, "redis-memory", Severity.WARNING),
+        ({"used_memory": "960"}, "redis-memory", Severity.PROBLEM),
+        ({"aof_enabled": "0"}, "redis-persistence", Severity.WARNING),
+        ({"aof_last_write_status": "err"}, "redis-persistence", Severity.PROBLEM),
+        ({"connected_slaves": "0"}, "redis-replicas", Severity.NOTE),
+        ({"slave0": "ip=10.0.0.2,state=wait_bgsave"}, "redis-replicas", Severity.WARNING),
+        ({"rights": "NOPERM no eval"}, "redis-rights", Severity.PROBLEM),
+        ({"latency_ms": 12.0}, "redis-latency", Severity.WARNING),
+        ({"latency_ms": 120.0}, "redis-latency", Severity.PROBLEM),
+    ],
+)
+def test_what_is_wrong_with_redis(info: dict[str, Any], kind: str, severity: Severity) -> None:
+    assert redis_kinds() == {}
+    assert {name: one.severity for name, one in redis_kinds(**info).items()} == {kind: severity}
+
+
+def test_the_redis_of_another_cluster() -> None:
+    empty = RedisLook("redis://redis", "tidegate")
+
+    assert [one.kind for one in redis_judging.judge(empty, MINE)] == ["redis-other-cluster"]
+    assert list(redis_judging.judge(empty, None)) == []
+
+
+def test_a_broker_that_is_not_ready() -> None:
+    look = admin_looks.AdminLook("a:1,b:1", "refused", unready=(("a:1", "draining"),))
+
+    assert [(one.kind, one.where) for one in admin_looks.judge(look)] == [
+        ("admin-unreachable", "a:1,b:1"),
+        ("not-ready", "a:1"),
+    ]
+
+
+def test_worst_first_and_each_once() -> None:
+    note, bad = Finding("redis-replicas", Severity.NOTE, "r", "n"), Finding("not-kafka", Severity.PROBLEM, "b", "p")
+
+    assert by_severity([note, bad, note]) == [bad, note]
+    assert len(KINDS) == len(set(KINDS))

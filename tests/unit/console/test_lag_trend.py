@@ -1,0 +1,62 @@
+"""Samples of lag become lines: of a group in total, and by partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.admin.console.lag_trend import Lag, LagTrend, parse_sample
+from broker.groups.lag_reading import Look
+from broker.groups.lag_samples import sample_text
+
+
+def text(lag: int, waits_ms: int | None = 0, now_ms: int = 60_000) -> bytes:
+    """A sample as the sampler writes it: so many records, the first of them so old."""
+    next_time = -1 if waits_ms is None else now_ms - waits_ms
+    look = Look(log_start=0, log_end=10 + lag, head_time=now_ms, times={10: next_time}, size=1, now_ms=now_ms)
+    return sample_text(10, now_ms - 5, look, "member=1 lag=9").encode()
+
+
+def entry(time_ms: int, ref: str, *partitions: bytes, first: int = 0) -> Any:
+    """An entry of the stream: of partitions in a row."""
+    fields = [part for at, one in enumerate(partitions, first) for part in (f"t:{at}".encode(), one)]
+    return b"1-1", [b"time", str(time_ms).encode(), b"group", ref.encode(), *fields]
+
+
+def test_a_sample_tells_records_and_how_long_the_first_waits() -> None:
+    assert parse_sample(text(7, waits_ms=1_500), 60_000) == Lag(60_000, 7, 1_500)
+    assert parse_sample(text(0, waits_ms=None), 60_000) == Lag(60_000, 0, 0)
+    assert parse_sample(text(7, waits_ms=None), 60_000) == Lag(60_000, 7, None)
+
+
+def test_a_group_is_the_sum_of_its_partitions_and_the_longest_wait() -> None:
+    trend = LagTrend()
+
+    trend._take([entry(60_000, "default/a", text(3, 100), text(4, 900)), entry(60_010, "default/b", text(1, 5))])
+    trend._take([entry(60_020, "default/a", text(2, 2_000), first=2)])  # the rest of its partitions, in the same round
+    trend._take([entry(70_000, "default/a", text(1, 10, 70_000))])
+
+    assert trend.of("default/a") == [Lag(60_000, 9, 2_020), Lag(70_000, 1, 10)]
+    assert trend.of("default/b") == [Lag(60_010, 1, 15)]
+    assert trend.of("default/c") == []
+
+
+def test_a_partition_counts_once_however_close_two_rounds_are() -> None:
+    trend = LagTrend()
+
+    trend._take([entry(60_000, "default/a", text(500), text(500)), entry(60_000, "default/a", text(40), first=2)])
+    trend._take([entry(60_900, "default/a", text(510), text(505))])
+    trend._take([entry(61_900, "default/a", text(520), text(510)), entry(61_901, "default/a", text(50), first=2)])
+
+    assert [(one.time_ms, one.records) for one in trend.of("default/a")] == [(60_000, 1_055), (61_900, 1_080)]
+
+
+def test_what_is_older_than_half_an_hour_is_forgotten() -> None:
+    trend = LagTrend()
+    trend._take(
+        [entry(60_000, "default/a", text(3)), entry(70_000, "default/a", text(3)), entry(1, "default/b", text(1))]
+    )
+
+    trend._forget(65_000)
+
+    assert [one.time_ms for one in trend.of("default/a")] == [70_000]
+    assert trend.of("default/b") == []

@@ -1,0 +1,67 @@
+"""Readers who come at once share a look."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.admin.console.shared import Shared
+from broker.errors import StoreUnavailable
+
+
+class Looking:
+    """Counts looks; waits where it is told to."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.fails = False
+
+    async def __call__(self) -> int:
+        self.looks += 1
+        await asyncio.sleep(0)
+        if self.fails:
+            raise StoreUnavailable("away")
+        return self.looks
+
+
+async def test_readers_of_one_moment_share_a_look() -> None:
+    shared, look = Shared(60), Looking()
+
+    assert await asyncio.gather(*(shared.get("a", look) for _ in range(5))) == [1] * 5
+    assert await shared.get("a", look) == 1
+    assert await shared.get("b", look) == 2
+
+
+async def test_what_is_old_is_looked_at_again() -> None:
+    shared, look = Shared(0), Looking()
+
+    assert [await shared.get("a", look), await shared.get("a", look)] == [1, 2]
+
+
+async def test_after_a_change_everybody_looks_again() -> None:
+    shared, look = Shared(60), Looking()
+    await shared.get("a", look)
+    shared.forget()
+
+    assert await shared.get("a", look) == 2
+
+
+async def test_a_failure_is_told_and_not_kept() -> None:
+    shared, look = Shared(60), Looking()
+    look.fails = True
+    with pytest.raises(StoreUnavailable):
+        await shared.get("a", look)
+    look.fails = False
+
+    assert await shared.get("a", look) == 2
+
+
+async def test_a_reader_who_goes_does_not_end_the_look_of_the_others() -> None:
+    shared, look = Shared(60), Looking()
+    gone = asyncio.ensure_future(shared.get("a", look))
+    await asyncio.sleep(0)
+    stays = asyncio.ensure_future(shared.get("a", look))
+    gone.cancel()
+
+    assert await stays == 1

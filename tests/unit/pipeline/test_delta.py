@@ -1,0 +1,127 @@
+"""The Delta sink without Spark: every record once, whatever is tried again."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from pipeline.decode.schema import DECODED_ARROW
+from pipeline.errors import ArchiveConflict, PipelineError
+from pipeline.tables import delta
+from pipeline.tables.delta import DeltaPlan, DeltaWriter, Tabled
+
+START = datetime(2026, 3, 1, 23, 0, tzinfo=UTC)
+
+
+def rows(offsets: Iterable[int], partition: int = 0, topic: str = "orders") -> pa.RecordBatch:
+    """A record an hour, the first of a topic at 23:00 UTC."""
+    found = [
+        {
+            "key": None, "value": b"%d" % offset, "topic": topic, "partition": partition, "offset": offset,
+            "timestamp": START + timedelta(hours=offset), "timestampType": 0,
+            "headers": [{"key": "h", "value": None}] if offset % 2 else None,
+        }
+        for offset in offsets
+    ]  # fmt: skip
+    return pa.RecordBatch.from_pylist(found, schema=DECODED_ARROW)
+
+
+def attempt(path: Path, *tasks: list[pa.RecordBatch], topic_id: str = "00", commit: bool = True) -> None:
+    """A micro-batch, as Spark runs it."""
+    plan = DeltaPlan(str(path), topic_id)
+    messages: list[Any] = [
+        pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(DeltaWriter(plan))).write(iter(task)))) for task in tasks
+    ]
+    if commit:
+        DeltaWriter(plan).commit([*messages, None], 0)
+
+
+def test_a_file_that_went_before_it_was_committed_is_not_named(tmp_path: Path) -> None:
+    attempt(tmp_path, [rows(range(3))])
+    writer = DeltaWriter(DeltaPlan(str(tmp_path), "00"))
+    message = writer.write(iter([rows(range(3, 6))]))
+    (tmp_path / message.files[0].path).unlink()
+
+    with pytest.raises(PipelineError, match="gone before it was committed, and 0 more"):
+        writer.commit([message], 1)
+    assert stored(tmp_path) == [(0, offset) for offset in range(3)]
+
+
+def stored(path: Path) -> list[tuple[int, int]]:
+    """(partition, offset) of every row, in order."""
+    table = DeltaTable(str(path)).to_pyarrow_table()
+    assert table.schema.field("timestamp").type == pa.timestamp("us", "UTC")
+    assert [value.decode() for value in table["value"].to_pylist()] == [str(o) for o in table["offset"].to_pylist()]
+    return sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+
+
+def test_days_are_partitions_and_a_micro_batch_is_one_version(tmp_path: Path) -> None:
+    attempt(tmp_path, [rows(range(5)), rows(range(5, 30))], [rows(range(10), partition=1)], [])
+
+    table = DeltaTable(str(tmp_path))
+    assert stored(tmp_path) == [(0, o) for o in range(30)] + [(1, o) for o in range(10)]
+    assert table.version() == 1
+    assert sorted(table.partitions(), key=str) == [
+        {"day": day.date().isoformat()} for day in (START, START + timedelta(days=1), START + timedelta(days=2))
+    ]
+    found = DeltaTable(str(tmp_path)).to_pyarrow_dataset().to_table(columns=["offset", "day", "headers"])
+    assert all(
+        day == (START + timedelta(hours=offset)).date()
+        for offset, day in zip(found["offset"].to_pylist(), found["day"].to_pylist(), strict=True)
+    )
+    assert {len(headers or ()) for headers in found["headers"].to_pylist()} == {0, 1}
+
+
+def test_what_runs_again_adds_nothing(tmp_path: Path) -> None:
+    attempt(tmp_path, [rows(range(5))])
+    attempt(tmp_path, [rows(range(5))])  # committed, and the driver died before Spark knew
+    attempt(tmp_path, [rows(range(5, 8))], commit=False)  # files written, nothing committed
+    attempt(tmp_path, [rows(range(5, 8))])
+    attempt(tmp_path, [rows(range(6))])  # a lost checkpoint, micro-batches cut otherwise
+    attempt(tmp_path, [rows(range(6, 12))])
+
+    assert stored(tmp_path) == [(0, offset) for offset in range(12)]
+    assert DeltaTable(str(tmp_path)).version() == 3
+    assert DeltaPlan(str(tmp_path), "00").offsets("orders", [0, 1]) == {0: 12}
+
+
+def test_two_queries_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = DeltaPlan(str(tmp_path), "00")
+    first, second = DeltaWriter(plan), DeltaWriter(plan)
+    attempt(tmp_path, [rows(range(2))])
+    one, other = (writer.write(iter([rows(range(2, 6))])) for writer in (first, second))
+    first.commit([one], 1)
+    with pytest.raises(ArchiveConflict, match="go across 5"):
+        second.commit([other], 1)
+
+    stale = DeltaTable(str(tmp_path), version=1)  # looked before the other one committed
+    monkeypatch.setattr(DeltaPlan, "table", lambda _: stale)
+    with pytest.raises(ArchiveConflict, match="another query writes this table"):
+        second.commit([other], 1)
+
+    assert stored(tmp_path) == [(0, offset) for offset in range(6)]
+
+
+def test_a_topic_made_again_begins_again(tmp_path: Path) -> None:
+    attempt(tmp_path, [rows(range(5))])
+    attempt(tmp_path, [rows(range(3))], topic_id="01")
+
+    assert stored(tmp_path) == sorted([(0, o) for o in range(5)] + [(0, o) for o in range(3)])
+
+
+def test_large_days_are_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "FILE_BYTES_MAX", 200)
+    monkeypatch.setattr(delta, "ROW_GROUP_BYTES", 100)
+    written = DeltaWriter(DeltaPlan(str(tmp_path), "00")).write(iter([rows([i, i + 24]) for i in range(1, 20)]))
+
+    assert isinstance(written, Tabled)
+    assert len(written.files) > 4
+    assert sum(file.rows for file in written.files) == 38
+    assert {file.day for file in written.files} == {"2026-03-02", "2026-03-03"}

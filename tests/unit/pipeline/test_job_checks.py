@@ -1,0 +1,90 @@
+"""What a job looks at before Spark starts: topics that are named, folders that it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli import application
+from pipeline.errors import PipelineError, UsageError
+from pipeline.jobs.writable import check_writable
+
+
+class Catalogue:
+    """A Redis that knows the topics `orders` and `copy`, and nothing else."""
+
+    def ping(self) -> bool:
+        return True
+
+    def hgetall(self, key: str) -> dict[bytes, bytes]:
+        topic = json.dumps({"state": "ready", "id": "0" * 32, "partitions": 1}).encode()
+        return {b"default/orders": topic, b"default/copy": topic}
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Spark says that it was started, and is not; a checkpoint and an archive that can be written."""
+
+    def started(*_: Any, **__: Any) -> None:
+        raise PipelineError("Spark was started")
+
+    monkeypatch.setattr("pipeline.jobs.command.connect", lambda *_: Catalogue())
+    monkeypatch.setattr("pipeline.jobs.command.spark_session", started)
+    monkeypatch.setenv("TIDEGATE_PIPELINE_CHECKPOINT_PATH", str(tmp_path / "checkpoints"))
+    monkeypatch.setenv("TIDEGATE_PIPELINE_ARCHIVE_PATH", str(tmp_path / "archive"))
+
+
+def told(command: str) -> tuple[int, str]:
+    """The exit status and the last line on stderr."""
+    ended = CliRunner().invoke(application(), command.split())
+    return ended.exit_code, ended.stderr.splitlines()[-1]
+
+
+JOBS = ["archive --topics orders", "decode --topic orders", "replay --from-topic orders --to-topic copy", "lag"]
+
+
+@pytest.mark.parametrize("command", JOBS)
+def test_what_is_right_goes_on_to_spark_and_leaves_nothing(command: str, tmp_path: Path) -> None:
+    assert told(command) == (1, "tidegate: Spark was started")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", JOBS)
+@pytest.mark.parametrize("what", ["archive.path", "checkpoint.path"])
+def test_a_folder_that_cannot_be_written(
+    command: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(f"TIDEGATE_PIPELINE_{what.replace('.', '_').upper()}", str(tmp_path / "file/below"))
+    code, line = told(command)
+
+    assert code == 2 and line.endswith("cannot be written: Not a directory")
+    said = "archive.path" if what == "archive.path" else "the checkpoint"
+    assert line.startswith(f"tidegate: {said} {tmp_path}/file/below")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "archive --topics orders,gone-*",
+        "decode --topic gone-*",
+        "replay --from-topic gone-* --to-topic copy",
+        "replay --from-topic orders --to-topic gone-*",
+    ],
+)
+def test_a_topic_that_is_not_there(command: str) -> None:
+    code, line = told(command)
+
+    assert code == 2 and line.startswith("tidegate: no ") and line.endswith("gone-*")
+
+
+def test_other_file_systems_say_it_when_they_are_written(tmp_path: Path) -> None:
+    check_writable("archive.path", "s3a://bucket/archive")
+    check_writable("archive.path", f"file://{tmp_path}/archive")
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=f"archive.path file://{tmp_path}/file cannot be written: Not a directory"):
+        check_writable("archive.path", f"file://{tmp_path}/file")

@@ -1,0 +1,111 @@
+"""Figures out of Spark's progress reports, and the errors that workers fail with."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pipeline.cli import trigger
+from pipeline.errors import CorruptLimit, DataLoss, PipelineError, UsageError
+from pipeline.jobs.failures import cause_of
+from pipeline.jobs.progress import Display, Figures, positions
+
+WORKER_TEXT = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted: Task 0
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "worker.py", line 3, in main
+    process()
+redis.exceptions.ConnectionError: Connection refused
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "reading.py", line 9, in read
+    raise DataLoss(text)
+pipeline.errors.DataLoss: orders-0 offset 7 is cut
+and what to do
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
+Caused by: java.lang.Exception: other
+"""
+
+
+def report(batch_id: int, rows: int | None, start: object, end: object, latest: object = None) -> dict[str, Any]:
+    source = {"startOffset": start, "endOffset": end, "latestOffset": latest, "metrics": {"batches": "2", "share": "x"}}
+    return {"batchId": batch_id, "numInputRows": rows, "batchDuration": 500, "sources": [source]}
+
+
+def test_positions_are_read_from_offsets_of_topics_only() -> None:
+    assert positions('{"a":{"1":7,"0":3},"_ids":{"a":5}}') == {("a", 0): 3, ("a", 1): 7}
+    assert positions({"tidegate:{co:1}:events": "12-0"}) == {}
+    assert positions(None) == positions("7") == positions("no json") == {}
+
+
+def test_each_micro_batch_counts_once_and_waiting_counts_nothing() -> None:
+    figures = Figures()
+    first = report(0, 10, None, json.dumps({"a": {"0": 10}}), json.dumps({"a": {"0": 35}}))
+    second = report(1, None, '{"a":{"0":10}}', '{"a":{"0":30}}', '{"a":{"0":35}}')
+    idle = report(2, 0, '{"a":{"0":30}}', '{"a":{"0":30}}', '{"a":{"0":35}}')
+    figures.take([first])
+    figures.take([first, second, idle, idle])
+    figures.take([report(2, 5, '{"a":{"0":30}}', '{"a":{"0":35}}', '{"a":{"0":35}}')])
+
+    assert (figures.rows, figures.micro_batches, figures.micro_batch_ms) == (15, 3, 1500)
+    assert (figures.ranges(), figures.offsets, figures.remaining) == ({"a-0": [0, 35]}, 35, 0)
+    assert figures.metrics == {"batches": 6}
+
+
+def test_the_error_of_a_worker_is_found_in_the_text_of_the_query() -> None:
+    found = cause_of(RuntimeError(WORKER_TEXT))
+
+    assert isinstance(found, DataLoss)
+    assert str(found) == "orders-0 offset 7 is cut"
+    assert found.exit_status == 3
+
+
+def test_other_failures_become_one_line() -> None:
+    wrapped = RuntimeError("outer")
+    wrapped.__cause__ = CorruptLimit("101 corrupt batches")
+    assert cause_of(wrapped) is wrapped.__cause__
+
+    bug = cause_of(RuntimeError(WORKER_TEXT.replace("pipeline.errors.DataLoss", "KeyError")))
+    assert type(bug) is PipelineError
+    assert (str(bug), bug.exit_status) == ("KeyError: orders-0 offset 7 is cut", 1)
+    assert str(cause_of(ValueError("[PATH_NOT_FOUND] no such path.\nJVM stacktrace:"))) == (
+        "ValueError: [PATH_NOT_FOUND] no such path."
+    )
+    assert str(cause_of(ValueError())) == "ValueError"
+
+
+def test_a_time_between_micro_batches() -> None:
+    assert trigger(False, None) == trigger(True, None) == {"availableNow": True}
+    assert trigger(False, "30s") == trigger(False, "30") == {"processingTime": "30 seconds"}
+    assert trigger(False, "500ms") == {"processingTime": "500 milliseconds"}
+    for once, every in ((True, "30s"), (False, "soon"), (False, "1d")):
+        with pytest.raises(UsageError):
+            trigger(once, every)
+
+
+def test_what_a_source_of_topics_counted_is_among_the_figures() -> None:
+    figures = Figures()
+    for batch, lost in enumerate((0, 25, 40)):
+        latest = {
+            "orders": {"0": 9},
+            "_metrics": {"pipeline_lost_offsets_total": lost, "pipeline_corrupt_batches_total": 0},
+        }
+        source = {"startOffset": None, "endOffset": {"orders": {"0": batch}}, "latestOffset": json.dumps(latest)}
+        figures.take([{"batchId": batch, "numInputRows": 1, "sources": [source]}])
+
+    assert figures.metrics == {"pipeline_lost_offsets_total": 40}
+    assert figures.latest == {("orders", 0): 9}
+
+
+def test_progress_without_a_terminal_is_a_line_that_says_what_rows_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.jobs.progress._LINE_EVERY_S", 0)
+    figures = Figures(rows=1_200, micro_batches=3, reached={("a", 0): 5}, latest={("a", 0): 12})
+    Display().show("archive", figures, "batches")
+
+    assert capsys.readouterr().err == "archive: 1,200 batches, micro-batches: 3, 7 offsets to go\n"

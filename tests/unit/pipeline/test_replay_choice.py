@@ -1,0 +1,64 @@
+"""What people say of a replay: which records, how fast; what their answers look like."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.errors import UsageError
+from pipeline.replay.batches import Piece, entries_of
+from pipeline.replay.choice import Choice, choice_of
+from pipeline.replay.pace import Pace
+
+
+def test_ranges_and_times() -> None:
+    assert choice_of(None, None, None) == Choice()
+    assert choice_of("100-200", None, None) == Choice({None: (100, 200)})
+    assert choice_of("0:1-2, 13:5-900", None, None) == Choice({0: (1, 2), 13: (5, 900)})
+    assert choice_of(None, "2026-01-01", "2026-01-01T01:00:00+01:00") == Choice(
+        None, 1_767_225_600_000, 1_767_225_600_000
+    )
+
+
+@pytest.mark.parametrize("text", ["5", "9-5", "0:5", "a-b", "1:2:3-4", "3-3"])
+def test_a_range_that_is_none(text: str) -> None:
+    with pytest.raises(UsageError, match=f"--range {text}"):
+        choice_of(text, None, None)
+
+
+def test_ranges_exclude_times() -> None:
+    with pytest.raises(UsageError, match="not both"):
+        choice_of("1-2", "2026-01-01", None)
+    with pytest.raises(UsageError, match="not a time"):
+        choice_of(None, "yesterday", None)
+
+
+def test_a_pace_is_kept_without_bursts() -> None:
+    now, slept = [0.0], [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        slept[0] += seconds
+
+    pace = Pace(100, lambda: now[0], sleep)
+    for _ in range(50):
+        pace.take(10)
+    assert slept[0] == pytest.approx(4.9)
+    now[0] += 60
+    for _ in range(11):
+        pace.take(10)
+    assert slept[0] == pytest.approx(4.9 + 1.0), "a pause is no credit"
+    assert (pace.records_max, Pace(0.5).records_max) == (100, 1)
+
+
+def test_an_entry_holds_a_mebibyte_a_thousand_batches_or_a_seconds_records() -> None:
+    def sizes(pieces: list[Piece], records_max: int = 1 << 31) -> list[int]:
+        return [len(entry) for entry in entries_of(pieces, records_max)]
+
+    def pieces(count: int, size: int, records: int = 1) -> list[Piece]:
+        return [Piece(i, i, i, bytes(size), records) for i in range(count)]
+
+    assert sizes(pieces(10, 300_000)) == [3, 3, 3, 1]
+    assert sizes(pieces(2, 3 << 20)) == [1, 1]
+    assert sizes(pieces(2_001, 100)) == [1_000, 1_000, 1]
+    assert sizes(pieces(5, 10, records=40), records_max=100) == [2, 2, 1]
+    assert sizes([]) == []

@@ -1,0 +1,110 @@
+"""Options of `format("tidegate")`: what is taken, and the one line that says what is wrong."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from pipeline.errors import UsageError
+from pipeline.sources.options import OPTIONS, TopicOptions, parse_options
+
+URL = "redis://127.0.0.1:6379/0"
+
+
+def test_defaults() -> None:
+    options = parse_options({"subscribe": "a, b", "redis.url": URL})
+
+    assert options.subscribe == ("a", "b")
+    assert options.starting_offsets is None
+    assert options.bytes_per_trigger == 256 << 20
+    assert options.offsets_per_trigger is None
+    assert (options.fail_on_data_loss, options.on_corrupt, options.corrupt_limit) == (True, "quarantine", 100)
+    assert (options.mode, options.include_headers, options.decoder, options.group_size) == (
+        "decoded",
+        True,
+        "auto",
+        1 << 20,
+    )
+    assert (options.tiers, options.isolation, options.key_prefix) == ("both", "read_committed", "tidegate")
+
+
+def test_names_are_taken_in_any_case_and_values_are_read() -> None:
+    options = parse_options(
+        {
+            "ASSIGN": '{"t": [0, 1]}',
+            "startingoffsets": '{"t": {"0": 5, "1": -2}}',
+            "MAXOFFSETSPERTRIGGER": "10",
+            "groupbytes": "64k",
+            "failOnDataLoss": "false",
+            "maxDecodedBatch": "1 MiB",
+        }
+    )
+
+    assert options.assign == {"t": (0, 1)}
+    assert options.starting_offsets == {"t": {"0": 5, "1": -2}}
+    assert (options.offsets_per_trigger, options.bytes_per_trigger) == (10, None)
+    assert (options.group_size, options.decoded_batch_max) == (64 << 10, 1 << 20)
+    assert options.fail_on_data_loss is False
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_what_is_not_given_comes_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_PIPELINE_REDIS_URL", "redis://somewhere:1/0")
+    monkeypatch.setenv("TIDEGATE_PIPELINE_SOURCE_MAX_BYTES_PER_TRIGGER", "5000")
+    monkeypatch.setenv("TIDEGATE_PIPELINE_ARCHIVE_PATH", "/archive")
+
+    options = parse_options({"subscribe": "a"})
+
+    assert (options.url, options.bytes_per_trigger, options.archive_path) == ("redis://somewhere:1/0", 5000, "/archive")
+
+
+def test_a_password_of_the_settings_stays_out_of_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_PIPELINE_REDIS_URL", "redis://user:hush@somewhere:1/0")
+
+    options = parse_options({"subscribe": "a"})
+
+    assert options.url == ""
+    assert "hush" not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "exactly one of subscribe, subscribePattern, subscribeConfig and assign"),
+        ({"subscribe": "a", "assign": '{"t":[0]}'}, "exactly one of subscribe"),
+        ({"subscribe": "a", "maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "exclude each other"),
+        ({"subscribe": "a", "startingTimestamp": "1", "startingOffsets": "latest"}, "exclude each other"),
+        ({"subscribe": "a", "kafka.bootstrap.servers": "x"}, "no option of tidegate: kafka.bootstrap.servers; "),
+        ({"subscribe": "a", "mode": "Raw!"}, "mode: Input should be 'decoded', 'raw' or 'ranges'"),
+        ({"subscribe": "a", "failOnDataLoss": "perhaps"}, "failOnDataLoss: Input should be a valid boolean"),
+        ({"subscribe": "a", "maxBytesPerTrigger": "lots"}, "maxBytesPerTrigger: a number of bytes"),
+        ({"subscribe": "a", "maxBytesPerTrigger": "0"}, "maxBytesPerTrigger: Input should be greater"),
+        ({"subscribe": "a", "minPartitions": "0"}, "minPartitions: Input should be greater"),
+        ({"subscribe": "a", "startingOffsets": "soon"}, "startingOffsets: no JSON"),
+        ({"subscribe": "a", "startingOffsets": '{"t": 5}'}, "startingOffsets: earliest, latest, archive or"),
+        ({"subscribe": "a", "startingOffsets": '{"t": {"0": -3}}'}, 'startingOffsets: t: "0" is to have an offset'),
+        ({"subscribe": "a", "endingOffsets": '{"t": {"x": 1}}'}, 'endingOffsets: t: "x" is to have an offset'),
+        ({"assign": "[0]"}, "assign: Input should be a valid dictionary"),
+        ({"assign": "{"}, "assign: no JSON"),
+        ({"subscribePattern": "("}, "subscribePattern: no regular expression"),
+        ({"subscribe": "a", "redis.url": "redis://user:hush@h:1/0"}, "redis.url: no password in an option"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_right_is_said_in_one_line(given: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError) as failed:
+        parse_options(given)
+
+    assert said in str(failed.value)
+    assert "\n" not in str(failed.value)
+    assert "hush" not in str(failed.value)
+
+
+def test_several_faults_are_named_together() -> None:
+    with pytest.raises(UsageError, match=r"corruptLimit: .*; mode: "):
+        parse_options({"subscribe": "a", "mode": "x", "corruptLimit": "-1"})
+
+
+def test_every_option_has_a_meaning() -> None:
+    assert len(OPTIONS) == len(TopicOptions.model_fields)
+    assert all(field.description for field in TopicOptions.model_fields.values())

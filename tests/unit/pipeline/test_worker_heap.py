@@ -1,0 +1,22 @@
+"""A worker's modules are left out of its garbage collections, once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_the_first_call_of_a_process_counts() -> None:
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import gc; from pipeline.worker_heap import settle; none = gc.get_freeze_count(); settle();"
+            "first = gc.get_freeze_count(); kept = [[] for _ in range(1000)]; settle();"
+            "print(none, first > 1000, first - gc.get_freeze_count() < 100, gc.get_freeze_count() <= first)",
+        ],
+        capture_output=True,
+        text=True,
+    )
+
+    assert (told.stdout.split(), told.stderr) == (["0", "True", "True", "True"], "")

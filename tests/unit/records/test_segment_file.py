@@ -1,0 +1,117 @@
+"""Segments are read as they were written, row group by row group, without a copy of a batch."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import fs, parquet
+
+from broker.records.batch import Batch
+from broker.records.record import read_records
+from broker.records.segment_file import SegmentFile, open_archive
+from broker.records.segments import SegmentMissing, SegmentUnreadable
+from tests.support.segments import batches_from, write_segment
+
+LOCAL = fs.LocalFileSystem()
+
+
+def written(folder: Path, batches: list[bytes], **options: Any) -> SegmentFile:
+    segment = write_segment(folder, batches, **options)
+    return SegmentFile(LOCAL, f"{folder}/{segment.file}")
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_row_group_is_one_buffer_of_batches_end_to_end(tmp_path: Path, compression: str) -> None:
+    batches = batches_from(100, [1, 5, 2, 9, 3, 4, 1, 1, 7, 2], value=b"x" * 300)
+    file = written(tmp_path, batches, row_group_batches=4, compression=compression)
+
+    groups = [file.read(at) for at in range(len(file.row_groups))]
+
+    assert [len(group) for group in groups] == [4, 4, 2]
+    assert groups[0].data.format == "B"
+    assert [read_records(Batch.parse(groups[0].batch(at)))[0].offset for at in range(4)] == [100, 101, 106, 108]
+    assert b"".join(bytes(group.data) for group in groups) == b"".join(batches)
+    assert [bytes(group.batch(at)) for group in groups for at in range(len(group))] == batches
+    assert [list(group.bases) for group in groups] == [[100, 101, 106, 108], [117, 120, 124, 125], [126, 133]]
+    assert [list(group.lasts) for group in groups] == [[100, 105, 107, 116], [119, 123, 124, 125], [132, 134]]
+
+
+def test_an_offset_is_found_by_row_group_and_then_by_batch(tmp_path: Path) -> None:
+    file = written(tmp_path, batches_from(10, [5, 5, 5, 5, 5]), row_group_batches=2)
+
+    found = [file.find(offset) for offset in (0, 10, 19, 20, 29, 30, 34, 35)]
+
+    assert found == [0, 0, 0, 1, 1, 2, 2, 3]
+    assert [file.read(1).find(offset) for offset in (0, 20, 24, 25, 29, 30)] == [0, 0, 0, 1, 1, 2]
+
+
+def test_as_many_whole_batches_as_fit(tmp_path: Path) -> None:
+    batches = batches_from(0, [1, 1, 1, 1], value=b"x" * 100)
+    group, size = written(tmp_path, batches).read(0), len(batches[0])
+
+    assert [group.fit(0, limit) for limit in (0, size - 1, size, 2 * size + 5, 99 * size)] == [0, 0, 1, 2, 4]
+    assert [group.fit(3, limit) for limit in (size - 1, size, 2 * size)] == [0, 1, 1]
+
+
+def test_the_footer_says_what_a_search_needs(tmp_path: Path) -> None:
+    batches = batches_from(7, [2], timestamp=50) + batches_from(11, [3], timestamp=40)
+    file = written(tmp_path, batches, from_offset=5, row_group_batches=1)
+
+    assert file.row_groups == [(5, 7, 8, 50), (9, 11, 13, 40)]
+    assert (file.fields["topic"], file.fields["partition"], file.fields["version"]) == ("orders", 0, 1)
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    other = tmp_path / "other.parquet"
+    segment = write_segment(tmp_path, batches_from(0, [1]))
+    parquet.write_table(parquet.read_table(tmp_path / segment.file).replace_schema_metadata(None), other)
+    torn = tmp_path / "torn.parquet"
+    torn.write_bytes((tmp_path / segment.file).read_bytes()[:-40])
+
+    with pytest.raises(SegmentMissing, match=r"gone\.parquet: there is no such file"):
+        SegmentFile(LOCAL, str(tmp_path / "gone.parquet"))
+    with pytest.raises(SegmentUnreadable, match=r"other\.parquet: it is no segment"):
+        SegmentFile(LOCAL, str(other))
+    with pytest.raises(SegmentUnreadable, match=r"torn\.parquet"):
+        SegmentFile(LOCAL, str(torn))
+    with pytest.raises(SegmentUnreadable, match="format version 9 is not known here, only 1"):
+        written(tmp_path, batches_from(0, [1]), version=9)
+
+
+def test_threads_share_a_file_that_stays_open(tmp_path: Path) -> None:
+    batches = batches_from(0, [1] * 64, value=b"x" * 3_000)
+    file = written(tmp_path, batches, row_group_batches=2)
+    with ThreadPoolExecutor(8) as threads:
+        groups = list(threads.map(file.read, [at % 32 for at in range(320)]))
+
+    assert [bytes(group.data) for group in groups[:32]] == [b"".join(batches[at : at + 2]) for at in range(0, 64, 2)]
+    assert all(bytes(group.data) == bytes(groups[at % 32].data) for at, group in enumerate(groups))
+
+
+def test_a_file_that_is_gone_when_one_more_thread_needs_it_is_missing(tmp_path: Path) -> None:
+    file = written(tmp_path, batches_from(0, [1]))
+    Path(file.path).unlink()
+    file._idle.clear()
+
+    with pytest.raises(SegmentMissing):
+        file.read(0)
+
+
+def test_a_file_cut_after_its_footer_was_read_is_unreadable(tmp_path: Path) -> None:
+    file = written(tmp_path, batches_from(0, [1] * 4, value=b"x" * 9_000))
+    Path(file.path).write_bytes(Path(file.path).read_bytes()[:5_000])
+
+    with pytest.raises(SegmentUnreadable, match="row group 0"):
+        file.read(0)
+
+
+def test_an_archive_is_a_folder_or_a_uri(tmp_path: Path) -> None:
+    local, root = open_archive(str(tmp_path))
+    same, same_root = open_archive(f"file://{tmp_path}/")
+
+    assert (local.type_name, root) == (same.type_name, same_root) == ("local", str(tmp_path))
+    with pytest.raises(ValueError, match="cannot be opened at nope://x"):
+        open_archive("nope://x")

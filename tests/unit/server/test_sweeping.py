@@ -1,0 +1,90 @@
+"""Connections closed without being asked, so that clients find brokers that have come."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from time import perf_counter
+from typing import Any
+
+import pytest
+from kio.schema.api_versions.v3.request import ApiVersionsRequest
+from kio.schema.create_topics.v7.request import CreateTopicsRequest
+from kio.schema.fetch.v12.request import FetchRequest
+
+from broker.server import sweeping
+from tests.support.samples import sample
+from tests.unit.server.fakes import Handlers, another, closed, connected, on_both_loops, running, until
+
+VERSIONS: Any = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+CREATES: Any = sample(CreateTopicsRequest)
+FETCHES: Any = sample(FetchRequest)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweeper looks at once."""
+    monkeypatch.setattr(sweeping, "NOTICE_S", 0.0)
+    monkeypatch.setattr(sweeping, "LOOK_INTERVAL_S", 0.01)
+
+
+@on_both_loops
+async def test_a_share_of_the_connections_is_closed() -> None:
+    async with running(Handlers(), connections_spread_ms=200) as (server, _), AsyncExitStack() as clients:
+        for _ in range(60):
+            await clients.enter_async_context(await another(server))
+        await until(lambda: len(server.connections) == 60)
+        server.sweeper.make_room(0.5)
+        due = [due_s for due_s, *_ in server.sweeper._leaving]
+        assert 10 < len(due) < 50, "a probability of one in two"
+        assert max(due) - min(due) > 0.1, "spread over the time"
+        await until(lambda: len(server.connections) == 60 - len(due))
+
+
+@on_both_loops
+async def test_all_are_closed_behind_one_address_and_none_when_told_so() -> None:
+    for spread_ms in (0, 100):
+        async with connected(Handlers(), connections_spread_ms=spread_ms) as (server, client):
+            await client.ask(VERSIONS)
+            server.sweeper.make_room(0.0, lambda listener: listener == "PLAINTEXT")
+            assert len(server.sweeper._leaving) == (1 if spread_ms else 0)
+            if spread_ms:
+                assert await closed(client) == b""
+
+
+@on_both_loops
+async def test_what_this_process_asks_itself_is_left_alone() -> None:
+    async with running(Handlers(), connections_spread_ms=1) as (server, _):
+        theirs = await server.dial("default", "10.1.2.3")
+        server.sweeper.make_room(1.0, lambda listener: True)
+        assert len(server.connections) == 1 and not server.sweeper._leaving
+        theirs.close()
+
+
+@on_both_loops
+async def test_a_long_poll_is_answered_first() -> None:
+    handlers = Handlers()
+    async with connected(handlers, connections_spread_ms=1) as (server, client):
+        sent = client.send(FETCHES)
+        await until(lambda: handlers.parked)
+        server.sweeper.make_room(1.0)
+        await until(lambda: not server.sweeper._leaving)
+        assert server.connections
+        handlers.answer_fetch(handlers.parked[0])
+        assert (await client.receive())[0] == sent
+        assert await closed(client) == b""
+
+
+@on_both_loops
+async def test_who_waits_for_others_is_left_until_it_has_its_answer() -> None:
+    handlers = Handlers()
+    handlers.cold_gate.clear()
+    async with connected(handlers, connections_spread_ms=1) as (server, client):
+        sent = [client.send(CREATES), client.send(VERSIONS)]
+        await until(lambda: handlers.started)
+        server.sweeper.make_room(1.0)
+        tried_s = perf_counter() + 0.2
+        await until(lambda: perf_counter() > tried_s)
+        assert server.sweeper._leaving, "it is tried again and again"
+        handlers.cold_gate.set()
+        assert [(await client.receive())[0] for _ in sent] == sent
+        assert await closed(client) == b""

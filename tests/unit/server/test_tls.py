@@ -1,0 +1,237 @@
+"""TLS ports: they serve, they say what a failed client has to do, and they never wait for one that says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from kio.schema.api_versions.v3.request import ApiVersionsRequest
+from kio.schema.fetch.v12.request import FetchRequest
+from structlog.testing import capture_logs
+
+from broker.apis.call import Rooms
+from broker.errors import CannotStart
+from broker.process import bind
+from broker.server.certificates import Certificates
+from broker.server.listener import Server
+from broker.settings import Settings
+from tests.support.certificates import Authority
+from tests.support.samples import sample
+from tests.support.wire import RawClient
+from tests.unit.server.fakes import Handlers, closed, on_both_loops, until
+
+VERSIONS: Any = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+FETCHES: Any = sample(FetchRequest)
+MIB = 1 << 20
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """Signs the broker's certificate."""
+    return Authority(tmp_path)
+
+
+@asynccontextmanager
+async def serving(
+    authority: Authority, handlers: Handlers | None = None, **settings: Any
+) -> AsyncIterator[tuple[Server, Certificates]]:
+    """A server whose port 0 speaks TLS and whose port 1 does not."""
+    handlers = handlers or Handlers()
+    given = Settings(ssl_certificate_file=str(authority.issue("broker", "127.0.0.1")), **settings)
+    server = Server(cast(Rooms, None), handlers.table(), given)
+    certificates = Certificates(given)
+    server.open_tls(bind("127.0.0.1", 0, "TIDEGATE_LISTENERS"), "SSL", certificates)
+    await server.open("127.0.0.1", 0)
+    try:
+        yield server, certificates
+    finally:
+        await server.close()
+
+
+async def client_of(server: Server, context: ssl.SSLContext | None, port: int = 0) -> RawClient:
+    streams = await asyncio.open_connection("127.0.0.1", server.ports[port], ssl=context)
+    return RawClient(*streams, None)
+
+
+def told(lines: Any, event: str) -> Any:
+    """The one line of an event."""
+    [line] = [line for line in lines if line["event"] == event]
+    return line
+
+
+@on_both_loops
+async def test_requests_and_large_answers_over_tls(authority: Authority) -> None:
+    handlers = Handlers()
+    handlers.fetch_bytes = 4 * MIB
+    async with serving(authority, handlers) as (server, _), await client_of(server, authority.client()) as client:
+        assert (await client.ask(VERSIONS)).error_code.value == 0
+        sent = [client.send(FETCHES) for _ in range(3)]
+        for correlation_id in sent:
+            got, answer = await client.receive()
+            assert got == correlation_id
+            assert len(answer.responses[0].partitions[0].records) == 4 * MIB
+        [connection] = server.connections
+        assert connection.client.listener == "SSL" and connection.client.host == "127.0.0.1"
+
+
+@on_both_loops
+async def test_a_drain_ends_connections_over_tls(authority: Authority) -> None:
+    async with serving(authority) as (server, _), await client_of(server, authority.client()) as client:
+        await client.ask(VERSIONS)
+        await server.drain(1_000)
+        assert await closed(client) == b"" and not server.connections
+
+
+@on_both_loops
+async def test_plaintext_on_a_tls_port_ends_at_once_and_is_told_once(authority: Authority) -> None:
+    with capture_logs() as lines:
+        async with serving(authority) as (server, _):
+            for _ in range(5):
+                client = await client_of(server, None)
+                client.send(VERSIONS)
+                assert await client.reader.read() == b""  # an end, not a reset
+                await client.close()
+    line = told(lines, "plaintext_on_tls_listener")
+    assert (line["listener"], line["host"], line["log_level"]) == ("SSL", "127.0.0.1", "warning")
+    assert "security.protocol=SSL" in line["do"]
+
+
+@on_both_loops
+async def test_tls_on_a_plaintext_port_ends_at_once_and_is_told_once(authority: Authority) -> None:
+    with capture_logs() as lines:
+        async with serving(authority) as (server, _):
+            for _ in range(5):
+                with pytest.raises((ssl.SSLError, ConnectionError)) as failed:
+                    await client_of(server, authority.client(), port=1)
+                assert not isinstance(failed.value, ConnectionResetError) or "reset" not in str(failed.value).lower()
+    line = told(lines, "tls_on_plaintext_listener")
+    assert line["listener"] == "PLAINTEXT" and "security.protocol=PLAINTEXT" in line["do"]
+
+
+@on_both_loops
+async def test_a_client_that_does_not_trust_us_is_told(authority: Authority, tmp_path: Path) -> None:
+    """It may say so, as OpenSSL does, or just hang up, as asyncio does."""
+    (tmp_path / "other").mkdir()
+    stranger = Authority(tmp_path / "other").client()
+
+    def blocking(port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            stranger.wrap_socket(sock, server_hostname="127.0.0.1")
+
+    for says_so in (True, False):
+        with capture_logs() as lines:
+            async with serving(authority) as (server, _):
+                with pytest.raises(ssl.SSLCertVerificationError):
+                    await (asyncio.to_thread(blocking, server.ports[0]) if says_so else client_of(server, stranger))
+                await until(lambda: any(line["event"] == "tls_handshake_failed" for line in lines))
+        line = told(lines, "tls_handshake_failed")
+        assert ("UNKNOWN_CA" in line["reason"]) == says_so
+        assert "give the client its CA" in line["do"]
+
+
+@on_both_loops
+async def test_a_client_without_a_certificate_is_refused_where_one_is_required(authority: Authority) -> None:
+    own = authority.issue("app")
+    with capture_logs() as lines:
+        async with serving(authority, ssl_client_ca_file=str(authority.file)) as (server, _):
+            async with await client_of(server, authority.client(own)) as client:
+                assert (await client.ask(VERSIONS)).error_code.value == 0
+            with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+                async with await client_of(server, authority.client()) as nobody:
+                    await nobody.ask(VERSIONS)
+            await until(lambda: any(line["event"] == "tls_handshake_failed" for line in lines))
+    assert told(lines, "tls_handshake_failed")["do"] == "the client needs a certificate of ssl_client_ca_file"
+
+
+@on_both_loops
+async def test_a_certificate_may_be_only_requested(authority: Authority) -> None:
+    asked = {"ssl_client_ca_file": str(authority.file), "ssl_client_auth": "requested"}
+    async with serving(authority, **asked) as (server, _), await client_of(server, authority.client()) as client:
+        assert (await client.ask(VERSIONS)).error_code.value == 0
+
+
+@on_both_loops
+async def test_who_says_nothing_is_cut_and_holds_up_nobody(authority: Authority) -> None:
+    async with (
+        serving(authority, connection_frame_timeout_ms=300) as (server, _),
+        await client_of(server, None) as silent,
+        await client_of(server, None) as half,
+    ):
+        half.writer.write(b"\x16\x03\x01")
+        async with await client_of(server, authority.client()) as client:
+            assert (await client.ask(VERSIONS)).error_code.value == 0
+        assert await closed(silent) == await closed(half) == b""
+
+
+@on_both_loops
+async def test_who_connects_and_goes_is_not_told(authority: Authority) -> None:
+    """Load balancers look like that every few seconds."""
+    with capture_logs() as lines:
+        async with serving(authority) as (server, _):
+            await (await client_of(server, None)).close()
+            async with await client_of(server, authority.client()) as client:
+                await client.ask(VERSIONS)
+    assert {line["event"] for line in lines} == {"listening"}
+
+
+@on_both_loops
+async def test_closing_does_not_wait_for_handshakes(authority: Authority) -> None:
+    async with (
+        serving(authority) as (server, _),
+        await client_of(server, None) as silent,
+        await client_of(server, None) as half,
+    ):
+        half.writer.write(b"\x16\x03\x01")
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(5):
+            await server.drain(100)
+        assert not server.listening
+        assert await closed(silent) == await closed(half) == b""
+
+
+@on_both_loops
+async def test_handshakes_count_as_connections(authority: Authority) -> None:
+    async with (
+        serving(authority, connections_max=2) as (server, _),
+        await client_of(server, None),
+        await client_of(server, None),
+    ):
+        await asyncio.sleep(0.05)
+        async with await client_of(server, None) as refused:
+            assert await closed(refused) == b""
+
+
+@on_both_loops
+async def test_a_renewed_certificate_is_used_without_a_restart(authority: Authority) -> None:
+    def serial(client: RawClient) -> object:
+        return client.writer.get_extra_info("peercert")["serialNumber"]
+
+    async with serving(authority) as (server, certificates), await client_of(server, authority.client()) as before:
+        renewed = authority.issue("broker", "127.0.0.1")
+        certificates.look()
+        async with await client_of(server, authority.client()) as after:
+            assert serial(before) != serial(after)
+            assert (await before.ask(VERSIONS)).error_code.value == 0
+        with capture_logs() as lines:
+            renewed.write_text("half written")
+            certificates.look()
+            certificates.look()
+        assert str(renewed) in told(lines, "certificate_not_loaded")["reason"]
+        async with await client_of(server, authority.client()) as still:
+            assert serial(still) == serial(after)
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_certificate_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "c.pem"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(CannotStart) as refusal:
+        Certificates(Settings(ssl_certificate_file=str(file)))
+    assert f"TIDEGATE_SSL_CERTIFICATE_FILE={file}" in str(refusal.value) and "\n" not in str(refusal.value)

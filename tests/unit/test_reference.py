@@ -1,0 +1,53 @@
+"""Pages that are made are up to date, and say of tests only what the tests have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.clients import CLIENTS
+from broker import errors
+from observability.reference import alerts
+from tests.reference.__main__ import ROOT, files
+from tests.reference.clients import SUITES, software
+from tests.reference.errors import answered
+
+
+@pytest.mark.parametrize("path", [path for path, _ in files()], ids=lambda path: path.name)
+def test_pages_are_up_to_date(path: Path) -> None:
+    assert dict(files())[path] == path.read_text("utf-8"), "run `make docs`"
+
+
+@pytest.mark.parametrize("client", software(), ids=lambda client: client.name)
+def test_clients_are_tested_where_the_page_says(client) -> None:
+    for suite, shown in client.suites.items():
+        file, _, words = shown.partition(": ")
+        assert suite in SUITES
+        assert words in (ROOT / "tests" / file).read_text(), f"{client.name}, {suite}: {shown}"
+
+
+def test_every_client_of_the_matrix_is_on_the_page() -> None:
+    assert sum("matrix" in client.suites for client in software()) == len(CLIENTS)
+
+
+def test_every_suite_is_a_target() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+
+    assert all(f"\n{suite.command.removeprefix('make ')}:" in makefile for suite in SUITES.values())
+
+
+def test_an_error_is_told_where_something_answers_it() -> None:
+    assert answered(errors.IllegalGeneration)
+    assert answered(errors.KafkaError)
+    assert not answered(errors.NotLeaderOrFollower)
+
+
+def test_every_alert_has_a_runbook() -> None:
+    page = (ROOT / "docs" / "runbooks.md").read_text()
+
+    missing = [
+        rule["alert"] for rule in alerts() if f"[{rule['alert']}](metrics.md#{rule['alert'].lower()})" not in page
+    ]
+
+    assert missing == []
