@@ -47,7 +47,8 @@ def leave(group_id: str, members: Identities, reason: str) -> dict[str, Any]:
     return {"group_id": group_id, "members": identities}
 
 
-def commit(group_id: str, offsets: Mapping[Place, int]) -> dict[str, Any]:
+def commit(group_id: str, offsets: Mapping[Place, int], generation_id: int = -1, member_id: str = "") -> dict[str, Any]:
+    """Of a member, or without a generation: that is taken while the group is empty."""
     module = request(ApiKey.OFFSET_COMMIT)
     part, partition = module.OffsetCommitRequestTopic, module.OffsetCommitRequestPartition
     topics = tuple(
@@ -64,8 +65,8 @@ def commit(group_id: str, offsets: Mapping[Place, int]) -> dict[str, Any]:
     )
     return {
         "group_id": group_id,
-        "generation_id_or_member_epoch": -1,
-        "member_id": "",
+        "generation_id_or_member_epoch": generation_id,
+        "member_id": member_id,
         "group_instance_id": None,
         "topics": topics,
     }
@@ -83,7 +84,7 @@ def delete_offsets(group_id: str, places: Iterable[Place]) -> dict[str, Any]:
     return {"group_id": group_id, "topics": topics}
 
 
-def join(group: Any) -> dict[str, Any]:
+def join(group: Any, member_id: str = "") -> dict[str, Any]:
     """A member without topics; it offers what the others agreed on, or what consumers have."""
     offered = (group.protocol_data,) if group.protocol_data else _ASSIGNORS
     protocol = request(ApiKey.JOIN_GROUP).JoinGroupRequestProtocol
@@ -91,8 +92,8 @@ def join(group: Any) -> dict[str, Any]:
         "group_id": group.group_id,
         "session_timeout": _GUARD,
         "rebalance_timeout": _GUARD,
-        "member_id": "",
-        "protocol_type": group.protocol_type,
+        "member_id": member_id,
+        "protocol_type": group.protocol_type or "consumer",
         "protocols": tuple(protocol(name=name, metadata=write_subscription([])) for name in offered),
     }
 

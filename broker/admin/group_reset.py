@@ -6,12 +6,12 @@ OffsetDelete move the offsets, JoinGroup makes this command a member, without to
 their old ids is refused. But some clients (aiokafka with auto-commit) forget their id when they are fenced and commit
 their old position without any before they join again: an empty group takes that from everybody, so the new offsets
 would be lost. A group that has a member refuses it, hence the guard. It leaves as soon as one of the others is back;
-then the offsets are read once more, and where somebody came in between after all, everything is done again.
+the offsets are read once more, and where somebody came in between after all, the guard goes in first and moves them as
+the only member: then nobody can, but it takes a rebalance more, and the group's events do not tell of it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from broker.admin.failures import CommandFailed
+from broker.admin.group_guard import Guard, identities
 from broker.admin.group_requests import Place
 from broker.admin.kafka_client import KafkaClient, own_name
-from broker.admin.kafka_wire import Connection
 from broker.admin.output import Column, as_csv
 from broker.admin.places import Brokers
 from broker.admin.reset_plan import Choice, Move, plan
@@ -38,11 +38,10 @@ COLUMNS: Final = [
     Column("note", "NOTE"),
 ]
 _TRIES: Final = 3
-_LOOKS: Final = 100
-_LOOK_S: Final = 0.1
-"""Ten seconds: clients learn that they are fenced at their next heartbeat, 3 s by default."""
-_FENCE_REASON: Final = "fenced: its group's offsets are reset"
-_GUARD_REASON: Final = "the offsets are reset"
+_IN_BETWEEN: Final = frozenset(
+    {ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress}
+)
+"""Somebody joined first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,26 +130,28 @@ async def move(kafka: KafkaClient, asked: Asked, moves: Sequence[Move], group: A
     targets = {move.place: move.after for move in moves if move.after is not None}
     forgotten = [move.place for move in moves if move.after is None and move.before is not None]
     removed: list[Any] = []
-    for _ in range(_TRIES):
-        codes = await _change(kafka, group, targets, forgotten)
-        removed += group.members
-        undone = await _undone(kafka, asked.group_id, moves)
-        if not asked.fence or not (undone or ErrorCode.unknown_member_id in codes.values()):
+    for try_ in range(_TRIES):
+        async with Guard(kafka, group) as guard:
+            codes = await _change(guard, targets, forgotten, again=try_ > 0)
+            undone = await _undone(kafka, asked.group_id, moves)  # before anybody reads on from there
+        removed += guard.removed
+        if not asked.fence or not (undone or not _IN_BETWEEN.isdisjoint(codes.values())):
             break
-        group = await kafka.describe(asked.group_id)  # somebody joined or committed first
+        group = await kafka.describe(asked.group_id)
     if removed:
         done.said.append(f"removed {_members(removed)}")
     _tell(done, codes, undone)
 
 
 async def _change(
-    kafka: KafkaClient, group: Any, targets: Mapping[Place, int], forgotten: Sequence[Place]
+    guard: Guard, targets: Mapping[Place, int], forgotten: Sequence[Place], again: bool
 ) -> dict[Place, ErrorCode]:
-    if not group.members:
+    kafka, group = guard.kafka, guard.group
+    if not group.members and not again:
         committed = await kafka.commit(group.group_id, targets) if targets else {}
         return {**committed, **(await kafka.delete_offsets(group.group_id, forgotten) if forgotten else {})}
-    codes, guard = await kafka.fence_and_move(group, _ids(group.members), _FENCE_REASON, targets, forgotten)
-    await _stand_guard(kafka, group.group_id, guard)
+    codes = await (guard.move_as_member if again else guard.move_in_one_write)(targets, forgotten)
+    await guard.wait()
     return codes
 
 
@@ -165,27 +166,6 @@ def _tell(done: Done, codes: Mapping[Place, ErrorCode], undone: Mapping[Place, i
             row["note"] = f"back at {undone[place]}: somebody committed after the reset"
     done.refused = bool(failed)
     done.said.append(f"{len(done.rows) - len(failed)} of {counted(len(done.rows), 'partition')} moved")
-
-
-def _ids(members: Sequence[Any]) -> list[tuple[str, str | None]]:
-    return [(member.member_id, member.group_instance_id) for member in members]
-
-
-async def _stand_guard(kafka: KafkaClient, group_id: str, guard: Connection) -> None:
-    """Be a member until another is there too, or nobody comes; then leave.
-
-    The others may be quicker than the guard's join: who went without having come would be missed by all of them.
-    """
-    own: list[Any] = []
-    for _ in range(_LOOKS):
-        members = (await kafka.describe(group_id)).members
-        own = [member for member in members if member.client_id == kafka.client_id]
-        if own and len(members) > len(own):
-            break
-        await asyncio.sleep(_LOOK_S)
-    if own:
-        await kafka.leave(group_id, _ids(own), _GUARD_REASON)
-    await guard.close()
 
 
 async def _undone(kafka: KafkaClient, group_id: str, moves: Sequence[Move]) -> dict[Place, int | None]:
@@ -211,7 +191,7 @@ async def evict(brokers: Brokers, group_id: str, member: str, reason: str) -> st
         if not chosen:
             known = listed((one.group_instance_id or one.member_id for one in members), 20)
             raise CommandFailed(f"group {group_id} has no member {member}; it has {known}")
-        (answer,) = await kafka.leave(group_id, _ids(chosen), reason)
+        (answer,) = await kafka.leave(group_id, identities(chosen), reason)
         if answer.error_code is not ErrorCode.none:
             raise CommandFailed(f"{member}: {answer.error_code.name.upper()}")
         one = chosen[0]

@@ -86,6 +86,12 @@ class KafkaClient:
 
     # -- who to ask
 
+    async def connection_for(self, group_id: str) -> Connection:
+        """A connection of its own to a group's coordinator, for what others would wait behind; to be closed."""
+        connection = self._connection((await self._coordinator(group_id)).address)
+        await connection.open()
+        return connection
+
     def _connection(self, address: str) -> Connection:
         return Connection(address, self.client_id, self._tls)
 
@@ -230,26 +236,6 @@ class KafkaClient:
                 lambda answer: group_requests.codes_of_partitions(answer).values(),
             )
         )
-
-    async def fence_and_move(
-        self, group: Any, members: Identities, reason: str, offsets: Mapping[Place, int], forgotten: Iterable[Place]
-    ) -> tuple[dict[Place, ErrorCode], Connection]:
-        """LeaveGroup of all members of a described group; OffsetCommit, OffsetDelete and JoinGroup in the same write.
-
-        What each partition answered; and the connection whose join stands guard (see group_reset), to be closed.
-        """
-        guard = self._connection((await self._coordinator(group.group_id)).address)
-        await guard.open()
-        left, committed, deleted = await guard.ask_all(
-            (ApiKey.LEAVE_GROUP, group_requests.leave(group.group_id, members, reason)),
-            (ApiKey.OFFSET_COMMIT, group_requests.commit(group.group_id, offsets)),
-            (ApiKey.OFFSET_DELETE, group_requests.delete_offsets(group.group_id, forgotten)),
-            (ApiKey.JOIN_GROUP, group_requests.join(group)),
-            answers=3,
-        )
-        raise_for(left.error_code, f"group {group.group_id}")
-        raise_for(deleted.error_code, f"group {group.group_id}")
-        return {**group_requests.codes_of_partitions(committed), **group_requests.codes_of_partitions(deleted)}, guard
 
     async def delete_offsets(self, group_id: str, places: Iterable[Place]) -> dict[Place, ErrorCode]:
         """OffsetDelete (KIP-496). What each partition answered."""

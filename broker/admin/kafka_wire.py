@@ -28,6 +28,7 @@ VERSIONS: Final = {
     ApiKey.OFFSET_FETCH: 8,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.JOIN_GROUP: 3,  # the last that makes a member in one step
+    ApiKey.SYNC_GROUP: 3,
     ApiKey.LEAVE_GROUP: 5,
     ApiKey.DESCRIBE_GROUPS: 5,
     ApiKey.LIST_GROUPS: 5,

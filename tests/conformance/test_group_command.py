@@ -8,7 +8,7 @@ import io
 import json
 import re
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,14 @@ import aiohttp
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from kio.schema.errors import ErrorCode
 from typer.testing import CliRunner
 from yarl import URL
 
 from bench.cluster import Cluster
 from broker.__main__ import tidegate
+from broker.admin.group_guard import Guard
+from broker.admin.group_requests import Place
 from broker.groups.explain.finding import SOON_MS
 
 RECORDS = 40
@@ -344,6 +347,28 @@ async def test_fenced_members_go_on_from_the_new_offsets(shell: Shell, tmp_path:
     assert "2 of 2 partitions moved" in text and "removed billing-1 at 127.0.0.1" in text
     kinds = [event["kind"] for event in await shell.json("history", shell.group, "--events")]
     assert kinds.count("offsets_reset") == 1, "nobody wrote over it"
+
+
+async def test_where_somebody_comes_in_between_the_guard_goes_in_first(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_one_write = Guard.move_in_one_write
+
+    async def too_late(guard: Guard, offsets: dict[Place, int], forgotten: Iterable[Place]) -> dict[Place, ErrorCode]:
+        await in_one_write(guard, {}, ())
+        return dict.fromkeys(offsets, ErrorCode.unknown_member_id)
+
+    monkeypatch.setattr(Guard, "move_in_one_write", too_late)
+    async with shell.consuming(enable_auto_commit=True, auto_commit_interval_ms=100) as consumer:
+        words = ["reset", shell.group, "--topic", shell.topic, "--shift-by", "-5", "--fence", "--execute"]
+        typed = asyncio.create_task(shell.type(*words, "--undo", str(tmp_path / "undo")))
+        again = [await asyncio.wait_for(consumer.getone(), 30) for _ in range(10)]
+        text = await typed
+
+    assert sorted((record.partition, record.offset) for record in again) == [
+        (partition, offset) for partition in range(PARTITIONS) for offset in range(15, 20)
+    ]
+    assert "2 of 2 partitions moved" in text and "removed billing-1 at 127.0.0.1" in text
 
 
 async def test_what_a_live_group_committed_is_forgotten_and_comes_back(shell: Shell, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from typer.testing import CliRunner
 
@@ -52,6 +52,21 @@ async def emptied(kafka: KafkaPeer) -> None:
             await asyncio.sleep(0.2)
 
 
+async def read_while(consumer: AIOKafkaConsumer, count: int, typed: asyncio.Task[str]) -> list[ConsumerRecord]:
+    """What is read while a command runs, and after it; a command that failed is told at once, not what it left out."""
+    reading = asyncio.create_task(records(consumer, count))
+    await asyncio.wait({reading, typed}, return_when=asyncio.FIRST_COMPLETED)
+    if typed.done() and typed.exception() is not None:
+        reading.cancel()
+        typed.result()
+    return await reading
+
+
+async def records(consumer: AIOKafkaConsumer, count: int) -> list[ConsumerRecord]:
+    async with asyncio.timeout(60):
+        return [await consumer.getone() for _ in range(count)]
+
+
 async def test_groups_of_apache_kafka(kafka: KafkaPeer, tmp_path: Path) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
     await admin.start()
@@ -86,7 +101,7 @@ async def test_groups_of_apache_kafka(kafka: KafkaPeer, tmp_path: Path) -> None:
         undo = str(tmp_path / "undo.csv")
         words = ["reset", "billing", "--all-topics", "--shift-by", "-3", "--fence", "--execute", "--undo", undo]
         typed = asyncio.create_task(type_in(kafka, *words))
-        again = [await asyncio.wait_for(consumer.getone(), 60) for _ in range(6)]
+        again = await read_while(consumer, 6, typed)
         assert "2 of 2 partitions moved" in await typed
         assert sorted(record.offset for record in again) == [7, 7, 8, 8, 9, 9]
         await consumer.commit()  # once it is evicted nobody takes its commits

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.admin import group_reset
+from broker.admin import group_guard
+from broker.admin.group_guard import Guard
 
 GUARD = SimpleNamespace(member_id="guard-1", client_id="tidegate-group@here:1", group_instance_id=None)
 BACK = SimpleNamespace(member_id="web-2", client_id="web", group_instance_id=None)
@@ -29,13 +30,6 @@ class Kafka:
         self.removed += [member_id for member_id, _ in members]
 
 
-class Connection:
-    closed = False
-
-    async def close(self) -> None:
-        self.closed = True
-
-
 @pytest.mark.parametrize(
     "seen",
     [
@@ -46,9 +40,11 @@ class Connection:
     ids=["it comes first", "the fenced are quicker", "nobody comes"],
 )
 async def test_the_guard_always_leaves(monkeypatch: pytest.MonkeyPatch, seen: list[list[Any]]) -> None:
-    monkeypatch.setattr(group_reset, "_LOOK_S", 0.0)
-    kafka, guard = Kafka(*seen), Connection()
+    monkeypatch.setattr(group_guard, "_LOOK_S", 0.0)
+    kafka = Kafka(*seen)
 
-    await group_reset._stand_guard(kafka, "g", guard)  # type: ignore[arg-type]
+    async with Guard(kafka, SimpleNamespace(group_id="g")) as guard:  # type: ignore[arg-type]
+        await guard.wait()
+        assert not kafka.removed
 
-    assert kafka.removed == [GUARD.member_id] and guard.closed
+    assert kafka.removed == [GUARD.member_id]
