@@ -1,8 +1,8 @@
 """Which server takes the writes: the one that `redis_url` names, or the one that its sentinels name.
 
-Sentinels are asked in order at every connection, the first that answers is believed, and a server is believed to be
-the primary once it says so itself (redis-py's Sentinel does the same). A primary that was put down cuts its clients
-off; one that cannot be told goes on as if nothing was, so the sentinels are asked again each second as well.
+All sentinels are asked at every connection, the one that knows of the latest fail-over is believed, and a server is
+believed to be the primary once it says so itself. A primary that was put down cuts its clients off; one that cannot be
+told goes on as if nothing was, so the sentinels are asked again each second as well.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Primary:
         """Where the primary is now. Raises StoreUnavailable."""
         if not self.by_sentinels:
             return self.address
-        if self._asking is None:  # one question for all links: redis-py's Sentinel bears no two at a time
+        if self._asking is None:  # one question for all links
             self._asking = asyncio.get_running_loop().create_task(self._ask())
             self._asking.add_done_callback(self._asked)
         return await asyncio.shield(self._asking)

@@ -50,12 +50,50 @@ def ports(store: Store) -> set[int]:
     return {link.address.port if link.connected and link.address is not None else 0 for link in store.links}
 
 
-async def test_the_first_sentinel_that_answers_is_asked(watched: Watched) -> None:
-    behind_nobody = f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{watched.sentinel_ports[1]}/main"
+def by(*sentinel_ports: int) -> Settings:
+    """The service by sentinels, in this order."""
+    hosts = ",".join(f"127.0.0.1:{port}" for port in sentinel_ports)
+    return Settings(
+        redis_url=f"redis+sentinel://{hosts}/main", redis_sentinel_password="hidden", redis_connect_timeout_ms=5_000
+    )
 
-    assert (
-        await find_primary(Settings(redis_url=behind_nobody, redis_sentinel_password="hidden"))
-    ).port == watched.primary_port()
+
+async def test_one_sentinel_that_answers_is_enough(watched: Watched) -> None:
+    found = await find_primary(by(free_port(), watched.sentinel_ports[1]))
+
+    assert found.port == watched.primary_port()
+
+
+async def test_a_sentinel_that_was_away_during_a_fail_over_is_not_believed(watched: Watched) -> None:
+    before = watched.primary_port()
+    with watched.paused_sentinel(0):
+        await asyncio.to_thread(watched.fail_over)
+
+    found = await find_primary(by(*watched.sentinel_ports))  # the first one answers as of old, until it hears of it
+
+    assert found.port == watched.primary_port() != before
+
+
+async def test_a_sentinel_that_watches_another_server_is_outvoted(watched: Watched) -> None:
+    with Watched(replicas=0, sentinels=1, sentinel_password="hidden") as other:
+        assert other.primary_port() not in [server.port for server in watched.servers]
+
+        found = await find_primary(by(*other.sentinel_ports, *watched.sentinel_ports))
+
+    assert found.port == watched.primary_port()
+
+
+async def test_one_that_hangs_is_asked_again_and_holds_up_nobody(watched: Watched) -> None:
+    primary = Primary(by(*watched.sentinel_ports))
+    try:
+        await primary.find()
+        with watched.paused_sentinel(0):
+            for _ in range(3):
+                async with asyncio.timeout(4):  # less than a connection may take
+                    assert (await primary.find()).port == watched.primary_port()
+        assert (await primary.find()).port == watched.primary_port()
+    finally:
+        await primary.close()
 
 
 @pytest.mark.parametrize(

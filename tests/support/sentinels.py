@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -19,13 +21,18 @@ SERVICE = "main"
 
 
 class Watched:
-    """Servers and three sentinels that need two to agree. A context manager."""
+    """Servers and sentinels, most of which need to agree. A context manager."""
 
     def __init__(
-        self, replicas: int = 1, extra: Sequence[str] = (), sentinel_password: str = "", down_after_ms: int = 1_000
+        self,
+        replicas: int = 1,
+        extra: Sequence[str] = (),
+        sentinel_password: str = "",
+        down_after_ms: int = 1_000,
+        sentinels: int = 3,
     ) -> None:
         self.servers: list[ValkeyServer] = []
-        self.sentinel_ports = [free_port() for _ in range(3)]
+        self.sentinel_ports = [free_port() for _ in range(sentinels)]
         self._processes: list[subprocess.Popen[bytes]] = []
         self._replicas = replicas
         self._extra = ["--repl-diskless-sync-delay", "0", "--repl-backlog-size", "10mb", *extra]
@@ -67,6 +74,15 @@ class Watched:
         before = self.primary_port()
         self._ask("SENTINEL FAILOVER")
         self.wait_for_another(before)
+
+    @contextmanager
+    def paused_sentinel(self, index: int) -> Iterator[None]:
+        """One of them hangs, and does not hear what the others agree on."""
+        os.kill(self._processes[index].pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._processes[index].pid, signal.SIGCONT)
 
     def wait_for_another(self, before: int) -> None:
         """Wait until the sentinels name another primary, and it says so too."""
@@ -121,7 +137,7 @@ class Watched:
         config = self._directory / f"sentinel-{port}.conf"
         lines = [
             f"port {port}", "bind 127.0.0.1", f"dir {self._directory}",
-            f"sentinel monitor {SERVICE} 127.0.0.1 {primary_port} 2",
+            f"sentinel monitor {SERVICE} 127.0.0.1 {primary_port} {len(self.sentinel_ports) // 2 + 1}",
             f"sentinel down-after-milliseconds {SERVICE} {self._down_after_ms}",
             f"sentinel failover-timeout {SERVICE} 5000",
         ]  # fmt: skip

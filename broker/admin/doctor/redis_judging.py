@@ -173,6 +173,21 @@ def _replicas(server: Server, look: RedisLook) -> Iterator[Finding]:
             tuple(cut_off),
             "A fail-over to one of them loses what it has not got.",
         )
+    if count and server.info.get("min_slaves_good_slaves") is None:  # which INFO tells where the setting is not 0
+        yield Finding(
+            "redis-min-replicas",
+            Severity.WARNING,
+            server.address,
+            "min-replicas-to-write is 0: this server takes writes that no replica has, even when it is cut off from "
+            "all of them and another one was put in its place.",
+            (
+                "lost then: what brokers on its side committed and joined until they hear of the other one, and with "
+                "durability=memory records too",
+                "the price of setting it: with fewer replicas in step, writes are refused, and clients wait",
+            ),
+            "CONFIG SET min-replicas-to-write 1 and min-replicas-max-lag 10 on every server (and in redis.conf); below "
+            "the number of replicas, or the loss of one stops writes.",
+        )
 
 
 def _rights(server: Server, look: RedisLook) -> Iterator[Finding]:

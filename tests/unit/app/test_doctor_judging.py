@@ -135,6 +135,7 @@ GOOD = {
     "maxmemory_policy": "noeviction",
     "aof_enabled": "1",
     "connected_slaves": "1",
+    "min_slaves_good_slaves": "1",
     "slave0": "ip=10.0.0.2,state=online",
 }
 
@@ -159,6 +160,7 @@ def redis_kinds(rights: str = "", latency_ms: float = 0.2, **info: str) -> dict[
         ({"aof_last_write_status": "err"}, "redis-persistence", Severity.PROBLEM),
         ({"connected_slaves": "0"}, "redis-replicas", Severity.NOTE),
         ({"slave0": "ip=10.0.0.2,state=wait_bgsave"}, "redis-replicas", Severity.WARNING),
+        ({"min_slaves_good_slaves": None}, "redis-min-replicas", Severity.WARNING),
         ({"rights": "NOPERM no eval"}, "redis-rights", Severity.PROBLEM),
         ({"latency_ms": 12.0}, "redis-latency", Severity.WARNING),
         ({"latency_ms": 120.0}, "redis-latency", Severity.PROBLEM),
