@@ -131,7 +131,24 @@ class Settings(BaseSettings):
     admin_allowed_hosts: str = Field(
         "", description="further host names by which the admin HTTP may be asked, with commas between"
     )
+    admin_connections_max: int = Field(
+        256,
+        ge=8,
+        description="most connections of the admin HTTP at one time; a further one takes the place of the one that has "
+        "said nothing for longest",
+    )
+    admin_request_timeout_ms: int = Field(
+        10_000, ge=100, description="ms until a request of the admin HTTP must have come whole, else it is cut off"
+    )
+    admin_idle_timeout_ms: int = Field(
+        75_000, ge=100, description="ms without a request until a connection of the admin HTTP closes"
+    )
     admin_audit_entries_max: int = Field(5_000, ge=1, description="actions of administrators that are kept")
+    admin_audit_undo_bytes_max: int = Field(
+        65_536,
+        ge=1_024,
+        description="most bytes, compressed, that the audit keeps to undo one action; a larger one cannot be undone",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     tracing: bool = Field(
         False, description="send spans of requests by OpenTelemetry (extra otel; OTEL_* variables say where to)"

@@ -96,7 +96,7 @@ class Access:
             try:
                 await self._authorise(request, session)
             except Problem as problem:
-                if problem.status == 401 and _is_page(request):
+                if problem.status == 401 and is_page(request):
                     raise web.HTTPSeeOther(f"{LOGIN_PATH}?next={quote(request.path_qs, safe='')}") from None
                 raise
         return await handler(request)
@@ -236,7 +236,8 @@ def _host_name(host_and_port: str) -> str:
         return ""
 
 
-def _is_page(request: web.Request) -> bool:
+def is_page(request: web.Request) -> bool:
+    """Whether somebody with a browser asks for a page of the console."""
     return request.path.startswith("/console") and "text/html" in request.headers.get("Accept", "")
 
 

@@ -40,10 +40,14 @@ def begin(rooms: Rooms, actor: Actor, action: str, org: str | None = None, undo:
 
 
 def moved_back(
-    org: str, group_id: str, own_id: str, moves: Iterable[tuple[str, int, int | None, int | None]]
+    org: str, group_id: str, own_id: str, moves: Iterable[tuple[str, int, int | None, int | None, str]]
 ) -> dict[str, Any]:
-    """What the audit keeps to undo a move of offsets: topic, partition, from where, to where; None is without."""
-    return {"org": org, "group": group_id, "id": own_id, "moves": [list(one) for one in moves]}
+    """What the audit keeps to undo a move of offsets: topic, partition, from where, to where; None is without.
+
+    Where the commit that is moved has metadata, that too.
+    """
+    kept = [[*move, metadata] if metadata else move for *move, metadata in moves]
+    return {"org": org, "group": group_id, "id": own_id, "moves": kept}
 
 
 # -- brokers
@@ -69,8 +73,9 @@ async def delete_group(rooms: Rooms, actor: Actor, org: str, group_id: str) -> N
     own_id, stored = await asyncio.gather(
         rooms.store.command("HGET", keys.group, "id"), rooms.store.read("HGETALL", keys.offsets)
     )
-    offsets = {split_field(name.decode()): parse_entry(value).offset for name, value in stored.items()}
-    undo = moved_back(org, group_id, (own_id or b"").decode(), [(*place, was, None) for place, was in offsets.items()])
+    offsets = {split_field(name.decode()): parse_entry(value) for name, value in stored.items()}
+    forgotten = [(*place, was.offset, None, was.metadata) for place, was in offsets.items()]
+    undo = moved_back(org, group_id, (own_id or b"").decode(), forgotten)
     async with begin(rooms, actor, "group.delete", org, undo, group=group_id, offsets=len(offsets)):
         try:
             await directory.delete_group(rooms.store, keys, str(rooms.membership.node_id))

@@ -6,8 +6,10 @@ so: an action whose outcome is missing.
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -32,6 +34,9 @@ FAILED: Final = "failed"
 
 _READ_FACTOR: Final = 2
 """An action is two entries."""
+_PLAIN_BYTES: Final = 2_048
+"""What undoes an action is kept readable up to here, and compressed above."""
+_COMPRESSED: Final = "zlib,b85:"
 _PAGE: Final = 200
 
 
@@ -49,6 +54,7 @@ class Entry:
     """An action under way. What it learns is put into `result` as it goes."""
 
     action_id: str
+    undoable: bool
     result: dict[str, Any] = field(default_factory=dict)
 
 
@@ -59,8 +65,10 @@ class Audit:
         self, store: Store, broker: int, actor: Actor, action: str, arguments: Mapping[str, Any], undo: Any = None
     ) -> None:
         self._store, self._broker, self._actor = store, broker, actor
-        self._action, self._arguments, self._undo = action, arguments, undo
-        self._entry = Entry(uuid.uuid4().hex)
+        self._action, self._arguments = action, arguments
+        self._undo = None if undo is None else _packed(undo)
+        fits = self._undo is not None and len(self._undo) <= store.settings.admin_audit_undo_bytes_max
+        self._entry = Entry(uuid.uuid4().hex, undoable=fits)
 
     async def __aenter__(self) -> Entry:
         fields = {
@@ -73,7 +81,7 @@ class Audit:
             "arguments": _json(self._arguments),
         }
         if self._undo is not None:
-            fields["undo"] = _json(self._undo)
+            fields |= {"undo": self._undo} if self._entry.undoable else {"undo_bytes": str(len(self._undo))}
         await _add(self._store, fields)
         return self._entry
 
@@ -106,7 +114,7 @@ async def entries(store: Store, count: int) -> list[dict[str, Any]]:
     found = await store.read("XREVRANGE", store.cluster_keys.audit, "+", "-", "COUNT", count * _READ_FACTOR)
     actions = _merged(found)[:count]
     for action in actions:
-        del action["undo"]
+        del action["undo"], action["undo_too_large"]
     return actions
 
 
@@ -137,7 +145,7 @@ def _merged(found: list[Any]) -> list[dict[str, Any]]:
 
 
 def _action(intent: Mapping[str, str], outcome: Mapping[str, str]) -> dict[str, Any]:
-    undo = json.loads(intent["undo"]) if "undo" in intent else None
+    undo = _unpacked(intent["undo"]) if "undo" in intent else None
     return {
         "action_id": intent["action_id"],
         "time_ms": int(intent["time"]),
@@ -153,7 +161,18 @@ def _action(intent: Mapping[str, str], outcome: Mapping[str, str]) -> dict[str, 
         "result": json.loads(outcome.get("result", "{}")),
         "undoable": undo is not None,
         "undo": undo,
+        "undo_too_large": "undo_bytes" in intent,
     }
+
+
+def _packed(undo: Any) -> str:
+    text = _json(undo)
+    return text if len(text) <= _PLAIN_BYTES else _COMPRESSED + base64.b85encode(zlib.compress(text.encode())).decode()
+
+
+def _unpacked(kept: str) -> Any:
+    compressed = kept.removeprefix(_COMPRESSED)
+    return json.loads(kept if compressed is kept else zlib.decompress(base64.b85decode(compressed)))
 
 
 def _json(value: Any) -> str:

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.admin import group_requests
 from broker.admin.failures import CommandFailed
-from broker.admin.group_requests import Identities, Place
+from broker.admin.group_requests import Commit, Identities, Place
 from broker.admin.kafka_client import KafkaClient, raise_for
 from broker.admin.kafka_wire import Connection
 from broker.apis.registry import ApiKey
@@ -37,7 +37,7 @@ class Guard:
     _own: Sequence[Any] = ()
     _connection: Connection | None = None
 
-    async def move_in_one_write(self, offsets: Mapping[Place, int], forgotten: Iterable[Place]) -> Codes:
+    async def move_in_one_write(self, offsets: Mapping[Place, Commit], forgotten: Iterable[Place]) -> Codes:
         """Remove all members, move the offsets and join, handled one behind the other; what each partition answered.
 
         The group is empty in between: in Apache Kafka, which waits for its log after each, for tens of milliseconds,
@@ -57,7 +57,7 @@ class Guard:
         raise_for(deleted.error_code, f"group {group_id}")
         return {**group_requests.codes_of_partitions(committed), **group_requests.codes_of_partitions(deleted)}
 
-    async def move_as_member(self, offsets: Mapping[Place, int], forgotten: Iterable[Place]) -> Codes:
+    async def move_as_member(self, offsets: Mapping[Place, Commit], forgotten: Iterable[Place]) -> Codes:
         """Join, remove all others, and move the offsets as the only member; what each partition answered.
 
         The group is never empty, so nobody's commit without a generation is taken, however long all this takes; and

@@ -19,6 +19,9 @@ _GUARD: Final = timedelta(seconds=10)
 Place = tuple[str, int]
 """Topic and partition."""
 
+Commit = tuple[int, str]
+"""Offset and metadata."""
+
 Identities = Sequence[tuple[str, str | None]]
 """Members by member id ("" for whoever has the instance) and instance id."""
 
@@ -47,7 +50,9 @@ def leave(group_id: str, members: Identities, reason: str) -> dict[str, Any]:
     return {"group_id": group_id, "members": identities}
 
 
-def commit(group_id: str, offsets: Mapping[Place, int], generation_id: int = -1, member_id: str = "") -> dict[str, Any]:
+def commit(
+    group_id: str, offsets: Mapping[Place, Commit], generation_id: int = -1, member_id: str = ""
+) -> dict[str, Any]:
     """Of a member, or without a generation: that is taken while the group is empty."""
     module = request(ApiKey.OFFSET_COMMIT)
     part, partition = module.OffsetCommitRequestTopic, module.OffsetCommitRequestPartition
@@ -56,9 +61,12 @@ def commit(group_id: str, offsets: Mapping[Place, int], generation_id: int = -1,
             name=name,
             partitions=tuple(
                 partition(
-                    partition_index=index, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
+                    partition_index=index,
+                    committed_offset=offset,
+                    committed_leader_epoch=-1,
+                    committed_metadata=metadata,
                 )
-                for index, offset in partitions.items()
+                for index, (offset, metadata) in partitions.items()
             ),
         )
         for name, partitions in by_topic(offsets).items()

@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.admin.failures import CommandFailed
 from broker.admin.group_guard import Guard, identities
-from broker.admin.group_requests import Place
+from broker.admin.group_requests import Commit, Place
 from broker.admin.kafka_client import KafkaClient, own_name
 from broker.admin.output import Column, as_csv
 from broker.admin.places import Brokers
@@ -127,7 +127,7 @@ def _write_undo(asked: Asked, moves: Sequence[Move]) -> Path:
 
 async def move(kafka: KafkaClient, asked: Asked, moves: Sequence[Move], group: Any, done: Done) -> None:
     """Do what was planned for a group as it was described. Raises CommandFailed."""
-    targets = {move.place: move.after for move in moves if move.after is not None}
+    targets = {move.place: (move.after, move.metadata) for move in moves if move.after is not None}
     forgotten = [move.place for move in moves if move.after is None and move.before is not None]
     removed: list[Any] = []
     for try_ in range(_TRIES):
@@ -144,7 +144,7 @@ async def move(kafka: KafkaClient, asked: Asked, moves: Sequence[Move], group: A
 
 
 async def _change(
-    guard: Guard, targets: Mapping[Place, int], forgotten: Sequence[Place], again: bool
+    guard: Guard, targets: Mapping[Place, Commit], forgotten: Sequence[Place], again: bool
 ) -> dict[Place, ErrorCode]:
     kafka, group = guard.kafka, guard.group
     if not group.members and not again:

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.admin import group_requests
 from broker.admin.failures import CommandFailed
-from broker.admin.group_requests import Identities, Place, by_topic
+from broker.admin.group_requests import Commit, Identities, Place, by_topic
 from broker.admin.kafka_wire import Connection, request
 from broker.admin.places import Brokers
 from broker.apis.registry import ApiKey
@@ -225,7 +225,7 @@ class KafkaClient:
         raise_for(group.error_code, f"group {group_id}")
         return group_requests.committed_of(group)
 
-    async def commit(self, group_id: str, offsets: Mapping[Place, int]) -> dict[Place, ErrorCode]:
+    async def commit(self, group_id: str, offsets: Mapping[Place, Commit]) -> dict[Place, ErrorCode]:
         """OffsetCommit without a generation: taken while the group is empty. What each partition answered."""
         values = group_requests.commit(group_id, offsets)
         return group_requests.codes_of_partitions(

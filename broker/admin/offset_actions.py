@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from broker.admin import audit
@@ -19,6 +20,7 @@ from broker.admin.problems import Problem
 from broker.admin.reset_plan import Choice, Move, plan
 from broker.apis.call import Rooms
 from broker.errors import NonEmptyGroup
+from broker.groups.offsets import parse_entry, split_field
 from broker.groups.phrases import counted, listed
 
 _OPTION: Final = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
@@ -26,13 +28,17 @@ _OPTION: Final = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Which offsets move where. `topics` are `orders` or `orders:0,1`; `fence` removes the members first."""
+    """Which offsets move where. `topics` are `orders` or `orders:0,1`; `fence` removes the members first.
+
+    `metadata` goes with the commits of its partitions.
+    """
 
     group_id: str
     choice: Choice
     topics: tuple[str, ...] = ()
     all_topics: bool = False
     fence: bool = False
+    metadata: Mapping[Place, str] = field(default_factory=dict)
 
 
 async def plan_reset(rooms: Rooms, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
@@ -62,10 +68,11 @@ async def reset(rooms: Rooms, actor: Actor, org: str, wanted: Reset, action: str
 
     With `fence` it takes until the first member is back, ten seconds at most.
     """
-    own_id = await _own_id(rooms, org, wanted.group_id)
+    own_id, was = await asyncio.gather(_own_id(rooms, org, wanted.group_id), _metadata(rooms, org, wanted.group_id))
     async with inside(rooms, actor, org) as kafka:
-        moves, group = await _planned(kafka, wanted)
-        before = [(one.topic, one.partition, one.before, one.after) for one in moves]
+        planned, group = await _planned(kafka, wanted)
+        moves = [replace(one, metadata=wanted.metadata.get(one.place, "")) for one in planned]
+        before = [(*one.place, one.before, one.after, was.get(one.place, "")) for one in moves]
         undo = moved_back(org, wanted.group_id, own_id, before)
         arguments = {"group": wanted.group_id, "partitions": len(moves), "fence": wanted.fence}
         async with begin(rooms, actor, action, org, undo, **arguments) as entry:
@@ -86,6 +93,7 @@ async def reset(rooms: Rooms, actor: Actor, org: str, wanted: Reset, action: str
                 "action_id": entry.action_id,
                 "group": wanted.group_id,
                 "complete": not done.refused,
+                "undoable": entry.undoable,
                 "removed": removed,
                 "moves": done.rows,
             }
@@ -100,6 +108,8 @@ async def undo(rooms: Rooms, actor: Actor, action_id: str, fence: bool) -> dict[
     if action is None:
         raise Problem(404, f"There is no action {action_id}, or it is kept no more.")
     kept = action["undo"]
+    if action["undo_too_large"]:
+        raise Problem(409, f"{action['action']} was of too many offsets to keep what was.")
     if kept is None or action["outcome"] == audit.REFUSED:
         raise Problem(409, f"{action['action']} cannot be undone.")
     org, group_id = kept["org"], kept["group"]
@@ -110,7 +120,8 @@ async def undo(rooms: Rooms, actor: Actor, action_id: str, fence: bool) -> dict[
         back = _back(kept["moves"], await _told(kafka.committed(group_id)))
     if not back:
         raise Problem(409, "Nothing is to be put back: the offsets are where they were.")
-    wanted = Reset(group_id, Choice(offsets=back), fence=fence)
+    metadata = {(topic, partition): told[0] for topic, partition, _, _, *told in kept["moves"] if told}
+    wanted = Reset(group_id, Choice(offsets=back), fence=fence, metadata=metadata)
     return await reset(rooms, actor, org, wanted, f"{action['action']}.undo")
 
 
@@ -118,14 +129,14 @@ def _back(moves: Sequence[Sequence[Any]], now: Mapping[Place, int]) -> dict[Plac
     """Where each partition goes that is still where it was moved to. Raises Problem where one has moved on."""
     gone = [
         f"{topic} {partition}"
-        for topic, partition, before, after in moves
+        for topic, partition, before, after, *_ in moves
         if now.get((topic, partition)) not in (before, after)
     ]
     if gone:
         raise Problem(409, f"The group has committed since: {listed(gone, 10)}.", partitions=gone)
     return {
         (topic, partition): before
-        for topic, partition, before, after in moves
+        for topic, partition, before, after, *_ in moves
         if before != after and now.get((topic, partition)) == after
     }
 
@@ -134,6 +145,13 @@ async def _own_id(rooms: Rooms, org: str, group_id: str) -> str:
     """Of the group; "" without one. Raises StoreUnavailable, before a client would have to guess what is the matter."""
     found = await rooms.store.command("HGET", rooms.store.group_keys(org, group_id).group, "id")
     return (found or b"").decode()
+
+
+async def _metadata(rooms: Rooms, org: str, group_id: str) -> dict[Place, str]:
+    """Of the group's commits, where they have any."""
+    stored = await rooms.store.read("HGETALL", rooms.store.group_keys(org, group_id).offsets)
+    entries = {split_field(name.decode()): parse_entry(value) for name, value in stored.items()}
+    return {place: entry.metadata for place, entry in entries.items() if entry.metadata}
 
 
 async def _planned(kafka: KafkaClient, wanted: Reset) -> tuple[list[Move], Any]:

@@ -47,13 +47,17 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition: from where (None: nothing is committed) to where (None: forget what is committed)."""
+    """One partition: from where (None: nothing is committed) to where (None: forget what is committed).
+
+    `metadata` is committed with the new offset.
+    """
 
     topic: str
     partition: int
     before: int | None
     after: int | None
     note: str = ""
+    metadata: str = ""
 
     @property
     def place(self) -> Place:

@@ -107,7 +107,7 @@ async def _commit(kafka: Any, group_id: str, topic: str, offset: int) -> int:
     """The offset as the group's coordinator tells it."""
     from broker.admin.kafka_client import raise_for
 
-    for code in (await kafka.commit(group_id, {(topic, 0): offset})).values():
+    for code in (await kafka.commit(group_id, {(topic, 0): (offset, "")})).values():
         raise_for(code, f"group {group_id}")
     committed: int = (await kafka.committed(group_id)).get((topic, 0), -1)
     if committed != offset:

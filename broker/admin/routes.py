@@ -9,30 +9,30 @@ import asyncio
 import json
 import socket
 from functools import cache
-from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 import broker
 from broker.admin import api, login, problems
-from broker.admin.access import HEADERS, OWN_DRAIN_PATH, Access
+from broker.admin.access import HEADERS, OWN_DRAIN_PATH, Access, is_page
 from broker.admin.api import openapi
-from broker.admin.api.endpoint import BODY_BYTES_MAX, PREFIX, ROOMS
+from broker.admin.api.endpoint import BODY_BYTES_MAX, LOOKS, PREFIX, ROOMS
 from broker.admin.console import pages as console
 from broker.admin.console.rendering import ROOT as CONSOLE_ROOT
+from broker.admin.console.site import CONSOLE, Console, refused
+from broker.admin.door import LOOK_INTERVAL_MS, Door
 from broker.admin.health import Health
 from broker.admin.login import ACCESS
 from broker.admin.problems import Problem
 from broker.admin.secrets import Secrets
+from broker.admin.shared import Shared
 from broker.apis.call import Rooms
 from broker.errors import KafkaError
 from broker.telemetry.metrics import exposition
+from broker.telemetry.supervised import Supervised
 
 HEALTH = web.AppKey("health", Health)
-
-_KEPT_OPEN_S: Final = 75
-"""Longer than scrapers and pages ask again; aiohttp would keep who has gone silent for an hour."""
 
 _INDEX = f"""tidegate {broker.__version__}
 /health/live           200 as long as the event loop turns
@@ -96,6 +96,8 @@ async def _failures(request: web.Request, handler: Handler) -> web.StreamRespons
     try:
         return await handler(request)
     except Problem as problem:
+        if is_page(request) and CONSOLE in request.config_dict:
+            return await refused(request, problem)
         return problems.answer(problem, request.path)
     except KafkaError as error:
         return problems.answer(problems.as_problem(error), request.path)
@@ -112,19 +114,23 @@ async def _guard(request: web.Request, answer: web.StreamResponse) -> None:
         answer.headers.setdefault(name, value)
 
 
-def application(health: Health, rooms: Rooms | None = None, access: Access | None = None) -> web.Application:
-    """The routes over one broker's health and rooms; `access` says who may ask."""
+def application(
+    health: Health, rooms: Rooms | None = None, access: Access | None = None, door: Door | None = None
+) -> web.Application:
+    """The routes over one broker's health and rooms; `access` says who may ask, `door` is what connections come by."""
     rules = access or Access(Secrets(), "", "127.0.0.1")
-    app = web.Application(middlewares=[_failures, rules.middleware], client_max_size=BODY_BYTES_MAX)
+    before = [door.middleware] if door is not None else []
+    app = web.Application(middlewares=[*before, _failures, rules.middleware], client_max_size=BODY_BYTES_MAX)
     app.on_response_prepare.append(_guard)
     app[HEALTH] = health
     app[ACCESS] = rules
     if rooms is not None:
-        app[ROOMS] = rooms
+        app[ROOMS], app[LOOKS] = rooms, Shared()
+        app[CONSOLE] = Console(rooms, app[LOOKS])
         app.add_routes([one.route() for one in api.endpoints])
         app.add_routes([web.get(f"{PREFIX}/openapi.json", describe_api), web.post(OWN_DRAIN_PATH, drain)])
         app.add_routes(login.routes())
-        app.add_subapp(f"{CONSOLE_ROOT}/", console.application(rooms))
+        app.add_subapp(f"{CONSOLE_ROOT}/", console.application())
     app.add_routes(
         [
             web.get("/", index),
@@ -145,21 +151,31 @@ class AdminServer:
         settings = rooms.settings
         bound_to = str(sock.getsockname()[0])
         access = Access(Secrets.read(settings), rooms.membership.cluster_id, bound_to, settings.admin_allowed_hosts)
+        self._door = Door(settings)
         self._runner = web.AppRunner(
-            application(health, rooms, access),
+            application(health, rooms, access, self._door),
             access_log=None,
             shutdown_timeout=1.0,
-            keepalive_timeout=_KEPT_OPEN_S,
+            keepalive_timeout=settings.admin_idle_timeout_ms / 1000,
             auto_decompress=False,  # nobody needs to send us more than they send
         )
         self._sock = sock
+        self._loops = Supervised()
+        self._listening: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Listen."""
         await self._runner.setup()
-        await web.SockSite(self._runner, self._sock).start()
+        server = self._runner.server
+        assert server is not None
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_server(lambda: self._door.protocol(server), sock=self._sock)
+        self._loops.every("admin_door", LOOK_INTERVAL_MS, self._door.close_slow)
 
     async def close(self) -> None:
         """Stop listening and close what is open."""
+        if self._listening is not None:
+            self._listening.close()
+        await self._loops.close()
         await self._runner.cleanup()
         self._sock.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, OffsetAndMetadata, TopicPartition
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from yarl import URL
@@ -149,6 +149,10 @@ async def test_offsets_are_planned_moved_and_put_back(api: Api) -> None:
         assert not plan["allowed"] and len(plan["members"]) == 1
         refused = await api.ask("POST", "/groups/{group}/offsets/reset", 409, json=way, group=api.group)
         assert refused["kafka_error"] == "NON_EMPTY_GROUP"
+    consumer = AIOKafkaConsumer(bootstrap_servers=api.cluster.bootstrap, group_id=api.group, enable_auto_commit=False)
+    async with consumer:
+        consumer.assign([TopicPartition(api.topic, 1)])
+        await consumer.commit({TopicPartition(api.topic, 1): OffsetAndMetadata(20, "by hand")})
     shown = await api.ask("POST", "/groups/{group}/offsets/plan", json=way, group=api.group)
     assert [(one["before"], one["after"]) for one in shown["moves"]] == [(20, 0), (20, 0)]
     offsets = [{"topic": one["topic"], "partition": one["partition"], "offset": one["after"]} for one in shown["moves"]]
@@ -163,6 +167,8 @@ async def test_offsets_are_planned_moved_and_put_back(api: Api) -> None:
     assert events[0]["kind"] == "offsets_reset" and events[0]["client_id"] == "tidegate-group@operator"
     back = await api.ask("POST", "/audit/{action_id}/undo", action_id=done["action_id"])
     assert back["complete"] and await api.committed() == 20
+    partitions = (await api.ask("GET", "/groups/{group}", group=api.group))["partitions"]
+    assert [one["metadata"] for one in partitions] == ["", "by hand"]
     again = await api.ask("POST", "/audit/{action_id}/undo", 409, action_id=done["action_id"])
     assert "where they were" in again["detail"]
     assert (await api.ask("GET", "/audit"))["actions"][0]["action"] == "group.reset.undo"

@@ -221,6 +221,25 @@ async def test_an_action_stands_before_it_is_done_and_with_its_outcome(store: St
     assert await audit.entries(store, 1) == [died]
 
 
+async def test_what_undoes_a_large_action_is_kept_compressed_and_up_to_a_size(settings: Settings, store: Store) -> None:
+    moves = [["orders", partition, 7 * partition, 0] for partition in range(1_000)]
+    arguments = {"group": "orders"}
+    async with Audit(store, 1, ANNA, "group.reset", arguments, undo={"moves": moves}) as kept:
+        pass
+    tight = Settings(**(settings.model_dump() | {"admin_audit_undo_bytes_max": 1_024}))
+    store.settings, usual = tight, store.settings
+    async with Audit(store, 1, ANNA, "group.reset", arguments, undo={"moves": moves}) as left_out:
+        pass
+    store.settings = usual
+
+    found, without = await audit.find(store, kept.action_id), await audit.find(store, left_out.action_id)
+
+    assert kept.undoable and found is not None and found["undo"] == {"moves": moves}
+    assert not left_out.undoable and without is not None
+    assert (without["undo"], without["undoable"], without["undo_too_large"]) == (None, False, True)
+    assert 0 < await store.command("MEMORY", "USAGE", store.cluster_keys.audit) < len(str(moves))
+
+
 async def test_the_audit_is_capped(settings: Settings, store: Store) -> None:
     small = Settings(**(settings.model_dump() | {"admin_audit_entries_max": 5}))
     capped = Store(small)

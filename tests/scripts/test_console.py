@@ -258,7 +258,9 @@ async def test_what_is_confirmed_is_what_was_shown(
 
     async def reset(rooms: object, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
         asked.append((actor.name, org, wanted))
-        return {"action_id": "a1", "group": "orders", "complete": True, "removed": 0, "moves": moves}
+        return {
+            "action_id": "a1", "group": "orders", "complete": True, "undoable": True, "removed": 0, "moves": moves,
+        }  # fmt: skip
 
     monkeypatch.setattr(offset_actions, "plan_reset", plan_reset)
     monkeypatch.setattr(offset_actions, "reset", reset)
@@ -267,7 +269,7 @@ async def test_what_is_confirmed_is_what_was_shown(
     [carried] = re.findall(r'name="moves" value="([^"]+)"', shown)
     done = await post(operator, "reset/apply", group="orders", typed="orders", moves=html.unescape(carried))
 
-    assert "3 again" in shown and "action=a1" in done
+    assert "3 again" in shown and "action=a1" in done and "The offset is where it should be." in done
     assert asked == [
         Reset("orders", Choice(shift_by=-3), all_topics=True),
         ("operator", "default", Reset("orders", Choice(offsets={("orders", 0): 1}))),
@@ -338,6 +340,13 @@ async def test_who_has_not_logged_in_changes_nothing(whole: WholeBroker, http: H
             assert answer.status == 403
         async with operator.post(f"/console/{form}", data=fields) as answer:  # without the session's token
             assert answer.status == 403
+
+        page = {"Accept": "text/html", "Referer": f"{operator.make_url('/console/brokers')}?org=default"}
+        async with operator.post(f"/console/{form}", data=fields, headers=page) as answer:
+            assert (answer.status, answer.content_type) == (403, "text/html")
+            text = await answer.text()
+            assert "This was refused" in text and "A form of the console carries csrf" in text
+            assert '<a class="button" href="/console/brokers?org=default">Back</a>' in text
 
     assert await whole.client().committed("orders") == 4
     assert "read-only" in await text_of(http, "/console/brokers")

@@ -14,10 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from broker.admin.access import ACTOR
 from broker.admin.audit import Actor
 from broker.admin.problems import Problem
+from broker.admin.shared import Shared
 from broker.apis.call import Rooms
 
 PREFIX: Final = "/api/v1"
 ROOMS: Final = web.AppKey("rooms", Rooms)
+LOOKS: Final = web.AppKey("looks", Shared)
 BODY_BYTES_MAX: Final = 4 << 20
 """A reset that names 50,000 partitions fits."""
 
@@ -78,6 +80,8 @@ class Endpoint:
     body: type[Model] | None
     tag: str
     fails: tuple[int, ...] = field(default=())
+    shared: bool = False
+    """Dear, the same for all, and names nothing: who asks within a moment is told the same."""
 
     @property
     def operation_id(self) -> str:
@@ -103,10 +107,21 @@ class Endpoint:
         query = _taken(self.query, dict(request.query), "query")
         body = _taken(self.body, await _read(request), "body") if self.body is not None else None
         asked = Asked(request.config_dict[ROOMS], request[ACTOR], request.match_info, query, body)
-        found = await self.handler(asked)
+        looks = request.config_dict[LOOKS]
+        if self.shared:
+            text = await looks.get((self.path, query), lambda: self._told(asked))
+        else:
+            try:
+                text = await self._told(asked)
+            finally:
+                if self.changes:
+                    looks.forget()
         if self.gives is None:
             return web.Response(status=204)
-        return web.json_response(found, headers={"Cache-Control": "no-store"})
+        return web.Response(text=text, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+    async def _told(self, asked: Asked) -> str:
+        return json.dumps(await self.handler(asked))
 
 
 endpoints: Final[list[Endpoint]] = []
@@ -121,12 +136,13 @@ def endpoint(
     query: type[Model] = Nothing,
     body: type[Model] | None = None,
     fails: tuple[int, ...] = (),
+    shared: bool = False,
 ) -> Callable[[Answers], Answers]:
     """Declare a handler; `fails` are the statuses that it may answer beside those that all may."""
 
     def declare(handler: Answers) -> Answers:
         tag = path.split("/")[1]
-        endpoints.append(Endpoint(method, path, handler, gives, query, body, tag, fails))
+        endpoints.append(Endpoint(method, path, handler, gives, query, body, tag, fails, shared))
         return handler
 
     return declare

@@ -86,11 +86,15 @@ class OffsetPlan(Model):
 
 
 class OffsetsMoved(Model):
-    """What a reset did; not `complete` where a note says what became of a partition instead."""
+    """What a reset did; not `complete` where a note says what became of a partition instead.
+
+    Not `undoable` where it moved so many offsets that the audit does not keep what was.
+    """
 
     action_id: str
     group: str
     complete: bool
+    undoable: bool
     removed: int
     moves: list[OffsetMove]
 

@@ -43,13 +43,13 @@ class FewPartitions(Partitions):
     limit: int = Field(default=producer_views.PARTITIONS_MAX, ge=1, le=producer_views.PARTITIONS_MAX)
 
 
-@endpoint("GET", "/overview", cluster_models.Overview, query=OfOrg)
+@endpoint("GET", "/overview", cluster_models.Overview, query=OfOrg, shared=True)
 async def get_overview(asked: Asked) -> dict[str, Any]:
     """What needs somebody now: groups, brokers, Redis, the worst first."""
     return await overview_views.overview(asked.rooms, asked.query.org)
 
 
-@endpoint("GET", "/groups", group_models.Groups, query=Page)
+@endpoint("GET", "/groups", group_models.Groups, query=Page, shared=True)
 async def list_groups(asked: Asked) -> dict[str, Any]:
     """Groups, with what troubles them."""
     org, after, limit = asked.query.org, asked.query.after, asked.query.limit

@@ -5,13 +5,11 @@ from __future__ import annotations
 from aiohttp import web
 
 from broker.admin.console import action_pages, cluster_pages, group_page, login_page, overview_page, reset_pages, site
-from broker.apis.call import Rooms
 
 
-def application(rooms: Rooms) -> web.Application:
-    """The console over one broker's rooms, to be mounted at its root."""
+def application() -> web.Application:
+    """The console, to be mounted at its root."""
     return site.application(
-        rooms,
         [
             web.get("/", overview_page.overview),
             web.get("/group", group_page.group),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import web
@@ -13,11 +14,11 @@ from aiohttp.typedefs import Handler
 import broker
 from broker.admin.access import ACTOR, ROLE
 from broker.admin.console.lag_trend import LagTrend
-from broker.admin.console.rendering import DIRECTORY, rendered
-from broker.admin.console.shared import Shared
+from broker.admin.console.rendering import DIRECTORY, ROOT, rendered
 from broker.admin.login import ACCESS, csrf_token
-from broker.admin.problems import as_problem
+from broker.admin.problems import Problem, as_problem
 from broker.admin.secrets import Role
+from broker.admin.shared import Shared
 from broker.apis.call import Rooms
 from broker.errors import GroupIdNotFound, KafkaError, StoreUnavailable, UnknownTopicOrPartition
 
@@ -32,7 +33,6 @@ DONE: Final = {
 _STATIC: Final = {path.name: path for path in (DIRECTORY / "static").iterdir()}
 _KEPT: Final = "public, max-age=31536000, immutable"
 _ORG: Final = re.compile(r"[a-z0-9-]{1,63}")
-_FRESH_S: Final = 1.0
 _COMPRESSED_FROM: Final = 4_096
 
 
@@ -41,8 +41,8 @@ class Console:
     """What the pages share: this broker's rooms, and looks that serve several readers."""
 
     rooms: Rooms
+    looks: Shared
     trend: LagTrend = field(default_factory=LagTrend)
-    looks: Shared = field(default_factory=lambda: Shared(_FRESH_S))
 
 
 CONSOLE: Final = web.AppKey("console", Console)
@@ -50,7 +50,7 @@ CONSOLE: Final = web.AppKey("console", Console)
 
 def console_of(request: web.Request) -> Console:
     """What the pages share."""
-    return request.app[CONSOLE]
+    return request.config_dict[CONSOLE]
 
 
 def org_of(request: web.Request) -> str:
@@ -77,7 +77,8 @@ async def page(request: web.Request, template: str, *, status: int = 200, **valu
     """An answer: the template with what every page shows."""
     rooms = console_of(request).rooms
     org = values.pop("org", request.query.get("org", "default"))
-    known = rooms.catalog.all_topics() if request[ROLE] >= Role.VIEWER else ()  # the form to log in is open to all
+    role = request.get(ROLE, Role.NOBODY)  # who was refused before anybody asked who it is has none
+    known = rooms.catalog.all_topics() if role >= Role.VIEWER else ()  # the form to log in is open to all
     orgs = sorted({"default", org, *(topic.org for topic in known)})
     text = await rendered(
         template,
@@ -86,11 +87,12 @@ async def page(request: web.Request, template: str, *, status: int = 200, **valu
         node_id=rooms.membership.node_id,
         path=request.path,
         here=request.path_qs,
+        again=request.path_qs if request.method == "GET" else _from(request),
         org=org,
         orgs=orgs,
-        operator=request[ROLE] is Role.OPERATOR,
+        operator=role is Role.OPERATOR,
         operators=request.config_dict[ACCESS].secrets.operators,
-        who=request[ACTOR].name,
+        who=request[ACTOR].name if ACTOR in request else "anonymous",
         notice=DONE.get(request.query.get("done", ""), "").format(request.query.get("what", "")),
         csrf=csrf_token(request),
         **values,
@@ -100,6 +102,13 @@ async def page(request: web.Request, template: str, *, status: int = 200, **valu
     if len(text) > _COMPRESSED_FROM:
         answer.enable_compression()
     return answer
+
+
+def _from(request: web.Request) -> str:
+    """The page of ours whose form this is; "" where it is not said."""
+    came = urlsplit(request.headers.get("Referer", ""))
+    own = came.netloc == request.host and came.path.startswith(ROOT)
+    return f"{came.path}{'?' + came.query if came.query else ''}" if own else ""
 
 
 @web.middleware
@@ -129,6 +138,8 @@ async def failures(request: web.Request, handler: Handler) -> web.StreamResponse
             sentence=problem.detail,
             advice="Nothing else was changed." if request.method == "POST" else "The page tries again by itself.",
         )
+    except Problem as problem:
+        return await refused(request, problem)
     except web.HTTPException as error:
         if error.status < 400:
             raise
@@ -153,6 +164,21 @@ async def failures(request: web.Request, handler: Handler) -> web.StreamResponse
     finally:
         if request.method == "POST":
             console_of(request).looks.forget()
+
+
+async def refused(request: web.Request, problem: Problem) -> web.Response:
+    """What programs are told as a problem, as a page; also of what was refused before it got to one."""
+    answer = await page(
+        request,
+        "error.html",
+        status=problem.status,
+        title="This was refused" if request.method == "POST" else "This cannot be shown",
+        sentence=problem.detail,
+        advice="Nothing was changed." if request.method == "POST" and problem.status < 500 else "",
+        retry=False,
+    )
+    answer.headers.update(problem.headers or {})
+    return answer
 
 
 async def _redis_away(request: web.Request, error: StoreUnavailable) -> web.Response:
@@ -182,9 +208,8 @@ async def static(request: web.Request) -> web.StreamResponse:
     return web.FileResponse(_STATIC[name], headers={"Cache-Control": _KEPT})
 
 
-def application(rooms: Rooms, routes: list[web.RouteDef]) -> web.Application:
-    """The console over one broker's rooms, to be mounted at its root."""
+def application(routes: list[web.RouteDef]) -> web.Application:
+    """The console, to be mounted at its root in what holds CONSOLE."""
     app = web.Application(middlewares=[failures])
-    app[CONSOLE] = Console(rooms)
     app.add_routes([*routes, web.get(r"/static/{version}/{name}", static)])
     return app

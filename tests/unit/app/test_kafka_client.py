@@ -124,7 +124,7 @@ def _offsets(code: ErrorCode) -> Any:
     "asked",
     [
         lambda kafka: kafka.committed("g"),
-        lambda kafka: kafka.commit("g", {("orders", 0): 5}),
+        lambda kafka: kafka.commit("g", {("orders", 0): (5, "")}),
         lambda kafka: kafka.leave("g", [("m", None)], "why"),
         lambda kafka: kafka.delete_offsets("g", [("orders", 0)]),
     ],

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.admin.console.shared import Shared
+from broker.admin.shared import Shared
 from broker.errors import StoreUnavailable
 
 
@@ -19,10 +19,11 @@ class Looking:
 
     async def __call__(self) -> int:
         self.looks += 1
+        number = self.looks
         await asyncio.sleep(0)
         if self.fails:
             raise StoreUnavailable("away")
-        return self.looks
+        return number
 
 
 async def test_readers_of_one_moment_share_a_look() -> None:
@@ -65,3 +66,33 @@ async def test_a_reader_who_goes_does_not_end_the_look_of_the_others() -> None:
     gone.cancel()
 
     assert await stays == 1
+
+
+async def test_a_look_that_began_before_a_change_is_not_kept() -> None:
+    shared, look = Shared(60), Looking()
+    before = asyncio.ensure_future(shared.get("a", look))
+    while not look.looks:
+        await asyncio.sleep(0)
+    shared.forget()
+
+    assert await shared.get("a", look) == 2
+    assert await before == 1
+    assert await shared.get("a", look) == 2
+
+
+async def test_no_more_looks_are_under_way_than_that() -> None:
+    shared, gate = Shared(60, at_once=2), asyncio.Event()
+    under_way: list[int] = []
+
+    async def look() -> int:
+        under_way.append(1)
+        await gate.wait()
+        return under_way.pop()
+
+    asked = [asyncio.ensure_future(shared.get(key, look)) for key in range(5)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(under_way) == 2
+    gate.set()
+
+    assert await asyncio.gather(*asked) == [1] * 5

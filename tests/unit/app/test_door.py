@@ -1,0 +1,123 @@
+"""The admin HTTP's connections: too many of them, slow ones, silent ones."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.admin import routes
+from broker.admin.health import Health
+from broker.admin.routes import AdminServer
+from broker.settings import Settings
+
+WHOLE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+LONG_MS = 60_000
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow connections are looked for all the time."""
+    monkeypatch.setattr(routes, "LOOK_INTERVAL_MS", 10)
+
+
+@asynccontextmanager
+async def listening(**settings: Any) -> AsyncIterator[int]:
+    """The port of an admin HTTP."""
+    sock = socket.create_server(("127.0.0.1", 0))
+    rooms: Any = SimpleNamespace(
+        settings=Settings(**{"admin_request_timeout_ms": LONG_MS, "admin_idle_timeout_ms": LONG_MS, **settings}),
+        membership=SimpleNamespace(cluster_id="c1", node_id=1),
+    )
+    admin = AdminServer(Health(lambda: True, lambda: True, listening=True), sock, rooms)
+    await admin.start()
+    yield sock.getsockname()[1]
+    await admin.close()
+
+
+class Visitor:
+    """A client that sends what it is told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def says(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def is_answered(self) -> bool:
+        async with asyncio.timeout(PATIENCE_S):
+            return (await self.reader.readuntil(b'{"live": true}')).startswith(b"HTTP/1.1 200")
+
+    async def is_closed(self) -> bool:
+        """Waits for the end, without an answer before it."""
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                return await self.reader.read() == b""
+            except ConnectionResetError:
+                return True
+
+
+async def visit(port: int, stack: AsyncExitStack) -> Visitor:
+    visitor = Visitor(*await asyncio.open_connection("127.0.0.1", port))
+    stack.callback(visitor.writer.close)
+    return visitor
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET /health/li",
+        b"POST /console/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+        b"Content-Length: 99\r\n\r\nname=",
+    ],
+    ids=["nothing", "half a head", "half a body"],
+)
+async def test_a_request_that_does_not_come_whole_is_cut_off(begun: bytes) -> None:
+    async with listening(admin_request_timeout_ms=100) as port, AsyncExitStack() as stack:
+        slow = await visit(port, stack)
+        await slow.says(begun)
+
+        assert await slow.is_closed()
+
+
+async def test_the_next_request_of_a_connection_must_come_whole_too() -> None:
+    async with listening(admin_request_timeout_ms=100) as port, AsyncExitStack() as stack:
+        slow = await visit(port, stack)
+        await slow.says(WHOLE)
+        assert await slow.is_answered()
+        await slow.says(WHOLE[:10])
+
+        assert await slow.is_closed()
+
+
+async def test_a_connection_is_kept_between_requests_and_not_for_ever() -> None:
+    async with listening(admin_idle_timeout_ms=300, admin_request_timeout_ms=100) as port, AsyncExitStack() as stack:
+        kept = await visit(port, stack)
+        for _ in range(2):
+            await kept.says(WHOLE)
+            assert await kept.is_answered()
+
+        assert await kept.is_closed()
+
+
+async def test_one_too_many_takes_the_place_of_the_one_that_is_silent_for_longest() -> None:
+    async with listening(admin_connections_max=8) as port, AsyncExitStack() as stack:
+        silent = [await visit(port, stack) for _ in range(8)]
+        for visitor in [*silent[1:], silent[0]]:
+            await visitor.says(WHOLE)
+            assert await visitor.is_answered()
+        probe = await visit(port, stack)
+        await probe.says(WHOLE)
+
+        assert await probe.is_answered()
+        assert await silent[1].is_closed()
+        await silent[0].says(WHOLE)
+        assert await silent[0].is_answered()
