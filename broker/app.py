@@ -228,7 +228,7 @@ class App:
         self.membership.on_lost.append(self._lease_lost)
         self.membership.on_held.append(self._lease_held)
         self.membership.on_unsure.append(self._lease_unsure)
-        self.membership.on_came.append(self._brokers_came)
+        self.membership.on_came.append(self.server.spreading.came)
         self._lease_held()
         self._closing.push_async_callback(self.server.close)
         await ports.open(self.server)
@@ -272,10 +272,6 @@ class App:
     def _name(self) -> str:
         """What events call this broker."""
         return str(self.membership.node_id)
-
-    def _brokers_came(self, share: float) -> None:
-        """Have some clients ask anew who leads and coordinates. Behind one address only new connections get there."""
-        self.server.sweeper.make_room(share, self.membership.is_single)
 
     def _lease_lost(self) -> None:
         """Another broker may have this node id by now: trust nothing that was known. Membership leases anew."""

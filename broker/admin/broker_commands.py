@@ -116,11 +116,16 @@ async def _through_admin(admin: AdminHttp, redis: RedisServer, node_id: int, tim
 
 
 async def _through_redis(admin: AdminHttp, redis: RedisServer, node_id: int, timeout_s: float) -> bool:
+    import socket
+
+    from broker.admin.audit import Actor, Audit
+    from broker.admin.kafka_client import own_name
     from broker.cluster.drains import request_drain
     from broker.errors import KafkaError, StoreUnavailable
     from broker.store.store import Store
 
     store = Store(redis.settings)
+    who = Actor(own_name(), "redis", socket.gethostname())
     gone_ms = redis.settings.lease_gone_ms
 
     async def there() -> bool:
@@ -130,7 +135,8 @@ async def _through_redis(admin: AdminHttp, redis: RedisServer, node_id: int, tim
 
     try:
         await store.start()
-        await request_drain(store, node_id)
+        async with Audit(store, node_id, who, "broker.drain", {"node_id": node_id}):
+            await request_drain(store, node_id)
         return await _stays(node_id, there, timeout_s)
     except StoreUnavailable as error:
         raise CommandFailed(f"Redis does not answer: {error}") from None

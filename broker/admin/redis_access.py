@@ -33,7 +33,9 @@ def connected(place: RedisServer) -> Iterator[Any]:
 
 def _client(place: RedisServer) -> Any:
     import redis
+    from redis.backoff import NoBackoff
     from redis.cluster import ClusterNode, RedisCluster
+    from redis.retry import Retry
 
     topology = parse_redis_url(place.url)
     options: dict[str, Any] = {
@@ -48,6 +50,7 @@ def _client(place: RedisServer) -> Any:
         nodes: list[Any] = [ClusterNode(*host) for host in topology.hosts]  # type: ignore[no-untyped-call]
         return RedisCluster(startup_nodes=nodes, **options)
     address = asyncio.run(find_primary(place.settings))
+    options["retry"] = Retry(NoBackoff(), 0)  # redis-py would try for seconds, and say nothing
     return redis.Redis(address.host, address.port, topology.database, **options)
 
 

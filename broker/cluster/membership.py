@@ -62,7 +62,7 @@ class Membership:
 
     `version` grows at every change of what `live` or `preferred` answer. `on_lost` runs when the lease is
     found lost; a new one is being taken then. `on_silent` hears of another that fell silent or went without a drain,
-    after it is not preferred any more; `on_came` of others that begin to serve, as a share of all that do. `on_held`
+    after it is not preferred any more; `on_came` of others that begin to serve, by node id. `on_held`
     runs whenever the lease was renewed or taken, `on_unsure` when that was tried in vain, `on_drain_asked` at each
     renewal once a drain is asked for. `ends_s` is when the lease ends by itself, by `perf_counter`.
     """
@@ -82,7 +82,7 @@ class Membership:
         self.version = 0
         self.on_lost: list[Callable[[], None]] = []
         self.on_silent: list[Callable[[BrokerInfo], None]] = []
-        self.on_came: list[Callable[[float], None]] = []
+        self.on_came: list[Callable[[set[int]], None]] = []
         self.on_drain_asked: list[Callable[[], None]] = []
         self.on_held: list[Callable[[], None]] = []
         self.on_unsure: list[Callable[[], None]] = []
@@ -308,7 +308,7 @@ class Membership:
         self.version += 1
         if before and (came := _newly_serving(before, serving, self._own_ids)):
             for hearing in self.on_came:
-                hearing(came / len(serving))
+                hearing(came)
         for one in _fallen_silent(before, live):
             for listener in self.on_silent:
                 listener(one)
@@ -325,10 +325,10 @@ def _fallen_silent(former: list[BrokerInfo], live: Mapping[int, BrokerInfo]) -> 
     return [one for one in served if one.node_id not in live or live[one.node_id].suspect]
 
 
-def _newly_serving(former: list[BrokerInfo], serving: list[BrokerInfo], own_ids: set[int]) -> int:
-    """How many others serve that did not exist, or had not finished to start; not those that were only suspect."""
+def _newly_serving(former: list[BrokerInfo], serving: list[BrokerInfo], own_ids: set[int]) -> set[int]:
+    """Others that serve and did not exist, or had not finished to start; not those that were only suspect."""
     known = {one.node_id for one in former if one.state != "starting"} | own_ids
-    return sum(one.node_id not in known for one in serving)
+    return {one.node_id for one in serving} - known
 
 
 def _described(node_id: int, record: bytes) -> BrokerInfo:

@@ -39,7 +39,11 @@ class Blobs:
 
 @dataclass(frozen=True, slots=True)
 class MemberPicture:
-    """One member. `heard_ms` is its last heartbeat, join or sync; None while a parked request holds its session."""
+    """One member. `heard_ms` is its last heartbeat, join or sync.
+
+    None while a parked request holds its session, and where it is not known: a broker fell silent, members were given
+    more time, and this one was not heard beyond that.
+    """
 
     member_id: str
     instance_id: str | None
@@ -192,11 +196,11 @@ def _filled(
     offsets: Mapping[bytes, bytes],
     blobs: Blobs,
 ) -> GroupPicture:
-    phase = int(head.get(b"round") or 0)
+    phase, spared_ms = int(head.get(b"round") or 0), int(head.get(b"spared_at") or 0)
     return replace(
         group,
         members=tuple(
-            _member(group, phase, name, json.loads(record), subscriptions, assignments, ends, blobs)
+            _member(group, phase, spared_ms, name, json.loads(record), subscriptions, assignments, ends, blobs)
             for name, record in sorted(members.items())
         ),
         pending=tuple(
@@ -221,6 +225,7 @@ def _commit(field: str, stored: Mapping[str, Any]) -> CommitPicture:
 def _member(
     group: GroupPicture,
     phase: int,
+    spared_ms: int,
     name: bytes,
     record: Mapping[str, Any],
     subscriptions: Mapping[bytes, bytes],
@@ -230,7 +235,8 @@ def _member(
 ) -> MemberPicture:
     doing = _doing(group.state, record["join_round"] == phase, record["sync_generation"] == group.generation)
     held = doing == "joined" or doing == "waiting"
-    ends_ms = ends.get(name, 0)
+    ends_ms, timeout_ms = ends.get(name, 0), record["session_timeout_ms"]
+    spared = spared_ms > 0 and ends_ms == spared_ms + 2 * timeout_ms  # as spare_members.lua sets it
     protocol = group.protocol if group.protocol in record["protocols"] else next(iter(record["protocols"]), "")
     metadata = metadata_of(subscriptions.get(name, b""), protocol)
     owned = blobs.partitions(assignments.get(name, b""))
@@ -240,10 +246,10 @@ def _member(
         client_id=record["client_id"],
         client_host=record["client_host"].removeprefix("/"),
         client_software=record.get("client_software", ""),
-        session_timeout_ms=record["session_timeout_ms"],
+        session_timeout_ms=timeout_ms,
         rebalance_timeout_ms=record["rebalance_timeout_ms"],
         joined_ms=record["joined_at"],
-        heard_ms=None if held else ends_ms - record["session_timeout_ms"],
+        heard_ms=None if held or spared else ends_ms - timeout_ms,
         session_ends_ms=ends_ms,
         doing=doing,
         leads=name.decode() == group.leader,

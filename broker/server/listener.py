@@ -20,6 +20,7 @@ from broker.server.certificates import Certificates
 from broker.server.connection import Connection
 from broker.server.dispatch import Routes
 from broker.server.limits import RequestBytes
+from broker.server.spreading import Spreading
 from broker.server.sweeping import INSIDE, Sweeper
 from broker.server.tls_port import TlsPort
 from broker.server.turn import Turn
@@ -68,6 +69,7 @@ class Server:
         self._dirty: list[Connection] = []
         self._last_connection_id = 0
         self.sweeper = Sweeper(self)
+        self.spreading = Spreading(self._make_room, self._serving, settings.connections_spread_ms)
         self.serving = True
         """Whether requests are taken: not while this broker's lease is in doubt, nor without one."""
         self.lease_ends_s = math.inf
@@ -191,10 +193,18 @@ class Server:
         """Cut whatever is left."""
         self.stop_accepting()
         self.draining.set()
+        self.spreading.close()
         self.sweeper.close()
         for connection in list(self.connections):
             connection.abort()
         await self._empty.wait()
+
+    def _make_room(self, share: float) -> None:
+        """Have some clients ask anew who leads and coordinates. Behind one address only new connections get there."""
+        self.sweeper.make_room(share, self.rooms.membership.is_single)
+
+    def _serving(self) -> set[int]:
+        return {one.node_id for one in self.rooms.membership.preferred()}
 
     # -- for connections
 

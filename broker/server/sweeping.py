@@ -72,6 +72,7 @@ class Sweeper:
         spread_s, now_s = self._server.settings.connections_spread_ms / 1000, perf_counter()
         if not spread_s or self._server.draining.is_set():
             return
+        chosen = 0
         for connection in self._server.connections:
             listener = connection.client.listener
             if listener == INSIDE:  # what an operator is doing; it would not come back
@@ -79,7 +80,9 @@ class Sweeper:
             if all_of(listener) or random.random() < share:  # noqa: S311 - spreads reconnects, no secret
                 due_s = now_s + NOTICE_S + random.random() * spread_s  # noqa: S311
                 heapq.heappush(self._leaving, (due_s, connection.client.connection_id, connection))
-        logger.info("connections_spread", share=round(share, 2), connections=len(self._leaving))
+                chosen += 1
+        if chosen:
+            logger.info("connections_spread", share=round(share, 2), connections=chosen)
 
     async def _run(self) -> None:
         idle_s = self._server.settings.connections_max_idle_ms / 1000

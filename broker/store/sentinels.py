@@ -94,9 +94,9 @@ class Sentinels:
 
     async def _ask(self, client: redis.asyncio.Redis) -> View | Exception:
         try:
-            told: dict[str, Any] = await client.sentinel_master(self._topology.service)
+            told: Any = await client.sentinel_master(self._topology.service)
             # Who leads a fail-over still describes the old primary, under the new epoch, and already names the new one.
-            place: Place | None = await client.sentinel_get_master_addr_by_name(self._topology.service)
+            place: Any = await client.sentinel_get_master_addr_by_name(self._topology.service)
         except (redis.exceptions.RedisError, OSError) as error:
             return error
         described = (told["ip"], told["port"])

@@ -204,6 +204,7 @@ async def test_a_broker_is_listed_and_drained(cluster: Cluster, tmp_path: Path) 
         asked = await typed_alone("broker", "drain", str(node), *admin, "--token", "let me in please")
         (last,) = [one["node_id"] for one in listed if one["node_id"] != node]
         done = await typed_alone("broker", "drain", str(last), *redis)
+        entries = await typed_alone("redis", "run", *redis, "XRANGE", "tidegate:drained:{cluster}:audit", "-", "+")
         codes = [await asyncio.to_thread(one.process.wait, 30) for one in (extra, other) if one.process is not None]
     finally:
         extra.kill()
@@ -213,6 +214,8 @@ async def test_a_broker_is_listed_and_drained(cluster: Cluster, tmp_path: Path) 
     assert unasked.startswith("tidegate: ")
     assert (asked, done) == (f"node {node} has left\n", f"node {last} has left\n")
     assert codes == [0, 0]
+    assert entries.count('"broker.drain"') == 3 and entries.count('"redis"') == 2, "those through Redis too"
+    assert entries.count('"done"') == 2 and entries.count('"refused"') == 1
     assert {one["state"] for one in listed} <= {"serving", "suspect"}  # a loaded machine renews leases late
 
 

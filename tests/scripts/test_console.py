@@ -14,6 +14,7 @@ from yarl import URL
 from broker.admin import offset_actions, routes
 from broker.admin.access import Access
 from broker.admin.audit import Actor, Audit
+from broker.admin.console import overview_page
 from broker.admin.health import Health
 from broker.admin.offset_actions import Reset
 from broker.admin.reset_plan import Choice
@@ -102,6 +103,21 @@ async def test_groups_are_found_by_words_and_by_trouble(whole: WholeBroker, http
     assert ">billing<" in found and ">shipping<" not in found and "1 group of 2" in found
     assert "No group fits." in nothing
     assert troubled.index(">billing<") < troubled.index(">shipping<")
+
+
+async def test_with_more_groups_than_are_looked_at_the_page_says_so(
+    whole: WholeBroker, http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview_page, "GROUPS_MAX", 2)
+    for name in ("billing", "orders", "shipping"):
+        client = whole.client()
+        client.group_id = name
+        await client.own("nowhere", 0)
+
+    text = await text_of(http, "/console/")
+
+    assert "looks at 2 of 3 groups" in text and "tidegate group list" in text
+    assert text.count('<tr id="g-') == 2
 
 
 async def test_a_group_s_page_tells_members_partitions_and_rebalances(whole: WholeBroker, http: Http) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from broker.errors import GroupIdNotFound
+from broker.groups.expiry import spare_shard
 from broker.groups.picture import Blobs, GroupPicture, read_picture
 from broker.protocol.consumer_blobs import assigned_partitions, subscribed_topics, write_assignment, write_subscription
 from broker.settings import Settings
@@ -67,6 +68,18 @@ async def test_when_members_were_heard(world: World) -> None:
     heard = {member.client_id: member.heard_ms for member in (await picture(world)).members}
 
     assert heard == {"a": began + 4_000, "b": began, "c": None}
+
+
+async def test_members_that_were_given_more_time_are_not_told_as_heard(world: World) -> None:
+    a, _ = await world.stable("a", "b", protocols=ORDERS)
+    await world.advance(2_000, beating=[a])
+    await spare_shard(world.store, world.keys.shard_keys.shard)
+    heard = {member.client_id: member.heard_ms for member in (await picture(world)).members}
+    assert heard == {"a": None, "b": None}
+
+    await world.advance(12_000, beating=[a])
+    heard = {member.client_id: member.heard_ms for member in (await picture(world)).members}
+    assert heard == {"a": world.clock.now_ms, "b": None}
 
 
 async def test_ids_that_nobody_came_back_with(world: World) -> None:

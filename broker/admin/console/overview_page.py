@@ -90,6 +90,7 @@ async def overview(request: web.Request) -> web.StreamResponse:
         "overview.html",
         rows=chosen,
         left_out=left_out,
+        looked_at=len(rows),
         total=len(rows) + left_out,
         troubles=troubles(live, server),
         stuck=sum(row["severity"] == "stuck" for row in rows),

@@ -10,6 +10,7 @@ from broker.groups.explain.finding import (
     Severity,
     evicting,
     few,
+    last_heard,
     named,
     named_pending,
     poll_limit,
@@ -75,7 +76,7 @@ def _told(picture: GroupPicture, member: MemberPicture) -> bool:
 
 
 def _absence(picture: GroupPicture, member: MemberPicture, events: Sequence[Event]) -> str:
-    heard = f"last heard {span(picture.now_ms - (member.heard_ms or 0))} ago"
+    heard = last_heard(picture, member)
     if any(
         event.kind == "lease_lost"
         for event in since(events, picture.state_since_ms)
@@ -85,6 +86,8 @@ def _absence(picture: GroupPicture, member: MemberPicture, events: Sequence[Even
         why += clock(member.session_ends_ms)
     elif _told(picture, member):
         why = "alive and told to rejoin by the answer to its heartbeats"
+    elif member.heard_ms is None:
+        why = f"its session ends at {clock(member.session_ends_ms)}"
     else:
         why = f"silent since the barrier opened; its session ends at {clock(member.session_ends_ms)}"
     return f"{member.member_id} of {named(member)}: {heard}, {why}"
@@ -144,7 +147,7 @@ def _sync_barrier(picture: GroupPicture) -> Finding:
     name = named(leader) if leader else "its leader, which is gone,"
     evidence = [f"{len(waiting)} of {counted(len(picture.members), 'member')} wait for their assignment"]
     if leader is not None and leader.heard_ms is not None:
-        evidence.insert(0, f"{leader.member_id}: last heard {span(picture.now_ms - leader.heard_ms)} ago")
+        evidence.insert(0, f"{leader.member_id}: {last_heard(picture, leader)}")
     if missing:
         evidence.append(f"{listed(map(named, missing))} did not ask for an assignment either")
     left = span(picture.sync_deadline_ms - picture.now_ms)

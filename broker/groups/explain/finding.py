@@ -67,6 +67,13 @@ def named(member: MemberPicture) -> str:
     return who(member.client_id, member.client_host, member.instance_id)
 
 
+def last_heard(picture: GroupPicture, member: MemberPicture) -> str:
+    """When a member was heard that does not wait here."""
+    if member.heard_ms is None:
+        return "not known when last heard, for a broker fell silent and members were given more time"
+    return f"last heard {span(picture.now_ms - member.heard_ms)} ago"
+
+
 def named_pending(pending: PendingPicture) -> str:
     """Who asked for a member id."""
     return who(pending.client_id, pending.client_host)

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.groups.explain.finding import SOON_MS, Finding, Severity, few, named, poll_limit, severity_by_age
+from broker.groups.explain.finding import (
+    SOON_MS,
+    Finding,
+    Severity,
+    few,
+    last_heard,
+    named,
+    poll_limit,
+    severity_by_age,
+)
 from broker.groups.model import GroupState
 from broker.groups.phrases import clock, counted, either, listed, ranges, span
 from broker.groups.picture import GroupPicture, MemberPicture
@@ -130,7 +139,7 @@ def _quiet(picture: GroupPicture, partitions: Sequence[Partition]) -> list[Findi
 def _says_nothing(
     picture: GroupPicture, member: MemberPicture, owned: Sequence[Partition], last: int, quiet_ms: int
 ) -> Finding:
-    heard = f"{member.member_id}: last heartbeat {span(picture.now_ms - (member.heard_ms or picture.now_ms))} ago"
+    heard = f"{member.member_id}: {last_heard(picture, member)}"
     committed = f"its last commit was at {clock(last)}" if last else "it never committed"
     return Finding(
         "long_processing",

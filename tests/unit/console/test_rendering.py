@@ -59,7 +59,7 @@ def test_times_in_a_sentence_are_moments_near_now() -> None:
 
 async def test_what_a_page_is_given_is_escaped() -> None:
     text = await rendered(
-        "error.html", title=NASTY, sentence=NASTY, advice=NASTY, retry=False, here=NASTY, org="default",
+        "error.html", title=NASTY, sentence=NASTY, advice=NASTY, retry=False, here=NASTY, again=NASTY, org="default",
         orgs=["default"], path="/console/", version="1", node_id=1, **ANONYMOUS,
     )  # fmt: skip
 

@@ -1,0 +1,35 @@
+"""The commands' connection to Redis."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from broker.admin.failures import CommandFailed
+from broker.admin.places import RedisServer
+from broker.admin.redis_access import connected
+from broker.settings import Settings
+
+
+def test_a_server_that_hangs_up_is_told_at_once_and_not_tried_again() -> None:
+    met: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def hang_up() -> None:
+            while True:
+                try:
+                    visitor, _ = listening.accept()
+                except OSError:
+                    return
+                met.append(1)
+                visitor.close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        place = RedisServer(Settings(redis_url=f"redis://127.0.0.1:{listening.getsockname()[1]}/0"))
+        with pytest.raises(CommandFailed, match="Redis at redis://127"), connected(place) as client:
+            client.ping()
+        listening.shutdown(socket.SHUT_RDWR)
+
+    assert met == [1]
