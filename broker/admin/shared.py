@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Hashable
 from time import monotonic
 from typing import Any, Final, TypeVar
 
-FRESH_S: Final = 1.0
+FRESH_MAX_S: Final = 5.0
+"""What is found is told to others for as long as it took to find, so that at most half the time is spent on it; but not
+longer than this."""
 AT_ONCE: Final = 2
 """Looks under way at a time: one at 10,000 groups takes seconds of this broker's only core."""
 
@@ -15,36 +17,43 @@ Found = TypeVar("Found")
 
 
 class Shared:
-    """What was found lately, by key, from the end of its look; failures are not kept."""
+    """What was found lately, by key; failures are not kept."""
 
-    def __init__(self, fresh_s: float = FRESH_S, at_once: int = AT_ONCE) -> None:
-        self._fresh_s = fresh_s
+    def __init__(self, at_once: int = AT_ONCE) -> None:
         self._gate = asyncio.Semaphore(at_once)
         self._looking: dict[Hashable, asyncio.Future[Any]] = {}
         self._found: dict[Hashable, tuple[float, Any]] = {}
+        """With when each is too old."""
 
     def forget(self) -> None:
         """Look again, whoever asks next: something was changed."""
         self._looking.clear()
         self._found.clear()
 
-    async def get(self, key: Hashable, look: Callable[[], Awaitable[Found]]) -> Found:
-        """What `look` finds, or found for somebody else a moment ago; others' looks may have to end first."""
+    async def get(self, key: Hashable, look: Callable[[], Awaitable[Found]], fresh_s: float = 0.0) -> Found:
+        """What `look` finds, or found for somebody else a moment ago; others' looks may have to end first.
+
+        It stays fresh for `fresh_s` at least.
+        """
         now_s = monotonic()
-        self._found = {one: kept for one, kept in self._found.items() if now_s - kept[0] < self._fresh_s}
+        self._found = {one: kept for one, kept in self._found.items() if now_s < kept[0]}
         if key in self._found:
             kept: Found = self._found[key][1]
             return kept
         if key not in self._looking:
-            looking = asyncio.ensure_future(self._look(look))
+            looking = asyncio.ensure_future(self._look(look, fresh_s))
             looking.add_done_callback(lambda done: self._looked(key, done))
             self._looking[key] = looking
-        found: Found = await asyncio.shield(self._looking[key])
+        found: Found
+        _, found = await asyncio.shield(self._looking[key])
         return found
 
-    async def _look(self, look: Callable[[], Awaitable[Found]]) -> Found:
+    async def _look(self, look: Callable[[], Awaitable[Found]], fresh_s: float) -> tuple[float, Found]:
         async with self._gate:
-            return await look()
+            began_s = monotonic()
+            found = await look()
+        ended_s = monotonic()
+        return ended_s + max(fresh_s, min(ended_s - began_s, FRESH_MAX_S)), found
 
     def _looked(self, key: Hashable, done: asyncio.Future[Any]) -> None:
         failed = done.cancelled() or done.exception() is not None  # asked for here: its readers may be gone
@@ -52,4 +61,4 @@ class Shared:
             return  # it began before a change
         del self._looking[key]
         if not failed:
-            self._found[key] = monotonic(), done.result()
+            self._found[key] = done.result()

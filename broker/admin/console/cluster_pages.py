@@ -26,7 +26,7 @@ async def topics_page(request: web.Request) -> web.StreamResponse:
     """All topics of an organisation."""
     console, org = console_of(request), org_of(request)
     words = request.query.get("q", "").strip()
-    found = await console.looks.get(("topics", org), lambda: topics(console.rooms, org, count_max=TOPICS_MAX))
+    found = await console.look(("topics", org), lambda: topics(console.rooms, org, count_max=TOPICS_MAX))
     rows = [one for one in found if all(word in one["topic"].lower() for word in words.lower().split())]
     return await page(request, "topics.html", rows=rows, total=len(found), words=words, most=TOPICS_MAX)
 
@@ -43,15 +43,13 @@ async def topic_page(request: web.Request) -> web.StreamResponse:
 async def brokers_page(request: web.Request) -> web.StreamResponse:
     """All brokers."""
     console = console_of(request)
-    return await page(
-        request, "brokers.html", brokers=await console.looks.get("brokers", lambda: brokers(console.rooms))
-    )
+    return await page(request, "brokers.html", brokers=await console.look("brokers", lambda: brokers(console.rooms)))
 
 
 async def redis_page(request: web.Request) -> web.StreamResponse:
     """The server that keeps everything."""
     console = console_of(request)
-    found = await console.looks.get("redis", lambda: redis(console.rooms))
+    found = await console.look("redis", lambda: redis(console.rooms))
     return await page(request, "redis.html", redis=found)
 
 

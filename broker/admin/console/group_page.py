@@ -34,7 +34,7 @@ async def _look(console: Console, org: str, group_id: str) -> tuple[group_views.
     found = await asyncio.gather(
         group_views.view(console.rooms, org, group_id),
         group_views.history(console.rooms, org, group_id, EVENTS_SHOWN),
-        console.looks.get(
+        console.look(
             ("lag", org, group_id),
             lambda: read_partitions(console.rooms.store, console.rooms.store.group_keys(org, group_id).ref),
         ),
@@ -45,7 +45,7 @@ async def _look(console: Console, org: str, group_id: str) -> tuple[group_views.
 async def group(request: web.Request) -> web.StreamResponse:
     """The page."""
     console, org, group_id = console_of(request), org_of(request), named(request, "group")
-    found, history, lags = await console.looks.get(("group", org, group_id), lambda: _look(console, org, group_id))
+    found, history, lags = await console.look(("group", org, group_id), lambda: _look(console, org, group_id))
     told, shown = group_views.described(found), group_views.explained(found)
     picture = found.picture
     barrier = barrier_of(picture)

@@ -80,9 +80,9 @@ async def overview(request: web.Request) -> web.StreamResponse:
     only, sort = request.query.get("only", ""), request.query.get("sort", "")
     choice = Choice(request.query.get("q", "").strip(), only, sort if sort in SORTS else "trouble")
     (rows, left_out), live, server = await asyncio.gather(
-        console.looks.get(("groups", org), lambda: group_rows(console, org)),
-        console.looks.get("brokers", lambda: brokers(console.rooms)),
-        console.looks.get("redis", lambda: redis(console.rooms)),
+        console.look(("groups", org), lambda: group_rows(console, org)),
+        console.look("brokers", lambda: brokers(console.rooms)),
+        console.look("redis", lambda: redis(console.rooms)),
     )
     chosen = choice.of(rows)
     return await page(

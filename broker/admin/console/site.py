@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -18,7 +19,7 @@ from broker.admin.console.rendering import DIRECTORY, ROOT, rendered
 from broker.admin.login import ACCESS, csrf_token
 from broker.admin.problems import Problem, as_problem
 from broker.admin.secrets import Role
-from broker.admin.shared import Shared
+from broker.admin.shared import Found, Shared
 from broker.apis.call import Rooms
 from broker.errors import GroupIdNotFound, KafkaError, StoreUnavailable, UnknownTopicOrPartition
 
@@ -33,6 +34,7 @@ DONE: Final = {
 _STATIC: Final = {path.name: path for path in (DIRECTORY / "static").iterdir()}
 _KEPT: Final = "public, max-age=31536000, immutable"
 _ORG: Final = re.compile(r"[a-z0-9-]{1,63}")
+_FRESH_S: Final = 1.0
 _COMPRESSED_FROM: Final = 4_096
 
 
@@ -43,6 +45,10 @@ class Console:
     rooms: Rooms
     looks: Shared
     trend: LagTrend = field(default_factory=LagTrend)
+
+    async def look(self, key: Hashable, look: Callable[[], Awaitable[Found]]) -> Found:
+        """What a page shows that is open at several readers."""
+        return await self.looks.get(key, look, _FRESH_S)
 
 
 CONSOLE: Final = web.AppKey("console", Console)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any
 
 import pytest
 
+from broker.admin import shared as shared_module
 from broker.admin.shared import Shared
 from broker.errors import StoreUnavailable
+
+
+class Kept(Shared):
+    """Keeps for a minute what it found."""
+
+    async def get(self, key: Hashable, look: Callable[[], Awaitable[Any]], fresh_s: float = 60.0) -> Any:
+        return await super().get(key, look, fresh_s)
 
 
 class Looking:
@@ -27,7 +37,7 @@ class Looking:
 
 
 async def test_readers_of_one_moment_share_a_look() -> None:
-    shared, look = Shared(60), Looking()
+    shared, look = Kept(), Looking()
 
     assert await asyncio.gather(*(shared.get("a", look) for _ in range(5))) == [1] * 5
     assert await shared.get("a", look) == 1
@@ -35,13 +45,13 @@ async def test_readers_of_one_moment_share_a_look() -> None:
 
 
 async def test_what_is_old_is_looked_at_again() -> None:
-    shared, look = Shared(0), Looking()
+    shared, look = Shared(), Looking()
 
     assert [await shared.get("a", look), await shared.get("a", look)] == [1, 2]
 
 
 async def test_after_a_change_everybody_looks_again() -> None:
-    shared, look = Shared(60), Looking()
+    shared, look = Kept(), Looking()
     await shared.get("a", look)
     shared.forget()
 
@@ -49,7 +59,7 @@ async def test_after_a_change_everybody_looks_again() -> None:
 
 
 async def test_a_failure_is_told_and_not_kept() -> None:
-    shared, look = Shared(60), Looking()
+    shared, look = Kept(), Looking()
     look.fails = True
     with pytest.raises(StoreUnavailable):
         await shared.get("a", look)
@@ -59,7 +69,7 @@ async def test_a_failure_is_told_and_not_kept() -> None:
 
 
 async def test_a_reader_who_goes_does_not_end_the_look_of_the_others() -> None:
-    shared, look = Shared(60), Looking()
+    shared, look = Kept(), Looking()
     gone = asyncio.ensure_future(shared.get("a", look))
     await asyncio.sleep(0)
     stays = asyncio.ensure_future(shared.get("a", look))
@@ -69,7 +79,7 @@ async def test_a_reader_who_goes_does_not_end_the_look_of_the_others() -> None:
 
 
 async def test_a_look_that_began_before_a_change_is_not_kept() -> None:
-    shared, look = Shared(60), Looking()
+    shared, look = Kept(), Looking()
     before = asyncio.ensure_future(shared.get("a", look))
     while not look.looks:
         await asyncio.sleep(0)
@@ -81,7 +91,7 @@ async def test_a_look_that_began_before_a_change_is_not_kept() -> None:
 
 
 async def test_no_more_looks_are_under_way_than_that() -> None:
-    shared, gate = Shared(60, at_once=2), asyncio.Event()
+    shared, gate = Kept(at_once=2), asyncio.Event()
     under_way: list[int] = []
 
     async def look() -> int:
@@ -96,3 +106,20 @@ async def test_no_more_looks_are_under_way_than_that() -> None:
     gate.set()
 
     assert await asyncio.gather(*asked) == [1] * 5
+
+
+async def test_what_took_long_is_told_for_as_long_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, looks = [100.0], [0]
+    monkeypatch.setattr(shared_module, "monotonic", lambda: now_s[0])
+    shared = Shared()
+
+    async def slow() -> int:
+        looks[0] += 1
+        now_s[0] += 3
+        return looks[0]
+
+    assert await shared.get("a", slow) == 1
+    now_s[0] += 2.9
+    assert await shared.get("a", slow) == 1
+    now_s[0] += 0.2
+    assert await shared.get("a", slow) == 2
