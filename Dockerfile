@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 # What it is built on: anything of Debian's kind with Python 3.11 or newer as python3. `make image` makes one by itself.
-ARG PYTHON_IMAGE=python:3.11-slim
+ARG PYTHON_IMAGE=python:3.11.13-slim-bookworm
 
 # -- pip and the wheel's builder, in a virtual environment that stays behind
 FROM ${PYTHON_IMAGE} AS tools

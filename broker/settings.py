@@ -1,16 +1,25 @@
 """Every setting of a broker: unit, default, meaning.
 
-Read once from `TIDEGATE_*` environment variables (and the command line, which wins), then handed down,
-never changed. Names are Kafka's with underscores where Kafka has the setting. Help and
-`docs/settings.md` come out of this file.
+Read once from `TIDEGATE_*` environment variables, then handed down, never changed. The command line wins over them,
+and they over files of those names in TIDEGATE_SECRETS_DIR. Names are Kafka's with underscores where Kafka has the
+setting. Help and `docs/settings.md` come out of this file.
 """
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SecretsSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 AddressMode = Literal["direct", "single", "external"]
 
@@ -23,12 +32,38 @@ SECRETS: Final = frozenset(
     }
 )  # fmt: skip
 """Settings that are shown to nobody; the address of Redis may hold a password."""
+SECRETS_DIR: Final = "TIDEGATE_SECRETS_DIR"
+"""Names a folder of files that are called as variables and hold their values, as mounted Secrets are."""
+
+
+def secrets_folder() -> Path | None:
+    """Of TIDEGATE_SECRETS_DIR; None where it is not set. Raises SettingsError where there is none."""
+    named = os.environ.get(SECRETS_DIR)
+    if not named:
+        return None
+    if not Path(named).is_dir():
+        raise SettingsError(f"{SECRETS_DIR}={named}: there is no such folder")
+    return Path(named)
 
 
 class Settings(BaseSettings):
     """The settings of one broker process."""
 
     model_config = SettingsConfigDict(env_prefix="TIDEGATE_", frozen=True, extra="ignore", validate_default=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Who wins comes first."""
+        folder = secrets_folder()
+        files = [SecretsSettingsSource(settings_cls, secrets_dir=folder)] if folder is not None else []
+        return init_settings, env_settings, *files
 
     # -- the store
     redis_url: str = Field(

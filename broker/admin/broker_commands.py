@@ -13,6 +13,7 @@ import typer
 from broker.admin.failures import BAD_NEWS, CommandFailed
 from broker.admin.output import Column, Form, Output
 from broker.admin.places import AdminHttp, Brokers, RedisServer, to_places
+from broker.admin.sizes import size
 from broker.admin.verbs import verbs
 
 broker = verbs("broker", "Brokers: who is there, and have one go.")
@@ -37,7 +38,7 @@ _LIST = [
     Column("version", "VERSION"),
     Column("uptime_s", "UP", _span, right=True),
     Column("connections", "CONNECTIONS", right=True),
-    Column("memory_bytes", "MEMORY", lambda value: f"{value / (1 << 20):,.0f} MiB", right=True),
+    Column("memory_bytes", "MEMORY", size, right=True),
 ]
 
 

@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from broker.errors import CannotStart
-from broker.settings import SECRETS, Settings
+from broker.settings import SECRETS, SECRETS_DIR, Settings, secrets_folder
 from broker.store.addresses import parse_redis_url, without_password
 
 PREFIX: Final = "TIDEGATE_"
-_NOT_SETTINGS: Final = ("TIDEGATE_TEST_", "TIDEGATE_KEEP_", "TIDEGATE_PIPELINE_", "TIDEGATE_CLI_")
+_NOT_SETTINGS: Final = ("TIDEGATE_TEST_", "TIDEGATE_KEEP_", "TIDEGATE_PIPELINE_", "TIDEGATE_CLI_", SECRETS_DIR)
 _UNITS: Final = {"ms": "ms", "bytes": "bytes", "minutes": "minutes", "seconds": "s"}
 
 
@@ -41,9 +41,11 @@ def load(options: Mapping[str, object] | None = None, assignments: Sequence[str]
 
 
 def unknown_variables() -> list[str]:
-    """`TIDEGATE_*` variables that name no setting: most likely typing errors."""
+    """`TIDEGATE_*` variables, and files of TIDEGATE_SECRETS_DIR, that name no setting: most likely typing errors."""
     known = {f"{PREFIX}{name}".upper() for name in Settings.model_fields}
-    found = (name for name in os.environ if name.upper().startswith(PREFIX) and not name.startswith(_NOT_SETTINGS))
+    folder = secrets_folder()
+    names = [*os.environ, *(one.name for one in folder.iterdir() if one.is_file())] if folder else list(os.environ)
+    found = (name for name in names if name.upper().startswith(PREFIX) and not name.startswith(_NOT_SETTINGS))
     return sorted(name for name in found if name.upper() not in known)
 
 
@@ -126,6 +128,10 @@ def markdown() -> str:
         "",
         "Each is a `TIDEGATE_*` environment variable of `tidegate serve`; `--set name=value` and the options of",
         "`tidegate serve --help` win over it. `tidegate settings` prints this list with the values in force.",
+        "",
+        "A variable may be a file as well: `TIDEGATE_SECRETS_DIR` names a folder with files that are called as",
+        "variables (`TIDEGATE_REDIS_URL`) and hold their values, as Kubernetes and Docker mount secrets. The",
+        "environment wins over them.",
         "(Written by `make docs` from `broker/settings.py`.)",
         "",
         "| Variable | Unit | Default | Meaning |",

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from broker.admin.failures import BAD_NEWS, DONE, FAILED, CommandFailed
 from broker.admin.output import Column, Form, Output
 from broker.admin.places import RedisServer, to_places
+from broker.admin.sizes import size
 from broker.admin.verbs import verbs
 
 _OPTIONS_OF_THE_GROUP: Final = ("-h", "--help")
@@ -34,14 +35,6 @@ redis = verbs(
     "Redis: is it fit, whose is its memory, what is in a key; or any command of its own (redis COMMAND).",
     _OrRun,
 )
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1024
-    raise AssertionError(count)
 
 
 @redis.command()
@@ -80,8 +73,8 @@ _SERVERS = [
     Column("address", "SERVER"),
     Column("version", "VERSION"),
     Column("role", "ROLE"),
-    Column("used_bytes", "USED", _bytes, right=True),
-    Column("max_bytes", "LIMIT", lambda value: _bytes(value) if value else "none", right=True),
+    Column("used_bytes", "USED", size, right=True),
+    Column("max_bytes", "LIMIT", lambda value: size(value) if value else "none", right=True),
     Column("policy", "EVICTION"),
     Column("aof", "AOF", lambda value: "on" if value else "off"),
     Column("replicas", "REPLICAS", right=True),
@@ -114,13 +107,13 @@ def memory(
         write_whole(output, {**about, **{f"by_{name}": found.rows(name) for name in DIMENSIONS}})
         return
     if output is Form.TABLE:
-        limit = f"limit {_bytes(found.limit)}" if found.limit else "no limit"
-        typer.echo(f"ours {_bytes(found.total.bytes)} in {found.total.keys:,} keys; used {_bytes(found.used)}; {limit}")
+        limit = f"limit {size(found.limit)}" if found.limit else "no limit"
+        typer.echo(f"ours {size(found.total.bytes)} in {found.total.keys:,} keys; used {size(found.used)}; {limit}")
     for name in (by,) if by else DIMENSIONS if output is Form.TABLE else ("kind",):
         columns = [
             Column(name, name.upper()),
             Column("keys", "KEYS", lambda value: f"{value:,}", right=True),
-            Column("bytes", "MEMORY", _bytes, right=True),
+            Column("bytes", "MEMORY", size, right=True),
             Column("share", "SHARE", lambda value: f"{value:.1%}", right=True),
         ]
         if output is Form.TABLE:
@@ -177,7 +170,7 @@ def _explain(client: Any, server: RedisServer, name: str, output: Form) -> None:
     if found is None:
         raise CommandFailed(f"there is no key {key.name} ({key.kind.name}: {key.kind.holds})")
     shown = [(name, str(found[name])) for name in ("key", "kind", "holds", "type")]
-    shown += [*found["of"].items(), ("memory", _bytes(found["bytes"] or 0)), ("elements", f"{found['count']:,}")]
+    shown += [*found["of"].items(), ("memory", size(found["bytes"] or 0)), ("elements", f"{found['count']:,}")]
     if found["expires_in_ms"] is not None:
         shown.append(("expires in", f"{found['expires_in_ms'] / 1000:,.0f} s"))
     write_one(output, found, shown)

@@ -23,6 +23,9 @@
 {{- if and $redis.password $redis.passwordSecret.name -}}
 {{- fail "redis.password or redis.passwordSecret, not both" -}}
 {{- end -}}
+{{- if and .Values.secretsAsFiles $redis.passwordSecret.name -}}
+{{- fail "secretsAsFiles does not go with redis.passwordSecret, which the kubelet puts into a variable: use redis.existingSecret with the whole URL" -}}
+{{- end -}}
 {{- if or (eq $redis.kind "cluster") (regexMatch "^rediss?\\+cluster:" $redis.url) -}}
 {{- fail "brokers do not speak to a Redis Cluster yet: name one primary, or sentinels" -}}
 {{- end -}}

@@ -26,12 +26,14 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* (list $ "name of the chart's own Secret": the check before an upgrade has another one) */ -}}
+{{- /* (list $ "name of the chart's own Secret": the check before an upgrade has another one); what is not in `secretFiles` */ -}}
 {{- define "tidegate.redisEnv" -}}
 {{- $secret := index . 1 -}}
+{{- $asFiles := gt (len .) 2 -}}
 {{- with index . 0 -}}
 {{- if .Values.valkey.enabled -}}
 - { name: TIDEGATE_REDIS_URL, value: "redis://{{ include "tidegate.name" . }}-valkey:6379/0" }
+{{- else if and $asFiles (or .Values.redis.existingSecret (include "tidegate.redisOwnUrl" .)) -}}
 {{- else if or .Values.redis.existingSecret (include "tidegate.redisOwnUrl" .) -}}
 - name: TIDEGATE_REDIS_URL
   valueFrom:
@@ -50,7 +52,7 @@
 - { name: TIDEGATE_REDIS_URL, value: {{ include "tidegate.redisUrl" (list . "") | quote }} }
 {{- end }}
 {{- with .Values.redis.sentinelPasswordSecret }}
-{{- if .name }}
+{{- if and .name (not $asFiles) }}
 - name: TIDEGATE_REDIS_SENTINEL_PASSWORD
   valueFrom:
     secretKeyRef: { name: {{ .name }}, key: {{ .key }} }
@@ -64,6 +66,23 @@
 - { name: TIDEGATE_REDIS_CLIENT_KEY_FILE, value: /etc/tidegate/redis-client/tls.key }
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{- /* Where Redis is, as `to` of a NetworkPolicy; empty where only its name is known. */ -}}
+{{- define "tidegate.redisPeers" -}}
+{{- if .Values.networkPolicy.egress.redis -}}
+{{- toYaml .Values.networkPolicy.egress.redis -}}
+{{- else if .Values.valkey.enabled -}}
+- podSelector:
+    matchLabels: {{- include "tidegate.selector" (list . "valkey") | nindent 6 }}
+{{- else if eq .Values.redis.kind "standalone" -}}
+{{- range .Values.redis.hosts -}}
+{{- $host := regexReplaceAll ":[0-9]+$" . "" -}}
+{{- if regexMatch "^[0-9]+([.][0-9]+){3}$" $host -}}
+- ipBlock: { cidr: {{ $host }}/32 }
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "tidegate.redisMounts" -}}
@@ -83,5 +102,29 @@
 {{- with .Values.redis.tls.clientSecret }}
 - name: redis-client
   secret: { secretName: {{ . }} }
+{{- end }}
+{{- end -}}
+
+{{- /* `secretsAsFiles`: the sources of one projected volume, whose files are called as variables. */ -}}
+{{- define "tidegate.secretFiles" -}}
+{{- if and (not .Values.valkey.enabled) (or .Values.redis.existingSecret (include "tidegate.redisOwnUrl" .)) }}
+- secret:
+    name: {{ include "tidegate.redisSecret" . }}
+    items: [{ key: {{ include "tidegate.redisSecretKey" . }}, path: TIDEGATE_REDIS_URL }]
+{{- end }}
+{{- with .Values.redis.sentinelPasswordSecret }}
+{{- if .name }}
+- secret:
+    name: {{ .name }}
+    items: [{ key: {{ .key }}, path: TIDEGATE_REDIS_SENTINEL_PASSWORD }]
+{{- end }}
+{{- end }}
+{{- with include "tidegate.adminSecret" . }}
+- secret:
+    name: {{ . }}
+    items:
+      {{- range $key := include "tidegate.adminKeys" $ | fromJsonArray }}
+      - { key: {{ $key }}, path: TIDEGATE_ADMIN_{{ $key | upper | replace "-" "_" }} }
+      {{- end }}
 {{- end }}
 {{- end -}}

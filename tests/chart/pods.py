@@ -52,14 +52,23 @@ class Pod:
 
     def _mount(self) -> Iterator[tuple[str, str]]:
         """Where the container finds a volume -> where it is here, for volumes from Secrets."""
-        volumes = {one["name"]: one["secret"] for one in self.spec["volumes"] if "secret" in one}
+        volumes = {one["name"]: one for one in self.spec["volumes"] if {"secret", "projected"} & one.keys()}
         for mount in self.container["volumeMounts"]:
             if mount["name"] in volumes:
                 folder = self._directory / mount["name"]
                 folder.mkdir()
-                for key, value in self._secrets[volumes[mount["name"]]["secretName"]].items():
-                    (folder / key).write_text(value)
+                for name, value in self._files(volumes[mount["name"]]):
+                    (folder / name).write_text(value)
                 yield mount["mountPath"], str(folder)
+
+    def _files(self, volume: Document) -> Iterator[tuple[str, str]]:
+        """What a volume holds: whole Secrets, or the items that are named."""
+        if "secret" in volume:
+            yield from self._secrets[volume["secret"]["secretName"]].items()
+            return
+        for source in volume["projected"]["sources"]:
+            kept = self._secrets[source["secret"]["name"]]
+            yield from ((item["path"], kept[item["key"]]) for item in source["secret"]["items"])
 
     def __enter__(self) -> Pod:
         with self._log.open("wb") as log:

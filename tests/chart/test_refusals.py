@@ -41,6 +41,7 @@ TLS = "listeners.internal.protocol=SSL"
         ([REDIS, "redis.user=me"], "go with redis.hosts; in a URL they have their own place"),
         (["redis.hosts={a,b}"], "redis.kind=standalone has one host in redis.hosts"),
         (["redis.hosts={a},redis.password=x,redis.passwordSecret.name=y"], "redis.password or redis.passwordSecret"),
+        (["redis.hosts={a},redis.passwordSecret.name=y,secretsAsFiles=true"], "use redis.existingSecret with"),
         ([REDIS, OUTSIDE, "workload=Deployment"], "listeners.outside: external mode needs workload=StatefulSet"),
         ([REDIS, OUTSIDE, "external.hostTemplate=kafka.example.com"], "all brokers would be told one address"),
         ([REDIS, OUTSIDE, "listeners.internal.mode=external"], "at most is external, not internal and outside"),

@@ -47,7 +47,7 @@ def test_settings_that_values_make_are_refused_as_settings(path: Path) -> None:
     given = yaml.safe_load(path.read_text()).get("settings", {}) | {"log_level": "", "log_format": ""}
     named = {name.removeprefix("TIDEGATE_").lower() for name in environment(container) if name.startswith("TIDEGATE_")}
 
-    assert named - set(given) <= BY_OTHER_VALUES
+    assert named - set(given) - {"secrets_dir"} <= BY_OTHER_VALUES  # which is no setting
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
@@ -290,6 +290,43 @@ def test_a_network_policy_lets_clients_in_and_little_out() -> None:
     assert admin == {"ports": [{"port": "admin"}], "from": [{"podSelector": {}}]}
     assert spec["egress"][1:] == [{"ports": [{"port": 6379}]}, {"ports": [{"port": 443}]}]
     assert only(case("demo"), "NetworkPolicy", "test-tidegate")["spec"]["policyTypes"] == ["Ingress"]
+
+
+def test_out_is_to_what_values_name() -> None:
+    named = only(case("files"), "NetworkPolicy")["spec"]["egress"]
+    demo = render("valkey.enabled=true,networkPolicy.enabled=true,networkPolicy.egress.enabled=true")
+    (policy,) = [one for one in demo if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "test-tidegate"]
+    given = render(
+        REDIS,
+        "networkPolicy.enabled=true,networkPolicy.egress.enabled=true",
+        "networkPolicy.egress.redis[0].ipBlock.cidr=10.1.0.0/16",
+    )
+
+    assert named[0]["to"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}]
+    assert named[1] == {"ports": [{"port": 6380}], "to": [{"ipBlock": {"cidr": "10.0.0.5/32"}}]}
+    (to,) = policy["spec"]["egress"][1]["to"]
+    server = only(demo, "StatefulSet", "test-tidegate-valkey")["spec"]["template"]["metadata"]["labels"]
+    assert to["podSelector"]["matchLabels"].items() <= server.items()
+    assert only(given, "NetworkPolicy")["spec"]["egress"][1]["to"] == [{"ipBlock": {"cidr": "10.1.0.0/16"}}]
+
+
+def test_secrets_may_be_files() -> None:
+    pod = broker_pod(case("files"))
+    (container,) = pod["containers"]
+    (volume,) = [one["projected"] for one in pod["volumes"] if one["name"] == "secrets"]
+    files = [item["path"] for source in volume["sources"] for item in source["secret"]["items"]]
+
+    assert sorted(files) == [
+        "TIDEGATE_ADMIN_OPERATOR_TOKEN",
+        "TIDEGATE_ADMIN_VIEWER_TOKEN",
+        "TIDEGATE_REDIS_SENTINEL_PASSWORD",
+        "TIDEGATE_REDIS_URL",
+    ]
+    assert not any("secretKeyRef" in one.get("valueFrom", {}) for one in container["env"])
+    assert not {one["name"] for one in container["env"]} & set(files)
+    assert {one["mountPath"] for one in container["volumeMounts"]} >= {"/etc/tidegate/secrets"}
+    without = broker_pod(render("valkey.enabled=true,secretsAsFiles=true"))
+    assert "secrets" not in [one["name"] for one in without["volumes"]]
 
 
 def test_the_demo_is_a_server_that_brokers_accept() -> None:

@@ -156,10 +156,11 @@ async def test_single(redis_url: str, tmp_path: Path) -> None:
     options = [
         f"redis.url={redis_url}", ports(), f"listeners.balanced.port={listener},listeners.balanced.mode=single",
         f"listeners.balanced.protocol=PLAINTEXT,single.host=127.0.0.1,single.port={balanced}",
-        "single.service.type=LoadBalancer",
+        "single.service.type=LoadBalancer", "secretsAsFiles=true",
     ]  # fmt: skip
     with ExitStack() as stack:
         pods = started(stack, ["test-a", "test-b"], tmp_path, *options)
+        assert "TIDEGATE_REDIS_URL" not in pods[0].environment() and "unknown_setting" not in pods[0].log
         async with balancing(balanced, pods, "balanced"):
             seen = await there_and_back(f"127.0.0.1:{balanced}", pods)
 

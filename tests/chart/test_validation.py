@@ -127,7 +127,7 @@ def test_every_pod_is_restricted(case: Path) -> None:
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
         assert {kind for volume in pod.get("volumes", ()) for kind in set(volume) - {"name"}} <= {
-            "emptyDir", "secret", "configMap", "persistentVolumeClaim"
+            "emptyDir", "secret", "configMap", "persistentVolumeClaim", "projected"
         }  # fmt: skip
         for container in pod["containers"]:
             own = container["securityContext"]

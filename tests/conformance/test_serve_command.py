@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +66,34 @@ def server() -> Iterator[ValkeyServer]:
     started.stop()
 
 
+@contextmanager
+def started(server: ValkeyServer, directory: Path, **settings: str) -> Iterator[BrokerProcess]:
+    """A ready broker, which is killed in the end if it is still there."""
+    broker = BrokerProcess(
+        server.url, directory, "broker", {f"TIDEGATE_{name.upper()}": value for name, value in settings.items()}
+    )
+    broker.start()
+    try:
+        broker.wait_ready()
+        yield broker
+    finally:
+        broker.kill()
+
+
+@contextmanager
+def with_a_client(broker: BrokerProcess) -> Iterator[subprocess.Popen[bytes]]:
+    """Its process; a client is connected, so that a drain has somebody to wait for."""
+    assert broker.process is not None
+    with socket.create_connection(("127.0.0.1", broker.port)):
+        until(lambda: b'connections{listener="PLAINTEXT"} 1' in metrics_of(broker))
+        yield broker.process
+
+
 @pytest.fixture
 def broker(server: ValkeyServer, tmp_path: Path) -> Iterator[BrokerProcess]:
     """A ready broker with node id 7."""
-    started = BrokerProcess(server.url, tmp_path, "broker", {"TIDEGATE_NODE_ID": "7"})
-    started.start()
-    try:
-        started.wait_ready()
-        yield started
-    finally:
-        started.kill()
+    with started(server, tmp_path, node_id="7") as running:
+        yield running
 
 
 def test_an_archive_that_cannot_be_opened_is_one_line(server: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,23 +181,16 @@ def test_a_drain_on_request_ends_as_sigterm_does(server: ValkeyServer, broker: B
 
 
 def test_sigterm_lets_a_drain_on_request_go_on(server: ValkeyServer, tmp_path: Path) -> None:
-    waiting = BrokerProcess(
-        server.url, tmp_path, "waiting", {"TIDEGATE_NODE_ID": "8", "TIDEGATE_DRAIN_NOTICE_MS": "3000"}
-    )
-    waiting.start()
-    waiting.wait_ready()
-    process = waiting.process
-    assert process is not None
-    with socket.create_connection(("127.0.0.1", waiting.port)):
-        until(lambda: b'connections{listener="PLAINTEXT"} 1' in metrics_of(waiting))
-        asyncio.run(asked_to_drain(server.url, 8))
-        until(lambda: answer(waiting, "/health/ready")[0] == 503)
-        waiting.signal(signal.SIGTERM)
-        until(lambda: "asked_to_stop" in waiting.log_path.read_text())
+    with started(server, tmp_path, node_id="8", drain_notice_ms="3000") as waiting:
+        with with_a_client(waiting) as process:
+            asyncio.run(asked_to_drain(server.url, 8))
+            until(lambda: answer(waiting, "/health/ready")[0] == 503)
+            waiting.signal(signal.SIGTERM)
+            until(lambda: "asked_to_stop" in waiting.log_path.read_text())
 
-        assert process.poll() is None
-        assert process.wait(START_S) == 0
-    assert waiting.log_path.read_text().count(" draining ") == 1
+            assert process.poll() is None
+            assert process.wait(START_S) == 0
+        assert waiting.log_path.read_text().count(" draining ") == 1
 
 
 def test_a_drain_without_redis_ends_all_the_same(server: ValkeyServer, broker: BrokerProcess) -> None:
@@ -188,14 +200,8 @@ def test_a_drain_without_redis_ends_all_the_same(server: ValkeyServer, broker: B
 
 
 def test_a_second_signal_ends_a_drain_at_once(server: ValkeyServer, tmp_path: Path) -> None:
-    slow = {"TIDEGATE_LEASE_RENEW_MS": "4000", "TIDEGATE_LEASE_SUSPECT_MS": "6000"}
-    waiting = BrokerProcess(server.url, tmp_path, "waiting", slow)
-    waiting.start()
-    waiting.wait_ready()
-    process = waiting.process
-    assert process is not None
-    with socket.create_connection(("127.0.0.1", waiting.port)):
-        until(lambda: b'connections{listener="PLAINTEXT"} 1' in metrics_of(waiting))
+    slow = {"lease_renew_ms": "4000", "lease_suspect_ms": "6000"}
+    with started(server, tmp_path, **slow) as waiting, with_a_client(waiting) as process:
         waiting.signal(signal.SIGTERM)
         until(lambda: answer(waiting, "/health/ready")[0] == 503)
         waiting.signal(signal.SIGINT)

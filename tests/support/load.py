@@ -11,6 +11,7 @@ import itertools
 import logging
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -19,6 +20,8 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+
+from bench.cluster import BrokerProcess
 
 PARTITIONS: Final = 6
 TOPIC: Final = "load"
@@ -202,6 +205,14 @@ class Load:
             self.failures.append(f"consumer: {error}")
 
     # -- what must hold
+
+    async def goes_on(self, brokers: Sequence[BrokerProcess]) -> None:
+        """Brokers get ready again by themselves, and so do the producers."""
+        for broker in brokers:
+            await asyncio.to_thread(broker.wait_ready)
+        before = len(self.acknowledged)
+        await asyncio.sleep(4)
+        assert len(self.acknowledged) > before, "producers did not go on by themselves"
 
     async def check(self) -> str:
         """Compare the log, the acknowledgements and what the groups saw; a line that says how much there was."""

@@ -14,12 +14,12 @@ import pytest
 import typer
 import yaml
 
-from broker.settings import Settings
+from broker.settings import SECRETS_DIR, Settings
 from pipeline.cli import application
 from pipeline.settings import PipelineSettings
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
-KNOWN: Final = {f"TIDEGATE_{name}".upper() for name in Settings.model_fields} | {
+KNOWN: Final = {SECRETS_DIR, *(f"TIDEGATE_{name}".upper() for name in Settings.model_fields)} | {
     f"TIDEGATE_PIPELINE_{section}_{name}".upper()
     for section, field in PipelineSettings.model_fields.items()
     for name in getattr(field.annotation, "model_fields", ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
 
+from broker.admin import sizes
 from broker.groups.phrases import clock, counted, moment, ranges, span
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ _WORD: Final = re.compile(r"([a-z])(?=[A-Z])")
 _TIME: Final = re.compile(r"(?<![-\d] )\b(\d\d):(\d\d):(\d\d) UTC")
 _CLOCK: Final = (3_600, 60, 1)
 _DAY_MS: Final = 86_400_000
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 def url(page: str, **query: object) -> str:
@@ -41,12 +40,8 @@ def number(value: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes in their unit: `1.4 GB`."""
-    if count is None:
-        return number(None)
-    power = min(int(math.log(count, 1000)), len(_UNITS) - 1) if count >= 1 else 0
-    scaled = count / 1000**power
-    return f"{scaled:.1f} {_UNITS[power]}" if power and scaled < 100 else f"{scaled:.0f} {_UNITS[power]}"
+    """Bytes in their unit: `1.4 GiB`; a dash where it is not known."""
+    return number(None) if count is None else sizes.size(count)
 
 
 def duration(ms: float | None) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 
 from broker.admin.doctor.finding import Finding, Severity
 from broker.admin.doctor.redis_looks import RedisLook, Server
+from broker.admin.sizes import size
 from broker.cluster.server_check import LEAST, flavour_of
 
 _SLOW_MS: Final = 5.0
@@ -107,8 +108,8 @@ def _memory(server: Server, look: RedisLook) -> Iterator[Finding]:
             server.address,
             "maxmemory is not set: when the machine's memory runs out, the kernel kills Redis.",
             (
-                f"used now: {_mib(used)}",
-                f"memory of the machine: {_mib(int(server.info.get('total_system_memory', 0)))}",
+                f"used now: {size(used)}",
+                f"memory of the machine: {size(int(server.info.get('total_system_memory', 0)))}",
             ),
             "Set maxmemory to about two thirds of the machine's (room for copy-on-write); Tidegate then answers "
             "producers with an error that they repeat.",
@@ -118,7 +119,7 @@ def _memory(server: Server, look: RedisLook) -> Iterator[Finding]:
             "redis-memory",
             Severity.PROBLEM if used / limit >= _FULL_PROBLEM else Severity.WARNING,
             server.address,
-            f"Memory is {used / limit:.0%} full: {_mib(used)} of {_mib(limit)}.",
+            f"Memory is {used / limit:.0%} full: {size(used)} of {size(limit)}.",
             ("When it is full, producers are refused until something is deleted; groups and commits go on.",),
             "See what takes it (`tidegate redis memory`); shorten retention.ms or retention.bytes, move old offsets to "
             "the archive (remote.storage.enable), or raise maxmemory.",
@@ -218,7 +219,3 @@ def _latency(server: Server, look: RedisLook) -> Iterator[Finding]:
 _RULES: Final[tuple[Callable[[Server, RedisLook], Iterator[Finding]], ...]] = (
     _version, _role, _eviction, _memory, _persistence, _replicas, _rights, _latency,
 )  # fmt: skip
-
-
-def _mib(count: int) -> str:
-    return f"{count / (1 << 20):,.0f} MiB"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from broker.admin import options
@@ -15,6 +17,30 @@ def test_an_option_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert options.load().port == 1111
     assert options.load({"port": "2222", "host": None}).port == 2222
     assert options.load({"port": None}, ["port=3333"]).port == 3333
+
+
+def test_variables_may_be_files_and_the_environment_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "TIDEGATE_REDIS_URL").write_text("redis://user:hidden@host:7/0\n")
+    (tmp_path / "tidegate_admin_viewer_token").write_text("0123456789abcdef")
+    (tmp_path / "TIDEGATE_PORT").write_text("1111")
+    (tmp_path / "TIDEGATE_ADMIN_TOKEN").write_text("?")
+    (tmp_path / "..data").mkdir()
+    monkeypatch.setenv("TIDEGATE_SECRETS_DIR", str(tmp_path))
+    monkeypatch.setenv("TIDEGATE_PORT", "2222")
+
+    loaded = options.load()
+
+    assert loaded.redis_url == "redis://user:hidden@host:7/0" and loaded.port == 2222
+    assert loaded.admin_viewer_token is not None
+    assert loaded.admin_viewer_token.get_secret_value() == "0123456789abcdef"
+    assert options.unknown_variables() == ["TIDEGATE_ADMIN_TOKEN"]
+
+
+def test_a_folder_of_secrets_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TIDEGATE_SECRETS_DIR", str(tmp_path / "gone"))
+
+    with pytest.raises(CannotStart, match=r"^TIDEGATE_SECRETS_DIR=.*gone: there is no such folder$"):
+        options.load()
 
 
 def test_set_takes_the_name_in_any_spelling() -> None:

@@ -15,7 +15,10 @@ def test_numbers_are_grouped_and_what_is_not_known_is_a_dash() -> None:
     assert number(None) == size(None) == when(None) == "\N{EN DASH}"
 
 
-@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (1_500, "1.5 kB"), (123_456_789, "123 MB")])
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1_000, "1,000 B"), (1_536, "1.5 KiB"), (123_456_789, "118 MiB"), (9 << 40, "9.0 TiB")],
+)
 def test_sizes_come_in_their_unit(count: int, text: str) -> None:
     assert size(count) == text
 
