@@ -16,7 +16,7 @@ from operator import attrgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from broker.errors import KafkaError, KafkaStorageError, StoreUnavailable
+from broker.errors import KafkaStorageError, StoreUnavailable
 from broker.log.archived import segments_holding
 from broker.log.entries import Buffer
 from broker.records.segments import Segment, SegmentMissing, SegmentUnreadable
@@ -55,7 +55,7 @@ class ColdReads:
         self._segments: list[Segment] = []
         self._ends: OrderedDict[int, None] = OrderedDict()
         self._ahead: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def read(self, offset: int, limit: int, bytes_max: int, at_least_one: bool, on_done: OnCold) -> None:
         """Whole batches from the one that holds `offset`, of those that start below `limit`, which is above it.
@@ -71,20 +71,19 @@ class ColdReads:
             on_done(found)
             return
 
-        async def run() -> None:
-            found: Cold | Exception = KafkaStorageError("the log is closed")
-            try:
-                batches = await self.row_group(offset, limit)
-                found = Cold([], 0, limit)
-                if batches is not None:
-                    found = self._gathered(batches, offset, limit, bytes_max, at_least_one)
-                self._files.served(found.size, perf_counter() - asked_s, cached=False)
-            except KafkaError as error:
-                found = error
-            finally:
-                self._log.guarded(on_done, found)
+        async def run() -> Cold:
+            batches = await self.row_group(offset, limit)
+            found = Cold([], 0, limit)
+            if batches is not None:
+                found = self._gathered(batches, offset, limit, bytes_max, at_least_one)
+            self._files.served(found.size, perf_counter() - asked_s, cached=False)
+            return found
 
-        self._start(run())
+        def done(task: asyncio.Task[Cold]) -> None:  # a task that is cancelled before it begins runs no part of itself
+            closed = KafkaStorageError("the log is closed")
+            self._log.guarded(on_done, closed if task.cancelled() else task.exception() or task.result())
+
+        self._start(run()).add_done_callback(done)
 
     async def row_group(self, offset: int, limit: int) -> Batches | None:
         """The row group of the first batch that ends above `offset`; None where none does that starts below `limit`.
@@ -222,7 +221,7 @@ class ColdReads:
         with contextlib.suppress(Exception):  # whoever needs it is told
             await self._load(offset, limit)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start(self, work: Coroutine[Any, Any, Found]) -> asyncio.Task[Found]:
         task = self._log.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -196,13 +196,15 @@ class PartitionLog:
         except Exception as error:
             logger.exception("view_not_loaded", log=self.keys.log)
             outcome = StoreUnavailable(str(error))
-        finally:
-            self._loading = None
-            waiting, self._waiting = self._waiting, []
-            for on_view in waiting:
-                self.guarded(on_view, outcome)
-            if not isinstance(outcome, StoreUnavailable):
-                self.hearing.tell()
+        self._loading = None
+        self._tell_waiting(outcome)
+        if not isinstance(outcome, StoreUnavailable):
+            self.hearing.tell()
+
+    def _tell_waiting(self, outcome: View | Exception) -> None:
+        waiting, self._waiting = self._waiting, []
+        for on_view in waiting:
+            self.guarded(on_view, outcome)
 
     async def _held(self) -> bool:
         """Whether all that is in the log now is held as `durability` asks."""
@@ -255,6 +257,7 @@ class PartitionLog:
         self.cold.close()
         if self._loading is not None:
             self._loading.cancel()
+            self._tell_waiting(reason)  # a task that never began runs no part of itself when it is cancelled
 
     # -- changes
 

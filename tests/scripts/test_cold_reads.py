@@ -351,3 +351,15 @@ async def test_a_trim_while_many_read_loses_and_repeats_nothing(
 
         assert all(same(batches, before) for batches in found if batches is not None)
         assert (await log.end_offset()).local_start_offset == 390
+
+
+async def test_a_log_that_closes_as_a_read_begins_answers_it(store: Store, settings: Settings, tmp_path: Path) -> None:
+    await given_log(store)
+    async with cold_broker(settings, tmp_path) as logs:
+        log = logs.partition(TOPIC, 0)
+        await given_two_tiers(log, tmp_path)
+        told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        log.cold.read(0, 60, 1 << 20, True, told.set_result)
+        log.cold.close()  # in the same tick
+        async with asyncio.timeout(10):
+            assert isinstance(await told, KafkaStorageError)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.errors import StoreUnavailable
+from broker.errors import StoreUnavailable, UnknownTopicOrPartition
 from broker.log.logs import Logs
 from broker.log.retention import upkeep_item
 from broker.settings import Settings
@@ -87,3 +87,13 @@ async def test_upkeep_that_could_not_be_filed_is_filed_later(
         await logs.store.command("PING")
 
         assert await store.command("ZRANGE", store.cluster_keys.upkeep, 0, -1) == [upkeep_item(TOPIC, 0).encode()]
+
+
+async def test_a_topic_that_goes_as_a_view_begins_to_load_is_told(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs:
+        told: list[object] = []
+        logs.partition(TOPIC, 0).read(0, 1 << 20, True, told.append)
+        logs.forget_topic(TOPIC)  # in the same tick: nothing of the load has run
+        await until(lambda: bool(told))
+        assert isinstance(told[0], UnknownTopicOrPartition)
