@@ -66,7 +66,7 @@ class Listener:
             if reply and not isinstance(reply, Exception):
                 self.ends[place] = max(self.ends[place], int(reply[-1][0].split(b"-")[0]) + 1)
 
-        self.store.data_in.send(command, answered)
+        self.store.home.data_in.send(command, answered)
 
     def _read(self) -> None:
         streams = [f"log:{i}" for i in range(len(self.ends))]
@@ -81,7 +81,7 @@ class Listener:
                 self.ends[int(stream.split(b":")[1])] = int(entries[-1][0].split(b"-")[0]) + 1
             self._read()
 
-        self.store.durable.send(command, answered, 20_000)
+        self.store.home.durable.send(command, answered, 20_000)
 
 
 async def _write(store: Store, how: str, partitions: int, rate: int) -> int:
@@ -91,12 +91,12 @@ async def _write(store: Store, how: str, partitions: int, rate: int) -> int:
             place = turn % partitions
             turn += 1
             sent += 1
-            store.data_out.send(["XADD", f"log:{place}", f"{ends[place]}-1", "b", VALUE], lambda _: None)
+            store.home.data_out.send(["XADD", f"log:{place}", f"{ends[place]}-1", "b", VALUE], lambda _: None)
             ends[place] += 1
             if how == "publish":
-                store.data_out.send(["PUBLISH", f"wake:{place}", f"{ends[place]}:w"], lambda _: None)
+                store.home.data_out.send(["PUBLISH", f"wake:{place}", f"{ends[place]}:w"], lambda _: None)
         await asyncio.sleep(TICK_S)
-    await store.data_out.call("PING")
+    await store.home.data_out.call("PING")
     return sent
 
 

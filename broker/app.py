@@ -52,6 +52,7 @@ from broker.server.listener import Server
 from broker.server.ports import Ports
 from broker.settings import Settings
 from broker.store.addresses import without_password
+from broker.store.link import Link
 from broker.store.store import Store
 from broker.telemetry import declared
 from broker.telemetry import logs as logging_setup
@@ -307,11 +308,15 @@ class App:
         )
 
     def _measure(self) -> None:
-        """Values that are asked for at each scrape."""
-        links, health, membership = self.store.links, self.health, self.membership
-        metrics.sample(declared.LINK_UP, lambda: {(link.name,): float(link.connected) for link in links})
-        metrics.sample(declared.LINK_IN_FLIGHT, lambda: {(link.name,): link.in_flight for link in links})
-        metrics.sample(declared.LINK_CONNECTS, lambda: {(link.name,): link.incarnation for link in links})
+        """Values that are asked for at each scrape. A lane to many primaries is up when all its links are."""
+
+        def of_lanes(value: Callable[[list[Link]], float]) -> dict[tuple[str, ...], float]:
+            return {(name,): value(links) for name, links in self.store.lanes().items()}
+
+        health, membership = self.health, self.membership
+        metrics.sample(declared.LINK_UP, lambda: of_lanes(lambda links: float(all(one.connected for one in links))))
+        metrics.sample(declared.LINK_IN_FLIGHT, lambda: of_lanes(lambda links: sum(one.in_flight for one in links)))
+        metrics.sample(declared.LINK_CONNECTS, lambda: of_lanes(lambda links: sum(one.incarnation for one in links)))
         metrics.sample(declared.LIVE_BROKERS, lambda: {(): len(membership.live())})
         metrics.sample(declared.READY, lambda: {(): float(health.ready)})
         metrics.sample(declared.DRAINING, lambda: {(): float(health.draining)})

@@ -68,8 +68,8 @@ class Settings(BaseSettings):
     # -- the store
     redis_url: str = Field(
         "redis://127.0.0.1:6379/0",
-        description="Redis or Valkey: redis://[user:password@]host:port/db, or redis+sentinel://[user:password@]"
-        "host:port,host:port/service/db; rediss is with TLS",
+        description="Redis or Valkey: redis://[user:password@]host:port/db, redis+sentinel://[user:password@]"
+        "host:port,host:port/service/db or redis+cluster://[user:password@]host:port,host:port; rediss is with TLS",
     )
     redis_ca_file: str | None = Field(
         None, description="PEM file of the authorities trusted with rediss://; default: the system's"

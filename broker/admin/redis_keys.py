@@ -20,12 +20,14 @@ class Kind:
 
 
 _CLUSTER: Final = "{cluster}:"
+_AT: Final = "{at:<number>}:"
 _SHARD: Final = "{co:<n>}:"
 _GROUP: Final = "{co:<n>}:group:<org>:<group>"
 _PARTITION: Final = "{<org>/<topic>:<p>}:<topic id>:"
 
 KINDS: Final = (
     Kind("info", f"{_CLUSTER}info", "hash", "cluster id, layout, incarnation, what every broker must agree on"),
+    Kind("replids", f"{_CLUSTER}replids", "hash", "replication id of each primary that was seen -> its incarnation"),
     Kind("brokers", f"{_CLUSTER}brokers", "hash", "node id -> what the broker says of itself"),
     Kind("leases", f"{_CLUSTER}leases", "zset", "node id -> when its lease was last renewed"),
     Kind("figures", f"{_CLUSTER}figures:<node id>", "string", "what a broker measures of itself, for 20 s"),
@@ -40,6 +42,8 @@ KINDS: Final = (
     Kind("audit", f"{_CLUSTER}audit", "stream", "what administrators changed, or tried to"),
     Kind("proof", f"{_CLUSTER}proof", "string", "written ahead of WAIT and WAITAOF; means nothing"),
     Kind("probe", f"{_CLUSTER}probe", "string", "written and removed to try a user's rights"),
+    Kind("proof-at", f"{_AT}proof", "string", "proof, at a node of Redis Cluster"),
+    Kind("probe-at", f"{_AT}probe", "string", "probe, at a node of Redis Cluster"),
     Kind("groups", f"{_SHARD}groups", "hash", "groups of the shard -> type, state, protocol type"),
     Kind("deadlines", f"{_SHARD}deadlines", "zset", "kind|group -> its earliest deadline"),
     Kind("events", f"{_SHARD}events", "stream", "every transition of the shard's groups"),
@@ -73,6 +77,7 @@ _PLACES: Final = {
     "<topic id>": r"(?P<topic_id>[0-9a-f]{32})",
     "<node id>": r"(?P<node_id>\d+)",
     "<p>": r"(?P<partition>\d+)",
+    "<number>": r"\d+",
     "<n>": r"(?P<shard>\d+)",
 }
 

@@ -35,7 +35,7 @@ def acl_rules(settings: Settings) -> list[str]:
     """The rules of a broker's user, without its name, `on` and password: `ACL SETUSER <name> on ><password> <rules>`.
 
     They begin with taking every right away, so that given again they leave no older one. What depends on the settings:
-    `key_prefix`, `durability` and, from `redis_url`, the database's number and Sentinel.
+    `key_prefix`, `durability` and, from `redis_url`, the database's number, Sentinel and Cluster.
     """
     prefix = re.sub(r"([*?\[\]\\^])", r"\\\1", settings.key_prefix)
     topology = parse_redis_url(settings.redis_url)
@@ -43,6 +43,8 @@ def acl_rules(settings: Settings) -> list[str]:
     commands += _PROOFS[settings.durability.partition(":")[0]]
     if topology.kind == "sentinel":
         commands.append("role")
+    if topology.kind == "cluster":
+        commands += ["asking", "cluster|info", "cluster|slots"]
     if topology.database:
         commands.append("select")
     rules = ["resetkeys", f"~{prefix}:*", "resetchannels", f"&{prefix}:*", "-@all"]

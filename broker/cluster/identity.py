@@ -36,9 +36,8 @@ async def open_cluster(store: Store, settings: Settings, cluster_id: str | None 
     kept: list[str] = [value.decode() for value in await store.run(OPEN_CLUSTER, [store.cluster_keys.info], *pairs)]
     for (name, mine), theirs in zip(shared.items(), kept, strict=True):
         if name != "cluster_id" and mine != theirs:
-            where = store.primary.address
             raise CannotStart(
-                f"this cluster ({settings.key_prefix!r} on {where.host}:{where.port}) was made with "
+                f"this cluster ({settings.key_prefix!r} on {store.home}) was made with "
                 f"{name}={theirs}, this broker has {name}={mine}"
             )
     return kept[0]

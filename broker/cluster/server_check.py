@@ -9,9 +9,11 @@ from typing import Final
 import hiredis
 import structlog
 
-from broker.errors import CannotStart
+from broker.errors import CannotStart, StoreUnavailable
 from broker.settings import Settings
+from broker.store.node import Node
 from broker.store.scripts import Script
+from broker.store.slots import is_refusal
 from broker.store.store import Store
 
 logger = structlog.get_logger()
@@ -28,8 +30,9 @@ class UnsuitedRedis(CannotStart):
 
 @dataclass(frozen=True, slots=True)
 class ServerReport:
-    """What the server says of itself. `maxmemory` in bytes, 0 is without limit. `warnings` are for people."""
+    """What a server says of itself. `maxmemory` in bytes, 0 is without limit. `warnings` are for people."""
 
+    server: str
     flavour: str
     version: str
     maxmemory: int
@@ -39,13 +42,29 @@ class ServerReport:
     warnings: tuple[str, ...]
 
 
-async def check_server(store: Store, settings: Settings) -> ServerReport:
-    """Look at the server and try the rights. Raises UnsuitedRedis, StoreUnavailable."""
-    facts = await _facts(store)
+async def check_server(store: Store, settings: Settings) -> list[ServerReport]:
+    """Look at each primary and try the rights. Raises UnsuitedRedis (of Redis Cluster: which), StoreUnavailable."""
+    reports = []
+    for node in store.nodes:
+        try:
+            reports.append(await _check(store, node, settings))
+        except UnsuitedRedis as error:
+            if store.cluster is None:
+                raise
+            raise UnsuitedRedis(f"{node}: {error}") from None
+    for warning in dict.fromkeys(warning for report in reports for warning in report.warnings):
+        servers = [report.server for report in reports if warning in report.warnings]
+        logger.warning("redis_setting", advice=warning, servers=servers)
+    return reports
+
+
+async def _check(store: Store, node: Node, settings: Settings) -> ServerReport:
+    facts = await _facts(node)
     flavour, version = flavour_of(facts)
-    _refuse_unsuited(facts, flavour, version, settings)
-    await _try_rights(store)
-    report = ServerReport(
+    _refuse_unsuited(facts, flavour, version, settings, in_cluster=store.cluster is not None)
+    await _try_rights(store, node)
+    return ServerReport(
+        str(node),
         flavour,
         version,
         int(facts.get("maxmemory", 0)),
@@ -54,16 +73,13 @@ async def check_server(store: Store, settings: Settings) -> ServerReport:
         int(facts.get("connected_slaves", 0)),
         tuple(_warnings(facts, flavour)),
     )
-    for warning in report.warnings:
-        logger.warning("redis_setting", advice=warning)
-    return report
 
 
-async def _facts(store: Store) -> dict[str, str]:
+async def _facts(node: Node) -> dict[str, str]:
     facts: dict[str, str] = {}
     for section in ("server", "memory", "persistence", "replication", "cluster"):
         try:
-            reply = await store.control.call("INFO", section)
+            reply = await node.control.call("INFO", section)
         except hiredis.ReplyError as error:
             raise UnsuitedRedis(f"INFO {section} is refused: {error}") from None
         text = reply.decode("utf-8", "replace")
@@ -79,15 +95,17 @@ def flavour_of(facts: dict[str, str]) -> tuple[str, str]:
     return "redis", facts.get("redis_version", "0.0")
 
 
-def _refuse_unsuited(facts: dict[str, str], flavour: str, version: str, settings: Settings) -> None:
+def _refuse_unsuited(
+    facts: dict[str, str], flavour: str, version: str, settings: Settings, *, in_cluster: bool
+) -> None:
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     least = LEAST.get(flavour)
     if least is not None and numbers < least:
         raise UnsuitedRedis(f"{flavour} {version} is too old: {flavour} {least[0]}.{least[1]} or newer is needed")
     if facts.get("role", "master") != "master":
         raise UnsuitedRedis(f"this {flavour} is a replica: redis_url must name the primary")
-    if facts.get("cluster_enabled") == "1":
-        raise UnsuitedRedis(f"this {flavour} runs in cluster mode, which this version cannot use")
+    if facts.get("cluster_enabled") == "1" and not in_cluster:
+        raise UnsuitedRedis(f"this {flavour} runs in cluster mode: redis_url must begin with redis+cluster://")
     wanted = settings.durability
     if wanted.startswith("fsynced"):
         if least is not None and numbers < _WAITAOF:
@@ -115,12 +133,14 @@ def _warnings(facts: dict[str, str], flavour: str) -> list[str]:
     return warnings
 
 
-async def _try_rights(store: Store) -> None:
+async def _try_rights(store: Store, node: Node) -> None:
     """Run a script that writes our keys and sends a message. Any refusal but a full server is a missing right."""
-    channel = f"{store.prefix}:{{cluster}}:probe"
+    channel = store.key_at(node, store.cluster_keys.probe, store.cluster_keys.probe_at)
     source = PROBE_RIGHTS.source
     try:
-        await store.control.call("EVAL", source, 1, channel, channel)
+        await node.control.call("EVAL", source, 1, channel, channel)
     except hiredis.ReplyError as error:
+        if is_refusal(error):
+            raise StoreUnavailable(f"{node}: {error}") from None
         reason = str(error).split(" script:")[0].splitlines()[0]
         raise UnsuitedRedis(f"Lua scripts on keys and channels {store.prefix}:* are refused: {reason}") from None

@@ -64,7 +64,7 @@ class Entering:
         try:
             return await self._ask(keys, args, rest)
         except StoreUnavailable:
-            await self._store.control.wait_up(self._store.settings.redis_command_timeout_ms / 1000)
+            await self._store.wait_up(keys.group)
             return await self._ask(keys, args, rest)
 
     def _ask(self, keys: GroupKeys, args: Sequence[Arg], rest: Sequence[Arg]) -> asyncio.Future[Entered]:

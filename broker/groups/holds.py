@@ -24,6 +24,7 @@ from broker.groups.pace import Pace
 from broker.groups.wakes import forget_groups, hear_groups
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
+from broker.store.link import Arg
 from broker.store.store import Store
 from broker.telemetry.metrics import metrics
 
@@ -264,8 +265,8 @@ class Holds:
             if len(found) == 2:
                 pace.session_s = _session_s(*found)
 
-        self._store.control.send(["HGET", keys.members, membership.member_id], answered)
-        self._store.control.send(["HGET", keys.group, "protocol_type"], answered)
+        member: list[Arg] = ["HGET", keys.members, membership.member_id]
+        self._store.send_in_order((member, answered), (["HGET", keys.group, "protocol_type"], answered))
 
     # -- waking and ending
 

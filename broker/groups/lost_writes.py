@@ -25,7 +25,8 @@ from broker.groups.settled import BrokerName, group_script_args, group_script_ke
 from broker.groups.waiters import Look
 from broker.groups.wakes import forget_groups, hear_groups
 from broker.store.keys import GroupKeys
-from broker.store.link import Arg, Link
+from broker.store.link import Arg
+from broker.store.node import Node
 from broker.store.scripts import Script
 from broker.store.store import Store
 
@@ -57,19 +58,23 @@ class HandedOut:
         self._known: dict[bytes, Heard] = {}
         self._refused: dict[bytes, Heard] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
         self.incarnation = -1
         """What was remembered is told to this one."""
 
     async def start(self) -> None:
         """Hear every shard's wake channel, and tell what was heard on each new connection."""
         await hear_groups(self._store, self._heard)
-        self._store.control.on_up.append(self.tell)
+        self._store.follow_nodes(self._added, lambda _: None)
+
+    def _added(self, node: Node) -> None:
+        node.control.on_up.append(lambda _: self._tell(node))
 
     async def close(self) -> None:
         """Forget."""
         if self._timer is not None:
             self._timer.cancel()
-        self._store.control.on_up.remove(self.tell)
+        self._closed = True
         forget_groups(self._store, self._heard)
 
     def _heard(self, payload: bytes | None) -> None:
@@ -95,10 +100,22 @@ class HandedOut:
         if len(self._known) > GROUPS_MAX:
             del self._known[next(iter(self._known))]
 
-    def tell(self, _: Link | None = None) -> None:
+    def tell(self) -> None:
         """Raise the groups that are behind what was heard. What is sent after it finds them raised."""
         self._refused.clear()
         self._raise(self._known)
+
+    def _tell(self, node: Node) -> None:
+        """The same for the groups of a node that is back, or new in another's place."""
+        if not self._closed:
+            whole = self._store.cluster is None
+            there = [ref for ref in self._known if whole or self._node_of(ref) is node]
+            for ref in there:
+                self._refused.pop(ref, None)
+            self._raise({ref: self._known[ref] for ref in there})
+
+    def _node_of(self, ref: bytes) -> Node:
+        return self._store.node(group_of(self._store, ref.decode()).group)
 
     def _raise(self, groups: Mapping[bytes, Heard]) -> None:
         for ref, heard in groups.items():
@@ -112,7 +129,7 @@ class HandedOut:
                 _log(keys, reply)
                 refused, self._refused = self._refused, {}
                 self._raise(refused)
-            elif self._store.control.connected:  # it cannot write yet, so nobody else can
+            elif self._node_of(ref).control.connected:  # it cannot write yet, so nobody else can
                 self._refused[ref] = heard
                 if self._timer is None:
                     self._timer = asyncio.get_running_loop().call_later(_AGAIN_S, self._try_one)
@@ -136,7 +153,7 @@ class HandedOut:
             self.incarnation = incarnation
             self.tell()
         command: list[Arg] = ["HSET", self._store.cluster_keys.info, _RAISED_IN, incarnation]
-        self._store.control.send(command, lambda _: None)
+        self._store.send(command, lambda _: None)
 
 
 def _args(

@@ -167,10 +167,12 @@ class Offsets:
             return
         self._schedule()
         read = reads[require_stable, wanted] = _Read(wanted, [on_fetched])
+        offsets = _read_command(keys.offsets, wanted), read.on_offsets
         if require_stable:
             # Read before the offsets: a transaction that ends in between has its offsets in the second reply.
-            self._store.control.send(_read_command(keys.unstable, wanted), read.on_unstable)
-        self._store.control.send(_read_command(keys.offsets, wanted), read.on_offsets)
+            self._store.send_in_order((_read_command(keys.unstable, wanted), read.on_unstable), offsets)
+        else:
+            self._store.send(*offsets)
 
     # -- the tick
 
@@ -193,7 +195,7 @@ class Offsets:
 
     def _ask_version(self) -> None:
         """Ahead of commits, so that they are known to be of topics that were there."""
-        self._store.control.send(["HGET", self._store.cluster_keys.info, "topics_version"], self._on_version)
+        self._store.send(["HGET", self._store.cluster_keys.info, "topics_version"], self._on_version)
 
     def _on_version(self, reply: Any) -> None:
         if not isinstance(reply, Exception):

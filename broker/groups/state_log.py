@@ -68,4 +68,4 @@ class StateLog:
                 more["reason"] = reason.decode()
             logger.info(line, group=keys.ref, generation=generation, **more)
 
-        self._store.control.send(["HMGET", keys.group, "reason", "generation"], answered)
+        self._store.send(["HMGET", keys.group, "reason", "generation"], answered)

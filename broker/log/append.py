@@ -27,6 +27,7 @@ from broker.log.entries import Entry
 from broker.log.outgoing import Appended, Commands, Filed, OnAppended, Sent
 from broker.log.producers_table import REFUSALS, ProducerState, Verdict, advance, find_duplicate, judge
 from broker.records.build import with_log_append_time
+from broker.store.slots import is_refusal
 
 if TYPE_CHECKING:
     from broker.log.partition import PartitionLog
@@ -218,7 +219,7 @@ class Appends:
         counter = log.writer.next()
         sent = Sent.of(counter, b"%b:%d" % (log.writer.name, counter), view, items, producers)
         self._in_flight = self._in_doubt[counter] = sent
-        link = log.store.data_out
+        link = log.node.data_out
         link.send_buffers(self._commands.xadd(sent, size), size, lambda reply: self._answered(sent, reply))
         publish = self._commands.publish(sent.entry.end, log.writer.name)
         link.send_buffers([publish], len(publish), _ignore)
@@ -238,6 +239,11 @@ class Appends:
             self._in_doubt.pop(sent.counter, None)
             self._file_again(sent)
             self.fail(self._log.gone())
+        elif is_refusal(reply):  # it is not in the log, which is at another node, or on its way there
+            self._in_doubt.pop(sent.counter, None)
+            self._log.refused(reply)
+            self._file_again(sent)
+            self._give_up_overdue(StoreUnavailable(str(reply)))
         elif isinstance(reply, hiredis.ReplyError):  # full, read-only, no rights: it is not in the log
             self._in_doubt.pop(sent.counter, None)
             self._log.void(str(reply))

@@ -39,7 +39,7 @@ async def pages(store: Store, keys: LogKeys, offset: int, mean_entry_bytes: floa
     """The entries that start at or above `offset`, in pages, until the log ends."""
     while True:
         count = page_entries(mean_entry_bytes)
-        reply = await store.read("XRANGE", keys.log, f"{offset}-0", "+", "COUNT", count)
+        reply = await store.read("XRANGE", keys.log, f"{offset}-0", "+", "COUNT", count, asking=False)
         entries = [parse_entry(item) for item in reply]
         if entries:
             yield entries
@@ -54,12 +54,14 @@ async def load_view(
 ) -> tuple[View, list[Entry], list[Entry]]:
     """A view of the log as it is now; the entries of `writer` that were read for it, and the last page.
 
+    The log may be tied to a later incarnation, which the view has then. A log on its way to another node is waited for.
+
     Raises UnknownTopicOrPartition (deleted or never made), StoreUnavailable.
     """
     for attempt in range(_SNAPSHOT_TRIES):
         fence = await store.run(FENCE_LOG, [keys.log, keys.meta], incarnation)
         snapshot = _as_map(await store.read("HGETALL", keys.producers))
-        view = _from_snapshot(fence, snapshot, incarnation)
+        view = _from_snapshot(fence, snapshot)
         first, whole = True, True
         own: list[Entry] = []
         last: list[Entry] = []
@@ -85,8 +87,8 @@ def _as_map(reply: Any) -> dict[bytes, bytes]:
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes], incarnation: int) -> View:
-    log_start, epochs, log_bytes, entries, local_start, log_version = fence
+def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> View:
+    log_start, epochs, log_bytes, entries, local_start, log_version, incarnation = fence
     fields = dict(snapshot)
     offset = int(fields.pop(b"offset", 0))
     max_timestamp = int(fields.pop(b"max_timestamp", -1))
@@ -96,7 +98,7 @@ def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes], incarnatio
         log_start=int(log_start),
         local_start=max(int(log_start), int(local_start or 0)),
         epochs=parse_epochs(epochs),
-        incarnation=incarnation,
+        incarnation=int(incarnation),
         log_version=int(log_version or 0),
         high_watermark=offset,
         producers={int(producer_id): from_text(text.decode()) for producer_id, text in fields.items()},

@@ -16,6 +16,8 @@ from broker.log.tail import TailCache
 from broker.log.usage import Usage
 from broker.settings import Settings
 from broker.store.link import Arg
+from broker.store.node import Node
+from broker.store.slots import is_refusal
 from broker.store.store import Store
 from broker.telemetry.supervised import Supervised
 
@@ -65,6 +67,7 @@ class Logs:
         self._upkeep_known: set[str] = set()
         self._loops = Supervised()
         self.incarnations.on_lost.append(self.drop_views)
+        store.on_moved.append(self._logs_moved)
 
     async def start(self) -> None:
         """Begin to follow the connections and to sweep. Raises StoreUnavailable."""
@@ -104,11 +107,18 @@ class Logs:
             log = self._partitions.pop(key)
             log.close(UnknownTopicOrPartition())
 
-    def drop_views(self) -> None:
-        """Nothing that is known may be relied on: a connection was cut, or this broker's lease is lost."""
+    def drop_views(self, node: Node | None = None) -> None:
+        """Nothing that is known of a node (of any) may be relied on: a connection was cut, or the lease is lost."""
         self._upkeep_known.clear()
         for log in self._partitions.values():
-            log.void("connections or lease lost")
+            if node is None or log.depends_on(node):
+                log.void("connections or lease lost")
+
+    def _logs_moved(self) -> None:
+        """A view belongs to the node that it is from (design, rule 8): another one's life was not asked for it."""
+        for log in self._partitions.values():
+            if log.has_moved:
+                log.void("the log is at another node")
 
     # -- what runs beside
 
@@ -133,12 +143,12 @@ class Logs:
                     self._upkeep_known.difference_update(due)  # the next sweep files it again
                     self.dirty.update(dirty)
 
-            self.store.control.send(args, filed)
+            self.store.send(args, filed)
         for log in list(self.heard):
             log.guarded(log.hearing.sweep, now_s)
 
     async def _poll(self) -> None:
-        """The net under lost messages: one XREAD over what is heard and was not proved since the last poll."""
+        """The net under lost messages: XREAD of what is heard and was not proved since the last poll."""
         poll_s = self.settings.fetch_wait_poll_ms / 1000
         stale: list[PartitionLog] = []
         for log in list(self.heard):
@@ -147,24 +157,29 @@ class Logs:
                     log.guarded(log.looks.look, _ignore)
                 elif self.loop.time() - log.view.proved_at >= poll_s:
                     stale.append(log)
-        for i in range(0, len(stale), _POLL_STREAMS_MAX):
-            self._poll_streams(stale[i : i + _POLL_STREAMS_MAX])
+        most = _POLL_STREAMS_MAX if self.store.cluster is None else 1  # a command names keys of one slot
+        for i in range(0, len(stale), most):
+            self._poll_streams(stale[i : i + most])
 
     def _poll_streams(self, logs: list[PartitionLog]) -> None:
         asked = [(log, log.view) for log in logs if log.view is not None]
+        if not asked:
+            return
         args: list[Arg] = ["XREAD", "COUNT", 1, "STREAMS"]
         args += [log.keys.log for log, _ in asked]
         args += [f"{view.end}-0" for _, view in asked]
 
         def answered(reply: Any) -> None:
             if isinstance(reply, Exception):
+                if is_refusal(reply):
+                    logs[0].looks.look(_ignore)
                 return
             grown = set(reply) if reply else set()
             for log, _ in asked:
                 if log.keys.log.encode() in grown:
                     log.looks.look(_ignore)
 
-        self.store.data_in.send(args, answered)
+        asked[0][0].node.data_in.send(args, answered)
 
 
 def _ignore(_: Any) -> None:

@@ -15,6 +15,8 @@ import hiredis
 from broker.errors import StoreUnavailable
 from broker.log.entries import parse_entry
 from broker.log.loading import page_entries
+from broker.store.redirected import PAUSE_S
+from broker.store.slots import is_refusal
 
 if TYPE_CHECKING:
     from broker.log.partition import PartitionLog
@@ -29,7 +31,7 @@ _TRIES: Final = 5
 class Looks:
     """The looks of one partition."""
 
-    __slots__ = ("_log", "_running", "_scheduled", "_tries", "_waiting")
+    __slots__ = ("_log", "_running", "_scheduled", "_tries", "_until", "_waiting")
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
@@ -37,6 +39,7 @@ class Looks:
         self._running: list[OnLooked] = []
         self._scheduled = False
         self._tries = 0
+        self._until = 0.0
 
     def look(self, on_looked: OnLooked) -> None:
         """Prove the view, then call. Never calls before it returns."""
@@ -52,6 +55,7 @@ class Looks:
         self._scheduled = False
         self._running, self._waiting = self._waiting, []
         self._tries = 0
+        self._until = self._log.loop.time() + self._log.patience_s
         self._send()
 
     def _send(self) -> None:
@@ -59,7 +63,7 @@ class Looks:
         if view is None:
             self._log.with_view(self._loaded)
             return
-        log, data_in = self._log, self._log.store.data_in
+        log, data_in = self._log, self._log.node.data_in
         count = page_entries(view.mean_entry_bytes)
         replies: list[Any] = []
         data_in.send(["XRANGE", log.keys.log, f"{view.end}-0", "+", "COUNT", count], replies.append)
@@ -76,6 +80,10 @@ class Looks:
 
     def _answered(self, view: View, count: int, items: Any, meta: Any) -> None:
         failure = next((reply for reply in (items, meta) if isinstance(reply, Exception)), None)
+        if failure is not None and is_refusal(failure):
+            self._log.refused(failure)
+            self._later(StoreUnavailable(str(failure)))
+            return
         if isinstance(failure, hiredis.ReplyError):
             self._log.void(str(failure))
             self._finish(StoreUnavailable(str(failure)))
@@ -108,6 +116,14 @@ class Looks:
             self._finish(StoreUnavailable("the log could not be read"))
         else:
             self._send()
+
+    def _later(self, failure: StoreUnavailable) -> None:
+        """The log is on its way to another node."""
+        loop = self._log.loop
+        if loop.time() > self._until:
+            self._finish(failure)
+        else:
+            loop.call_later(PAUSE_S, self._send)
 
     def _finish(self, failure: Exception | None) -> None:
         running, self._running = self._running, []

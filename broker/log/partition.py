@@ -20,6 +20,8 @@ from broker.log.progress import Progress
 from broker.log.read import OnSlice, Reads
 from broker.log.tail import LogPages
 from broker.log.view import Known, View
+from broker.store.node import Node
+from broker.store.slots import is_refusal
 
 if TYPE_CHECKING:
     from broker.log.logs import Logs
@@ -52,6 +54,7 @@ class PartitionLog:
         self.index = index
         self.keys = logs.store.log_keys(topic.org, topic.name, index, topic.topic_hex)
         self.view: View | None = None
+        self._seen_at = self.node
         self.pages = LogPages(logs.cache)
         self.looks = Looks(self)
         self.hearing = Hearing(self)
@@ -126,6 +129,20 @@ class PartitionLog:
     # -- the view
 
     @property
+    def node(self) -> Node:
+        """Where the log is now."""
+        return self.store.node(self.keys.log)
+
+    def depends_on(self, node: Node) -> bool:
+        """Whether the view is from there, or is to be."""
+        return node is self._seen_at or node is self.node
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the view is from a node that has the log no more."""
+        return self._seen_at is not self.node
+
+    @property
     def log_append_time(self) -> bool:
         """Whether the topic's records carry the broker's time."""
         return bool(self.topic.config.message_timestamp_type == _LOG_APPEND_TIME)
@@ -175,19 +192,21 @@ class PartitionLog:
         outcome: View | Exception = StoreUnavailable("the view of the log does not last")
         try:
             for _ in range(_LOAD_TRIES):
-                incarnation = await self._logs.incarnations.ready()
+                node = self._seen_at = self.node
+                incarnation = await self._logs.incarnations.ready(node)
                 voids = self._voids
                 try:
                     view, own, last = await load_view(self.store, self.keys, incarnation, self.writer.name)
                     own += await self._entries_at(self._appends.doubtful_below(view.snapshot_offset))
                 except StoreUnavailable as error:
                     outcome = error
-                    if self._voids == voids and self._logs.incarnations.number == incarnation:
+                    if self._is_as(voids, node, incarnation):
                         break  # refused, not cut off
                     continue
                 if not self.durability.immediate and not await self._held():
                     view.high_watermark = view.log_start
-                if self._voids == voids and self._logs.incarnations.number == incarnation:
+                self._logs.incarnations.found(view.incarnation)
+                if self._is_as(voids, node, incarnation):
                     self._install(view, own, last)
                     outcome = view
                     break
@@ -206,10 +225,14 @@ class PartitionLog:
         for on_view in waiting:
             self.guarded(on_view, outcome)
 
+    def _is_as(self, voids: int, node: Node, incarnation: int) -> bool:
+        """Whether what was read since then holds."""
+        return self._voids == voids and self._logs.incarnations.number_at(node) == incarnation
+
     async def _held(self) -> bool:
         """Whether all that is in the log now is held as `durability` asks."""
         future: asyncio.Future[bool] = self.loop.create_future()
-        self.durability.prove(_into(future))
+        self.durability.prove(self.node, _into(future))
         return await future
 
     async def _entries_at(self, bases: list[int]) -> list[Entry]:
@@ -217,7 +240,8 @@ class PartitionLog:
         entries: list[Entry] = []
         for base in bases:
             entry_id = f"{base}-1"
-            entries += map(parse_entry, await self.store.read("XRANGE", self.keys.log, entry_id, entry_id))
+            found = await self.store.read("XRANGE", self.keys.log, entry_id, entry_id, asking=False)
+            entries += map(parse_entry, found)
         return entries
 
     def _install(self, view: View, own: list[Entry], last: list[Entry]) -> None:
@@ -240,6 +264,12 @@ class PartitionLog:
             self.view = None
             self.pages.clear()
             self._reads.forget()
+
+    def refused(self, reply: Exception) -> None:
+        """The log's node did not run a command; the log may be at another one, or on its way there."""
+        if is_refusal(reply):
+            self.store.refused(self.node, str(reply))
+        self.void(str(reply))
 
     def gone(self) -> UnknownTopicOrPartition:
         """The partition was deleted."""
@@ -323,7 +353,7 @@ class PartitionLog:
             if self._unproved or (self.view is not None and self.view.high_watermark < self.view.end):
                 self._prove() if held else self.loop.call_later(self._poll_s, self._prove)
 
-        self.durability.prove(proved)
+        self.durability.prove(self.node, proved)
 
     def guarded(self, callback: Callable[..., Any], *args: Any) -> None:
         """Call; a fault of one waiter harms no other."""

@@ -124,7 +124,7 @@ class Reads:
 
     def _failed(self, asked: _Asked, failure: Exception) -> None:
         asked.tries += 1
-        if isinstance(failure, StoreUnavailable) and asked.tries < _TRIES and self._log.store.available:
+        if isinstance(failure, StoreUnavailable) and asked.tries < _TRIES and self._log.node.up:
             self._go_on(asked)
         else:
             asked.on_done(failure)
@@ -165,7 +165,7 @@ class Reads:
         waiting = self._fetching[asked.offset] = [asked]
         count = page_entries(self._cold_entry_bytes, max(_READ_BYTES_MIN, min(asked.bytes_max, REPLY_BYTES)))
         command: list[Arg] = ["XRANGE", self._log.keys.log, f"{asked.offset}-0", "+", "COUNT", count]
-        self._log.store.data_in.send(command, lambda reply: self._fetched(view, asked.offset, reply))
+        self._log.node.data_in.send(command, lambda reply: self._fetched(view, asked.offset, reply))
 
     def _fetched(self, view: View, offset: int, reply: Any) -> None:
         """Where no entry starts at the offset, the one that holds it is wanted too."""
@@ -177,7 +177,7 @@ class Reads:
             self._arrived(view, offset, None, entries)
             return
         command: list[Arg] = ["XREVRANGE", self._log.keys.log, f"{offset}-1", "-", "COUNT", 1]
-        self._log.store.data_in.send(command, lambda holder: self._held(view, offset, holder, entries))
+        self._log.node.data_in.send(command, lambda holder: self._held(view, offset, holder, entries))
 
     def _held(self, view: View, offset: int, reply: Any, entries: list[Entry]) -> None:
         if isinstance(reply, Exception):
@@ -197,7 +197,7 @@ class Reads:
         current = self._log.view is view
         trimmed = bool(entries) and entries[0].base > offset and offset < view.local_start
         if isinstance(failure, hiredis.ReplyError):
-            self._log.void(str(failure))
+            self._log.refused(failure)
             failure = StoreUnavailable(str(failure))
         if current and not failure:
             entries = [entry for entry in entries if entry.base < view.end]

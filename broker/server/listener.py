@@ -160,7 +160,7 @@ class Server:
         stood_still = now_s - self._asked_s > self.settings.lease_suspect_ms / 1000
         if stood_still:
             self._doubted_s = now_s
-        if stood_still or self.rooms.store.control.connected:
+        if stood_still or self.rooms.store.home.control.connected:
             self.suspend()
 
     def go_on_without_redis(self, lease_ends_s: float) -> None:

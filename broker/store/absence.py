@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
-
-from broker.store.link import Link
 
 _SHORT_S: Final = 1.0
 """An absence up to this is none: a client's own tries cover it."""
@@ -14,14 +13,16 @@ _RETURN_S: Final = 5.0
 
 
 class Absence:
-    """Follows one link. A server that still loads its data is no connection (see `Link`), so it counts as away."""
+    """Told when a node goes and comes: while any is away Redis is, and it is back when `all_up()`.
 
-    def __init__(self, link: Link) -> None:
+    A server that still loads its data is no connection (see `Link`), so it counts as away.
+    """
+
+    def __init__(self, all_up: Callable[[], bool]) -> None:
+        self._all_up = all_up
         self._loop = asyncio.get_event_loop()
         self._down_at: float | None = None
         self._returned_at = float("-inf")
-        link.on_down.append(self._down)
-        link.on_up.append(self._up)
 
     @property
     def ended_lately(self) -> bool:
@@ -31,14 +32,19 @@ class Absence:
             return now - self._down_at > _SHORT_S
         return now - self._returned_at < _RETURN_S
 
-    def _down(self, link: Link) -> None:
+    def down(self) -> None:
+        """A node is gone."""
         if self._down_at is None:
             self._down_at = self._loop.time()
 
-    def _up(self, link: Link) -> None:
-        if self._down_at is None:
+    def up(self) -> None:
+        """A node is there, or no longer needed."""
+        if self._down_at is None or not self._all_up():
             return
-        now = self._loop.time()
-        if now - self._down_at > _SHORT_S:
-            self._returned_at = now
+        self.waited(self._loop.time() - self._down_at)
         self._down_at = None
+
+    def waited(self, seconds: float) -> None:
+        """Some keys were answered for only after so long: to those who asked for them Redis was away."""
+        if seconds > _SHORT_S:
+            self._returned_at = self._loop.time()

@@ -41,6 +41,7 @@ class ClusterKeys:
     info: str = field(
         init=False
     )  # hash: cluster id, layout version, incarnation, master_replid, settings all must share
+    replids: str = field(init=False)  # hash: master_replid of each primary ever seen -> the incarnation it was seen in
     brokers: str = field(init=False)  # hash: node id -> JSON of process, listeners, rack, version, state
     leases: str = field(init=False)  # zset: node id -> when its lease was last renewed, Redis ms
     topics: str = field(init=False)  # hash: <org>/<topic> -> JSON of id, partitions, wanted, format, state, config
@@ -52,12 +53,14 @@ class ClusterKeys:
     lag_sampler: str = field(init=False)  # hash: which broker takes them, until when
     usage: str = field(init=False)  # stream: what each broker served, by topic
     proof: str = field(init=False)  # string: a small write ahead of each WAIT or WAITAOF
+    probe: str = field(init=False)  # string, PX, and a channel: written and removed to try a user's rights
     audit: str = field(init=False)  # stream: what administrators changed, or tried to
 
     def __post_init__(self) -> None:
         base = f"{self.prefix}:{{cluster}}"
         for name, suffix in (
             ("info", "info"),
+            ("replids", "replids"),
             ("brokers", "brokers"),
             ("leases", "leases"),
             ("topics", "topics"),
@@ -69,9 +72,18 @@ class ClusterKeys:
             ("lag_sampler", "lag-sampler"),
             ("usage", "usage"),
             ("proof", "proof"),
+            ("probe", "probe"),
             ("audit", "audit"),
         ):
             object.__setattr__(self, name, f"{base}:{suffix}")
+
+    def proof_at(self, number: int) -> str:
+        """string: `proof` at a node of Redis Cluster; each number has its own slot (`Store.key_at`)."""
+        return f"{self.prefix}:{{at:{number}}}:proof"
+
+    def probe_at(self, number: int) -> str:
+        """string, PX, and a channel: `probe` in the same way."""
+        return f"{self.prefix}:{{at:{number}}}:probe"
 
     def topic(self, org: str, topic: str) -> str:
         """hash: the configs of a topic that differ from the defaults."""

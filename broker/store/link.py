@@ -61,7 +61,8 @@ class Link:
     sends goes first. `on_down(link)` runs when a connection is gone. `on_push(message)` gets RESP3
     pushes. `incarnation` counts connections: what was read through an older one may be out of date.
     `find` says where to connect to, at each attempt, and may raise StoreUnavailable; with `primary_only` a server that
-    calls itself a replica is no connection. `loading_probe_key` is one that this user may ask for.
+    calls itself a replica is no connection. `loading_probe` is a command that this user may give, and that a server
+    which loads its data refuses.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Link:
         name: str,
         find: Callable[[], Awaitable[Address]],
         *,
-        loading_probe_key: str = "",
+        loading_probe: Sequence[Arg] = ("PING",),
         primary_only: bool = False,
         command_timeout_ms: int = 5_000,
         connect_timeout_ms: int = 2_000,
@@ -84,9 +85,9 @@ class Link:
         self.on_down: list[Callable[[Link], None]] = []
         self.address: Address | None = None
         self._find = find
-        self._loading_probe_key = loading_probe_key
+        self._loading_probe = loading_probe
         self._primary_only = primary_only
-        self._timeout_s = command_timeout_ms / 1000
+        self.timeout_s = command_timeout_ms / 1000
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._in_flight_max = in_flight_max
         self._in_flight_bytes_max = in_flight_bytes_max
@@ -205,7 +206,7 @@ class Link:
         if address.database:  # one that is not there must not become database 0
             greetings.append(self._asked_now(["SELECT", address.database]))
         role = self._asked_now(["ROLE"]) if self._primary_only else greetings[0]
-        return [*greetings, role, self._asked_now(["EXISTS", self._loading_probe_key])]
+        return [*greetings, role, self._asked_now(self._loading_probe)]
 
     # -- commands
 
@@ -224,7 +225,7 @@ class Link:
             self._refuse(on_reply)
             return
         self._waiting.append(
-            (on_reply, self._loop.time() + (timeout_ms / 1000 if timeout_ms else self._timeout_s), size)
+            (on_reply, self._loop.time() + (timeout_ms / 1000 if timeout_ms else self.timeout_s), size)
         )
         self._bytes += size
         self._out.extend(buffers)
@@ -273,7 +274,7 @@ class Link:
 
     def _push(self, packed: bytes, on_reply: OnReply, timeout_ms: int | None) -> None:
         size = len(packed)
-        timeout_s = timeout_ms / 1000 if timeout_ms else self._timeout_s
+        timeout_s = timeout_ms / 1000 if timeout_ms else self.timeout_s
         self._waiting.append((on_reply, self._loop.time() + timeout_s, size))
         self._bytes += size
         self._out.append(packed)
@@ -347,7 +348,7 @@ class Link:
             return
         if self._waiting:
             if self._waiting[0][1] < now:
-                self._lost(self._wire, f"no answer from Redis within {self._timeout_s:g} s")
+                self._lost(self._wire, f"no answer from Redis within {self.timeout_s:g} s")
             return
         self._ticks += 1
         if self._ticks % _PROBE_TICKS == 0:  # a silent connection may be dead without anybody having said so

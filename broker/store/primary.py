@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from broker.errors import CannotStart
 from broker.settings import Settings
 from broker.store.addresses import Address, parse_redis_url
 from broker.store.tls import tls_context
@@ -24,22 +23,19 @@ logger = structlog.get_logger()
 
 FOLLOW_MS: Final = 1_000
 """Between questions to the sentinels whether the primary is another one."""
-_NO_CLUSTER: Final = "TIDEGATE_REDIS_URL: brokers cannot use Redis Cluster yet; name one server (redis://) or sentinels (redis+sentinel://)"
 
 
 class Primary:
-    """The address of the primary. Raises ValueError, CannotStart (a cluster, TLS files that cannot be used)."""
+    """The address of the primary. Raises ValueError, CannotStart (TLS files that cannot be used)."""
 
     def __init__(self, settings: Settings) -> None:
         self.topology = parse_redis_url(settings.redis_url)
-        if self.topology.kind == "cluster":
-            raise CannotStart(_NO_CLUSTER)
         self.by_sentinels = self.topology.kind == "sentinel"
         self._tls = tls_context(settings, self.topology)
         self._settings = settings
         self._sentinels: Sentinels | None = None
         self._asking: asyncio.Task[Address] | None = None
-        self.address = self._at(*self.topology.hosts[0])
+        self.address = self.at(*self.topology.hosts[0])
         """Where the primary was found last; before that, the first host of `redis_url`."""
 
     async def find(self) -> Address:
@@ -58,7 +54,8 @@ class Primary:
         if self._sentinels is not None:
             await self._sentinels.close()
 
-    def _at(self, host: str, port: int) -> Address:
+    def at(self, host: str, port: int) -> Address:
+        """A server of this topology: with the login of `redis_url`, and with TLS if that says so."""
         return self.topology.address(host, port, self._tls)
 
     def _asked(self, task: asyncio.Task[Address]) -> None:
@@ -72,7 +69,7 @@ class Primary:
 
             self._sentinels = Sentinels(self._settings, self.topology)
         host, port = await self._sentinels.primary()
-        found = self._at(host, port)
+        found = self.at(host, port)
         if found != self.address:
             logger.info("redis_primary_found", host=host, port=port, service=self.topology.service)
             self.address = found

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+import hiredis
+
+from broker.errors import StoreUnavailable
+from broker.store.node import Node
 from broker.store.store import Store
 from broker.telemetry import declared_cluster as own
 from broker.telemetry.declared import Declared
@@ -13,14 +18,25 @@ _SECTIONS: Final = ("memory", "persistence", "stats", "replication", "clients")
 
 
 async def server_facts(store: Store) -> dict[str, dict[Declared, int]]:
-    """By server, as `host:port`: the primary. Raises StoreUnavailable."""
+    """By server, as `host:port`: each primary that answers. Raises StoreUnavailable where none does."""
+    nodes = store.nodes
+    told = await asyncio.gather(*map(_facts, nodes), return_exceptions=True)
+    found = {str(node): values_of(one) for node, one in zip(nodes, told, strict=True) if isinstance(one, dict)}
+    failure = next((one for one in told if isinstance(one, BaseException)), None)
+    if failure is not None and not found:
+        raise failure
+    return found
+
+
+async def _facts(node: Node) -> dict[str, str]:
     facts: dict[str, str] = {}
     for section in _SECTIONS:
-        text = (await store.command("INFO", section)).decode("utf-8", "replace")
-        facts.update(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    address = store.control.address
-    server = f"{address.host}:{address.port}" if address is not None else "unknown"
-    return {server: values_of(facts)}
+        try:
+            reply = await node.control.call("INFO", section)
+        except hiredis.ReplyError as error:
+            raise StoreUnavailable(str(error)) from None
+        facts.update(line.split(":", 1) for line in reply.decode("utf-8", "replace").splitlines() if ":" in line)
+    return facts
 
 
 def values_of(facts: Mapping[str, str]) -> dict[Declared, int]:

@@ -26,11 +26,11 @@
 {{- if and .Values.secretsAsFiles $redis.passwordSecret.name -}}
 {{- fail "secretsAsFiles does not go with redis.passwordSecret, which the kubelet puts into a variable: use redis.existingSecret with the whole URL" -}}
 {{- end -}}
-{{- if or (eq $redis.kind "cluster") (regexMatch "^rediss?\\+cluster:" $redis.url) -}}
-{{- fail "brokers do not speak to a Redis Cluster yet: name one primary, or sentinels" -}}
+{{- if and (eq $redis.kind "cluster") (ne (int $redis.database) 0) -}}
+{{- fail "redis.kind=cluster has no redis.database but 0" -}}
 {{- end -}}
 {{- if and (gt (len $redis.hosts) 1) (eq $redis.kind "standalone") -}}
-{{- fail "redis.kind=standalone has one host in redis.hosts: several are sentinels" -}}
+{{- fail "redis.kind=standalone has one host in redis.hosts: several are sentinels, or nodes of a cluster" -}}
 {{- end -}}
 {{- end -}}
 

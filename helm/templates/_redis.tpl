@@ -10,7 +10,7 @@
 {{- define "tidegate.redisUrl" -}}
 {{- $redis := (index . 0).Values.redis -}}
 {{- $password := index . 1 -}}
-{{- ternary "rediss" "redis" $redis.tls.enabled }}{{ if eq $redis.kind "sentinel" }}+sentinel{{ end }}://
+{{- ternary "rediss" "redis" $redis.tls.enabled }}{{ if ne $redis.kind "standalone" }}+{{ $redis.kind }}{{ end }}://
 {{- if or $redis.user $password }}{{ $redis.user }}{{ if $password }}:{{ $password }}{{ end }}@{{ end -}}
 {{- join "," $redis.hosts -}}
 {{- if eq $redis.kind "sentinel" }}/{{ $redis.sentinelService }}{{ end -}}

@@ -8,7 +8,8 @@ every broker can tell clients the epoch of any partition without a look at its l
 KEYS[1]  log   stream
 KEYS[2]  meta  hash    state, incarnation, epochs, log_start, local_start, log_version, bytes
 ARGV[1]  incarnation
-Returns  {NONE, log_start, epochs, bytes, number of entries, local_start or nil, log_version}; safe to run twice
+Returns  {NONE, log_start, epochs, bytes, number of entries, local_start or nil, log_version or nil, the incarnation that
+         the log is tied to, which is not less}; safe to run twice
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never made
 ]]
 -- @include lib/errors
@@ -20,5 +21,6 @@ if redis.call("HGET", meta, "state") ~= "ready" or redis.call("EXISTS", log) == 
 end
 
 local epochs = fence(log, meta, ARGV[1])
-local log_start, bytes, local_start, version = unpack(redis.call("HMGET", meta, "log_start", "bytes", "local_start", "log_version"))
-return { ERROR.NONE, log_start, epochs, bytes, redis.call("XLEN", log), local_start, version }
+local log_start, bytes, local_start, version, incarnation =
+  unpack(redis.call("HMGET", meta, "log_start", "bytes", "local_start", "log_version", "incarnation"))
+return { ERROR.NONE, log_start, epochs, bytes, redis.call("XLEN", log), local_start, version, incarnation }

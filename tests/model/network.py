@@ -13,6 +13,7 @@ import hiredis
 
 from broker.settings import Settings
 from broker.store.link import Arg, Link, OnReply
+from broker.store.node import Find
 from broker.store.scripts import registered
 from broker.store.store import Store
 from tests.model.loop import VirtualLoop
@@ -118,7 +119,7 @@ class FaultyLink(Link):
             self.queue.append((at, args))
             self._waiting.append((on_reply, 0.0, 0))
             if not self.undisturbed:
-                self._loop.call_later(self._timeout_s, self._overdue, at)
+                self._loop.call_later(self.timeout_s, self._overdue, at)
 
     def send_unanswered(self, args: Sequence[Arg]) -> None:
         if args[0] == "SUBSCRIBE":
@@ -201,7 +202,7 @@ class LinkedStore(Store):
         self._network, self._broker = network, broker
         super().__init__(settings)
 
-    def _link(self, name: str, on_push: Callable[[list[Any]], None] | None = None) -> Link:
+    def _link(self, name: str, find: Find, on_push: Callable[[list[Any]], None] | None = None) -> Link:
         link = FaultyLink(name, self._broker, self._network, self.settings, on_push)
         self._network.links.append(link)
         return link

@@ -465,7 +465,7 @@ async def test_a_broken_connection_to_redis_costs_no_parked_request_its_place(wo
     await world.brokers[0].store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     await world.brokers[0].store.command("CLIENT", "KILL", "TYPE", "pubsub")
     for broker in world.brokers:
-        await broker.store.control.wait_up(5)
+        await broker.store.home.control.wait_up(5)
 
     assert (await a.sync({b.member_id: b"for b"})).assignment == b""
     assert (await answer(waiting)).assignment == b"for b"
@@ -473,7 +473,7 @@ async def test_a_broken_connection_to_redis_costs_no_parked_request_its_place(wo
 
 async def test_a_join_whose_answer_was_lost_is_asked_for_again(world: World) -> None:
     a = world.peer("a", version=3)
-    link = a.broker.store.control
+    link = a.broker.store.home.control
     sent = link.send
     lost: list[Any] = []
 

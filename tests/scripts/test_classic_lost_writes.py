@@ -36,11 +36,11 @@ async def fail_over(world: World, kept: Dump) -> None:
     for key, value in kept.items():
         await world.store.command("RESTORE", key, 0, value)
     await world.store.command("SET", CLOCK, clock)
-    connections = [broker.store.control.incarnation for broker in world.brokers]
+    connections = [broker.store.home.control.incarnation for broker in world.brokers]
     await world.store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
     async with asyncio.timeout(5):
         for broker, before in zip(world.brokers, connections, strict=True):
-            while not broker.store.control.connected or broker.store.control.incarnation == before:
+            while not broker.store.home.control.connected or broker.store.home.control.incarnation == before:
                 await asyncio.sleep(0.005)
 
 

@@ -51,7 +51,7 @@ async def run_syncs(world: World, *requests: SyncRequest) -> Answers:
 
 def count_scripts(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The SHAs of scripts that the first broker runs from now on."""
-    link, shas = world.brokers[0].store.control, []
+    link, shas = world.brokers[0].store.home.control, []
     sent = link.send
 
     def counted(args: Any, on_reply: Any, timeout_ms: int | None = None) -> None:

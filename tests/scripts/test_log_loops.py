@@ -72,7 +72,7 @@ async def test_upkeep_that_could_not_be_filed_is_filed_later(
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
         await append(log)
-        send, failing = logs.store.control.send, True
+        send, failing = logs.store.home.control.send, True
 
         def away(args: Any, on_reply: Any, timeout_ms: int | None = None) -> None:
             if failing and args[0] == "ZADD":
@@ -80,7 +80,7 @@ async def test_upkeep_that_could_not_be_filed_is_filed_later(
             else:
                 send(args, on_reply, timeout_ms)
 
-        monkeypatch.setattr(logs.store.control, "send", away)
+        monkeypatch.setattr(logs.store.home.control, "send", away)
         await logs._sweep()
         failing = False
         await logs._sweep()

@@ -10,6 +10,7 @@ from broker.cluster import server_check
 from broker.cluster.server_check import UnsuitedRedis, check_server
 from broker.errors import CannotStart
 from broker.settings import Settings
+from broker.store.node import Node
 from broker.store.store import Store
 from tests.support.valkey import ValkeyServer
 
@@ -23,7 +24,7 @@ async def own(store: Store) -> AsyncIterator[Store]:
 
 async def test_a_server_that_suits(own: Store, settings: Settings) -> None:
     await own.command("CONFIG", "SET", "maxmemory", 1 << 30)
-    report = await check_server(own, settings)
+    (report,) = await check_server(own, settings)
 
     assert report.flavour in ("valkey", "redis")
     assert (report.maxmemory, report.maxmemory_policy, report.appendonly, report.replicas) == (
@@ -40,13 +41,13 @@ async def test_a_server_that_evicts_is_refused_unless_told_otherwise(own: Store,
     await own.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     with pytest.raises(UnsuitedRedis, match="maxmemory-policy is allkeys-lru"):
         await check_server(own, settings)
-    report = await check_server(own, settings.model_copy(update={"redis_allow_eviction": True}))
+    (report,) = await check_server(own, settings.model_copy(update={"redis_allow_eviction": True}))
 
     assert "maxmemory-policy may evict keys: data will be lost" in report.warnings
 
 
 async def test_no_bound_on_memory_is_a_warning(own: Store, settings: Settings) -> None:
-    assert any("maxmemory is not set" in warning for warning in (await check_server(own, settings)).warnings)
+    assert any("maxmemory is not set" in warning for warning in (await check_server(own, settings))[0].warnings)
 
 
 async def test_a_durability_that_the_server_cannot_prove_is_refused(own: Store, settings: Settings) -> None:
@@ -99,14 +100,14 @@ async def test_a_replica_is_refused(store: Store) -> None:
     [
         ({"redis_version": "6.2.14"}, "redis 6.2.14 is too old: redis 7.0 or newer"),
         ({"redis_version": "7.2.4", "valkey_version": "7.1.0"}, "valkey 7.1.0 is too old: valkey 7.2 or newer"),
-        ({"redis_version": "7.4.0", "cluster_enabled": "1"}, "cluster mode"),
+        ({"redis_version": "7.4.0", "cluster_enabled": "1"}, "redis_url must begin with redis.cluster://"),
         ({}, "too old"),
     ],
 )
 async def test_servers_that_do_not_suit(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, facts: dict[str, str], reason: str
 ) -> None:
-    async def told(_: Store) -> dict[str, str]:
+    async def told(_: Node) -> dict[str, str]:
         return facts
 
     monkeypatch.setattr(server_check, "_facts", told)
@@ -126,11 +127,11 @@ async def test_servers_that_do_not_suit(
 async def test_flavours(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, facts: dict[str, str], flavour: str, version: str
 ) -> None:
-    async def told(_: Store) -> dict[str, str]:
+    async def told(_: Node) -> dict[str, str]:
         return facts
 
     monkeypatch.setattr(server_check, "_facts", told)
-    report = await check_server(store, settings)
+    (report,) = await check_server(store, settings)
 
     assert (report.flavour, report.version) == (flavour, version)
     assert ("dragonfly was not tried by us" in report.warnings) == (flavour == "dragonfly")

@@ -243,14 +243,14 @@ class Listening:
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[str] = []
-        send = store.control.send
+        send = store.home.control.send
 
         def counted(args: Any, on_reply: Any, timeout_ms: int | None = None) -> None:
             names: list[Arg] = list(args)
             self.sent.append(str(names[0]))
             send(args, on_reply, timeout_ms)
 
-        monkeypatch.setattr(store.control, "send", counted)
+        monkeypatch.setattr(store.home.control, "send", counted)
 
 
 async def test_equal_reads_of_a_tick_are_one_command(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ async def test_a_primary_that_was_put_down_and_still_accepts_is_left(
         await store.start()
         with redis.Redis(port=old.port) as client:
             client.replicaof("127.0.0.1", new.port)  # unlike a sentinel, it closes no connection
-        link: Link = getattr(store, lane)
+        link: Link = getattr(store.home, lane)
         with pytest.raises(Exception, match="READONLY"):
             await link.call("SET", "tidegate:{cluster}:probe", "lost")
         named = replace(named, port=new.port)
@@ -169,4 +169,4 @@ async def test_every_lane_goes_to_the_primary_and_follows_it(watched: Watched, s
 
     await until(lambda: ports(store) == {watched.primary_port()})
     assert await store.command("GET", "tidegate:{cluster}:probe") == b"kept"
-    assert await store.durable.call("SET", "tidegate:{cluster}:probe", "written") == b"OK"
+    assert await store.home.durable.call("SET", "tidegate:{cluster}:probe", "written") == b"OK"

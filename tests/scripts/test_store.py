@@ -15,7 +15,7 @@ from tests.support.valkey import ValkeyServer
 
 
 async def test_commands_of_a_tick_are_answered_in_order(store: Store) -> None:
-    replies = await asyncio.gather(*(store.control.call("ECHO", n) for n in range(1000)))
+    replies = await asyncio.gather(*(store.home.control.call("ECHO", n) for n in range(1000)))
 
     assert [int(reply) for reply in replies] == list(range(1000))
 
@@ -52,17 +52,17 @@ async def test_a_listener_that_fails_does_not_end_the_link(store: Store) -> None
     def fail(_: Link) -> None:
         raise ValueError("a bug of a listener")
 
-    for listeners in (store.control.on_up, store.control.on_down):
+    for listeners in (store.home.control.on_up, store.home.control.on_down):
         listeners.insert(0, fail)
     for _ in range(2):
-        before = store.control.incarnation
+        before = store.home.control.incarnation
         await asyncio.gather(
-            store.control.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"), return_exceptions=True
+            store.home.control.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"), return_exceptions=True
         )
         async with asyncio.timeout(10):
-            while store.control.incarnation == before:
+            while store.home.control.incarnation == before:
                 await asyncio.sleep(0.01)
-    assert await store.control.call("PING") == b"PONG"
+    assert await store.home.control.call("PING") == b"PONG"
 
 
 async def test_a_script_that_redis_refuses_again_and_again_is_logged_once_a_second(
@@ -87,15 +87,15 @@ async def test_the_store_comes_back_after_redis_was_away() -> None:
     store = Store(Settings(redis_url=server.url))
     try:
         await store.start()
-        incarnation = store.control.incarnation
+        incarnation = store.home.control.incarnation
         server.kill()
         await asyncio.sleep(0.1)
         with pytest.raises(StoreUnavailable):
             await store.command("PING")
         server.start()
-        await store.control.wait_up(5)
+        await store.home.control.wait_up(5)
         assert await store.command("PING") == b"PONG"
-        assert store.control.incarnation == incarnation + 1
+        assert store.home.control.incarnation == incarnation + 1
     finally:
         await store.close()
         server.stop()

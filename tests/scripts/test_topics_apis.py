@@ -334,14 +334,16 @@ async def test_the_leader_epoch_is_that_of_the_logs_and_never_goes_back(brokers:
     """Scenario 22; and what Metadata tells is what a fetch is checked against."""
     await create(brokers[0], topic("a", 3))
     epochs = []
-    for replid in ("", "another primary", "a third one"):
-        if replid:
-            await brokers[0].store.command("HSET", brokers[0].store.cluster_keys.info, "master_replid", replid)
+    keys = brokers[0].store.cluster_keys
+    for replid in ("", "another", "a-third"):
+        if replid:  # as if the server were the one that took that one's place
+            await brokers[0].store.command("HSET", keys.info, "master_replid", replid)
+            await brokers[0].store.command("DEL", keys.replids)
         for rooms in brokers:
-            rooms.store.control._drop("cut by the test")
-            rooms.store.data_in._drop("cut by the test")
-            await rooms.store.control.wait_up(2)
-            await rooms.store.data_in.wait_up(2)
+            rooms.store.home.control._drop("cut by the test")
+            rooms.store.home.data_in._drop("cut by the test")
+            await rooms.store.home.control.wait_up(2)
+            await rooms.store.home.data_in.wait_up(2)
             told = (await ask(rooms, metadata(9, ["a"]))).topics[0].partitions
             await rooms.logs.incarnations.ready()
             now = (await ask(rooms, metadata(9, ["a"]))).topics[0].partitions

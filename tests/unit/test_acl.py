@@ -16,7 +16,7 @@ from broker.store import scripts
 BROKER = Path(acl.__file__).parent.parent
 WITHOUT_A_RIGHT = {"HELLO", "AUTH"}
 CONTAINERS = {"SCRIPT": "script|load", "MEMORY": "memory|usage"}
-NO_COMMANDS = {"SELECT", "WAIT", "WAITAOF", "ROLE"}
+NO_COMMANDS = {"SELECT", "WAIT", "WAITAOF", "ROLE", "ASKING", "CLUSTER"}
 """Given where the settings ask for them."""
 DECLARED = re.compile(r'\bScript\("([^"]+)"\)')
 CALLED_IN_LUA = re.compile(r'\bp?call\(\s*"([A-Z]+)"(?:,\s*"([A-Z]+)")?|\bstand\("([A-Z]+)"\)')
@@ -92,6 +92,7 @@ def test_waiting_for_replicas_and_the_disk_is_a_right_of_its_own(durability: str
         ("redis+sentinel://h:1/main", {"role"}),
         ("redis+sentinel://h:1/main/0", {"role"}),
         ("redis+sentinel://h:1/main/10", {"role", "select"}),
+        ("rediss+cluster://h:1,i:2", {"asking", "cluster|info", "cluster|slots"}),
     ],
 )
 def test_the_address_says_what_else_is_needed(url: str, more: set[str]) -> None:

@@ -30,7 +30,8 @@ def made() -> Iterator[str]:
                 yield getattr(keys, one.name)
     yield cluster.topic("acme", "orders.eu")
     yield cluster.figures(4)
-    yield "t:g:{cluster}:probe"
+    yield cluster.proof_at(17)
+    yield cluster.probe_at(17)
 
 
 def test_every_key_has_its_own_kind() -> None:

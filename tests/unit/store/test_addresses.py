@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.errors import CannotStart
-from broker.settings import Settings
 from broker.store.addresses import parse_redis_url, without_password
-from broker.store.primary import Primary
 
 
 @pytest.mark.parametrize("scheme", ["redis", "valkey"])
@@ -74,11 +71,3 @@ def test_an_address_is_shown_without_its_password() -> None:
     assert without_password("redis://:p@a") == "redis://:***@a"
     assert without_password("redis://u@a") == "redis://u@a"
     assert without_password("redis://a/0") == "redis://a/0"
-
-
-def test_brokers_refuse_a_cluster_in_one_line() -> None:
-    with pytest.raises(CannotStart, match="cannot use Redis Cluster yet") as told:
-        Primary(Settings(redis_url="redis+cluster://u:hidden@a:1,b:2"))
-
-    assert "\n" not in str(told.value)
-    assert "hidden" not in str(told.value)

@@ -1,0 +1,97 @@
+"""A Redis Cluster is harmed and resharded under idempotent producers and two groups of real clients."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from bench.cluster import BrokerProcess, Cluster
+from broker.store.keys import ShardKeys, shard_of
+from broker.store.slots import key_slot
+from tests.support.broker_logs import tracebacks
+from tests.support.load import PARTITIONS, TOPIC, Load
+from tests.support.redis_cluster import Sharded
+
+GROUPS = ("aiokafka", "librdkafka")
+SHARDS = 50
+SETTINGS = {"TIDEGATE_DURABILITY": "replicated:1", "TIDEGATE_DURABILITY_TIMEOUT_MS": "10000"}
+
+
+def slots_in_use(sharded: Sharded) -> list[int]:
+    """Those of the load's partitions, of its groups' shards, and of the keys that all brokers share."""
+    logs = [f"{{default/{TOPIC}:{index}}}" for index in range(PARTITIONS)]
+    groups = [ShardKeys("tidegate", shard_of(group, SHARDS)).groups for group in GROUPS]
+    return [key_slot(key) for key in [*logs, *groups, "{cluster}"]]
+
+
+async def goes_on(load: Load) -> None:
+    """Producers are acknowledged by themselves, and both groups read it."""
+    before, read = len(load.acknowledged), [len(one.seen) for one in (load.aiokafka_read, load.librdkafka_read)]
+    async with asyncio.timeout(30):
+        while len(load.acknowledged) < before + 200:
+            await asyncio.sleep(0.1)
+        while any(
+            len(one.seen) <= seen for one, seen in zip((load.aiokafka_read, load.librdkafka_read), read, strict=True)
+        ):
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.timeout(300)
+async def test_nothing_acknowledged_is_lost_when_primaries_die(rng: random.Random) -> None:
+    with Sharded() as sharded, Cluster(brokers=3, settings=SETTINGS, redis_url=sharded.url) as cluster:
+        home = sharded.owner("{cluster}")
+        async with Load(cluster.bootstrap) as load:
+            for shared in (False, True):
+                await asyncio.sleep(rng.uniform(2, 4))
+                await asyncio.to_thread(sharded.in_sync)
+                died = home if shared else rng.choice([one for one in sharded.primaries() if one is not home])
+                died.kill()
+                ready = asyncio.create_task(asyncio.to_thread(stay_ready, cluster.brokers, 2.0))
+                await asyncio.to_thread(sharded.fail_over, died)
+                assert shared or await ready, "a shard's fail-over made brokers unready"
+                await ready
+                died.start()
+                await asyncio.to_thread(sharded.in_sync)
+                for broker in cluster.brokers:
+                    await asyncio.to_thread(broker.wait_ready)
+                await goes_on(load)
+        print(await load.check())
+        assert not tracebacks(cluster)
+
+
+async def test_slots_move_under_load_and_no_client_is_told(rng: random.Random) -> None:
+    with Sharded(replicas=0) as sharded, Cluster(brokers=3, redis_url=sharded.url) as cluster:
+        async with Load(cluster.bootstrap) as load:
+            await asyncio.sleep(2)
+            ready = asyncio.create_task(asyncio.to_thread(stay_ready, cluster.brokers, 6.0))
+            slots = slots_in_use(sharded)
+            rng.shuffle(slots)
+            for slot in slots:
+                target = rng.choice([one for one in sharded.primaries() if one is not sharded.owner_of(slot)])
+                await asyncio.to_thread(sharded.move, slot, target)
+                await asyncio.sleep(rng.uniform(0.1, 0.5))
+            assert await ready, "brokers were not ready while slots moved"
+            await goes_on(load)
+        assert not load.failures
+        print(await load.check())
+        assert load.rebalances == 0
+        assert not tracebacks(cluster)
+
+
+def stay_ready(brokers: list[BrokerProcess], seconds: float) -> bool:
+    """Whether every broker calls itself ready at each look."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        for broker in brokers:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/health/ready", timeout=5):
+                    pass
+            except urllib.error.HTTPError:
+                return False
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,281 @@
+"""Redis Cluster: where commands go, what redirects do to them, nodes that come and go; with real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from redis.crc import key_slot as reference_slot
+
+from broker.errors import CannotStart, StoreUnavailable
+from broker.settings import Settings
+from broker.store.node import Node
+from broker.store.scripts import registered
+from broker.store.slots import key_slot
+from broker.store.store import Store
+from tests.support.redis_cluster import Sharded
+from tests.support.valkey import ValkeyServer
+
+PATIENCE_S = 60.0
+SHARDS = [f"tidegate:{{co:{number}}}:groups" for number in range(50)]
+
+
+@pytest.fixture(scope="module")
+def sharded() -> Iterator[Sharded]:
+    """Three primaries that tests may move slots between, but do not kill."""
+    with Sharded(replicas=0) as servers:
+        yield servers
+
+
+@pytest.fixture
+async def store(sharded: Sharded) -> AsyncIterator[Store]:
+    """A store on an empty cluster."""
+    sharded.flush()
+    opened = Store(Settings(redis_url=sharded.url))
+    await opened.start()
+    yield opened
+    await opened.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+def port_of(store: Store, key: str) -> int:
+    address = store.node(key).control.address
+    return address.port if address is not None else 0
+
+
+def test_slots_are_those_of_a_client_library() -> None:
+    for key in (
+        *SHARDS,
+        "",
+        "a",
+        "{}",
+        "{}a",
+        "a{b",
+        "{a}{b}",
+        "x{a}y",
+        "{{a}}",
+        "ä{ö}",
+        "tidegate:{default/t:1}:ab:log",
+    ):
+        assert key_slot(key) == reference_slot(key.encode())
+
+
+async def test_each_key_is_at_its_node_by_any_command(sharded: Sharded, store: Store) -> None:
+    ports = {server.port for server in sharded.servers}
+    assert {port_of(store, key) for key in SHARDS} == ports
+    for key in SHARDS:
+        await store.command("HSET", key, "field", key)
+        assert await store.read("HGET", key, "field") == key.encode()
+        assert port_of(store, key) == sharded.owner(key).port
+    assert store.home is store.node("tidegate:{cluster}:info")
+    assert store.available
+
+
+async def test_scripts_are_loaded_on_every_node_before_anything_else(store: Store) -> None:
+    shas = [script.sha for script in registered()]
+    assert len(store.nodes) == 3
+    for node in store.nodes:
+        assert await node.control.call("SCRIPT", "EXISTS", *shas) == [1] * len(shas)
+
+
+async def test_a_message_sent_anywhere_is_heard(sharded: Sharded, store: Store) -> None:
+    heard: list[bytes | None] = []
+    await store.wakeups.listen("tidegate:{co:1}:wake", heard.append)
+    for server in sharded.servers:
+        sharded.ask(server, "PUBLISH", "tidegate:{co:1}:wake", str(server.port))
+
+    await until(lambda: len(heard) == 3)
+    assert set(heard) == {str(server.port).encode() for server in sharded.servers}
+
+
+# -- slots on the move
+
+
+@pytest.fixture
+def slot(sharded: Sharded) -> Iterator[int]:
+    """The slot of `MOVING`, put back where it was."""
+    found = key_slot(MOVING)
+    before = sharded.owner_of(found)
+    yield found
+    for server in sharded.servers:
+        sharded.ask(server, "CLUSTER", "SETSLOT", found, "STABLE")
+    if sharded.owner_of(found) is not before:
+        sharded.move(found, before)
+
+
+MOVING = "tidegate:{co:7}:group"
+ANOTHER = "tidegate:{co:7}:members"
+COUNT_BOTH = b"#!lua\nreturn {redis.call('INCR', KEYS[1]), redis.call('INCR', KEYS[2])}"
+
+
+def elsewhere(sharded: Sharded, slot: int) -> ValkeyServer:
+    return next(server for server in sharded.servers if server is not sharded.owner_of(slot))
+
+
+async def test_moved_is_followed_and_remembered(sharded: Sharded, store: Store, slot: int) -> None:
+    await store.command("SET", MOVING, "kept")
+    target, moved = elsewhere(sharded, slot), []
+    store.on_moved.append(lambda: moved.append(port_of(store, MOVING)))
+    await asyncio.to_thread(sharded.move, slot, target)
+
+    replies = await asyncio.gather(*(store.command("GET", MOVING) for _ in range(20)), store.read("GET", MOVING))
+
+    assert replies == [b"kept"] * 21
+    assert port_of(store, MOVING) == target.port
+    assert moved[-1] == target.port
+
+
+async def test_the_table_is_followed_without_a_command(sharded: Sharded, store: Store, slot: int) -> None:
+    target = elsewhere(sharded, slot)
+    await asyncio.to_thread(sharded.move, slot, target)
+
+    await until(lambda: port_of(store, MOVING) == target.port)
+
+
+async def test_ask_is_followed_for_one_command(sharded: Sharded, store: Store, slot: int) -> None:
+    await store.command("SET", MOVING, "1")
+    target = elsewhere(sharded, slot)
+    source = sharded.begin_move(slot, target)
+    sharded.move_keys(source, target, [MOVING])
+
+    assert await store.command("INCR", MOVING) == 2
+    assert await store.read("GET", MOVING) == b"2"
+    assert port_of(store, MOVING) == source.port, "the slot has not moved yet"
+    assert await store.command("SET", ANOTHER, "new") == b"OK"  # a new key goes to where the slot will be
+
+    sharded.end_move(slot, source, target)
+    assert [await store.command("GET", key) for key in (MOVING, ANOTHER)] == [b"2", b"new"]
+
+
+async def test_a_script_waits_until_its_keys_are_together(sharded: Sharded, store: Store, slot: int) -> None:
+    for key in (MOVING, ANOTHER):
+        await store.command("SET", key, "1")
+    target = elsewhere(sharded, slot)
+    source = sharded.begin_move(slot, target)
+    sharded.move_keys(source, target, [MOVING])  # half moved: TRYAGAIN
+
+    counted = asyncio.create_task(count_both(store))
+    await asyncio.sleep(0.3)
+    assert not counted.done()
+    sharded.move_keys(source, target, [ANOTHER])
+
+    assert await counted == [2, 2]  # at the new node already, which did not know the script
+    sharded.end_move(slot, source, target)
+    assert await count_both(store) == [3, 3]
+
+
+async def test_what_does_not_come_together_in_time_is_unavailable(sharded: Sharded, slot: int) -> None:
+    store = Store(Settings(redis_url=sharded.url, redis_command_timeout_ms=400))
+    await store.start()
+    try:
+        for key in (MOVING, ANOTHER):
+            await store.command("SET", key, "1")
+        target = elsewhere(sharded, slot)
+        source = sharded.begin_move(slot, target)
+        sharded.move_keys(source, target, [MOVING])
+
+        with pytest.raises(StoreUnavailable, match="TRYAGAIN"):
+            await count_both(store)
+        with pytest.raises(StoreUnavailable, match="ASK"):
+            await store.read("GET", MOVING, asking=False)
+        sharded.move_keys(source, target, [ANOTHER])
+        sharded.end_move(slot, source, target)
+        assert [await store.command("GET", key) for key in (MOVING, ANOTHER)] == [b"1", b"1"], "nothing was run"
+    finally:
+        await store.close()
+
+
+class Planted:
+    """A script of this test alone, so that no node has it: counts at both keys."""
+
+    name = label = "test/count_both"
+    source = COUNT_BOTH
+    sha = hashlib.sha1(COUNT_BOTH, usedforsecurity=False).hexdigest()
+
+
+async def count_both(store: Store) -> list[int]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    store.send_script(Planted(), [MOVING, ANOTHER], [], future.set_result)  # type: ignore[arg-type]
+    reply = await future
+    if isinstance(reply, Exception):
+        raise reply
+    return list(reply)
+
+
+# -- nodes
+
+
+async def test_nodes_are_taken_in_and_left_with_their_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.store.redis_cluster._GUEST_S", 0.5)
+    slot = key_slot(MOVING)
+    with Sharded(primaries=2, replicas=0) as own:
+        store = Store(Settings(redis_url=own.url))
+        await store.start()
+        try:
+            added: list[Node] = []
+            removed: list[Node] = []
+            store.follow_nodes(added.append, removed.append)
+            await store.command("SET", MOVING, "1")
+            source, server = own.owner_of(slot), await asyncio.to_thread(own.add)
+            own.begin_move(slot, server)
+            own.move_keys(source, server, [MOVING])
+
+            assert await store.command("INCR", MOVING) == 2  # by ASK, to a node that has no slot yet
+            assert str(added[-1]) == f"127.0.0.1:{server.port}"
+            own.end_move(slot, source, server)
+            assert await store.command("INCR", MOVING) == 3
+
+            await asyncio.to_thread(own.move, slot, source)
+            assert await store.command("INCR", MOVING) == 4
+            await until(lambda: removed == [added[-1]])
+            assert len(store.nodes) == 2 and added[-1].closed
+            assert store.available
+        finally:
+            await store.close()
+
+
+async def test_a_replica_that_takes_over_is_found() -> None:
+    with Sharded() as own:
+        store = Store(Settings(redis_url=own.url))
+        await store.start()
+        try:
+            died = own.owner(MOVING)
+            others = [key for key in SHARDS if own.owner(key) is not died]
+            await store.command("SET", MOVING, "kept")
+            await asyncio.sleep(0.2)
+            died.kill()
+
+            for key in others:
+                assert await store.command("EXISTS", key) == 0, "another node's keys are there all the while"
+            with pytest.raises(StoreUnavailable):
+                await store.command("GET", MOVING)
+            await store.wait_up(MOVING)
+            assert await store.command("GET", MOVING) == b"kept"
+            assert port_of(store, MOVING) != died.port
+            assert store.absence.ended_lately
+        finally:
+            await store.close()
+
+
+async def test_one_server_is_no_cluster(valkey: ValkeyServer) -> None:
+    store = Store(Settings(redis_url=f"redis+cluster://127.0.0.1:{valkey.port}"))
+
+    with pytest.raises(CannotStart, match="no Redis Cluster"):
+        await store.start()
+
+
+async def test_a_cluster_without_slots_is_not_usable() -> None:
+    with pytest.raises(StoreUnavailable, match="not well"):
+        server = ValkeyServer(["--cluster-enabled", "yes", "--cluster-port", "0"])
+        try:
+            await Store(Settings(redis_url=f"redis+cluster://127.0.0.1:{server.port}")).start()
+        finally:
+            server.stop()
