@@ -68,7 +68,7 @@ TLS = "listeners.internal.protocol=SSL"
             "each broker would be scraped twice",
         ),
         ([REDIS, "metrics.tokenKey=viewer-token"], "a key of admin.existingSecret, which is not set"),
-        (["redis.hosts={a,b}", "redis.kind=cluster", "redis.database=1"], "redis.kind=cluster has no redis.database but 0"),
+        (["redis.hosts={a,b}", "redis.kind=cluster", "redis.database=1"], "cluster has no redis.database but 0"),
         ([REDIS, "ingress.enabled=true"], "ingress.hosts is missing"),
         ([REDIS, "archive.path=s3://b/a,archive.existingClaim=c"], "which must be a folder then"),
         ([REDIS, "pipeline.enabled=true"], "which must outlive pods: set archive.existingClaim"),

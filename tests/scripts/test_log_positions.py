@@ -218,8 +218,8 @@ async def test_a_trim_between_snapshot_and_log_is_noticed(
         trims: list[int] = []
         read = Store.read
 
-        async def trimmed_behind_the_snapshot(store: Store, *args: Any) -> Any:
-            reply = await read(store, *args)
+        async def trimmed_behind_the_snapshot(store: Store, *args: Any, **how: Any) -> Any:
+            reply = await read(store, *args, **how)
             if args[0] == "HGETALL" and not trims:
                 trims.append(await log.delete_records(15))
             return reply

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from redis.crc import key_slot as reference_slot
 
-from broker.errors import CannotStart, StoreUnavailable
+from broker.errors import CannotStart, NotEnoughReplicasAfterAppend, StoreUnavailable
+from broker.log.incarnation import MINT_INCARNATION
 from broker.settings import Settings
+from broker.store.keys import ClusterKeys
 from broker.store.node import Node
 from broker.store.scripts import registered
 from broker.store.slots import key_slot
 from broker.store.store import Store
+from tests.support.logs import FakeTopic, append, append_later, batch, broker, given_log, read_all
 from tests.support.redis_cluster import Sharded
 from tests.support.valkey import ValkeyServer
 
@@ -263,6 +267,192 @@ async def test_a_replica_that_takes_over_is_found() -> None:
             assert store.absence.ended_lately
         finally:
             await store.close()
+
+
+# -- the log
+
+
+def topic(sharded: Sharded, server: ValkeyServer) -> FakeTopic:
+    """A topic whose first partition is at a server."""
+    topics = (FakeTopic(name=f"orders-{number}", topic_hex=f"{number:032x}") for number in range(1_000))
+    return next(one for one in topics if sharded.owner(f"{{default/{one.name}:0}}") is server)
+
+
+@contextmanager
+def on_its_way(sharded: Sharded, slot: int, target: ValkeyServer) -> Iterator[Callable[[], None]]:
+    """All keys of a slot are at the target, and the slot is not; what it gives ends that."""
+    source = sharded.begin_move(slot, target)
+    keys = sharded.ask(source, "CLUSTER", "GETKEYSINSLOT", slot, 100)
+    sharded.move_keys(source, target, keys)
+    yield lambda: sharded.end_move(slot, source, target)
+
+
+async def test_appends_go_on_when_their_slot_has_moved(sharded: Sharded, store: Store) -> None:
+    first, second, _ = sharded.servers
+    moving: Any = topic(sharded, first)
+    slot = key_slot(f"{{default/{moving.name}:0}}")
+    await given_log(store, moving)
+    async with broker(store.settings) as ours, broker(store.settings) as theirs:
+        log, other = ours.partition(moving, 0), theirs.partition(moving, 0)
+        assert [(await append(one)).base_offset for one in (log, other)] == [0, 1]
+        await asyncio.to_thread(sharded.move, slot, second)
+        try:
+            later = [append_later(one, batch()) for one in (log, other) for _ in range(20)]
+            assert sorted([one.base_offset for one in await asyncio.gather(*later)]) == list(range(2, 42))
+            assert len(await read_all(log)) == 42
+            assert str(log.node) == f"127.0.0.1:{second.port}"
+        finally:
+            await asyncio.to_thread(sharded.move, slot, first)
+        assert [(await append(one)).leader_epoch for one in (log, other)] == [0, 0], (
+            "nothing was lost, nobody is told so"
+        )
+
+
+async def test_appends_wait_while_their_log_is_on_its_way(sharded: Sharded, store: Store) -> None:
+    first, second, _ = sharded.servers
+    moving: Any = topic(sharded, first)
+    slot = key_slot(f"{{default/{moving.name}:0}}")
+    await given_log(store, moving)
+    async with broker(store.settings) as logs:
+        log = logs.partition(moving, 0)
+        await append(log, batch(producer_id=7, epoch=0, sequence=0))
+        with on_its_way(sharded, slot, second) as end:
+            waiting = append_later(log, batch(producer_id=7, epoch=0, sequence=1))
+            looking = asyncio.create_task(log.end_offset())
+            await asyncio.sleep(0.4)
+            assert not waiting.done() and not looking.done()
+            end()
+            assert (await waiting).base_offset == 1
+            assert (await looking).log_end_offset in (1, 2)
+        await asyncio.to_thread(sharded.move, slot, first)
+
+
+async def test_a_log_is_proved_by_replicas_of_its_own_node() -> None:
+    with Sharded() as own:
+        settings = Settings(redis_url=own.url, durability="replicated:1", durability_timeout_ms=500)
+        store = Store(settings)
+        await store.start()
+        try:
+            topics: list[Any] = [topic(own, server) for server in own.servers[:3]]
+            for one in topics:
+                await given_log(store, one)
+            async with broker(settings) as logs:
+                for one in topics:
+                    assert (await append(logs.partition(one, 0))).base_offset == 0
+                alone = own.servers[1]
+                replica = next(one for one in own.servers[3:] if own.primary_of(one) is alone)
+                replica.kill()
+
+                outcomes = [append_later(logs.partition(one, 0), batch()) for one in topics]
+                told = await asyncio.gather(*outcomes, return_exceptions=True)
+
+                assert [isinstance(one, NotEnoughReplicasAfterAppend) for one in told] == [False, True, False]
+        finally:
+            await store.close()
+
+
+async def test_a_fail_over_raises_the_epoch_of_every_log_and_voids_no_other_nodes_views_before() -> None:
+    with Sharded() as own:
+        store = Store(Settings(redis_url=own.url))
+        await store.start()
+        try:
+            topics: list[Any] = [topic(own, server) for server in own.servers[:3]]
+            for one in topics:
+                await given_log(store, one)
+            async with broker(store.settings) as logs:
+                parts = [logs.partition(one, 0) for one in topics]
+                assert [(await append(one)).leader_epoch for one in parts] == [0, 0, 0]
+                home = next(one for one in own.servers[:3] if one is own.owner("{cluster}"))
+                died = next(at for at in range(3) if own.servers[at] is not home)
+                await asyncio.to_thread(own.in_sync)
+                own.servers[died].kill()
+                await until(lambda: parts[died].known() is None)
+
+                for at in {0, 1, 2} - {died}:
+                    assert parts[at].known() is not None
+                    assert (await append(parts[at])).leader_epoch == 0
+                with pytest.raises(StoreUnavailable):
+                    await append(parts[died])
+                await store.wait_up(parts[died].keys.log)
+                await until(lambda: logs.incarnations.number_at(parts[died].node) == 2)
+
+                assert [(await append(one)).leader_epoch for one in parts] == [1, 1, 1]
+        finally:
+            await store.close()
+
+
+# -- the incarnation
+
+
+@pytest.fixture
+def mint(sharded: Sharded) -> Callable[..., int]:
+    """Ask for the number of a set of primaries (that of `{cluster}` first) as a broker does."""
+    sharded.flush()
+    keys = ClusterKeys("tidegate")
+    with sharded.client(sharded.owner(keys.info)) as client:
+        run = client.register_script(MINT_INCARNATION.source)
+
+    def ask(primaries: str, floor: int = 0) -> int:
+        code, number = run([keys.info, keys.replids], [floor, *primaries.split()])
+        assert code == 0
+        return int(number)
+
+    return ask
+
+
+def test_a_set_that_was_seen_keeps_its_number(mint: Callable[..., int]) -> None:
+    assert [mint("h a b"), mint("h a b"), mint("h b a"), mint("h a"), mint("h")] == [1] * 5
+
+
+def test_each_new_primary_is_a_number_more_and_the_old_ones_keep_theirs(mint: Callable[..., int]) -> None:
+    assert [mint("h a b"), mint("h a2 b"), mint("h a b"), mint("h a2 b"), mint("h b")] == [1, 2, 1, 2, 2]
+    assert [mint("h a2 b c"), mint("h a2 b"), mint("h c")] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("first", ["h a2 b", "h a b2"])
+def test_fail_overs_that_brokers_see_in_another_order(mint: Callable[..., int], first: str) -> None:
+    """Whoever has a new primary in its set is given a number above any that its log was fenced with before."""
+    before = mint("h a b")
+    second = "h a b2" if first == "h a2 b" else "h a2 b"
+
+    earlier, later = mint(first), mint(second)  # neither broker knows of the other's
+    both = [mint("h a2 b2"), mint("h a2 b2", floor=later)]
+
+    assert before < earlier < later
+    assert both == [later, later]
+    assert mint("h a b") == before, "who sees only old primaries has the old number"
+    assert mint("h a3 b2") == later + 1
+
+
+def test_a_home_that_forgot_goes_above_what_logs_may_know(mint: Callable[..., int]) -> None:
+    assert mint("h a b") == 1
+    # Minted 2 for a2, and died before its replica had that: h2 knows of 1 only, logs of a2 of 2.
+    assert mint("h2 a2 b") == 101
+    assert mint("h2 a2 b", floor=500) == 500, "and what a broker has used, or found in a log, is not gone below"
+    assert mint("h2 a2 b") == 500
+
+
+def test_one_server_goes_on_from_what_was_stored_before_there_were_sets(
+    mint: Callable[..., int], sharded: Sharded
+) -> None:
+    keys = ClusterKeys("tidegate")
+    owner = sharded.owner(keys.info)
+    sharded.ask(owner, "HSET", keys.info, "incarnation", 7, "master_replid", "a")
+
+    assert [mint("a"), mint("a2"), mint("a")] == [7, 8, 7]
+    assert sharded.ask(owner, "HGETALL", keys.info) == {b"incarnation": b"8", b"master_replid": b"a2"}
+
+
+def test_the_ids_that_are_kept_are_bounded(mint: Callable[..., int], sharded: Sharded) -> None:
+    for number in range(1_010):
+        mint(f"h a{number}")
+
+    owner = sharded.owner("{cluster}")
+    assert sharded.ask(owner, "HLEN", ClusterKeys("tidegate").replids) < 1_000
+    assert mint("h a1009") == 1_010
+
+
+# -- what is no cluster
 
 
 async def test_one_server_is_no_cluster(valkey: ValkeyServer) -> None:

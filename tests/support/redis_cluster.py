@@ -76,6 +76,11 @@ class Sharded:
         """The server on a port."""
         return next(server for server in self.servers if server.port == port)
 
+    def primary_of(self, replica: ValkeyServer) -> ValkeyServer:
+        """Whom a replica follows."""
+        with self.client(replica) as client:
+            return self.at(client.info("replication")["master_port"])
+
     def primaries(self) -> list[ValkeyServer]:
         """Those that call themselves so and are up."""
         return [one for one in self.servers if one.process is not None and self._role(one) == b"master"]
