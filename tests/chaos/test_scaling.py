@@ -107,7 +107,7 @@ class Members:
         """Leave the group."""
         self._stop.set()
         await asyncio.gather(*self._tasks)
-        await asyncio.gather(*(consumer.stop() for consumer in self._python))
+        await asyncio.gather(*(stopped(consumer) for consumer in self._python))
         for thread in self._native:
             await asyncio.to_thread(thread.join)
         self._redis.close()
@@ -158,6 +158,14 @@ class Members:
             except Exception as error:  # noqa: BLE001 - whatever a caller is told counts
                 self.errors.append(f"librdkafka: {error!r}")
         consumer.close()
+
+
+async def stopped(consumer: AIOKafkaConsumer) -> None:
+    """Leave the group. Where a fetch is just waiting to try again its cancellation comes out of aiokafka's stop()."""
+    try:
+        await consumer.stop()
+    except asyncio.CancelledError:
+        await consumer._client.close()
 
 
 @asynccontextmanager
