@@ -50,6 +50,24 @@ async def test_offsets_are_moved_by_the_wizard_and_moved_back(reader: Reader, st
     assert await page.locator("tbody td.mono").all_inner_texts() == ["group.reset.undo", "group.reset"]
 
 
+async def test_offsets_of_one_partition_are_moved(reader: Reader, stage: Stage) -> None:
+    (member,) = await stage.stable("reset-one", "web-1")
+    await member.commit()
+    await member.leave("stopped")
+    page = await reader.open("/console/reset?group=reset-one")
+
+    await page.get_by_label("The earliest record there is").check()
+    partitions = page.get_by_label("Partitions of orders")
+    await expect(partitions).to_be_hidden()
+    await page.get_by_role("checkbox", name="orders").check()
+    await partitions.fill("1,3")
+    await page.get_by_role("button", name="Show what would move").click()
+
+    rows = page.locator("tbody tr")
+    await expect(rows).to_have_count(2)
+    assert [row.split()[:2] for row in await rows.all_inner_texts()] == [["orders", "1"], ["orders", "3"]]
+
+
 async def committed(page: object, reader: Reader) -> set[str]:
     """What the group's page says of its offsets, on a page of its own."""
     other = await reader.page.context.new_page()

@@ -311,6 +311,27 @@ async def test_a_form_that_is_not_ours_changes_nothing(whole: WholeBroker, opera
     assert await whole.client().committed("orders") == 4
 
 
+async def test_chosen_partitions_alone_are_moved(
+    whole: WholeBroker, operator: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await behind(whole)
+    asked: list[Reset] = []
+
+    async def plan_reset(rooms: object, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
+        asked.append(wanted)
+        return {"group": "orders", "exists": True, "allowed": True, "moves": [], "members": []}
+
+    monkeypatch.setattr(offset_actions, "plan_reset", plan_reset)
+    form = {"group": "orders", "to": "earliest", "topic": "orders"}
+    for text in ("0", " 0, 2-3,2", ""):
+        await text_of(operator, "/console/reset", **form, **{"partitions-orders": text})
+    for text in ("x", "3-1", "1-", "-1", "0;1", "9999999"):
+        told = await text_of(operator, "/console/reset", 400, **form, **{"partitions-orders": text})
+        assert "names no partitions" in told and f'value="{text}"' in told
+
+    assert [one.topics for one in asked] == [("orders:0",), ("orders:0,2,3",), ("orders",)]
+
+
 async def test_a_choice_that_cannot_be_is_told(whole: WholeBroker, operator: Http) -> None:
     await behind(whole)
 

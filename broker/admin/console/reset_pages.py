@@ -6,11 +6,13 @@ What is confirmed is what was shown: the form carries the offsets of the dry run
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
+from multidict import MultiMapping
 
 from broker.admin import audit, group_views, offset_actions
 from broker.admin.access import ACTOR
@@ -44,6 +46,9 @@ WAYS: Final = (
 )
 
 
+_PARTITIONS: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+
+
 def chosen(query: Mapping[str, str]) -> Choice:
     """What the form chose. Raises Problem."""
     to = query.get("to", "")
@@ -63,6 +68,27 @@ def chosen(query: Mapping[str, str]) -> Choice:
     return Choice(to_earliest=to == "earliest", to_latest=to == "latest")
 
 
+def chosen_topics(query: MultiMapping[str], known: Mapping[str, int]) -> tuple[str, ...]:
+    """The topics of the form, of some only the partitions that it names: `orders:0,2,3`. Raises Problem."""
+    found = []
+    for name in query.getall("topic", []):
+        if name in known:
+            indexes = partitions(query.get(f"partitions-{name}", ""))
+            found.append(f"{name}:{','.join(map(str, indexes))}" if indexes else name)
+    return tuple(found)
+
+
+def partitions(text: str) -> list[int]:
+    """`0,2-5` as numbers, in order; none where nothing is said. Raises Problem."""
+    found: set[int] = set()
+    for part in text.replace(" ", "").split(",") if text.strip() else ():
+        fits = _PARTITIONS.fullmatch(part)
+        if fits is None or int(fits[2] or fits[1]) < int(fits[1]):
+            raise Problem(400, f"{text} names no partitions: write 0,2-5, or nothing for all.")
+        found.update(range(int(fits[1]), int(fits[2] or fits[1]) + 1))
+    return sorted(found)
+
+
 def topics_of(picture: GroupPicture) -> dict[str, int]:
     """What the group committed for: topic -> partitions."""
     counts: dict[str, int] = {}
@@ -79,8 +105,8 @@ async def choose(request: web.Request) -> web.StreamResponse:
     shared: dict[str, Any] = {"group_id": group_id, "ways": WAYS, "topics": topics, "query": request.query}
     if "to" not in request.query:
         return await page(request, "reset.html", plan=None, problem="", **shared)
-    named_topics = tuple(name for name in request.query.getall("topic", []) if name in topics)
     try:
+        named_topics = chosen_topics(request.query, topics)
         wanted = Reset(group_id, chosen(request.query), named_topics, all_topics=not named_topics)
         plan = await offset_actions.plan_reset(console.rooms, request[ACTOR], org, wanted)
     except Problem as problem:

@@ -6,6 +6,7 @@
 
   // -- times: UTC as they come, here in the reader's zone; UTC stays on hover
   const near = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+  const brisk = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   const full = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
   const localise = (time) => {
     const moment = new Date(time.dateTime);
@@ -102,17 +103,21 @@
   const brief = (s) => s < 120 ? `${s} s` : s < 7200 ? `${+(s / 60).toFixed(1)} min` : `${+(s / 3600).toFixed(1)} h`;
   const draw = (place, told) => {
     place.textContent = "";
-    const axis = { stroke: style("--muted"), grid: { stroke: style("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
+    const line = { stroke: style("--line"), width: 1 };
+    const axis = { stroke: style("--muted"), grid: line, ticks: { ...line, size: 6 }, border: { ...line, show: true }, font: "12px system-ui" };
+    const wide = place.clientWidth > 560; // a phone has room for the marks, not for what they are of: the legend says that
+    const of = (label) => wide ? { label, labelSize: 20, labelGap: 2, labelFont: "12px system-ui" } : {};
+    const minutes = told.time_s.at(-1) - told.time_s[0] > 600;
     const series = (scale, color, dash) => ({ scale, stroke: style(color), width: 1.75, dash, points: { show: told.time_s.length < 3 } });
     const above = (_, __, most) => [0, Math.max(most || 0, 1) * 1.08];
     new uPlot({
-      width: place.clientWidth, height: 180, legend: { show: false }, cursor: { y: false }, padding: [10, 4, 0, 0],
+      width: place.clientWidth, height: 190, legend: { show: false }, cursor: { y: false }, padding: [10, 4, 0, 0],
       scales: { x: { time: true }, records: { range: above }, behind: { range: above } },
       series: [{}, series("records", "--accent"), series("behind", "--trouble", [5, 4])],
       axes: [
-        { ...axis, grid: { show: false }, space: 90, size: 28, values: (_, marks) => marks.map((one) => near.format(new Date(one * 1000))) },
-        { ...axis, scale: "records", size: 56, values: (_, marks) => marks.map((one) => compact.format(one)) },
-        { ...axis, scale: "behind", side: 1, size: 56, grid: { show: false }, values: (_, marks) => marks.map(brief) },
+        { ...axis, grid: { show: false }, space: 76, size: 34, values: (_, marks) => marks.map((one) => (minutes ? brisk : near).format(new Date(one * 1000))) },
+        { ...axis, ...of("records"), scale: "records", size: 50, values: (_, marks) => marks.map((one) => compact.format(one)) },
+        { ...axis, ...of("oldest waits"), scale: "behind", side: 1, size: 56, grid: { show: false }, values: (_, marks) => marks.map(brief) },
       ],
     }, [told.time_s, told.records, told.behind_s], place);
   };
