@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from broker.errors import KafkaError
-from broker.records.batch import HEADER_BYTES, MAGIC, Batch, place
+from broker.records.batch import HEADER_BYTES, MAGIC, Batch, Buffer, place
 from pipeline.decode.decoder import CorruptBatch, Decoder, StoredBatch
 from pipeline.decode.schema import RAW_ARROW, RAW_RANGE_ARROW
 from pipeline.redis_access import patiently
@@ -19,7 +20,7 @@ from pipeline.sources.options import TopicOptions
 from pipeline.sources.planning import Range
 from pipeline.sources.walking import parse_epochs
 
-_EMPTY: Final = (0, -1, -1, 0, -1, -1, -1, 0, b"")
+_EMPTY: Final = (0, -1, -1, 0, -1, -1, -1, 0, ())
 
 
 class Rows(Protocol):
@@ -99,7 +100,7 @@ class RawRows:
         if batch.is_control and not self._include_range:
             return
         epoch = self._epoch_at(stored.base_offset)
-        placed = stored.buffer if epoch is None else b"".join(place(stored.buffer, stored.base_offset, epoch))
+        placed = (stored.buffer,) if epoch is None else place(stored.buffer, stored.base_offset, epoch)
         yield self._ranged(
             (
                 stored.base_offset, last, batch.record_count, batch.base_timestamp, batch.max_timestamp,
@@ -126,8 +127,20 @@ class RawRows:
         topic, partition = [self._range.topic] * len(rows), [self._range.partition] * len(rows)
         values = (topic, partition, *columns)[: len(schema)]
         return pa.RecordBatch.from_arrays(
-            [pa.array(column, field.type) for column, field in zip(values, schema, strict=True)], schema=schema
+            [
+                _end_to_end(column) if field.name == "batch" else pa.array(column, field.type)
+                for column, field in zip(values, schema, strict=True)
+            ],
+            schema=schema,
         )
+
+
+def _end_to_end(parts: Sequence[Sequence[Buffer]]) -> pa.Array:
+    """A binary column of values that are in parts: each byte is copied once, into a buffer of the right size."""
+    ends = accumulate((sum(map(len, value)) for value in parts), initial=0)
+    offsets = pa.array(ends, pa.int32()).buffers()[1]
+    data = b"".join(chain.from_iterable(parts))
+    return pa.Array.from_buffers(pa.binary(), len(parts), [None, offsets, pa.py_buffer(data)], null_count=0)
 
 
 def check(stored: StoredBatch) -> tuple[Batch | None, str]:
