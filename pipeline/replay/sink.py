@@ -7,7 +7,7 @@ it was; where records came to stand is in the target too, until `commit` has it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -138,6 +138,8 @@ class _Task:
         self._pace = Pace(plan.records_per_s)
         self._next: dict[tuple[int, int], int] = {}
         self._lasts: dict[int, int] = {}
+        self._holes: dict[int, int] = {}
+        self._left_open = False
 
     def run(self, iterator: Iterator[pa.RecordBatch]) -> Replayed:
         """Every row, and then that the rest of the offsets has nothing more."""
@@ -149,7 +151,7 @@ class _Task:
             for (source, target), found in pieces.items():
                 self._append(source, target, found)
         for (source, target), start in self._next.items():
-            last = min(self._lasts[source], self._plan.range(source)[1] - 1)
+            last = self._passed(source, start)
             if start <= last:
                 self._targets.of(source, target).append([Piece(start, start, last, b"", 0)])
         return Replayed(
@@ -161,6 +163,19 @@ class _Task:
             self._lasts,
         )
 
+    def _passed(self, source: int, start: int) -> int:
+        """The last source offset behind which a target that goes on at `start` gets nothing more from this task.
+
+        Where the rows end with a hole this may be the first part of a batch that is the next task's row, whole. That
+        task can have all that is wanted of it if the replay's range goes on behind the hole, and nothing of it was
+        written. Else it is left to that task to say: see `_begin`.
+        """
+        last, end = self._lasts[source], self._plan.range(source)[1]
+        hole = self._holes.get(source)
+        if hole is not None and hole < end and (end <= last + 1 or hole < start):
+            return hole - 1
+        return min(last, end - 1)
+
     def _take(
         self, pieces: dict[tuple[int, int], list[Piece]], source: int, start: int, base: int, last: int, stored: Any
     ) -> None:
@@ -168,12 +183,14 @@ class _Task:
         plan = self._plan
         first, end = plan.range(source)
         if source not in self._lasts:
-            self._begin(source, max(start, first))
+            self._begin(source, start, base)
         elif start != self._lasts[source] + 1:
             raise PipelineError(f"partition {source}: offset {start} came behind {self._lasts[source]}: a hole")
         self._lasts[source] = last
         if not len(stored):
+            self._holes[source] = start
             return
+        self._holes.pop(source, None)
         for target, piece in pieces_of(bytes(stored), base, source, first, end, plan.spread):
             if len(piece.batch) > plan.batch_bytes_max:
                 raise UsageError(
@@ -182,20 +199,35 @@ class _Task:
                 )
             behind = self._next[source, target]
             # A run with another range ended within the batch: the rest is wanted. Where a row starts within its batch
-            # instead, the tier before left all of it to this one.
-            if piece.first < behind <= piece.last and start < behind:
+            # instead, the task before left all of it to this one.
+            if piece.first < behind <= piece.last and (start != behind or self._left_open):
                 rest = dict(pieces_of(bytes(stored), base, source, behind, end, plan.spread))
                 piece = rest.get(target, piece._replace(last=behind - 1))
             if piece.last >= behind:
                 pieces.setdefault((source, target), []).append(piece._replace(start=behind))
                 self._next[source, target] = piece.last + 1
 
-    def _begin(self, source: int, start: int) -> None:
-        """Find how far each target is: what is there already is passed over."""
-        for target in range(self._plan.spread) if self._plan.spread else [source]:
+    def _begin(self, source: int, start: int, base: int) -> None:
+        """Find how far each target is: what is there already is passed over.
+
+        The first row may start within its batch, which begins at `base`; then the row before it, another task's, was a
+        hole up to here. Where the range ends in there, or a run with such a range was here before, it left that open.
+        """
+        first, end = self._plan.range(source)
+        self._left_open = base < start and (end <= start or self._has_part(source, base))
+        for target in self._target_partitions(source):
             written = self._targets.of(source, target).last_source_offset()
-            self._next[source, target] = max(start, written + 1)
+            self._next[source, target] = max(base if self._left_open else start, first, written + 1)
             self._note_upkeep(target)
+
+    def _target_partitions(self, source: int) -> Sequence[int]:
+        return range(self._plan.spread) if self._plan.spread else [source]
+
+    def _has_part(self, source: int, offset: int) -> bool:
+        """Whether records from an offset on are in the target; what a target says it passed may have had none."""
+        told = [run.source_last for target in self._target_partitions(source)
+                for run in self._targets.of(source, target).runs(MAX_OFFSET)]  # fmt: skip
+        return max([*told, *(row.source_last for row in self._plan.table.read(source))], default=-1) >= offset
 
     def _append(self, source: int, target: int, pieces: list[Piece]) -> None:
         for entry in entries_of(pieces, self._pace.records_max):

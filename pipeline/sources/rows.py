@@ -93,7 +93,11 @@ class RawRows:
             if self._next <= last and stored.base_offset < self._range.end:
                 self.corrupt.append(CorruptBatch(stored.base_offset, last, reason, bytes(stored.buffer)))
             return
-        if last < self._next or last >= self._range.end:
+        if last >= self._range.end:  # its first part is a hole of its own
+            if self._include_range and self._next < stored.base_offset < self._range.end:
+                yield self._hole(stored.base_offset - 1)
+            return
+        if last < self._next:
             return
         if self._include_range and self.corrupt and self._next <= self.corrupt[-1].base_offset < stored.base_offset:
             yield self._hole(stored.base_offset - 1)
@@ -123,7 +127,7 @@ class RawRows:
 
     def _record_batch(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
         schema = RAW_RANGE_ARROW if self._include_range else RAW_ARROW
-        columns = list(zip(*rows, strict=True)) or [()] * (len(RAW_RANGE_ARROW) - 2)
+        columns: list[Any] = list(zip(*rows, strict=True)) or [()] * (len(RAW_RANGE_ARROW) - 2)
         topic, partition = [self._range.topic] * len(rows), [self._range.partition] * len(rows)
         values = (topic, partition, *columns)[: len(schema)]
         return pa.RecordBatch.from_arrays(

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import shutil
 from collections.abc import AsyncIterator, Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,27 @@ async def test_a_wider_range_goes_on_within_the_batch_where_the_one_before_ended
     found = [value for index in range(spread or 1) for value in await values(logs, index)]
     assert sorted(found) == [value for value in EXPECTED if value >= 3]
     assert sum(row.target_last - row.target_base + 1 for row in made.table.read(0)) == len(found)
+
+
+@pytest.mark.parametrize("spread", [0, 2])
+async def test_a_range_may_end_in_a_batch_that_two_tasks_share(logs: Logs, plan: MakePlan, spread: int) -> None:
+    """As where the log start was raised into a batch: the archive's task has a hole, Redis's the batch, whole."""
+    batches = [placed(batch, base) for base, batch in (stored(0, 5), stored(6, 4, codec=Codec.LZ4), stored(10, 5))]
+    offsets = [*range(5), *range(6, 15)]
+    fields: dict[str, Any] = {"topic": "old", "topic_id": "00"}
+    for border in (7, 9):
+        before = raw_rows([batches[0], (5, 5), (6, border - 1)], from_offset=0, **fields)
+        after = raw_rows(batches[1:], from_offset=border, **fields)
+        for end in range(1, 16):
+            was = [await values(logs, index) for index in range(spread or 1)]
+            for later in (end, 15):
+                made = plan(job=f"{border}-{end}", ranges={0: (0, later)}, spread=spread)
+                for rows in (before, after):
+                    await asyncio.to_thread(ReplayWriter(made).write, iter([rows]))
+                now = [await values(logs, index) for index in range(spread or 1)]
+                found = [found[len(old) :] for old, found in zip(was, now, strict=True)]
+                assert sorted(chain(*found)) == [offset for offset in offsets if offset < later], (border, end)
+                assert all(one == sorted(one) for one in found)
 
 
 async def test_timestamps_codecs_and_headers_stay(logs: Logs, plan: MakePlan) -> None:

@@ -12,11 +12,14 @@ import pytest
 from pyarrow import parquet
 
 from broker.records.build import NewRecord, build_batch, build_marker
+from pipeline.decode.decoder import StoredBatch
 from pipeline.errors import CorruptLimit, DataLoss, PipelineError, UsageError
 from pipeline.redis_access import connect
 from pipeline.sources import starting
 from pipeline.sources.batch_plan import plan_ranges
 from pipeline.sources.offsets import Offsets
+from pipeline.sources.planning import Range
+from pipeline.sources.rows import RawRows
 from pipeline.sources.stream_plan import StreamPlan
 from pipeline.sources.tiers import Tier
 from tests.support.logs import batch_bytes
@@ -337,6 +340,20 @@ def test_markers_of_transactions_are_no_rows(client: Any, valkey: ValkeyServer) 
         assert [row["base_offset"] for row in rows_of(raw, plan_ranges(raw))] == [0, 3]
     whole = access_to(valkey.url, subscribe="orders", mode="raw", includeRange="true")
     assert [row["last_offset"] for row in rows_of(whole, plan_ranges(whole))] == [1, 2, 3], "the archive keeps them"
+
+
+def test_what_two_ranges_share_of_a_batch_is_a_hole_of_its_own(valkey: ValkeyServer) -> None:
+    """Compaction took 5; the log start was raised to 8: the first range ends there, the other one has the batch."""
+    options = access_to(valkey.url, subscribe="orders", mode="raw", includeRange="true").options
+    batches = [StoredBatch(batch_bytes(5), 0), StoredBatch(batch_bytes(4), 6)]
+    told = []
+    for tier, start, end in ((Tier.ARCHIVE, 0, 8), (Tier.REDIS, 8, 10)):
+        rows = RawRows(Range("orders", "00", 0, tier, start, end, start, end, 1, 1, 1), options, b"")
+        told += [row for made in rows.make(batches) for row in made.to_pylist()]
+
+    assert [(row["from_offset"], row["base_offset"], row["last_offset"], row["records"]) for row in told] == [
+        (0, 0, 4, 5), (5, 5, 5, 0), (6, 6, 7, 0), (8, 6, 9, 4),
+    ]  # fmt: skip
 
 
 def test_raw_batches_are_as_brokers_serve_them(client: Any, valkey: ValkeyServer, topic: WrittenTopic) -> None:
