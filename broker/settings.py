@@ -309,7 +309,7 @@ class Settings(BaseSettings):
     log_entry_bytes_max: int = Field(
         1 << 20, ge=1, description="most bytes of one stream entry, unless one batch is larger"
     )
-    log_tail_cache_bytes: int = Field(256 << 20, ge=0, description="bytes of recent entries kept for reads")
+    log_tail_cache_bytes: int = Field(256 << 20, ge=0, description="bytes of recent entries kept for reads; 0: none")
     log_snapshot_interval_bytes: int = Field(
         8 << 20, ge=1 << 10, description="bytes appended between producer snapshots"
     )
@@ -337,7 +337,10 @@ class Settings(BaseSettings):
         description="ms until a read of the archive that has no answer fails, for the client to try again",
     )
     archive_footer_cache: int = Field(
-        256, ge=1, description="segments whose footers are kept; of one of 128 MiB it takes about 1 MiB of memory"
+        256,
+        ge=1,
+        description="segments whose footers are kept, each with its file open; of one of 128 MiB it takes about 1 MiB "
+        "of memory. At most a quarter of the files that the process may have open",
     )
     archive_cache_bytes: int = Field(64 << 20, ge=0, description="bytes of row groups of the archive kept for reads")
     transaction_max_timeout_ms: int = Field(900_000, ge=1, description="greatest transaction timeout of a producer")

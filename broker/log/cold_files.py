@@ -7,6 +7,8 @@ where there is an archive, nowhere else.
 from __future__ import annotations
 
 import asyncio
+import resource
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +32,8 @@ Read = TypeVar("Read")
 
 _TELL_EVERY_S: Final = 10.0
 _BUSY_PER_THREAD: Final = 2
+_OF_OPEN_FILES: Final = 4
+"""What kept segments may take of the files that a process may have open: clients' connections need the rest."""
 
 
 class ColdFiles:
@@ -43,6 +47,7 @@ class ColdFiles:
         self._filesystem: Any = None
         self._root = ""
         self._footers: OrderedDict[str, SegmentFile] = OrderedDict()
+        self._footers_max = min(settings.archive_footer_cache, _open_files_max() // _OF_OPEN_FILES)
         self._row_groups: OrderedDict[tuple[str, int], Batches] = OrderedDict()
         self._loading: dict[Any, asyncio.Future[Any]] = {}
         self._threads: ThreadPoolExecutor | None = None
@@ -128,7 +133,7 @@ class ColdFiles:
 
     def _keep_footer(self, path: str, footer: SegmentFile) -> None:
         self._footers[path] = footer
-        while len(self._footers) > self._settings.archive_footer_cache:
+        while len(self._footers) > self._footers_max:
             self._footers.popitem(last=False)
 
     def _keep_row_group(self, key: tuple[str, int], batches: Batches) -> None:
@@ -162,6 +167,11 @@ class ColdFiles:
         metrics.sample(declared.COLD_READ_FAILURES, lambda: {(): self.failures})
         metrics.sample(declared.COLD_ROW_GROUPS_READ, lambda: {(): self.row_groups_read})
         metrics.sample(declared.COLD_CACHE_BYTES, lambda: {(): self.size})
+
+
+def _open_files_max() -> int:
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if most == resource.RLIM_INFINITY else most
 
 
 def _opened(path: str) -> tuple[Any, str]:

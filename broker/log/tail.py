@@ -45,7 +45,7 @@ class Page:
 
 
 class TailCache:
-    """The pages of all logs of a broker, at most `bytes_max` of batches."""
+    """The pages of all logs of a broker: at most `bytes_max` of batches, or the newest page; with 0 none."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -83,6 +83,8 @@ class LogPages:
 
     def append(self, entry: Entry) -> None:
         """An entry that follows the last one of the log."""
+        if not self._cache.bytes_max:
+            return
         page = self._pages[-1] if self._pages else None
         if page is None or page.end != entry.base or page.size >= _PAGE_BYTES:
             page = Page(self)
@@ -93,6 +95,8 @@ class LogPages:
 
     def insert(self, entries: Sequence[Entry]) -> None:
         """A run of entries that was read; what is cached already stays."""
+        if not self._cache.bytes_max:
+            return
         page: Page | None = None
         for entry in entries:
             if self.find(entry.base) is not None:

@@ -84,3 +84,9 @@ def partition_folder(org: str, topic: str, topic_id: str, partition: int) -> str
 def new_file_name(base_offset: int, last_offset: int) -> str:
     """A name that no retry, and no other task, gives again."""
     return f"{base_offset:020d}-{last_offset:020d}-{secrets.token_hex(8)}.parquet"
+
+
+def below(uri: str, path: str) -> str:
+    """A path below a folder or URI; a URI's query (`?endpoint_override=…`) stays at its end."""
+    root, mark, query = uri.partition("?") if "://" in uri else (uri, "", "")
+    return f"{root.rstrip('/')}/{path}{mark}{query}"

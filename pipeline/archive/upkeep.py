@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from broker.records.segments import below
 from pipeline.archive.compaction import Compacted, compact, runs
 from pipeline.archive.index import ArchiveIndex
 from pipeline.archive.leftovers import collect, stored_files, unpublished
@@ -46,7 +47,7 @@ class Upkeep:
         """Published segments of a topic (of all where `what` is None), or the committed files of a table."""
         topics = read_topics(self.client, self.prefix, self.org)
         if what is not None and what not in topics:
-            table = f"{self.path.rstrip('/')}/{what.strip('/')}"
+            table = below(self.path, what.strip("/"))
             if form_of(table) is None:
                 raise UsageError(f"{what} is neither a topic nor a table")
             return [file._asdict() for file in table_files(table)]

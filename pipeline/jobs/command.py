@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
+from broker.records.segments import below
 from pipeline import settings as pipeline_settings
 from pipeline.cli import trigger
 from pipeline.errors import PipelineError, UsageError
@@ -95,7 +96,7 @@ def context_of(job: Job, settings: PipelineSettings, checkpoint: str | None, eve
 
 def checkpoint_of(job: Job, settings: PipelineSettings, given: str | None) -> str:
     """The folder of a job's query; a local one as an absolute path. Raises UsageError."""
-    folder = given or (f"{settings.checkpoint.path.rstrip('/')}/{job.query_name}" if settings.checkpoint.path else "")
+    folder = given or (below(settings.checkpoint.path, job.query_name) if settings.checkpoint.path else "")
     if not folder:
         raise UsageError(f"{job.query_name}: where is its checkpoint? --checkpoint, or checkpoint.path in the settings")
     return folder if "://" in folder else str(Path(folder).absolute())

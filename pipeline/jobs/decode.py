@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from broker.records.segments import below
 from pipeline.errors import UsageError
 from pipeline.jobs.job import Job, JobContext
 from pipeline.jobs.topic_options import access_to, topic_options
@@ -41,7 +42,7 @@ class DecodeJob(Job):
             return self._table
         if not context.settings.archive.path:
             raise UsageError("where is the table? archive.path in the settings, or --table")
-        return f"{context.settings.archive.path.rstrip('/')}/table/{self._topic}"
+        return below(context.settings.archive.path, f"table/{self._topic}")
 
     def plan(self, context: JobContext) -> list[dict[str, object]]:
         """What there is to read, less what a Delta table has already."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from broker.records.segments import below
 from pipeline.errors import UsageError
 from pipeline.jobs.checkpoints import committed_offsets
 from pipeline.jobs.job import Job, JobContext
@@ -22,7 +23,7 @@ def table_path(settings: PipelineSettings, name: str) -> str:
     """Where a table is. Raises UsageError where no archive is set."""
     if not settings.archive.path:
         raise UsageError("where is the archive? archive.path in the settings, or TIDEGATE_PIPELINE_ARCHIVE_PATH")
-    return f"{settings.archive.path.rstrip('/')}/{name}"
+    return below(settings.archive.path, name)
 
 
 def history_options(settings: PipelineSettings) -> dict[str, str]:

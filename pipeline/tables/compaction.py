@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
 
+from broker.records.segments import below
 from pipeline.archive.segment_writer import ArchiveFolder
 from pipeline.errors import UsageError
 from pipeline.tables.folder import files, form_of
@@ -39,8 +40,11 @@ def publish(path: str, to: str) -> dict[str, Any]:
         rows, folder.root, filesystem=folder.filesystem, format="parquet", partitioning=days, file_options=_ZSTD,
         max_rows_per_file=_FILE_ROWS_MAX, max_rows_per_group=_GROUP_ROWS_MAX, use_threads=False,
     )  # fmt: skip
-    folder.filesystem.open_output_stream(folder.path("_SUCCESS")).close()
     copied = ds.dataset(folder.root, filesystem=folder.filesystem, format="parquet", partitioning=days)
+    for file in copied.files:
+        folder.sync(file)
+    folder.filesystem.open_output_stream(folder.path("_SUCCESS")).close()
+    folder.sync(folder.path("_SUCCESS"))
     return {
         "table": path,
         "files": len(source),
@@ -80,8 +84,8 @@ def compact(path: str, to: str | None, archive: str, keep_s: int, *, dry_run: bo
     if to is None:
         if not archive:
             raise UsageError("where does the copy go? archive.path in the settings, or --to")
-        name = path.rstrip("/").rpartition("/")[2]
-        to = f"{archive.rstrip('/')}/clean/{name}/{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        name = path.partition("?")[0].rstrip("/").rpartition("/")[2]
+        to = below(archive, f"clean/{name}/{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
     return _counted(path, to) if dry_run else publish(path, to)
 
 

@@ -146,6 +146,13 @@ class DeltaWriter(DataSourceStreamArrowWriter):
             table.create_write_transaction(actions, "append", TABLE_ARROW, [DAY.name], commit_properties=properties)
         except DeltaError as error:
             raise ArchiveConflict(f"{self._plan.path}: another query writes this table: {error}") from error
+        self._sync(self._plan.table())
+
+    def _sync(self, table: DeltaTable | None) -> None:
+        """The newest version's entry in the log: deltalake leaves that to the system."""
+        folder = ArchiveFolder.open(self._plan.path)
+        if table is not None and folder.is_local:
+            folder.sync(folder.path(f"_delta_log/{table.version():020d}.json"))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: files that no version names do not count."""
@@ -240,9 +247,10 @@ class _DayFile:
             self._flush()
 
     def close(self) -> Added:
-        """The whole file."""
+        """The whole file, on the disk: what is committed is not read again."""
         self._flush()
         self._writer.close()
+        self._folder.sync(self._folder.path(self._name))
         size = self._folder.filesystem.get_file_info(self._folder.path(self._name)).size
         return Added(self._name, size, self._day, self._rows, self._least, self._most)
 

@@ -61,8 +61,9 @@ def files(path: str) -> list[TableFile]:
         raise UsageError(f"there is no table at {path}")
     if form == "delta":
         return _delta_files(path)
-    parent, _, name = path.rstrip("/").rpartition("/")
-    listed = committed_files(ArchiveFolder.open(parent or "/"), name)
+    opened = ArchiveFolder.open(path)
+    parent, _, name = opened.root.rpartition("/")
+    listed = committed_files(opened._replace(root=parent), name)
     return [TableFile(unquote(_SCHEME.sub("", file["path"])), file["size"]) for file in listed]
 
 
@@ -71,7 +72,8 @@ def _delta_files(path: str) -> list[TableFile]:
 
     actions = DeltaTable(path).get_add_actions(flatten=True)
     names, sizes = (actions[name].to_pylist() for name in ("path", "size_bytes"))
-    return [TableFile(f"{path.rstrip('/')}/{unquote(name)}", size) for name, size in zip(names, sizes, strict=True)]
+    opened = ArchiveFolder.open(path)
+    return [TableFile(opened.path(unquote(name)), size) for name, size in zip(names, sizes, strict=True)]
 
 
 def next_offsets(path: str, topic: Topic) -> dict[int, int]:

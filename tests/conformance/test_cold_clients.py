@@ -68,7 +68,7 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiered]:
         yield given_tiered(cluster, root)
 
 
-def given_tiered(cluster: Cluster, root: Path) -> Tiered:
+def given_tiered(cluster: Cluster, root: Path | str) -> Tiered:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     topic = f"tiered-{uuid.uuid4().hex[:8]}"

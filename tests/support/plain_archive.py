@@ -22,7 +22,7 @@ from tests.support.segments import placed
 _READ = "return redis.call('XRANGE', KEYS[1], ARGV[1], '+')"  # as a command redis-py would make it a dict
 
 
-def archive_topic(redis_url: str, name: str, root: Path, shape: Shape) -> dict[int, int]:
+def archive_topic(redis_url: str, name: str, root: Path | str, shape: Shape) -> dict[int, int]:
     """Copy what Redis holds of a topic behind its archive's end, and publish it; where each archive ends now."""
     client = connect(redis_url)
     topic = read_topics(client, "tidegate", "default")[name]
@@ -38,7 +38,7 @@ def archive_topic(redis_url: str, name: str, root: Path, shape: Shape) -> dict[i
 
 
 def _segments(
-    client: Any, topic: Topic, partition: int, index: ArchiveIndex, root: Path, shape: Shape
+    client: Any, topic: Topic, partition: int, index: ArchiveIndex, root: Path | str, shape: Shape
 ) -> list[Segment]:
     keys = topic.keys("tidegate", partition)
     place = Place(topic.org, topic.name, topic.topic_id, partition)

@@ -38,6 +38,16 @@ def test_an_offset_is_found_in_the_entry_that_holds_it() -> None:
     assert pages.find(15) is None
 
 
+def test_a_cache_of_no_bytes_keeps_nothing() -> None:
+    cache = TailCache(0)
+    pages = LogPages(cache)
+    pages.append(entry(0, 5))
+    pages.insert([entry(0, 5), entry(5, 5)])
+
+    assert cache.size == 0
+    assert [pages.find(offset) for offset in (0, 7)] == [None, None]
+
+
 def test_cold_entries_do_not_repeat_what_is_cached() -> None:
     cache = TailCache(1 << 20)
     pages = LogPages(cache)

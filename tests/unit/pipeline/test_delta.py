@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -11,11 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyarrow import parquet
 
 from pipeline.decode.schema import DECODED_ARROW
 from pipeline.errors import ArchiveConflict, PipelineError
-from pipeline.tables import delta
+from pipeline.tables import compaction, delta
 from pipeline.tables.delta import DeltaPlan, DeltaWriter, Tabled
+from pipeline.tables.folder import TableFile
 
 START = datetime(2026, 3, 1, 23, 0, tzinfo=UTC)
 
@@ -52,6 +55,26 @@ def test_a_file_that_went_before_it_was_committed_is_not_named(tmp_path: Path) -
     with pytest.raises(PipelineError, match="gone before it was committed, and 0 more"):
         writer.commit([message], 1)
     assert stored(tmp_path) == [(0, offset) for offset in range(3)]
+
+
+@pytest.mark.parametrize("path", ["delta", "parquet"])
+def test_what_counts_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
+    table = tmp_path / path
+    if path == "delta":
+        attempt(table, [rows(range(3))])
+        log, data = sorted((table / "_delta_log").glob("*.json")), table.rglob("*.parquet")
+        expected = [*map(str, data), str(log[-1])]
+    else:
+        parquet.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
+        monkeypatch.setattr(compaction, "files", lambda _: [TableFile(str(tmp_path / "a.parquet"), 1)])
+        compaction.publish(str(tmp_path), str(table))
+        expected = [*map(str, table.rglob("*.parquet")), str(table / "_SUCCESS")]
+
+    assert len(expected) >= 2
+    assert set(expected) <= set(synced) and synced.index(expected[0]) < synced.index(expected[-1])
+    assert str(table) in synced
 
 
 def stored(path: Path) -> list[tuple[int, int]]:
