@@ -25,7 +25,7 @@ def connected(place: RedisServer) -> Iterator[Any]:
     try:
         with _client(place) as client:
             yield client
-    except (redis.RedisError, OSError, StoreUnavailable, CannotStart) as error:
+    except (redis.RedisError, redis.RedisClusterException, OSError, StoreUnavailable, CannotStart) as error:
         cause = error.__cause__ if isinstance(error, redis.RedisError) else None
         why = tls.reason(cause) if isinstance(cause, OSError) else str(error)
         raise CommandFailed(f"Redis at {without_password(place.url)}: {why}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ from yarl import URL
 
 from broker.admin import offset_actions, routes
 from broker.admin.access import Access
+from broker.admin.api import reads
 from broker.admin.audit import Actor, Audit
 from broker.admin.console import overview_page
 from broker.admin.health import Health
@@ -118,6 +120,30 @@ async def test_with_more_groups_than_are_looked_at_the_page_says_so(
 
     assert "looks at 2 of 3 groups" in text and "tidegate group list" in text
     assert text.count('<tr id="g-') == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "view"), [("overview", "overview_views.overview"), ("groups", "group_views.view_page")]
+)
+async def test_what_many_ask_for_at_once_is_worked_out_once(
+    http: Http, monkeypatch: pytest.MonkeyPatch, path: str, view: str
+) -> None:
+    module, name = view.split(".")
+    real, gate, looks = getattr(getattr(reads, module), name), asyncio.Event(), [0]
+
+    async def slow(*asked: Any) -> Any:
+        looks[0] += 1
+        await gate.wait()
+        return await real(*asked)
+
+    monkeypatch.setattr(f"broker.admin.{view}", slow)
+    asked = [asyncio.ensure_future(http.get(f"/api/v1/{path}")) for _ in range(20)]
+    await asyncio.sleep(0.2)
+    gate.set()
+    answers = [await one for one in asked]
+
+    assert {answer.status for answer in answers} == {200} and looks == [1]
+    assert len({await answer.text() for answer in answers}) == 1
 
 
 async def test_a_group_s_page_tells_members_partitions_and_rebalances(whole: WholeBroker, http: Http) -> None:

@@ -33,3 +33,10 @@ def test_a_server_that_hangs_up_is_told_at_once_and_not_tried_again() -> None:
         listening.shutdown(socket.SHUT_RDWR)
 
     assert met == [1]
+
+
+def test_a_cluster_that_is_away_is_told_in_one_line() -> None:
+    place = RedisServer(Settings(redis_url="redis+cluster://127.0.0.1:1"))
+
+    with pytest.raises(CommandFailed, match=r"^Redis at redis\+cluster://127.0.0.1:1: .*refused"), connected(place):
+        pass
