@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _QUERY_TIMEOUT_S: Final = 900
 _WARM_SCALE: Final = 0.05
 _MICRO_BATCH: Final = "64g"
+_MICRO_BATCH_BYTES: Final = 64 << 30
 ARCHIVED: Final = "small"
 _SESSION: Final = {
     "spark.driver.memory": "1g",
@@ -111,7 +112,13 @@ class Bench:
         """The job that archives a topic's batches as they are."""
         place = Path(tempfile.mkdtemp(dir=self.folder))
         url = side.options["redis.url"]
-        settings = PipelineSettings.model_validate({"redis": {"url": url}, "archive": {"path": str(place / "archive")}})
+        settings = PipelineSettings.model_validate(
+            {
+                "redis": {"url": url},
+                "archive": {"path": str(place / "archive")},
+                "source": {"max_bytes_per_trigger": _MICRO_BATCH_BYTES},
+            }
+        )
         client = connect(url)
         context = JobContext(self.spark, settings, client, place / "checkpoint", {"availableNow": True}, print)
         job = ArchiveJob([work.topic])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.store.keys import ClusterKeys, LogKeys
 from pipeline.errors import UsageError
@@ -46,10 +47,22 @@ def find_topic(client: Client, prefix: str, org: str, name: str) -> Topic:
     return topics[name]
 
 
-def with_config(client: Client, prefix: str, topics: Iterable[Topic], name: str, value: str) -> list[Topic]:
-    """Those of the topics whose own config `name` is `value`."""
+class Condition(NamedTuple):
+    """What a topic's own config must be, or must not be."""
+
+    name: str
+    value: str
+    wanted: bool = True
+
+
+def with_configs(client: Client, prefix: str, topics: Iterable[Topic], conditions: Sequence[Condition]) -> list[Topic]:
+    """Those of the topics of which all conditions hold."""
     keys, found = ClusterKeys(prefix), list(topics)
     with client.pipeline(transaction=False) as asking:
         for topic in found:
-            asking.hget(keys.topic(topic.org, topic.name), name)
-        return [topic for topic, told in zip(found, asking.execute(), strict=True) if told == value.encode()]
+            asking.hmget(keys.topic(topic.org, topic.name), [one.name for one in conditions])
+        return [
+            topic
+            for topic, told in zip(found, asking.execute(), strict=True)
+            if all((value == one.value.encode()) is one.wanted for value, one in zip(told, conditions, strict=True))
+        ]

@@ -256,7 +256,7 @@ _ALL: Final = (
         "false",
         _boolean,
         "Set where no more is archived: local.retention.* must be as retention.*; what is archived is read as before. "
-        "The archive job itself copies what it is told to.",
+        "The archive job leaves the topic out unless it is named to it.",
     ),
     ConfigKey(
         "remote.log.delete.on.disable",
@@ -272,7 +272,8 @@ _ALL: Final = (
         "false",
         _boolean,
         "Whether what is archived may leave Redis as local.retention.* says, and is read from the archive then; needs "
-        "the broker's archive_path.",
+        "the broker's archive_path. retention.* goes by both tiers together, and by time takes what is not archived "
+        "yet as well: keep it longer than the archive job may stand still.",
     ),
     ConfigKey(
         "retention.bytes",

@@ -9,10 +9,10 @@ from typing import Final
 from pipeline.archive.place import Place
 from pipeline.errors import UsageError
 from pipeline.redis_access import Client
-from pipeline.topics import Topic, read_topics
+from pipeline.topics import Condition, Topic, read_topics
 
-ENABLED: Final = ("remote.storage.enable", "true")
-"""The topic config (KIP-405) of topics that are archived unless others are named."""
+COPIED: Final = (Condition("remote.storage.enable", "true"), Condition("remote.log.copy.disable", "true", wanted=False))
+"""The topic configs (KIP-405, KIP-950) of topics that are archived unless others are named."""
 
 
 def chosen(topics: Mapping[str, Topic], wanted: Sequence[str]) -> list[Topic]:

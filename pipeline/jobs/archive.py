@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from pipeline.archive.index import ArchiveIndex, Archiver, ArchiveState
 from pipeline.archive.place import Place
 from pipeline.archive.segment_writer import ArchiveFolder
-from pipeline.archive.selection import ENABLED, chosen, highest_fence, places
+from pipeline.archive.selection import COPIED, chosen, highest_fence, places
 from pipeline.jobs.job import Job, JobContext
 from pipeline.jobs.topic_options import topic_options
 from pipeline.jobs.writable import check_writable
 from pipeline.sources.walking import LogWalker
-from pipeline.topics import read_topics, with_config
+from pipeline.topics import read_topics, with_configs
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -111,13 +111,14 @@ class ArchiveJob(Job):
         topics = read_topics(context.client, prefix, self._org)
         if self._topics:
             return places(chosen(topics, self._topics))
-        return places(with_config(context.client, prefix, topics.values(), *ENABLED))
+        return places(with_configs(context.client, prefix, topics.values(), COPIED))
 
     def _subscription(self) -> dict[str, str]:
         """As options of the source: topics that come while it runs are found by it."""
         if self._topics:
             return {"subscribePattern": "|".join(translate(topic) for topic in self._topics)}
-        return {"subscribeConfig": "=".join(ENABLED)}
+        conditions = (f"{one.name}{'' if one.wanted else '!'}={one.value}" for one in COPIED)
+        return {"subscribeConfig": ",".join(conditions)}
 
     def _index(self, context: JobContext, place: Place) -> ArchiveIndex:
         return ArchiveIndex(context.client, place.keys(context.settings.redis.key_prefix))

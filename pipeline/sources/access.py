@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from broker.store.keys import LogKeys
@@ -12,7 +12,7 @@ from pipeline.redis_access import Client, connect_by_option, patiently
 from pipeline.sources.options import TopicOptions
 from pipeline.sources.tiers import Span, Spans
 from pipeline.sources.walking import LogWalker
-from pipeline.topics import Topic, read_topics, with_config
+from pipeline.topics import Condition, Topic, read_topics, with_configs
 
 
 class Access:
@@ -45,10 +45,10 @@ class Access:
         options = self.options
         return patiently(lambda: read_topics(self.client, options.key_prefix, options.org), options.retry_s)
 
-    def configured(self, topics: Iterable[Topic], name: str, value: str) -> list[Topic]:
-        """Those of the topics that have this config, set for the topic itself."""
+    def configured(self, topics: Iterable[Topic], conditions: Sequence[Condition]) -> list[Topic]:
+        """Those of the topics that have these configs, set for the topic itself."""
         options = self.options
-        return patiently(lambda: with_config(self.client, options.key_prefix, topics, name, value), options.retry_s)
+        return patiently(lambda: with_configs(self.client, options.key_prefix, topics, conditions), options.retry_s)
 
     def keys(self, topic: str, topic_id: str, partition: int) -> LogKeys:
         """The keys of a partition."""

@@ -19,6 +19,7 @@ from pipeline import settings as configuration
 from pipeline.errors import UsageError
 from pipeline.redis_access import has_password
 from pipeline.sources.offsets import RESERVED
+from pipeline.topics import Condition
 
 _SIZE: Final = re.compile(r"(\d+) *([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -58,11 +59,14 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _config(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise _wrong("a config and its value, as in remote.storage.enable=true")
-    return name.strip(), value.strip()
+def _config(text: str) -> tuple[Condition, ...]:
+    found = []
+    for item in text.split(","):
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise _wrong("configs and their values, as in remote.storage.enable=true,remote.log.copy.disable!=true")
+        found.append(Condition(name.removesuffix("!").strip(), value.strip(), not name.endswith("!")))
+    return tuple(found)
 
 
 def _offsets(text: Any) -> Any:
@@ -96,8 +100,10 @@ class TopicOptions(BaseModel):
     pattern: Annotated[str | None, BeforeValidator(_pattern)] = Field(
         None, alias="subscribePattern", description="a regular expression that whole names of topics match"
     )
-    config: Annotated[tuple[str, str] | None, BeforeValidator(_config)] = Field(
-        None, alias="subscribeConfig", description="topics with this config, as in `remote.storage.enable=true`"
+    config: Annotated[tuple[Condition, ...] | None, BeforeValidator(_config)] = Field(
+        None,
+        alias="subscribeConfig",
+        description="topics with these configs, as in `remote.storage.enable=true,remote.log.copy.disable!=true`",
     )
     assign: Annotated[dict[str, tuple[int, ...]], BeforeValidator(_json)] = Field(
         default_factory=dict, alias="assign", description='partitions as JSON, `{"t":[0,1]}`'

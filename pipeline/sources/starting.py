@@ -26,7 +26,7 @@ def select(access: Access, strict: bool = True) -> dict[Place, Topic]:
         pattern = re.compile(options.pattern)
         names = [name for name in topics if pattern.fullmatch(name)]
     elif options.config:
-        names = [topic.name for topic in access.configured(topics.values(), *options.config)]
+        names = [topic.name for topic in access.configured(topics.values(), options.config)]
     else:
         names = sorted(options.subscribe or options.assign)
     missing = [name for name in names if name not in topics]

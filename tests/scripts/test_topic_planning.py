@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from broker.store.keys import ClusterKeys
 from pipeline.errors import UsageError
+from pipeline.jobs.archive import ArchiveJob
 from pipeline.redis_access import connect
 from pipeline.sources import starting
 from pipeline.sources.batch_plan import plan_ranges
@@ -317,3 +319,18 @@ def test_a_log_with_holes_is_read_whole_and_holes_are_rows_of_ranges(client: Any
     assert rows_of(within, plan_ranges(within)) == []
     inside = access_to(valkey.url, subscribe="orders", mode="raw", endingOffsets='{"orders":{"0":4}}')
     assert [row["last_offset"] for row in rows_of(inside, plan_ranges(inside))] == [2], "a range has its whole batches"
+
+
+def test_topics_that_are_to_be_copied_no_more_are_not_archived(client: Any, valkey: ValkeyServer) -> None:
+    for name, configs in (
+        ("copied", {"remote.storage.enable": "true"}),
+        ("again", {"remote.storage.enable": "true", "remote.log.copy.disable": "false"}),
+        ("stopped", {"remote.storage.enable": "true", "remote.log.copy.disable": "true"}),
+        ("plain", {"retention.ms": "1"}),
+    ):
+        WrittenTopic(client, name)
+        client.hset(ClusterKeys("tidegate").topic("default", name), mapping=configs)
+
+    access = access_to(valkey.url, **ArchiveJob()._subscription())
+
+    assert set(starting.select(access)) == {("again", 0), ("copied", 0)}
