@@ -72,7 +72,7 @@ def _archive(rows: Sequence[Row]) -> str:
         return "Not measured."
     by_cpu = _rows_per_cpu_s(raw) / _rows_per_cpu_s(decoded)
     return (
-        f"The archive job stores the batches of 100 B records at {shown(_rate(raw))} records/s, "
+        f"The archive job stores the batches of 100 B records, as one micro-batch, at {shown(_rate(raw))} records/s, "
         f"{_rate(raw) / _rate(decoded):.1f} times the rate of decoded Parquet with numba "
         f"(the target is 2), {by_cpu:.1f} times by CPU."
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
 from broker.settings import Settings
 from broker.store.store import Store
+from pipeline.redis_access import connect
 from tests.support import acl
 from tests.support import clock as stepped
 from tests.support.valkey import ValkeyServer
@@ -21,6 +23,15 @@ def valkey() -> Iterator[ValkeyServer]:
     server = ValkeyServer()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def client(valkey: ValkeyServer) -> Iterator[Any]:
+    """The pipeline's way to the session's server, which is empty."""
+    opened = connect(valkey.url)
+    opened.flushall()
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

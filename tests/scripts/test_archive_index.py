@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -21,12 +20,9 @@ A = Archiver(1, "a")
 
 
 @pytest.fixture
-def client(valkey: ValkeyServer) -> Iterator[Any]:
-    opened = connect(valkey.url)
-    opened.flushall()
-    make_log(opened, KEYS)
-    yield opened
-    opened.close()
+def client(client: Any) -> Any:
+    make_log(client, KEYS)
+    return client
 
 
 @pytest.fixture

@@ -16,14 +16,6 @@ from pipeline.sources.events import EventsSource
 from tests.support.valkey import ValkeyServer
 
 
-@pytest.fixture
-def client(valkey: ValkeyServer) -> Iterator[Any]:
-    opened = connect(valkey.url)
-    opened.flushall()
-    yield opened
-    opened.close()
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ValkeyServer]:
     """A Redis Cluster of one node."""

@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 import random
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import pytest
-
 from broker.records.batch import Batch
-from pipeline.redis_access import connect
 from pipeline.sources.walking import UNLIMITED, Limits, LogWalker, Step
 from tests.support.logs import batch_bytes
 from tests.support.topics import WrittenTopic
-from tests.support.valkey import ValkeyServer
 
 SEED = int(os.environ.get("TIDEGATE_SEED", "0")) or random.randrange(1, 1 << 32)
 LOGS, WALKS = 60, 12
@@ -31,13 +27,6 @@ class Entry(NamedTuple):
     records: int
     size: int
     max_timestamp: int
-
-
-@pytest.fixture
-def client(valkey: ValkeyServer) -> Iterator[Any]:
-    opened = connect(valkey.url)
-    yield opened
-    opened.close()
 
 
 def test_a_walk_tells_what_a_plain_one_does(client: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,6 @@ from tests.support.segments import batches_from
 from tests.support.topic_reads import access_to, archive_up_to, offsets_of, rows_of
 from tests.support.topics import TIMESTAMP_MS, WrittenTopic
 from tests.support.valkey import ValkeyServer
-
-
-@pytest.fixture
-def client(valkey: ValkeyServer) -> Iterator[Any]:
-    opened = connect(valkey.url)
-    opened.flushall()
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from broker.store.keys import ClusterKeys
 from pipeline.errors import UsageError
 from pipeline.jobs.archive import ArchiveJob
-from pipeline.redis_access import connect
 from pipeline.sources import starting
 from pipeline.sources.batch_plan import plan_ranges
 from pipeline.sources.offsets import Offsets
@@ -24,14 +22,6 @@ from tests.support.logs import batch_bytes
 from tests.support.topic_reads import access_to, archive_up_to, offsets_of, rows_of
 from tests.support.topics import TIMESTAMP_MS, WrittenTopic
 from tests.support.valkey import ValkeyServer
-
-
-@pytest.fixture
-def client(valkey: ValkeyServer) -> Iterator[Any]:
-    opened = connect(valkey.url)
-    opened.flushall()
-    yield opened
-    opened.close()
 
 
 def walker(client: Any, topic: WrittenTopic) -> LogWalker:

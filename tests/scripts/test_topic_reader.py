@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,18 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from pipeline.errors import UsageError
-from pipeline.redis_access import connect
 from pipeline.sources.topic_source import TopicSource, TopicStreamReader
 from tests.support.topics import WrittenTopic
 from tests.support.valkey import ValkeyServer
-
-
-@pytest.fixture
-def client(valkey: ValkeyServer) -> Iterator[Any]:
-    opened = connect(valkey.url)
-    opened.flushall()
-    yield opened
-    opened.close()
 
 
 def source(valkey: ValkeyServer, **options: str) -> TopicSource:

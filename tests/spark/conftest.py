@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,12 +17,17 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The JVM and its first session: local[2], loopback, no UI."""
+def java() -> Path:
+    """Where Java is; what needs it is skipped where it is missing."""
     try:
-        find_java()
+        return find_java()
     except UsageError as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def spark_process(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The JVM and its first session: local[2], loopback, no UI."""
     session = spark_session(
         "tests",
         {

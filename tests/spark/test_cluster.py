@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import UsageError
-from pipeline.java import find_java
 from pipeline.redis_access import connect
 from tests.support.spark_cluster import SparkCluster, python_of_the_wheel, python_without_us
 from tests.support.topics import WrittenTopic
@@ -26,12 +24,8 @@ DRIVER = Path(__file__).with_name("cluster_driver.py")
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def python(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What runs driver and executors."""
-    try:
-        find_java()
-    except UsageError as missing:
-        pytest.skip(str(missing))
     return python_of_the_wheel(tmp_path_factory.mktemp("wheel"))
 
 

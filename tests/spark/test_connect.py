@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 from pyspark.find_spark_home import _find_spark_home
 
-from pipeline.errors import UsageError
-from pipeline.java import find_java
 from pipeline.redis_access import connect
 from tests.support.topics import WrittenTopic
 from tests.support.valkey import ValkeyServer, free_port
@@ -27,12 +25,8 @@ DRIVER = Path(__file__).with_name("connect_driver.py")
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
+def server(java: Path, tmp_path: Path) -> Iterator[str]:
     """The address of a Connect server on loopback, with Spark of two cores."""
-    try:
-        java = find_java()
-    except UsageError as missing:
-        pytest.skip(str(missing))
     port = free_port()
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",

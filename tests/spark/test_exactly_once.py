@@ -20,8 +20,6 @@ from pipeline.archive.index import ArchiveIndex
 from pipeline.archive.segment_writer import ArchiveFolder
 from pipeline.archive.selection import places
 from pipeline.archive.upkeep import Upkeep
-from pipeline.errors import UsageError
-from pipeline.java import find_java
 from pipeline.redis_access import Client, connect
 from pipeline.settings import PipelineSettings
 from pipeline.topics import read_topics
@@ -62,11 +60,8 @@ def archived_rows(archive: ArchiveFolder, client: Client) -> Iterator[Row]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
+@pytest.mark.usefixtures("java")
 def test_the_archive_has_every_record_once_though_its_job_is_killed_again_and_again(tmp_path: Path) -> None:
-    try:
-        find_java()
-    except UsageError as missing:
-        pytest.skip(str(missing))
     seed = chosen_seed()
     print(f"TIDEGATE_SEED={seed} repeats these {KILLS} kills")
     (tmp_path / "pipeline.toml").write_text(CONFIG)

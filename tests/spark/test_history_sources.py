@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ import pytest
 from broker.store.keys import ShardKeys, shard_of
 from pipeline.jobs.job import JobContext
 from pipeline.jobs.lag import LagJob
-from pipeline.redis_access import connect
 from pipeline.settings import ArchiveSettings, LagSettings, PipelineSettings, RedisSettings
 from tests.support.valkey import ValkeyServer
 
@@ -25,13 +23,10 @@ FIRST_MS = 1_700_000_000_000
 
 
 @pytest.fixture
-def client(valkey: ValkeyServer) -> Iterator[Any]:
+def client(client: Any) -> Any:
     """A server with the events of a cluster of four shards."""
-    opened = connect(valkey.url)
-    opened.flushall()
-    opened.hset("tidegate:{cluster}:info", "coordinator_shards", SHARDS)
-    yield opened
-    opened.close()
+    client.hset("tidegate:{cluster}:info", "coordinator_shards", SHARDS)
+    return client
 
 
 def happened(client: Any, group: str, *numbers: int) -> None:

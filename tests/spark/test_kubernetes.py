@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from pyspark.find_spark_home import _find_spark_home
 
-from pipeline.errors import UsageError
-from pipeline.java import find_java
 from pipeline.redis_access import connect
 from tests.support.kubernetes_api import KubernetesApi, Resource
 from tests.support.spark_cluster import REPOSITORY, python_of_the_wheel
@@ -25,12 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def image(java: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The variables of the image's environment, over a folder laid out as the Dockerfile does."""
-    try:
-        java = find_java()
-    except UsageError as missing:
-        pytest.skip(str(missing))
     root = tmp_path_factory.mktemp("image")
     python = python_of_the_wheel(root)
     (root / "spark").mkdir()

@@ -14,8 +14,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import UsageError
-from pipeline.java import find_java
 from pipeline.redis_access import connect
 from tests.support.topics import WrittenTopic
 from tests.support.valkey import ValkeyServer
@@ -69,11 +67,8 @@ def records(folder: Path) -> int:
     return sum(pq.read_metadata(json.loads(line)["path"].removeprefix("file://")).num_rows for line in lines)
 
 
+@pytest.mark.usefixtures("java")
 def test_jobs_of_a_file_stop_go_on_and_fail(valkey: ValkeyServer, tmp_path: Path) -> None:
-    try:
-        find_java()
-    except UsageError as missing:
-        pytest.skip(str(missing))
     client = connect(valkey.url)
     client.flushall()
     client.hset("tidegate:{cluster}:info", "coordinator_shards", 1)

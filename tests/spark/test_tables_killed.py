@@ -13,8 +13,6 @@ import pyarrow.dataset as ds
 import pytest
 
 from bench.cluster import Cluster
-from pipeline.errors import UsageError
-from pipeline.java import find_java
 from pipeline.tables.folder import files, form_of
 from tests.spark.killing import JobUnderTest, Producing, Sums, killed_often
 from tests.support.machines import chosen_seed
@@ -34,11 +32,8 @@ CONFIG = """
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.usefixtures("java")
 def test_a_table_has_every_record_once_though_its_job_is_killed_again_and_again(tmp_path: Path, form: str) -> None:
-    try:
-        find_java()
-    except UsageError as missing:
-        pytest.skip(str(missing))
     seed = chosen_seed()
     print(f"TIDEGATE_SEED={seed} repeats these {KILLS} kills")
     (tmp_path / "pipeline.toml").write_text(CONFIG)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,21 +10,12 @@ import pytest
 from pyspark.errors import PySparkException
 
 from broker.records.batch import Batch
-from pipeline.redis_access import connect
 from tests.support.topics import TIMESTAMP_MS, WrittenTopic
 from tests.support.valkey import ValkeyServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
-
-
-@pytest.fixture
-def client(valkey: ValkeyServer) -> Iterator[Any]:
-    opened = connect(valkey.url)
-    opened.flushall()
-    yield opened
-    opened.close()
 
 
 def ended(query: StreamingQuery) -> StreamingQuery:
