@@ -219,8 +219,15 @@ class Appends:
         counter = log.writer.next()
         sent = Sent.of(counter, b"%b:%d" % (log.writer.name, counter), view, items, producers)
         self._in_flight = self._in_doubt[counter] = sent
-        link = log.node.data_out
-        link.send_buffers(self._commands.xadd(sent, size), size, lambda reply: self._answered(sent, reply))
+        node = log.node
+        link = node.data_out
+
+        def answered(reply: Any) -> None:
+            if isinstance(reply, bytes) and log.node is not node:  # by a primary that another may have replaced before
+                reply = StoreUnavailable("the log is at another node")
+            self._answered(sent, reply)
+
+        link.send_buffers(self._commands.xadd(sent, size), size, answered)
         publish = self._commands.publish(sent.entry.end, log.writer.name)
         link.send_buffers([publish], len(publish), _ignore)
 

@@ -119,6 +119,15 @@ class RedisCluster:
 
     # -- commands
 
+    def believed(self, node: Node, key: str, reply: Any) -> Any:
+        """A node's reply, unless another one has the key by now.
+
+        A primary that stood still takes what waits in its sockets before it learns that it was replaced: that is lost.
+        """
+        if self.node(key) is node or isinstance(reply, Exception):
+            return reply
+        return StoreUnavailable("another node has the key by now")
+
     def send(self, lane: Lane, args: Sequence[Arg], on_reply: OnReply, *, asking: bool = True) -> None:
         """Send where the command's key is, and on where redirects say; without `asking` none to a slot on its way."""
         key = key_of(args)
@@ -128,7 +137,7 @@ class RedisCluster:
             if key is not None and is_refusal(reply):
                 Redirected(self, node, lane, key, args, on_reply, asking=asking).go_on(str(reply))
             else:
-                on_reply(reply)
+                on_reply(reply if key is None else self.believed(node, key, reply))
 
         node.lane(lane).send(args, answered)
 

@@ -276,7 +276,7 @@ class Store:
             if isinstance(reply, hiredis.ReplyError):
                 self._refused(script, node, keys, command, reply, on_reply)
             else:
-                on_reply(reply)
+                on_reply(reply if self.cluster is None else self.cluster.believed(node, keys[0], reply))
 
         node.control.send(command, answered)
 

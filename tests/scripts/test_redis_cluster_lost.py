@@ -1,0 +1,80 @@
+"""Redis Cluster where a fail-over loses writes: nothing that is gone is acknowledged, and no generation comes twice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+from broker.errors import StoreUnavailable
+from broker.log.append import Appended
+from broker.settings import Settings
+from broker.store.store import Store
+from tests.scripts.test_redis_cluster import ANOTHER, MOVING, count_both, topic, until
+from tests.support.logs import append_later, batch, broker, given_log, read_all
+from tests.support.redis_cluster import Sharded
+from tests.support.valkey import ValkeyServer
+
+
+def stand_still(server: ValkeyServer, still: bool = True) -> None:
+    """As a virtual machine that is moved: what is sent to it waits in its sockets, and is done when it goes on."""
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP if still else signal.SIGCONT)
+
+
+async def test_what_a_primary_takes_after_another_took_its_place_is_not_acknowledged() -> None:
+    with Sharded(timeout_ms=800) as own:
+        store = Store(Settings(redis_url=own.url))
+        await store.start()
+        try:
+            old = own.servers[1]
+            one: Any = topic(own, old)
+            await given_log(store, one)
+            async with broker(store.settings) as logs:
+                log = logs.partition(one, 0)
+                before = log.node
+                assert (await append_later(log, batch())).base_offset == 0
+                await asyncio.to_thread(own.in_sync)
+                stand_still(old)
+                late = append_later(log, batch(producer_id=7, epoch=0, sequence=0, value=b"late"))
+                await until(lambda: log.node is not before)
+                stand_still(old, still=False)
+
+                (outcome,) = await asyncio.gather(late, return_exceptions=True)
+
+                await store.wait_up(log.keys.log)
+                await until(lambda: logs.incarnations.number_at(log.node) == 2)
+                held = [found.producer_id for found in await read_all(log)]
+                if isinstance(outcome, Appended):
+                    assert held[outcome.base_offset :] == [7], "it was acknowledged"
+                else:
+                    assert isinstance(outcome, StoreUnavailable)
+                again = await append_later(log, batch(producer_id=7, epoch=0, sequence=0, value=b"late"))
+                assert (again.base_offset, again.leader_epoch) == (1, 1)
+        finally:
+            await store.close()
+
+
+async def test_what_a_primary_says_after_another_took_its_place_is_not_believed() -> None:
+    with Sharded(timeout_ms=800) as own:
+        store = Store(Settings(redis_url=own.url))
+        await store.start()
+        try:
+            assert await count_both(store) == [1, 1]
+            await asyncio.to_thread(own.in_sync)
+            old, before = own.owner(MOVING), store.node(MOVING)
+            stand_still(old)
+            asked = [
+                asyncio.create_task(coroutine)
+                for coroutine in (count_both(store), store.command("INCR", MOVING), store.read("GET", ANOTHER))
+            ]
+            await until(lambda: store.node(MOVING) is not before)
+            stand_still(old, still=False)
+
+            told = await asyncio.gather(*asked, return_exceptions=True)
+
+            assert all(isinstance(one, StoreUnavailable) for one in told), told
+            await store.wait_up(MOVING)
+            assert await count_both(store) == [2, 2]
+        finally:
+            await store.close()
