@@ -59,13 +59,29 @@ class HandedOut:
         self._refused: dict[bytes, Heard] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._at: list[Node] = []
         self.incarnation = -1
         """What was remembered is told to this one."""
 
     async def start(self) -> None:
         """Hear every shard's wake channel, and tell what was heard on each new connection."""
         await hear_groups(self._store, self._heard)
+        self._at = self._nodes()
         self._store.follow_nodes(self._added, lambda _: None)
+        self._store.on_moved.append(self._moved)
+
+    def _nodes(self) -> list[Node]:
+        """Where each shard is."""
+        store = self._store
+        return [store.node(store.shard_keys(shard).groups) for shard in range(store.settings.coordinator_shards)]
+
+    def _moved(self) -> None:
+        """A replica that took over may be connected, by a redirect, before it has all of its slots in our table."""
+        before, self._at = self._at, self._nodes()
+        moved = {shard for shard, node in enumerate(self._at) if node is not before[shard] and node.control.connected}
+        if moved and not self._closed:
+            refs = [ref for ref in self._known if group_of(self._store, ref.decode()).shard_keys.shard in moved]
+            self._raise({ref: self._known[ref] for ref in refs})
 
     def _added(self, node: Node) -> None:
         node.control.on_up.append(lambda _: self._tell(node))

@@ -7,8 +7,10 @@ import signal
 from typing import Any
 
 from broker.errors import StoreUnavailable
+from broker.groups.lost_writes import RAISE_GENERATION, HandedOut
 from broker.log.append import Appended
 from broker.settings import Settings
+from broker.store.slots import key_slot
 from broker.store.store import Store
 from tests.scripts.test_redis_cluster import ANOTHER, MOVING, count_both, topic, until
 from tests.support.logs import append_later, batch, broker, given_log, read_all
@@ -77,4 +79,35 @@ async def test_what_a_primary_says_after_another_took_its_place_is_not_believed(
             await store.wait_up(MOVING)
             assert await count_both(store) == [2, 2]
         finally:
+            await store.close()
+
+
+async def test_groups_are_raised_at_a_node_that_was_connected_before_it_had_them() -> None:
+    with Sharded(primaries=2, replicas=0) as own:
+        store = Store(Settings(redis_url=own.url))
+        await store.start()
+        handed_out = HandedOut(store)
+        try:
+            await handed_out.start()
+            keys = store.group_keys("default", "orders")
+            handed_out._heard(f"{keys.ref}:5:Stable:1".encode())
+            slot = key_slot(keys.group)
+            new_node = next(node for node in store.nodes if node is not store.node(keys.group))
+            sent: list[Any] = []
+            send = new_node.control.send
+
+            def noted(args: Any, *rest: Any) -> None:
+                sent.append(args[1])
+                send(args, *rest)
+
+            new_node.control.send = noted  # type: ignore[method-assign]
+            target = next(server for server in own.servers if server is not own.owner_of(slot))
+            await asyncio.to_thread(own.move, slot, target)
+            await store.command("HGET", keys.group, "generation")
+
+            assert [one for one in sent if one in (RAISE_GENERATION.sha, keys.group)] == [
+                RAISE_GENERATION.sha, keys.group,
+            ]  # fmt: skip
+        finally:
+            await handed_out.close()
             await store.close()
