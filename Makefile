@@ -139,6 +139,17 @@ image-pipeline: image ## the same for the pipeline's image, with Spark and Java
 acl: install ## the script and conformance tests as the Redis user that `tidegate redis acl` prints
 	TIDEGATE_TEST_ACL=1 $(BIN)/pytest -q -m "not slow and not peer" tests/scripts tests/conformance $(PYTEST_ARGS)
 
+CLUSTER_SUITES := admin_views classic directory events heartbeat_holds identity lag_samples log membership.py mirror.py \
+  offsets_commit offsets_delete offsets_fetch offsets_of offsets_re picture producer_ids topics_apis topics_catalog usage
+CLUSTER_MORE := $(foreach name,$(CLUSTER_SUITES),$(wildcard tests/scripts/test_$(name)*)) \
+  $(addprefix tests/conformance/test_,connections.py held_heartbeats.py mirror.py round_trip.py)
+CLUSTER_TESTS := $(addprefix tests/scripts/test_,redis_cluster.py log_append.py log_rules.py classic_joining.py) \
+  $(addprefix tests/conformance/test_,produce_fetch.py clients.py) $(if $(ALL),$(CLUSTER_MORE))
+
+.PHONY: cluster
+cluster: install ## clients, logs and groups on a Redis Cluster of three primaries; ALL=1: every suite that can be, some minutes
+	TIDEGATE_TEST_REDIS_CLUSTER=1 $(BIN)/pytest -q -m "not slow and not peer and not one_server" $(CLUSTER_TESTS) $(PYTEST_ARGS)
+
 chaos: install ## kill, pause and cut; then check the history
 	$(BIN)/pytest -q tests/chaos $(PYTEST_ARGS)
 

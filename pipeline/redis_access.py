@@ -152,6 +152,14 @@ def check_option(url: str) -> str:
     return url
 
 
+def replid_at(client: Client, key: str) -> str:
+    """`master_replid` of the server that has a key."""
+    if isinstance(client, RedisCluster):
+        node = client.get_node_from_key(key)
+        return str(client.info("replication", target_nodes=node)["master_replid"])
+    return str(client.info("replication")["master_replid"])
+
+
 def run(client: Client, script: Script, keys: Sequence[str], *args: str | int | bytes) -> Any:
     """One call of a script; it is sent whole where the server does not know it yet."""
     try:

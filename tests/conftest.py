@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -12,14 +14,21 @@ from broker.store.store import Store
 from pipeline.redis_access import connect
 from tests.support import acl
 from tests.support import clock as stepped
+from tests.support.redis_cluster import Sharded
 from tests.support.valkey import ValkeyServer
 
 acl.install()
 
 
+ON_CLUSTER = os.environ.get("TIDEGATE_TEST_REDIS_CLUSTER") == "1"
+"""`make cluster`: what can, on a Redis Cluster of three primaries."""
+
+
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[ValkeyServer]:
     """The session's server."""
+    if ON_CLUSTER:
+        pytest.skip("of one server")
     server = ValkeyServer()
     yield server
     server.stop()
@@ -34,18 +43,26 @@ def client(valkey: ValkeyServer) -> Iterator[Any]:
     opened.close()
 
 
+@pytest.fixture(scope="session")
+def redis_cluster_url() -> Iterator[str | None]:
+    """The session's Redis Cluster, None without `TIDEGATE_TEST_REDIS_CLUSTER`."""
+    with ExitStack() as stack:
+        yield stack.enter_context(Sharded(replicas=0)).url if ON_CLUSTER else None
+
+
 @pytest.fixture
-def settings(valkey: ValkeyServer) -> Settings:
+def settings(request: pytest.FixtureRequest, redis_cluster_url: str | None) -> Settings:
     """Defaults, on the session's server."""
-    return Settings(redis_url=valkey.url)
+    return Settings(redis_url=redis_cluster_url or request.getfixturevalue("valkey").url)
 
 
 @pytest.fixture
 async def store(settings: Settings) -> AsyncIterator[Store]:
-    """A store on an empty server, with Redis's own clock."""
+    """A store on empty servers, with Redis's own clock."""
     opened = Store(settings)
     await opened.start()
-    await opened.command("FLUSHALL")
+    for node in opened.nodes:
+        await node.control.call("FLUSHALL")
     yield opened
     await opened.close()
 
@@ -53,10 +70,11 @@ async def store(settings: Settings) -> AsyncIterator[Store]:
 @pytest.fixture
 async def clock(settings: Settings) -> AsyncIterator[stepped.SteppedClock]:
     """A stepped clock with its own store (`clock_store`), on an empty server."""
-    stepped.install()
+    stepped.install(by_slot=ON_CLUSTER)
     opened = Store(settings)
     await opened.start()
-    await opened.command("FLUSHALL")
+    for node in opened.nodes:
+        await node.control.call("FLUSHALL")
     stepping = stepped.SteppedClock(opened)
     await stepping.set()
     yield stepping

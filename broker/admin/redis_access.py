@@ -60,3 +60,10 @@ def servers(client: Any) -> dict[str, Any]:
         return {node.name: client.get_redis_connection(node) for node in client.get_primaries()}
     options = client.get_connection_kwargs()
     return {f"{options['host']}:{options['port']}": client}
+
+
+def server_of(client: Any, key: str) -> Any:
+    """The client of the server that has a key: that of Redis Cluster parses replies, and knows no time."""
+    if hasattr(client, "get_primaries"):
+        return client.get_redis_connection(client.get_node_from_key(key))
+    return client

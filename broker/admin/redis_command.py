@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, Final
 
 from broker.store.addresses import Address
+from broker.store.slots import parse_refusal
 
 _CONNECT_TIMEOUT_S: Final = 3.0
 _STREAMING: Final = frozenset({"subscribe", "psubscribe", "ssubscribe", "monitor"})
+_MOVES_MAX: Final = 5
 _ESCAPES: Final = {
     0x5C: "\\\\",
     0x22: '\\"',
@@ -43,8 +45,11 @@ class Failure:
 Reply = Status | Failure | int | bytes | None | list["Reply"]
 
 
-def replies(address: Address, command: Sequence[str]) -> Iterator[Reply]:
-    """Send one command; its reply, or replies without end (SUBSCRIBE, MONITOR). Raises OSError."""
+def replies(address: Address, command: Sequence[str], moves: int = _MOVES_MAX) -> Iterator[Reply]:
+    """Send one command; its reply, or replies without end (SUBSCRIBE, MONITOR). Raises OSError.
+
+    In Redis Cluster it goes to the node that has its key.
+    """
     with _connect(address) as sock, sock.makefile("rb") as stream:
         login = _login(address)
         sock.sendall(b"".join(_packed(words) for words in [*login, command]))
@@ -54,7 +59,12 @@ def replies(address: Address, command: Sequence[str]) -> Iterator[Reply]:
                 yield greeting
                 return
         sock.settimeout(None)
-        yield read_reply(stream)
+        first = read_reply(stream)
+        if isinstance(first, Failure) and first.text.startswith("MOVED ") and moves:
+            host, port = parse_refusal(first.text, address.host).place or ("", 0)
+            yield from replies(replace(address, host=host, port=port), command, moves - 1)
+            return
+        yield first
         while command[0].lower() in _STREAMING:
             yield read_reply(stream)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from broker.admin.redis_access import server_of
 from broker.admin.redis_keys import OurKey
 from broker.errors import CorruptMessage, InvalidRecord
 from broker.groups.phrases import moment
@@ -66,6 +67,7 @@ def _zset(client: Any, key: OurKey) -> tuple[int, list[dict[str, Any]]]:
 
 
 def _stream(client: Any, key: OurKey) -> tuple[int, list[dict[str, Any]]]:
+    client = server_of(client, key.name)
     client.set_response_callback("XREVRANGE", lambda reply, **_: reply)  # redis-py keeps one field of each name
     newest = client.execute_command("XREVRANGE", key.name, "+", "-", "COUNT", ELEMENTS_MAX)
     rows = []

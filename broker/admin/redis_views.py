@@ -12,6 +12,10 @@ from broker.apis.call import Rooms
 from broker.cluster.server_check import flavour_of
 from broker.groups.expiry import group_of
 from broker.store.keys import GroupKeys
+from broker.store.link import Link
+from broker.store.server_facts import server_facts
+from broker.store.store import Store
+from broker.telemetry import declared_cluster as own
 from broker.telemetry.meters import Meter
 from broker.telemetry.metrics import metrics
 from broker.topics.model import Topic
@@ -65,8 +69,32 @@ async def redis(rooms: Rooms) -> dict[str, Any]:
         "round_trip_ms": round(round_trip_ms, 3),
         "latency": _latency(facts),
         "scripts": scripts(metrics.scripts),
-        "links": [{"name": link.name, "up": link.connected, "in_flight": link.in_flight} for link in rooms.store.links],
+        "links": [
+            {"name": link.name, "server": _server(link), "up": link.connected, "in_flight": link.in_flight}
+            for link in rooms.store.links
+        ],
+        "primaries": await _primaries(rooms.store),
     }
+
+
+def _server(link: Link) -> str:
+    return f"{link.address.host}:{link.address.port}" if link.address is not None else ""
+
+
+async def _primaries(store: Store) -> list[dict[str, Any]]:
+    """Each server that has keys, that of `{cluster}` first: all else of this view is about that one."""
+    nodes = sorted(store.nodes, key=lambda node: (node is not store.home, str(node)))
+    facts = await server_facts(store)
+    return [
+        {
+            "server": str(node),
+            "up": node.up,
+            "used_bytes": facts.get(str(node), {}).get(own.REDIS_MEMORY_USED),
+            "max_bytes": facts.get(str(node), {}).get(own.REDIS_MEMORY_MAX),
+            "replicas": facts.get(str(node), {}).get(own.REDIS_REPLICAS),
+        }
+        for node in nodes
+    ]
 
 
 def _persistence(facts: Mapping[str, str]) -> dict[str, Any]:

@@ -117,7 +117,7 @@ class Restore:
     def run(self, plan: RestorePlan) -> dict[str, object]:
         """Do it. Raises ArchiveConflict where the server or the stream became another meanwhile, PipelineError."""
         keys = self._keys
-        server = read_server(self._client, self._prefix, self._retry_s)
+        server = read_server(self._client, self._prefix, keys, self._retry_s)
         incarnation, version = self._client.hmget(keys.meta, "incarnation", "log_version")
         if incarnation is None or int(incarnation) != server.incarnation:
             raise PipelineError("no broker has opened this partition since the Redis server started: read it once")

@@ -11,7 +11,7 @@ import redis
 from broker.store.keys import ClusterKeys, LogKeys
 from broker.store.scripts import Script
 from pipeline.errors import DataLoss, PipelineError
-from pipeline.redis_access import Client, patiently, run
+from pipeline.redis_access import Client, patiently, replid_at, run
 from pipeline.replay.batches import Piece
 
 REPLAY_APPEND = Script("archive/replay_append")
@@ -40,14 +40,14 @@ class Server(NamedTuple):
     replid: str
 
 
-def read_server(client: Client, prefix: str, retry_s: float) -> Server:
-    """The server as brokers know it; waits until one has seen it. Raises PipelineError."""
+def read_server(client: Client, prefix: str, keys: LogKeys, retry_s: float) -> Server:
+    """The server that has a log, as brokers know it; waits until one has seen it. Raises PipelineError."""
     deadline = time.monotonic() + retry_s
     info = ClusterKeys(prefix).info
     while True:
-        replid = patiently(lambda: client.info("replication")["master_replid"], retry_s)
+        replid = patiently(lambda: replid_at(client, keys.log), retry_s)
         known, incarnation = patiently(lambda: client.hmget(info, "master_replid", "incarnation"), retry_s)
-        if known is not None and known.decode() == replid and incarnation is not None:
+        if known is not None and replid in known.decode().split() and incarnation is not None:
             return Server(int(incarnation), replid)
         if time.monotonic() > deadline:
             raise PipelineError("no broker has seen this Redis server since it started: start one, then again")
@@ -100,7 +100,7 @@ class Target:
 
     def _run(self, pieces: Sequence[Piece]) -> Any:
         if self._server is None:
-            self._server = read_server(self._client, self._prefix, self._retry_s)
+            self._server = read_server(self._client, self._prefix, self._keys, self._retry_s)
         incarnation, replid = self._server
         keys = self._keys
         names = [keys.log, keys.meta, keys.times, keys.producers, keys.replayed, keys.translations]

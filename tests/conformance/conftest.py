@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from bench.cluster import Cluster
+from tests.conftest import ON_CLUSTER
+from tests.support.redis_cluster import Sharded
 
 
 @pytest.fixture(scope="session")
@@ -18,5 +21,6 @@ def cluster() -> Iterator[Cluster]:
         "TIDEGATE_METRICS_HANDOVER_MS": "0",
         "TIDEGATE_LOG_RETENTION_CHECK_INTERVAL_MS": "1000",
     }
-    with Cluster(brokers=3, settings=settings) as running:
-        yield running
+    with ExitStack() as stack:
+        redis_url = stack.enter_context(Sharded(replicas=0)).url if ON_CLUSTER else None
+        yield stack.enter_context(Cluster(brokers=3, settings=settings, redis_url=redis_url))

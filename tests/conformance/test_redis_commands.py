@@ -91,6 +91,7 @@ async def test_check(cluster: Cluster) -> None:
     assert len(found["cluster_id"]) == 22
 
 
+@pytest.mark.one_server
 async def test_the_least_rights_are_enough_for_the_command_that_asks_for_them(cluster: Cluster) -> None:
     told_rules = await told(cluster, "acl", "--user", "cli")
     line = await typed(cluster, "acl", "--user", "cli")

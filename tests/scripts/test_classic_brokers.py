@@ -471,6 +471,7 @@ async def test_a_broken_connection_to_redis_costs_no_parked_request_its_place(wo
     assert (await answer(waiting)).assignment == b"for b"
 
 
+@pytest.mark.one_server
 async def test_a_join_whose_answer_was_lost_is_asked_for_again(world: World) -> None:
     a = world.peer("a", version=3)
     link = a.broker.store.home.control

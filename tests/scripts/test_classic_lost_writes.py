@@ -21,6 +21,9 @@ from tests.support.groups import Peer, World, answer
 
 NONE, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS = 0, 22, 25, 27
 
+pytestmark = pytest.mark.one_server
+"""What a server lost is put away and brought back as a whole."""
+
 Dump = dict[bytes, bytes]
 
 

@@ -133,6 +133,7 @@ async def test_the_leader_between_followers(world: World) -> None:
     assert (await world.events()).count("stable") == 1
 
 
+@pytest.mark.one_server
 async def test_a_tick_takes_one_script(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     peers = await world.stable("a", "b", "c")
     for peer in peers:

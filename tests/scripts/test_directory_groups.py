@@ -240,7 +240,8 @@ async def test_scenario_96_only_empty_groups_are_deleted(
     for state in ("Stable", "PreparingRebalance", "CompletingRebalance"):
         await given_group(store, keys, state=state)
         assert await deleted(broker, "orders", version=version) == [("orders", NON_EMPTY)]
-    await store.command("FLUSHALL")
+    for node in store.nodes:
+        await node.control.call("FLUSHALL")
 
     await broker.ask(commit_request(9, topics={"t1": {0: (5, "")}}))
     assert await deleted(broker, "orders", "absent", "orders", version=version) == [

@@ -211,6 +211,7 @@ async def test_closing_answers_what_is_held(world: World, holds: list[Holds]) ->
     assert of_b.codes == []
 
 
+@pytest.mark.one_server
 async def test_what_holds_want_is_read_once_and_only_plain_consumers_are_held(world: World, holds: list[Holds]) -> None:
     streams = (("stream", b""),)
     plain, static = await world.stable_of(world.peer("a"), world.peer("b", instance_id="i"))

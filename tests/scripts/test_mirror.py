@@ -103,6 +103,7 @@ async def test_a_fetch_shows_position_and_pending_entries(broker: WholeBroker, s
     assert await shown.pending() == [(entry, member.member_id, 1) for entry in ALL]
 
 
+@pytest.mark.one_server
 async def test_it_leaves_what_xreadgroup_would_leave(broker: WholeBroker, shown: Shown, store: Store) -> None:
     member = broker.client()
     await member.own("t")

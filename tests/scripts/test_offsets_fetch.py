@@ -253,6 +253,7 @@ class Listening:
         monkeypatch.setattr(store.home.control, "send", counted)
 
 
+@pytest.mark.one_server
 async def test_equal_reads_of_a_tick_are_one_command(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     await broker.ask(commit_request(9, topics={"t1": {0: (5, "")}}))
     listening = Listening(broker.store, monkeypatch)

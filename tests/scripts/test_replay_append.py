@@ -184,7 +184,7 @@ async def test_deleted_and_never_made(logs: Logs, target: Target, store: Store, 
 async def test_another_server_or_a_later_incarnation_is_asked_for_again(
     logs: Logs, target: Target, keys: LogKeys, client: Any, store: Store
 ) -> None:
-    server = read_server(client, "tidegate", 1.0)
+    server = read_server(client, "tidegate", keys, 1.0)
     names = [keys.log, keys.meta, keys.times, keys.producers, keys.replayed, keys.translations]
     batches = (0, 0, 0, 0, piece(0).batch)
     elsewhere = run(client, REPLAY_APPEND, names, SOURCE, server.incarnation, "ab" * 20, keys.wake, "w", *batches)

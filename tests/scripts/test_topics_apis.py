@@ -330,6 +330,7 @@ async def test_leaders_move_away_from_a_draining_broker(brokers: tuple[Rooms, Ro
     assert [one.node_id for one in response.brokers] == [1, 2]
 
 
+@pytest.mark.one_server
 async def test_the_leader_epoch_is_that_of_the_logs_and_never_goes_back(brokers: tuple[Rooms, Rooms]) -> None:
     """Scenario 22; and what Metadata tells is what a fetch is checked against."""
     await create(brokers[0], topic("a", 3))

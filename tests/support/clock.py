@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from broker.store import scripts
 from broker.store.store import Store
 
@@ -15,9 +17,22 @@ end
 """
 
 
-def install() -> None:
+_BY_SLOT = """
+local function now_ms()
+  return tonumber(redis.call("GET", "test:now_ms" .. string.match(KEYS[1], "{[^}]+}")))
+end
+"""
+_TAGS = (
+    "cluster",
+    *(f"co:{shard}" for shard in range(50)),
+    *(f"default/{name}:{at}" for name in ("orders", "t") for at in range(3)),
+)
+"""Of keys whose scripts ask for the time: in Redis Cluster each slot has a clock of its own."""
+
+
+def install(by_slot: bool = False) -> None:
     """Make every script rendered from now on read the stepped clock. Call before a Store starts."""
-    scripts.swap_include("lib/clock", _STEPPED)
+    scripts.swap_include("lib/clock", _BY_SLOT if by_slot else _STEPPED)
 
 
 def uninstall() -> None:
@@ -34,7 +49,8 @@ class SteppedClock:
 
     async def set(self) -> None:
         """Write the present time for the scripts."""
-        await self._store.command("SET", KEY, self.now_ms)
+        keys = [KEY] if self._store.cluster is None else [f"{KEY}{{{tag}}}" for tag in _TAGS]
+        await asyncio.gather(*(self._store.command("SET", key, self.now_ms) for key in keys))
 
     async def advance(self, ms: int) -> None:
         """Let `ms` milliseconds pass."""

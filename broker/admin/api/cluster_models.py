@@ -135,12 +135,23 @@ class Link(Model):
     """A connection of this broker to Redis."""
 
     name: str
+    server: str
     up: bool
     in_flight: int
 
 
+class PrimaryServer(Model):
+    """A server that has keys: several in Redis Cluster. What it does not tell, or does not answer, is null."""
+
+    server: str
+    up: bool
+    used_bytes: int | None
+    max_bytes: int | None
+    replicas: int | None
+
+
 class Redis(Model):
-    """The server that this broker works on."""
+    """The server that this broker works on; in Redis Cluster the first of `primaries`."""
 
     flavour: str
     version: str
@@ -157,6 +168,7 @@ class Redis(Model):
     latency: list[Latency]
     scripts: list[ScriptTimes]
     links: list[Link]
+    primaries: list[PrimaryServer]
 
 
 class Trouble(Model):

@@ -53,6 +53,7 @@ KINDS: Final = {
     "redis-persistence": "a restart of Redis loses data, or its files cannot be written",
     "redis-replicas": "no replica, or one that is cut off",
     "redis-min-replicas": "replicas, but `min-replicas-to-write` is 0: a fail-over may lose writes",
+    "redis-cluster": "a Redis Cluster, and the address does not say so, or one shard's fail-over would stop them all",
     "redis-rights": "the user may not do what brokers do",
     "redis-latency": "Redis answers slowly from here",
 }

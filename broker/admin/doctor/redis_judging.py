@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from broker.admin.doctor.finding import Finding, Severity
-from broker.admin.doctor.redis_looks import RedisLook, Server
+from broker.admin.doctor.redis_looks import COVERAGE, RedisLook, Server
 from broker.admin.sizes import size
 from broker.cluster.server_check import LEAST, flavour_of
 
@@ -58,6 +58,29 @@ def _version(server: Server, look: RedisLook) -> Iterator[Finding]:
         return
     wanted = " or ".join(f"{name} {first}.{second}" for name, (first, second) in LEAST.items())
     yield Finding("redis-version", severity, server.address, sentence, (), f"Take {wanted}, or newer.")
+
+
+def _cluster(server: Server, look: RedisLook) -> Iterator[Finding]:
+    if server.info.get("cluster_enabled") != "1":
+        return
+    if "+cluster://" not in look.where:
+        yield Finding(
+            "redis-cluster",
+            Severity.PROBLEM,
+            server.address,
+            f"{server.address} is a node of a Redis Cluster, and the address names one server: brokers refuse.",
+            (),
+            "Begin TIDEGATE_REDIS_URL with redis+cluster:// (rediss+cluster:// with TLS).",
+        )
+    if server.info.get(COVERAGE) == "yes":
+        yield Finding(
+            "redis-cluster",
+            Severity.WARNING,
+            server.address,
+            "While one shard has no primary every node refuses every key: a fail-over stops all groups and partitions.",
+            (f"{COVERAGE} yes",),
+            f"Set {COVERAGE} no: only the shard that fails over waits then.",
+        )
 
 
 def _role(server: Server, look: RedisLook) -> Iterator[Finding]:
@@ -217,5 +240,5 @@ def _latency(server: Server, look: RedisLook) -> Iterator[Finding]:
 
 
 _RULES: Final[tuple[Callable[[Server, RedisLook], Iterator[Finding]], ...]] = (
-    _version, _role, _eviction, _memory, _persistence, _replicas, _rights, _latency,
+    _version, _cluster, _role, _eviction, _memory, _persistence, _replicas, _rights, _latency,
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
@@ -14,12 +15,14 @@ import redis
 from broker.admin.doctor.seen import Lease
 from broker.admin.failures import CommandFailed
 from broker.admin.places import RedisServer
-from broker.admin.redis_access import connected, servers
+from broker.admin.redis_access import connected, server_of, servers
 from broker.cluster.server_check import PROBE_RIGHTS, flavour_of
 from broker.store.addresses import without_password
 from broker.store.keys import ClusterKeys
 
+COVERAGE: Final = "cluster-require-full-coverage"
 _PINGS: Final = 20
+_KEYS_TRIED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +69,36 @@ def look(place: RedisServer) -> RedisLook:
     where = without_password(place.url)
     try:
         with connected(place) as client:
-            found = tuple(_server(name, one, place.prefix) for name, one in servers(client).items())
+            found = tuple(
+                _server(name, one, _probe(client, name, place.prefix)) for name, one in servers(client).items()
+            )
             cluster_id, leases = _cluster(client, ClusterKeys(place.prefix), place.settings.lease_gone_ms)
             return RedisLook(where, place.prefix, "", _user(client), found, cluster_id, leases)
     except CommandFailed as failure:
         return RedisLook(where, place.prefix, str(failure))
 
 
-def _server(name: str, client: Any, prefix: str) -> Server:
+def _server(name: str, client: Any, probe: str) -> Server:
     info = {field: str(value) for field, value in client.info("everything").items()}
-    return Server(name, info, _rights(client, prefix), tuple(_timed(client) for _ in range(_PINGS)))
+    if info.get("cluster_enabled") == "1":
+        with suppress(redis.ResponseError):  # brokers' users may not ask
+            info |= client.config_get(COVERAGE)
+    return Server(name, info, _rights(client, probe), tuple(_timed(client) for _ in range(_PINGS)))
 
 
-def _rights(client: Any, prefix: str) -> str:
+def _probe(client: Any, server: str, prefix: str) -> str:
+    """A key whose slot the server has."""
+    keys = ClusterKeys(prefix)
+    if not hasattr(client, "get_primaries"):
+        return keys.probe
+    names = (keys.probe_at(number) for number in range(_KEYS_TRIED))
+    return next((name for name in names if client.get_node_from_key(name).name == server), keys.probe)
+
+
+def _rights(client: Any, probe: str) -> str:
     """As a broker tries them when it starts."""
-    channel = f"{prefix}:{{cluster}}:probe"
     try:
-        client.eval(PROBE_RIGHTS.source, 1, channel, channel)
+        client.eval(PROBE_RIGHTS.source, 1, probe, probe)
     except redis.ResponseError as error:
         said = str(error).split(" script:")[0].splitlines()[0]
         return "" if said.startswith(("MOVED", "READONLY")) else said
@@ -108,7 +124,7 @@ def _cluster(client: Any, keys: ClusterKeys, gone_ms: int) -> tuple[str | None, 
         cluster_id = client.hget(keys.info, "cluster_id")
         records = client.hgetall(keys.brokers)
         renewed = dict(client.zrange(keys.leases, 0, -1, withscores=True))
-        seconds, micros = client.time() if not hasattr(client, "get_primaries") else (0, 0)
+        seconds, micros = server_of(client, keys.leases).time()
     except redis.ResponseError:  # rights, told elsewhere
         return None, ()
     now_ms = seconds * 1000 + micros // 1000

@@ -158,6 +158,7 @@ def redis_kinds(rights: str = "", latency_ms: float = 0.2, **info: str) -> dict[
         ({"used_memory": "960"}, "redis-memory", Severity.PROBLEM),
         ({"aof_enabled": "0"}, "redis-persistence", Severity.WARNING),
         ({"aof_last_write_status": "err"}, "redis-persistence", Severity.PROBLEM),
+        ({"cluster_enabled": "1"}, "redis-cluster", Severity.PROBLEM),
         ({"connected_slaves": "0"}, "redis-replicas", Severity.NOTE),
         ({"slave0": "ip=10.0.0.2,state=wait_bgsave"}, "redis-replicas", Severity.WARNING),
         ({"min_slaves_good_slaves": None}, "redis-min-replicas", Severity.WARNING),
