@@ -18,26 +18,29 @@ local floor, set = tonumber(ARGV[1]), { unpack(ARGV, 2) }
 
 local newest, number = unpack(redis.call("HMGET", info, "master_replid", "incarnation"))
 number = tonumber(number or 0)
-local is_newest, seen = {}, redis.call("HMGET", replids, unpack(set))
-for id in string.gmatch(newest or "", "%S+") do is_newest[id] = true end
+local is_newest, newest_count, seen = {}, 0, redis.call("HMGET", replids, unpack(set))
+for id in string.gmatch(newest or "", "%S+") do
+  is_newest[id] = true
+  newest_count = newest_count + 1
+end
 
 local function take(incarnation)
   redis.call("HSET", info, "incarnation", string.format("%.0f", incarnation))
   return { ERROR.NONE, incarnation }
 end
 
-local new, all_newest, first_seen = {}, true, 0
+local new, common, first_seen = {}, 0, 0
 for i, id in ipairs(set) do
   local known = tonumber(seen[i] or (is_newest[id] and number))
   if known and not seen[i] then redis.call("HSET", replids, id, known) end -- written before there were `replids`
   if not known then new[#new + 1] = id end
-  all_newest = all_newest and is_newest[id]
+  if is_newest[id] then common = common + 1 end
   first_seen = math.max(first_seen, known or 0)
 end
 
 if #new > 0 then
   -- A server that took this one's place may not know the last numbers, and logs of the other primaries do.
-  local step = (new[1] == set[1] and #set > 1 and number > 0) and LEAP or 1
+  local step = (new[1] == set[1] and math.max(#set, newest_count) > 1 and number > 0) and LEAP or 1
   number = math.max(number, floor) + step
   if redis.call("HLEN", replids) >= KEPT then
     local all = redis.call("HGETALL", replids)
@@ -51,6 +54,7 @@ if #new > 0 then
   redis.call("HSET", info, "master_replid", table.concat(set, " "))
   return take(number)
 end
-if not all_newest then return { ERROR.NONE, first_seen } end -- one of them is a primary that was replaced
+-- Neither less of the newest set, nor more, by what was away when that was seen: one is a primary that was replaced.
+if common < #set and common < newest_count then return { ERROR.NONE, first_seen } end
 if floor > number then return take(floor) end
 return { ERROR.NONE, number }

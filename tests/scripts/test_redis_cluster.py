@@ -432,6 +432,18 @@ def test_a_home_that_forgot_goes_above_what_logs_may_know(mint: Callable[..., in
     assert mint("h2 a2 b") == 500
 
 
+def test_a_primary_that_was_away_when_another_was_replaced_has_the_number_of_all(mint: Callable[..., int]) -> None:
+    assert [mint("h a b"), mint("h a2"), mint("h a2", floor=7)] == [1, 2, 7]
+    assert [mint("h a2 b"), mint("h a2 b", floor=8), mint("h a2")] == [7, 8, 8]
+    assert mint("h a b") == 1
+
+
+def test_a_home_that_forgot_and_is_back_before_the_others_goes_above_what_logs_may_know(
+    mint: Callable[..., int],
+) -> None:
+    assert [mint("h a b"), mint("h2"), mint("h2 a b2")] == [1, 101, 102]
+
+
 def test_one_server_goes_on_from_what_was_stored_before_there_were_sets(
     mint: Callable[..., int], sharded: Sharded
 ) -> None:
