@@ -69,8 +69,8 @@ class Incarnations:
             for lane in node.lanes:
                 if lane.connected:
                     self._ask(node, lane)
-        if self._store.cluster is not None and self._number:
-            self._mint()  # another broker may have raised it, for what only that one had seen
+        if self._store.cluster is not None:
+            self._mint()  # another broker may have raised it, or the home node was another one when it was asked for
 
     def close(self) -> None:
         """Stop following."""

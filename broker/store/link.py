@@ -153,6 +153,10 @@ class Link:
                     self.on_down.remove(mark_down)
             except (OSError, TimeoutError, hiredis.HiredisError, StoreUnavailable) as error:
                 self.last_error = tls.reason(error)
+            except Exception as error:  # a link that gave up would never come back
+                if str(error) != self.last_error:
+                    logger.exception("redis_link_failed", link=self.name)
+                self.last_error = str(error)
             await asyncio.sleep(_RECONNECT_MS[min(attempt, len(_RECONNECT_MS) - 1)] / 1000)
             attempt += 1
 

@@ -50,11 +50,11 @@ class Owned:
 
 def parse_slots(reply: Sequence[Any], asked_host: str) -> list[Owned]:
     """`CLUSTER SLOTS`: the primary of each run. A node that announces no host is at the one that was asked."""
-    return [Owned(first, last, (_host(primary[0], asked_host), primary[1])) for first, last, primary, *_ in reply]
+    runs = ((first, last, (primary[0] or b"").decode(), primary[1]) for first, last, primary, *_ in reply)
+    return [Owned(first, last, (_host(host, asked_host), port)) for first, last, host, port in runs]
 
 
-def _host(host: bytes | None, asked_host: str) -> str:
-    told = (host or b"").decode()
+def _host(told: str, asked_host: str) -> str:
     return asked_host if told in ("", "?") else told
 
 
@@ -81,4 +81,4 @@ def parse_refusal(text: str, asked_host: str) -> Refusal:
     if kind not in ("MOVED", "ASK"):
         return Refusal(kind)
     host, _, port = words[1].rpartition(":")
-    return Refusal(kind, int(words[0]), (host or asked_host, int(port)))
+    return Refusal(kind, int(words[0]), (_host(host, asked_host), int(port)))

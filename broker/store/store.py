@@ -187,7 +187,7 @@ class Store:
 
     async def _start_cluster(self, cluster: RedisCluster, timeout_s: float) -> None:
         self.push.start()
-        await self.push.wait_up(timeout_s)
+        await self.push.wait_up(timeout_s * len(self.primary.topology.hosts))  # one after the other; some may be silent
         await cluster.first_look(timeout_s)
         self._loops.run("redis-cluster", cluster.follow)
 
@@ -356,9 +356,9 @@ class Store:
         (args, on_first), rest = commands[0], commands[1:]
 
         def answered(reply: Any) -> None:
-            on_first(reply)
-            if rest:
+            if rest:  # before a fault of who hears this reply could keep it from them
                 self.send_in_order(*rest)
+            on_first(reply)
 
         self.cluster.send("control", args, answered)
 

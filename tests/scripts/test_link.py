@@ -29,6 +29,23 @@ def make_link(valkey: ValkeyServer, **options: int) -> Link:
     return Link("test", at(Address("127.0.0.1", valkey.port)), **options)
 
 
+async def test_a_fault_of_what_says_where_to_connect_to_ends_no_link(valkey: ValkeyServer) -> None:
+    places: list[Address | Exception] = [KeyError("config-epoch"), Address("127.0.0.1", valkey.port)]
+    places.insert(1, Address("no..host", valkey.port))  # a UnicodeError
+
+    async def find() -> Address:
+        place = places.pop(0)
+        if isinstance(place, Exception):
+            raise place
+        return place
+
+    link = Link("test", find)
+    link.start()
+    await link.wait_up(2)
+    assert not places
+    await link.close()
+
+
 async def test_an_error_reply_harms_no_other_command(valkey: ValkeyServer) -> None:
     link = make_link(valkey)
     link.start()

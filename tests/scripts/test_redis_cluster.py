@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -472,6 +473,16 @@ async def test_one_server_is_no_cluster(valkey: ValkeyServer) -> None:
 
     with pytest.raises(CannotStart, match="no Redis Cluster"):
         await store.start()
+
+
+async def test_addresses_that_are_silent_are_passed_over(sharded: Sharded) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as another:
+        silent = "".join(f"127.0.0.1:{server.getsockname()[1]}," for server in (one, another))
+        url = sharded.url.replace("redis+cluster://", f"redis+cluster://{silent}")
+        store = Store(Settings(redis_url=url, redis_connect_timeout_ms=400))
+        await store.start()
+        assert store.available
+        await store.close()
 
 
 async def test_a_cluster_without_slots_is_not_usable() -> None:
