@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from redis.crc import key_slot as reference_slot
 
+from broker.cluster.acl import acl_rules
+from broker.cluster.server_check import check_server
 from broker.errors import CannotStart, NotEnoughReplicasAfterAppend, StoreUnavailable
 from broker.log.incarnation import MINT_INCARNATION
 from broker.settings import Settings
@@ -463,6 +465,37 @@ def test_the_ids_that_are_kept_are_bounded(mint: Callable[..., int], sharded: Sh
     owner = sharded.owner("{cluster}")
     assert sharded.ask(owner, "HLEN", ClusterKeys("tidegate").replids) < 1_000
     assert mint("h a1009") == 1_010
+
+
+# -- rights
+
+
+async def test_the_least_rights_are_enough(sharded: Sharded, store: Store) -> None:
+    """As `tidegate redis acl` prints them for this address; the user is made on each node."""
+    url = sharded.url.replace("://", "://broker:secret@")
+    settings = Settings(redis_url=url)
+    for server in sharded.servers:
+        sharded.ask(server, "ACL", "SETUSER", "broker", "on", ">secret", *acl_rules(settings))
+    first, second, _ = sharded.servers
+    moving: Any = topic(sharded, first)
+    slot = key_slot(f"{{default/{moving.name}:0}}")
+    await given_log(store, moving)
+    own = Store(settings)
+    await own.start()
+    try:
+        assert len(await check_server(own, settings)) == 3
+        async with broker(settings) as logs:
+            assert (await append(logs.partition(moving, 0))).base_offset == 0
+            with on_its_way(sharded, slot, second) as end:
+                log = own.log_keys(moving.org, moving.name, 0, moving.topic_hex)
+                assert await own.command("HGET", log.meta, "state") == b"ready"  # behind ASKING
+                end()
+            assert (await append(logs.partition(moving, 0))).base_offset == 1
+    finally:
+        await own.close()
+        await asyncio.to_thread(sharded.move, slot, first)
+        for server in sharded.servers:
+            sharded.ask(server, "ACL", "DELUSER", "broker")
 
 
 # -- what is no cluster
