@@ -6,7 +6,6 @@ answer is read from the store by whichever broker holds the connection then.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Collection, Sequence
@@ -31,6 +30,7 @@ from broker.groups.model import (
 from broker.groups.settled import forgive, group_script_args, group_script_keys
 from broker.groups.waiters import AGAIN, Again, Opened
 from broker.groups.waiting import GroupWaits, Watch
+from broker.store.in_order import read_in_order
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
 from broker.store.scripts import Script
@@ -123,11 +123,8 @@ async def read_members(
     """The members of a generation with their metadata of a protocol, read plain; None once the group has moved on."""
     head = ("HMGET", keys.group, "generation", "state", "version")
     for _ in range(_READS_MAX):
-        before, records, subscriptions, after = await asyncio.gather(
-            store.read(*head),
-            store.read("HGETALL", keys.members),
-            store.read("HGETALL", keys.subscriptions),
-            store.read(*head),
+        before, records, subscriptions, after = await read_in_order(
+            store, store.read, keys.group, head, ("HGETALL", keys.members), ("HGETALL", keys.subscriptions), head
         )
         if int(after[0] or 0) != generation or after[1].decode() == GroupState.PREPARING:
             return None

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from broker.errors import CoordinatorLoadInProgress, GroupIdNotFound
 from broker.groups.expiry import settle_group
 from broker.groups.settled import forgive, group_script_args, group_script_keys
+from broker.store.in_order import read_in_order
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
 from broker.store.scripts import Script
@@ -84,13 +85,12 @@ async def describe(store: Store, keys: GroupKeys, broker: str) -> DescribedGroup
     await settle_group(store, keys, broker)
     head_command: list[Arg] = ["HMGET", keys.group, *_HEAD]
     for _ in range(_LOOKS_MAX):
-        before, members, subscriptions, assignments, after = await asyncio.gather(
-            store.command(*head_command),
-            store.command("HGETALL", keys.members),
-            store.command("HGETALL", keys.subscriptions),
-            store.command("HGETALL", keys.assignments),
-            store.command(*head_command),
-        )
+        before, members, subscriptions, assignments, after = await read_in_order(
+            store, store.command, keys.group,
+            head_command,
+            ("HGETALL", keys.members), ("HGETALL", keys.subscriptions), ("HGETALL", keys.assignments),
+            head_command,
+        )  # fmt: skip
         if before == after:
             return _picture(before, members, subscriptions, assignments)
     raise CoordinatorLoadInProgress("the group changes faster than it can be read")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from broker.groups.directory import metadata_of
 from broker.groups.expiry import settle_group
 from broker.groups.model import GroupState
 from broker.groups.offsets import split_field
+from broker.store.in_order import read_in_order
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
 from broker.store.store import Store
@@ -132,17 +132,18 @@ async def read_picture(
     await settle_group(store, keys, broker)
     marks: list[Arg] = ["HMGET", keys.group, *_MARKS]
     for _ in range(_LOOKS_MAX):
-        head, members, subscriptions, assignments, sessions, pending, offsets, time, after = await asyncio.gather(
-            store.read("HGETALL", keys.group),
-            store.read("HGETALL", keys.members),
-            store.read("HGETALL", keys.subscriptions),
-            store.read("HGETALL", keys.assignments),
-            store.read("ZRANGE", keys.sessions, 0, -1, "WITHSCORES"),
-            store.read("HGETALL", keys.pending),
-            store.read("HGETALL", keys.offsets),
-            store.read("TIME"),
-            store.read(*marks),
-        )
+        head, members, subscriptions, assignments, sessions, pending, offsets, time, after = await read_in_order(
+            store, store.read, keys.group,
+            ("HGETALL", keys.group),
+            ("HGETALL", keys.members),
+            ("HGETALL", keys.subscriptions),
+            ("HGETALL", keys.assignments),
+            ("ZRANGE", keys.sessions, 0, -1, "WITHSCORES"),
+            ("HGETALL", keys.pending),
+            ("HGETALL", keys.offsets),
+            ("TIME",),
+            marks,
+        )  # fmt: skip
         if not head:
             raise GroupIdNotFound
         if [head.get(mark.encode()) for mark in _MARKS] == after:

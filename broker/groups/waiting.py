@@ -25,6 +25,7 @@ from broker.groups.settled import BrokerName, forgive, group_script_args, group_
 from broker.groups.waiters import Again, Look, Opened, Waiter
 from broker.groups.wakes import forget_groups, hear_groups
 from broker.settings import Settings
+from broker.store.in_order import read_in_order
 from broker.store.keys import GroupKeys
 from broker.store.link import Arg
 from broker.store.scripts import Script
@@ -298,8 +299,8 @@ class GroupWaits:
         syncing = any(waiter.round < 0 for waiter in waiters) and look.assigned_generation == look.generation
         if syncing:
             reads.append(("HMGET", keys.assignments, *ids))
-        *replies, version = await asyncio.gather(
-            *(self._store.command(*read) for read in reads), self._store.command("HGET", keys.group, "version")
+        *replies, version = await read_in_order(
+            self._store, self._store.command, keys.group, *reads, ("HGET", keys.group, "version")
         )
         if int(version or 0) != look.version:
             return False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.errors import StoreUnavailable
 from broker.store.link import Arg, Link, OnReply
-from broker.store.slots import is_refusal
+from broker.store.slots import is_refusal, key_slot
 
 if TYPE_CHECKING:
     from broker.store.node import Lane, Node
@@ -53,6 +53,7 @@ class Redirected:
         self._began = self._loop.time()
         self._until = self._began + node.control.timeout_s
         self._moves = 0
+        cluster.sent_on[key_slot(key)] += 1
 
     def go_on(self, text: str) -> None:
         """Take a refusal."""

@@ -7,6 +7,7 @@ does not, and would name itself for what is another's by now. Slots that nobody 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -60,6 +61,8 @@ class RedisCluster:
         self._hurried = asyncio.Event()
         self._closing: set[asyncio.Task[None]] = set()
         self._why = "no node answers"
+        self.sent_on: Counter[int] = Counter()
+        """How many commands were not run where they were sent first, by slot."""
 
     # -- where keys are
 

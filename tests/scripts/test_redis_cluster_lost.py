@@ -6,7 +6,10 @@ import asyncio
 import signal
 from typing import Any
 
+import pytest
+
 from broker.errors import StoreUnavailable
+from broker.groups.classic import read_members
 from broker.groups.lost_writes import RAISE_GENERATION, HandedOut
 from broker.log.append import Appended
 from broker.settings import Settings
@@ -110,4 +113,34 @@ async def test_groups_are_raised_at_a_node_that_was_connected_before_it_had_them
             ]  # fmt: skip
         finally:
             await handed_out.close()
+            await store.close()
+
+
+async def test_a_group_that_changes_while_its_keys_move_is_not_read_half_and_half(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker.store.redirected.PAUSE_S", 1.0)
+    with Sharded(primaries=2, replicas=0) as own:
+        store = Store(Settings(redis_url=own.url))
+        await store.start()
+        try:
+            keys = store.group_keys("default", "orders")
+            await store.command("HSET", keys.group, "generation", 1, "state", "Stable", "version", 1)
+            await store.command("HSET", keys.members, "old", "{}")
+            target = await asyncio.to_thread(own.add)  # this broker knows it by the redirect only, and has to connect
+            slot = key_slot(keys.group)
+            source = own.begin_move(slot, target)
+            own.move_keys(source, target, [keys.members])
+
+            reading = asyncio.create_task(read_members(store, keys, 1, "range"))
+            await until(lambda: len(store.nodes) == 3)
+            own.move_keys(source, target, [keys.group])
+            own.end_move(slot, source, target)
+            with own.client(target) as client:
+                client.hset(keys.group, mapping={"generation": 2, "version": 2})
+                client.hset(keys.members, "new", "{}")
+
+            assert await reading is None, "generation 1 never had the new member"
+            assert [one.member_id for one in await read_members(store, keys, 2, "range") or ()] == ["old", "new"]
+        finally:
             await store.close()
