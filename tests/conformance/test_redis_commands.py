@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from typer.testing import CliRunner
 
 from bench.cluster import Cluster
@@ -33,6 +34,10 @@ async def group(cluster: Cluster) -> str:
     """A group that has read and committed a topic of its own name, and is empty."""
     name = f"redis:{uuid.uuid4().hex[:8]}"
     topic = name.replace(":", "-")
+    admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(topic, 3, 1, topic_configs={"retention.ms": "-1"})])  # its records are of 2023
+    await admin.close()
     async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap) as producer:
         for number in range(5):
             await producer.send_and_wait(topic, b"x" * 100, partition=0, timestamp_ms=1_700_000_000_000 + number)
