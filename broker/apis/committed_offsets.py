@@ -147,14 +147,15 @@ def _commit(call: Call, request: Any, looked: bool) -> bool:
         call.client.host,
     )
     keys = rooms.store.group_keys(org, request.group_id)
-    rooms.offsets.commit(keys, commit, partial(_committed, call, request, rooms.catalog.version, topics, results))
+    known = rooms.catalog.version, rooms.offsets.next_question
+    rooms.offsets.commit(keys, commit, partial(_committed, call, request, known, topics, results))
     return True
 
 
 def _committed(
     call: Call,
     request: Any,
-    known_version: int,
+    known: tuple[int, int],
     topics: Judged,
     results: Results,
     answer: int | Exception,
@@ -163,7 +164,8 @@ def _committed(
     code = answer if isinstance(answer, int) else code_of(answer, ErrorCode.coordinator_not_available)
     if code == _NONE:
         catalog = call.rooms.catalog
-        if known_version == catalog.version and call.rooms.offsets.topics_version == catalog.stored_version:
+        version, question = known
+        if version == catalog.version and call.rooms.offsets.topics_were(catalog.stored_version, question):
             _stored(call, request, topics, results)
         else:
             start_look(_confirm(call, request, topics, results))

@@ -120,9 +120,10 @@ class Offsets:
     def __init__(self, store: Store, settings: Settings, broker: BrokerName = nobody) -> None:
         self.held: dict[str, deque[Any]] = {}
         """By group: commits that wait for a look at the catalogue, and those behind them. The handlers' own."""
-        self.topics_version = 0
-        """The catalogue's version in the store, as of the last commits that were sent."""
         self._store = store
+        self._topics_version = 0
+        self._asked = self._heard = 0
+        """Questions for the catalogue's version in the store; the newest answered one gave `_topics_version`."""
         self._metadata_units_max = settings.offset_metadata_max_bytes
         self._broker = broker
         self._settle = settler(store, broker)
@@ -134,6 +135,18 @@ class Offsets:
     def takes_metadata(self, metadata: str) -> bool:
         """Whether commit metadata is within `offset_metadata_max_bytes`."""
         return metadata_fits(metadata, self._metadata_units_max)
+
+    @property
+    def next_question(self) -> int:
+        """The question that the commits which are filed now go out behind: which version the catalogue has."""
+        return self._asked + 1
+
+    def topics_were(self, version: int, question: int) -> bool:
+        """Whether that was answered, and no topic had changed since that version.
+
+        In Redis Cluster it is another node that answers, later than the commits at times.
+        """
+        return self._heard >= question and self._topics_version == version
 
     def commit(self, keys: GroupKeys, commit: Commit, on_code: OnCode) -> None:
         """File a commit for this tick's script. `on_code` gets 0, or the code that applies to all its entries:
@@ -195,11 +208,14 @@ class Offsets:
 
     def _ask_version(self) -> None:
         """Ahead of commits, so that they are known to be of topics that were there."""
-        self._store.send(["HGET", self._store.cluster_keys.info, "topics_version"], self._on_version)
+        self._asked += 1
+        question = self._asked
 
-    def _on_version(self, reply: Any) -> None:
-        if not isinstance(reply, Exception):
-            self.topics_version = int(reply or 0)
+        def answered(reply: Any) -> None:
+            if not isinstance(reply, Exception) and question > self._heard:
+                self._heard, self._topics_version = question, int(reply or 0)
+
+        self._store.send(["HGET", self._store.cluster_keys.info, "topics_version"], answered)
 
     def _send_commits(self, groups: Gathered[Filed]) -> None:
         """Commits of one shard, in as few scripts as their entries allow; one commit is never parted."""

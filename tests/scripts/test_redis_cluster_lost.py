@@ -11,6 +11,7 @@ import pytest
 from broker.errors import StoreUnavailable
 from broker.groups.classic import read_members
 from broker.groups.lost_writes import RAISE_GENERATION, HandedOut
+from broker.groups.offsets import Commit, Offsets
 from broker.log.append import Appended
 from broker.settings import Settings
 from broker.store.slots import key_slot
@@ -142,5 +143,28 @@ async def test_a_group_that_changes_while_its_keys_move_is_not_read_half_and_hal
 
             assert await reading is None, "generation 1 never had the new member"
             assert [one.member_id for one in await read_members(store, keys, 2, "range") or ()] == ["old", "new"]
+        finally:
+            await store.close()
+
+
+async def test_a_commit_is_not_taken_for_one_of_topics_that_nobody_has_asked_for_yet() -> None:
+    """The catalogue is at the home node, which may answer later than the group's."""
+    with Sharded(primaries=2, replicas=0) as own:
+        store = Store(Settings(redis_url=own.url))
+        await store.start()
+        try:
+            offsets = Offsets(store, store.settings)
+            names = (store.group_keys("default", f"orders-{number}") for number in range(100))
+            keys = next(one for one in names if store.node(one.group) is not store.home)
+            question, codes = offsets.next_question, []
+            home = own.owner("{cluster}")
+            stand_still(home)
+            offsets.commit(keys, Commit(-1, "", None, [], -1, "", ""), codes.append)
+            await until(lambda: bool(codes))
+
+            assert codes == [0]
+            assert not offsets.topics_were(0, question)
+            stand_still(home, still=False)
+            await until(lambda: offsets.topics_were(0, question))
         finally:
             await store.close()
