@@ -48,6 +48,7 @@ class Deadlines:
         self._prefers = prefers
         self._on_due = on_due
         self._next_look = [0.0] * store.settings.coordinator_shards
+        self._looking: dict[int, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -57,8 +58,10 @@ class Deadlines:
     async def close(self) -> None:
         """Stop looking."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            tasks = [self._task, *self._looking.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def look_now(self) -> None:
         """Look at every shard once, and return when what was due has been handled (for tests)."""
@@ -68,11 +71,23 @@ class Deadlines:
         loop = asyncio.get_running_loop()
         while True:
             now = loop.time()
-            due = [shard for shard, at in enumerate(self._next_look) if at <= now]
-            for result in await asyncio.gather(*(self._look(shard) for shard in due), return_exceptions=True):
-                if isinstance(result, Exception) and not isinstance(result, StoreUnavailable):
-                    logger.error("deadlines_failed", exc_info=result)
-            await asyncio.sleep(max(min(self._next_look) - loop.time(), _LOOK_MIN_MS / 1000))
+            due = [shard for shard, at in enumerate(self._next_look) if at <= now and shard not in self._looking]
+            if due:  # a shard whose node is silent holds up no other
+                await asyncio.wait([self._begin(shard) for shard in due], timeout=_LOOK_MAX_MS / 1000)
+            free = [at for shard, at in enumerate(self._next_look) if shard not in self._looking]
+            wait_s = min(free) - loop.time() if free else _LOOK_MAX_MS / 1000
+            await asyncio.sleep(max(wait_s, _LOOK_MIN_MS / 1000))
+
+    def _begin(self, shard: int) -> asyncio.Task[None]:
+        task = self._looking[shard] = asyncio.get_running_loop().create_task(self._look(shard))
+        task.add_done_callback(lambda done: self._looked(shard, done))
+        return task
+
+    def _looked(self, shard: int, done: asyncio.Task[None]) -> None:
+        del self._looking[shard]
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not isinstance(error, StoreUnavailable):
+            logger.error("deadlines_failed", exc_info=error)
 
     async def _look(self, shard: int) -> None:
         loop = asyncio.get_running_loop()

@@ -99,13 +99,16 @@ class GroupExpiry:
         task.add_done_callback(self._sparing.discard)
 
     async def _spare(self, shards: list[int]) -> None:
-        try:
-            spared = sum([await spare_shard(self._store, shard) for shard in shards])
-        except StoreUnavailable as error:
-            logger.warning("members_not_spared", reason=str(error))
-        else:
-            if spared:
-                logger.info("members_spared", members=spared)
+        spared, left = 0, dict[int, str]()
+        for shard in shards:
+            try:
+                spared += await spare_shard(self._store, shard)
+            except StoreUnavailable as error:  # in Redis Cluster other shards' nodes may be there
+                left[shard] = str(error)
+        if left:
+            logger.warning("members_not_spared", shards=list(left), reason=next(iter(left.values())))
+        if spared:
+            logger.info("members_spared", members=spared)
 
     async def sweep_now(self) -> None:
         """Settle what is due at this moment in every shard (for tests)."""
