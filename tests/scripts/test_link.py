@@ -41,7 +41,7 @@ async def test_a_fault_of_what_says_where_to_connect_to_ends_no_link(valkey: Val
 
     link = Link("test", find)
     link.start()
-    await link.wait_up(2)
+    await link.wait_up(30)
     assert not places
     await link.close()
 

@@ -146,7 +146,7 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(
         client.zremrangebyrank(keys.segments, 1, 1)  # as gc does where it forgets what no broker serves
         with pytest.raises(DataLoss, match="names no segment with offset 16"):
             await call(client, tmp_path, 0)
-        client.config_set("maxmemory", client.info("memory")["used_memory"])
+        client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)  # what it uses may fall by itself
         with pytest.raises(UsageError, match="raise maxmemory, or restore less"):
             await call(client, tmp_path, 0)
         client.config_set("maxmemory", 0)
