@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,10 +64,17 @@ class Live:
 
     cluster: Cluster
     prometheus: Prometheus
+    enough: threading.Event
+    traffic: Future[None]
+
+    def end_traffic(self) -> None:
+        """Have the clients leave. Raises what one of them failed with."""
+        self.enough.set()
+        self.traffic.result()
 
 
-async def traffic(bootstrap: str, seconds: float) -> None:
-    """A producer, and a group that reads half as much; a second member comes and goes."""
+async def traffic(bootstrap: str, enough: threading.Event) -> None:
+    """A producer, and a group that reads half as much; a second member comes."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     tiered = {"remote.storage.enable": "true", "retention.ms": "600000", "local.retention.ms": "60000"}
@@ -75,14 +84,14 @@ async def traffic(bootstrap: str, seconds: float) -> None:
                                 auto_offset_reset="earliest")  # fmt: skip
     await producer.start()
     await consumer.start()
-    ends_s, second = time.monotonic() + seconds, None
-    while time.monotonic() < ends_s:
+    second, second_s = None, time.monotonic() + SEEN_S / 2
+    while not enough.is_set():
         for number in range(20):
             await producer.send("orders", b"v" * 100, partition=number % 3)
         await producer.send_and_wait("old", b"v")
         for partition, records in (await consumer.getmany(timeout_ms=200, max_records=10)).items():
             await consumer.commit({partition: records[-1].offset + 1})
-        if second is None and time.monotonic() > ends_s - seconds / 2:
+        if second is None and time.monotonic() > second_s:
             second = AIOKafkaConsumer("orders", group_id="billing", bootstrap_servers=bootstrap)
             await second.start()
     for client in (second, consumer, producer):
@@ -93,7 +102,7 @@ async def traffic(bootstrap: str, seconds: float) -> None:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """Two brokers, scraped for half a minute of traffic."""
+    """Two brokers, scraped for half a minute of traffic, which goes on."""
     tools()
     archive = tmp_path_factory.mktemp("archive")
     settings = {
@@ -104,9 +113,16 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     }
     with Cluster(brokers=2, settings=settings) as cluster:
         targets = [f"127.0.0.1:{broker.admin_port}" for broker in cluster.brokers]
-        with running(tmp_path_factory.mktemp("prometheus"), RULES, targets) as prometheus:
-            asyncio.run(traffic(cluster.bootstrap, SEEN_S))
-            yield Live(cluster, prometheus)
+        place = tmp_path_factory.mktemp("prometheus")
+        with running(place, RULES, targets) as prometheus, ThreadPoolExecutor(1) as beside:
+            enough = threading.Event()
+            clients = beside.submit(lambda: asyncio.run(traffic(cluster.bootstrap, enough)))
+            wait([clients], SEEN_S)
+            live = Live(cluster, prometheus, enough, clients)
+            try:
+                yield live
+            finally:
+                live.end_traffic()
 
 
 def promtool(*arguments: str | Path) -> str:
@@ -177,6 +193,7 @@ async def test_a_hand_over_shows_no_series_twice(live: Live) -> None:
         for broker in live.cluster.brokers
         if Scrape.from_url(f"http://127.0.0.1:{broker.admin_port}/metrics").one("tidegate_cluster_exported")
     )
+    await asyncio.to_thread(live.end_traffic)
     await asyncio.to_thread(teller.drain)
     most, told_again = 0.0, False
     ends_s = time.monotonic() + READY_S
@@ -204,6 +221,7 @@ def test_committed_offsets_agree_with_what_clients_see(live: Live) -> None:
         finally:
             await consumer.stop()
 
+    live.end_traffic()
     ends_s = time.monotonic() + READY_S
     wanted = asyncio.run(asked())
     found: list[dict[str, list[str]]] = []
