@@ -90,18 +90,18 @@ class ColdReads:
 
         Raises KafkaStorageError, StoreUnavailable.
         """
-        return await self._answered(self._load(offset, limit))
+        return await self._answered(lambda: self._load(offset, limit))
 
     async def footer_of_row_group(self, offset: int, limit: int) -> RowGroup | None:
         """What the footer says of that row group. Raises KafkaStorageError, StoreUnavailable."""
-        located = await self._answered(self._locate(offset, limit))
+        located = await self._answered(lambda: self._locate(offset, limit))
         return None if located is None else located[0].row_groups[located[1]]
 
-    async def _answered(self, work: Awaitable[Found]) -> Found:
+    async def _answered(self, work: Callable[[], Awaitable[Found]]) -> Found:
         """In time, and every failure of a file as KafkaStorageError."""
         try:
             async with asyncio.timeout(self._files.timeout_s):
-                return await work
+                return await _while_replaced(work)
         except StoreUnavailable:
             raise
         except TimeoutError:
@@ -130,17 +130,14 @@ class ColdReads:
 
     async def _load(self, offset: int, limit: int) -> Batches | None:
         """Raises SegmentUnreadable, StoreUnavailable."""
-        for last in (False, True):
-            located = await self._locate(offset, limit)
-            if located is None:
-                return None
-            try:
-                return await self._files.row_group(*located)
-            except SegmentMissing:
-                self._forget(located[0].path)
-                if last:
-                    raise
-        raise AssertionError("it returns or raises")
+        located = await self._locate(offset, limit)
+        if located is None:
+            return None
+        try:
+            return await self._files.row_group(*located)
+        except SegmentMissing:
+            self._forget(located[0].path)
+            raise
 
     async def _locate(self, offset: int, limit: int) -> tuple[SegmentFile, int] | None:
         """Segment and row group of the first batch that ends above the offset; None where there is none below `limit`.
@@ -157,12 +154,12 @@ class ColdReads:
 
     async def _opened(self, offset: int) -> tuple[Segment, SegmentFile]:
         segment = self._known(offset) or await self._look_up(offset)
+        path = self._files.path_of(segment)
         try:
-            return segment, await self._files.footer(self._files.path_of(segment))
-        except SegmentMissing:  # compacted, most likely: the index names another file by now
-            self._forget(self._files.path_of(segment))
-        segment = await self._look_up(offset)
-        return segment, await self._files.footer(self._files.path_of(segment))
+            return segment, await self._files.footer(path)
+        except SegmentMissing:
+            self._forget(path)
+            raise
 
     def _forget(self, path: str) -> None:
         self._segments = []
@@ -226,3 +223,15 @@ class ColdReads:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def _while_replaced(work: Callable[[], Awaitable[Found]]) -> Found:
+    """Again while another file is missing than the time before: compaction puts files in the place of others."""
+    missing = ""
+    while True:
+        try:
+            return await work()
+        except SegmentMissing as error:
+            if str(error) == missing:
+                raise
+            missing = str(error)

@@ -237,6 +237,31 @@ async def test_segments_that_are_compacted_while_many_read_lose_and_repeat_nothi
         assert logs.cold_files.failures == 0
 
 
+async def test_a_file_that_is_replaced_again_and_again_is_followed(
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await given_log(store)
+    async with cold_broker(settings, tmp_path) as logs:
+        log, opened, sizes = logs.partition(TOPIC, 0), logs.cold_files.footer, [4, 8, 16]
+        before = await given_two_tiers(log, tmp_path, segment_batches=2, row_group_batches=2)
+
+        async def replaced_first(path: str) -> Any:
+            if sizes:
+                old = await store.command("ZRANGE", log.keys.segments, 0, -1)
+                size = sizes.pop(0)
+                for at in range(0, 34, size):
+                    batches = before[at : min(at + size, 34)]
+                    await publish(log, write_segment(tmp_path, batches, row_group_batches=2))
+                await store.command("ZREM", log.keys.segments, *old)
+                for member in old:
+                    (tmp_path / Segment.from_json(member).file).unlink()
+            return await opened(path)
+
+        monkeypatch.setattr(logs.cold_files, "footer", replaced_first)
+        assert same(batches_of(await read(log, 2, bytes_max=1)), [before[1]])
+        assert (sizes, logs.cold_files.failures) == ([], 0)
+
+
 async def test_a_log_start_that_rose_past_a_file_that_went_is_out_of_range(
     store: Store, settings: Settings, tmp_path: Path
 ) -> None:
