@@ -28,6 +28,7 @@ from tests.support.wire import RawClient
 
 PARK_LEASE_MS = 1_500
 SETTINGS = {
+    "TIDEGATE_CONNECTIONS_SPREAD_MS": "0",  # these clients do not connect again
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "200",
     "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": "500",
     "TIDEGATE_GROUP_PARK_LEASE_MS": str(PARK_LEASE_MS),

@@ -24,6 +24,7 @@ from tests.support.wire import RawClient
 
 GONE_MS = 1_500
 SETTINGS = {
+    "TIDEGATE_CONNECTIONS_SPREAD_MS": "0",  # these clients do not connect again
     "TIDEGATE_LEASE_GONE_MS": str(GONE_MS),
     "TIDEGATE_LEASE_SUSPECT_MS": "500",
     "TIDEGATE_LEASE_RENEW_MS": "100",

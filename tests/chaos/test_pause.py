@@ -44,7 +44,11 @@ def member(bootstrap: str) -> Any:
 
 async def test_a_broker_that_stays_silent_costs_no_member_its_place() -> None:
     """Members wait for it longer than their sessions, as clients do, and come to another then."""
-    with Cluster(brokers=2, settings={"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}) as cluster:
+    settings = {
+        "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+        "TIDEGATE_CONNECTIONS_SPREAD_MS": "0",  # this client does not connect again
+    }
+    with Cluster(brokers=2, settings=settings) as cluster:
         await asyncio.sleep(1)  # until they know each other
         client = await RawClient.connect(cluster.brokers[0].address)
         silent = await coordinator(client, "orders")
