@@ -6,6 +6,7 @@ Used by the demonstration, the benchmarks and the chaos tests. Every process is 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -22,16 +23,20 @@ from pathlib import Path
 from types import TracebackType
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+_ports = itertools.count(random.SystemRandom().randrange(20_000))
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on, below those that connections take, so that it stays free till used."""
-    chance = random.SystemRandom()
-    while True:
-        port = chance.randrange(12_000, 32_000)
+    """A loopback port that nobody listens on, below those that connections take, so that it stays free till used.
+
+    No port is given twice soon: who was given it may not listen yet, or be down for a moment.
+    """
+    for number in _ports:
+        port = 12_000 + number % 20_000
         with socket.socket() as sock, contextlib.suppress(OSError):
             sock.bind(("127.0.0.1", port))
             return port
+    raise AssertionError("ports are counted for ever")
 
 
 def server_binary() -> str:
