@@ -21,6 +21,7 @@ from kio.schema.errors import ErrorCode
 from broker.apis.call import Call
 from broker.apis.registry import ApiKey, hot_api
 from broker.errors import (
+    InvalidTopic,
     InvalidTxnState,
     KafkaError,
     KafkaStorageError,
@@ -34,6 +35,7 @@ from broker.protocol.codec import DecodeError
 from broker.protocol.produce_request import Partition, ProduceRequest, read_produce
 from broker.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, parse_produced
 from broker.records.validation import RecordRules, RecordsRefused, open_and_check, stays_closed
+from broker.topics import names
 
 if TYPE_CHECKING:
     from broker.log.append import Appended
@@ -126,6 +128,8 @@ class Producing:
         error: Exception = UnknownTopicOrPartition() if isinstance(key, str) else UnknownTopicId()
         topic = None
         try:
+            if key in names.INTERNAL:
+                raise InvalidTopic(f"{key!r} is an internal topic: clients cannot write to it")
             topic = await (catalog.find(org, key) if isinstance(key, str) else catalog.find_by_id(org, UUID(bytes=key)))
         except Exception as failure:  # noqa: BLE001 - becomes the partitions' error
             error = failure

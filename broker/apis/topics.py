@@ -79,7 +79,7 @@ async def create_topics(call: Call, request: Any) -> CreateTopicsResponse:
 async def _create(call: Call, wanted: Any, times: int, validate_only: bool) -> CreatableTopicResult:
     """Check in Kafka's order, then make the topic."""
     catalog, settings = call.rooms.catalog, call.rooms.settings
-    names.check(wanted.name)
+    names.check_creatable(wanted.name)
     if times > 1:
         raise InvalidRequest("the topic stands in the request more than once")
     await catalog.check_new(call.org, wanted.name)

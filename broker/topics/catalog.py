@@ -250,7 +250,7 @@ class Catalog:
         Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, StoreUnavailable. After StoreUnavailable it may
         exist or not; some broker finishes what was begun.
         """
-        names.check(name)
+        names.check_creatable(name)
         count = self._settings.num_partitions if partition_count is None else partition_count
         self.check_count(count)
         topic_id = topic_id or new_topic_id()
@@ -274,7 +274,7 @@ class Catalog:
 
     async def check_new(self, org: str, name: str) -> None:
         """Refuse a name that is taken or too like another. Raises TopicAlreadyExists, InvalidTopic."""
-        names.check(name)
+        names.check_creatable(name)
         if await self.find(org, name) is not None:
             raise TopicAlreadyExists(f"topic {name!r} already exists")
         plain_name = names.plain(name)

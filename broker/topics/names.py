@@ -8,7 +8,8 @@ from typing import Final
 from broker.errors import InvalidTopic
 
 NAME_LENGTH_MAX: Final = 249
-INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's internal topics: clients neither create nor write them."""
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -29,6 +30,13 @@ def check(name: str) -> None:
     if len(name) > NAME_LENGTH_MAX:
         raise InvalidTopic(f"topic name is longer than {NAME_LENGTH_MAX} characters")
     raise InvalidTopic("topic name has characters other than letters, digits, '.', '_' and '-'")
+
+
+def check_creatable(name: str) -> None:
+    """Refuse a name outside Kafka's rules, and those of internal topics. Raises InvalidTopic."""
+    check(name)
+    if name in INTERNAL:
+        raise InvalidTopic(f"{name!r} is an internal topic: clients cannot create it")
 
 
 def plain(name: str) -> str:

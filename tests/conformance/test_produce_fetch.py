@@ -235,6 +235,11 @@ async def test_unknown_topics_and_partitions(one: Connection):
     assert (await produce(one, batch(b"v"), partition=-1)).error_code is ErrorCode.unknown_topic_or_partition
 
 
+async def test_produce_internal_topic_answers_invalid_topic(one: Connection):
+    refused = await produce(one, batch(b"v"), topic="__consumer_offsets")
+    assert refused.error_code is ErrorCode.invalid_topic_exception
+
+
 async def test_a_topic_made_elsewhere_is_found_at_once(brokers: tuple[LogBroker, LogBroker], two: Connection):
     await brokers[0].create("fresh")
     assert (await produce(two, batch(b"v"), topic="fresh")).error_code is ErrorCode.none

@@ -235,6 +235,14 @@ async def test_internal_topics_are_not_made_by_asking(broker: Rooms) -> None:
     assert refused.error_code is UNKNOWN_TOPIC
 
 
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
+async def test_create_topics_internal_name_answers_invalid_topic(broker: Rooms, name: str) -> None:
+    refused = (await create(broker, topic(name)))[name]
+
+    assert refused.error_code is ErrorCode.invalid_topic_exception
+    assert name in refused.error_message and not broker.catalog.topics("default")
+
+
 async def test_two_brokers_asked_for_a_new_topic_make_one(brokers: tuple[Rooms, Rooms]) -> None:
     found = await asyncio.gather(*(ask(rooms, metadata(12, ["new"])) for rooms in brokers * 3))
 
