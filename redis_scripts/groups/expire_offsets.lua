@@ -64,8 +64,10 @@ for i = 6, kept and #ARGV or 0 do
 end
 
 if gone > 0 then event("offsets_expired", nil, nil, { detail = table.concat(fields, " ") }) end
+-- A group that had members keeps its id and generation as long as its offsets would be kept, though it has none.
+local is_retained = g.protocol_type ~= "" and now - g.state_since < retention_ms
 local nothing_left = redis.call("EXISTS", offsets, staged, unstable, pending) == 0
-if g.state == EMPTY and nothing_left then
+if g.state == EMPTY and nothing_left and not is_retained then
   forget_group("nothing_left")
   return { ERROR.NONE, gone, 1, 1 }
 end

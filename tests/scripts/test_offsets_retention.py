@@ -132,10 +132,23 @@ async def test_a_simple_group_goes_with_its_last_offset(
     assert await swept(clock_store, keys) is None
 
 
-async def test_an_empty_group_without_offsets_goes_at_the_next_sweep_unless_an_id_is_pending(
+async def test_sweep_empty_group_without_offsets_is_kept_for_the_retention(
     clock: SteppedClock, clock_store: Store, keys: GroupKeys
 ) -> None:
+    """Seed scenario 001: the group's id and generation outlive its last member, though it never committed."""
     await given_group(clock_store, keys, state="Empty", members=(), subscribed=[], state_since=clock.now_ms)
+    assert await swept(clock_store, keys) == []
+    await clock.advance(WEEK_MS - 1)
+    assert await swept(clock_store, keys) == []
+    await clock.advance(1)
+    assert await swept(clock_store, keys) is None
+
+
+async def test_an_empty_group_without_offsets_is_not_removed_while_an_id_is_pending(
+    clock: SteppedClock, clock_store: Store, keys: GroupKeys
+) -> None:
+    since = clock.now_ms - WEEK_MS
+    await given_group(clock_store, keys, state="Empty", members=(), subscribed=[], state_since=since)
     await clock_store.command("HSET", keys.pending, "p", "{}")
     await clock_store.command("ZADD", keys.sessions, clock.now_ms + 10_000, "p")
     assert await swept(clock_store, keys) == []
