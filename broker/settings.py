@@ -29,9 +29,10 @@ _ABOVE: Final = {"lease_suspect_ms": "lease_renew_ms", "lease_gone_ms": "lease_s
 SECRETS: Final = frozenset(
     {
         "redis_url", "redis_sentinel_password", "admin_operator_token", "admin_operator_password", "admin_viewer_token",
+        "archive_path",
     }
 )  # fmt: skip
-"""Settings that are shown to nobody; the address of Redis may hold a password."""
+"""Settings that are shown to nobody; the addresses of Redis and of the archive may hold a password or keys."""
 SECRETS_DIR: Final = "TIDEGATE_SECRETS_DIR"
 """Names a folder of files that are called as variables and hold their values, as mounted Secrets are."""
 

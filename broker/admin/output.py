@@ -9,7 +9,6 @@ import csv
 import enum
 import io
 import json
-import re
 import shutil
 import sys
 import textwrap
@@ -19,10 +18,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from broker.telemetry.visible import CONTROLS, visible
+
 _WIDTH_MAX: Final = 110
 _TABLE_WIDTH: Final = 2_000
 """One line a row, whatever the terminal: what is folded cannot be copied."""
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _STYLES: Final = {
     "stuck": "bold red",
     "problem": "bold red",
@@ -59,7 +59,7 @@ def write_rows(form: Form, columns: Sequence[Column], rows: Sequence[Mapping[str
     if form in (Form.JSON, Form.YAML):
         write_whole(form, list(rows))
     elif form is Form.CSV:
-        typer.echo(as_csv([column.key for column in columns], rows), nl=False)
+        _write_csv([column.key for column in columns], rows)
     else:
         _write_table(columns, rows)
 
@@ -74,6 +74,15 @@ def as_csv(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     return out.getvalue()
 
 
+def _write_csv(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Files get the values themselves; on a terminal, where they would be obeyed, control characters are escaped."""
+    if sys.stdout.isatty():
+        rows = [
+            {key: visible(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows
+        ]
+    typer.echo(as_csv(keys, rows), nl=False)
+
+
 def _cell(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | dict | bool) else "" if value is None else value
 
@@ -83,9 +92,13 @@ def write_whole(form: Form, value: Any) -> None:
     if form is Form.YAML:
         import yaml
 
-        typer.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+        text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+        if CONTROLS.search(text.replace("\n", "")):  # those that YAML allows in a text: of direction
+            text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)
+        typer.echo(text, nl=False)
     else:
-        typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+        text = json.dumps(value, indent=2, ensure_ascii=False)  # escapes the controls below U+0020 by itself
+        typer.echo(CONTROLS.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text))
 
 
 def write_one(form: Form, value: Mapping[str, Any], pairs: Sequence[tuple[str, str]]) -> None:
@@ -93,7 +106,7 @@ def write_one(form: Form, value: Mapping[str, Any], pairs: Sequence[tuple[str, s
     if form is Form.TABLE:
         write_pairs(pairs)
     elif form is Form.CSV:
-        typer.echo(as_csv(list(value), [value]), nl=False)
+        _write_csv(list(value), [value])
     else:
         write_whole(form, value)
 
@@ -118,11 +131,6 @@ def _write_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -
 def _shown(column: Column, row: Mapping[str, Any]) -> str:
     value = row.get(column.key)
     return "-" if value is None or value == "" else visible(column.show(value))
-
-
-def visible(text: str) -> str:
-    """Names that clients chose must not move the cursor of who reads them: control characters as escapes."""
-    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def write_pairs(pairs: Sequence[tuple[str, str]]) -> None:

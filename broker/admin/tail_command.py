@@ -141,7 +141,7 @@ class Printer:
         from datetime import UTC, datetime
 
         from broker.admin.decoding import Decode, decode
-        from broker.admin.output import visible
+        from broker.telemetry.visible import visible
 
         record = found.record
         moment = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(" ", "milliseconds")[:23]

@@ -14,6 +14,8 @@ from typing import Any, Final, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
+from broker.telemetry.visible import visible
+
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -51,13 +53,19 @@ def _with_process_fields(_: Any, __: str, event: EventDict) -> EventDict:
     return {**_process_fields, **event}
 
 
+def _escape_controls(_: Any, __: str, event: EventDict) -> EventDict:
+    """Client ids, group ids and libraries' messages must not move a terminal's cursor or forge a line."""
+    return {name: visible(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
 def _renderers(log_format: LogFormat, out: TextIO) -> list[Processor]:
     if log_format == "json":
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     return [
+        _escape_controls,
         structlog.dev.ConsoleRenderer(
             colors=out.isatty(), pad_event_to=32, exception_formatter=structlog.dev.plain_traceback
-        )
+        ),
     ]
 
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
+
 import pytest
+import structlog
+import yaml
 
 from broker.admin.output import Column, Form, write_findings, write_pairs, write_rows
+from broker.telemetry.logs import configure
+from broker.telemetry.visible import CONTROLS
 
 NASTY = "a\x1b[2J\x9b31m\rb"
 SHOWN = r"a\x1b[2J\x9b31m\rb"
@@ -23,3 +30,35 @@ def test_machines_get_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> N
     write_rows(Form.CSV, [Column("group", "GROUP")], [{"group": "a\x1bb"}])
 
     assert "a\x1bb" in capsys.readouterr().out
+
+
+HOSTILE = "web\x1b[2J\n9999  forged\x9b1A\u202e"
+
+
+@pytest.mark.parametrize("form", [Form.TABLE, Form.CSV])
+def test_write_rows_control_characters_are_escaped_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: Form
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    write_rows(form, [Column("group", "GROUP")], [{"group": HOSTILE}])
+    _, row = capsys.readouterr().out.splitlines()
+    assert row == r"web\x1b[2J\n9999  forged\x9b1A\u202e"
+
+
+@pytest.mark.parametrize("form", [Form.JSON, Form.YAML])
+def test_write_rows_machine_forms_hold_no_control_character(capsys: pytest.CaptureFixture[str], form: Form) -> None:
+    write_rows(form, [Column("group", "GROUP")], [{"group": HOSTILE}])
+    out = capsys.readouterr().out
+    assert not CONTROLS.search(out.replace("\n", ""))
+    parsed = json.loads(out) if form is Form.JSON else yaml.safe_load(out)
+    assert parsed == [{"group": HOSTILE}]
+
+
+def test_configure_text_log_escapes_control_characters() -> None:
+    out = io.StringIO()
+    configure("text", "info", out)
+    try:
+        structlog.get_logger().info("group_stable", group=HOSTILE)
+    finally:
+        structlog.reset_defaults()
+    assert out.getvalue().count("\n") == 1 and not CONTROLS.search(out.getvalue().rstrip("\n"))
