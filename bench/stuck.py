@@ -19,7 +19,6 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from bench.cluster import REPOSITORY, Cluster
 from bench.stuck_member import Member
-from broker.groups.explain.finding import SOON_MS
 
 SETTINGS: Final = {
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "300",
@@ -248,7 +247,6 @@ async def nobody_left(stage: Stage) -> str:
     )
     async with consumer:
         await consumer.getone()
-    await asyncio.sleep(SOON_MS / 1000)
     return "nobody-left"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from broker.groups.explain.finding import (
     last_heard,
     named,
     poll_limit,
-    severity_by_age,
 )
 from broker.groups.model import GroupState
 from broker.groups.phrases import clock, counted, either, listed, ranges, span
@@ -24,6 +24,11 @@ from broker.groups.story import Event, in_words
 
 QUIET_MS: Final = 15_000
 """Clients commit every 5 s by themselves: who does not for three of these, and for its session timeout, is quiet."""
+
+COMMITS_STOPPED_MS: Final = 300_000
+"""A reader without membership whose last commit is older has stopped; Flink commits at checkpoints, minutes apart."""
+ABANDONED_MS: Final = 86_400_000
+"""A group that nobody reads for is a leftover from then on."""
 
 _LEFT: Final = " A client also leaves by itself while it is not polled within max.poll.interval.ms."
 _GOES: Final = frozenset({"member_left", "member_removed", "member_expired", "member_evicted"})
@@ -83,26 +88,55 @@ def _lag(partitions: Iterable[Partition]) -> int:
 
 
 def _empty(picture: GroupPicture, partitions: Sequence[Partition], events: Sequence[Event]) -> list[Finding]:
-    lag = _lag(partition for partition in partitions if partition.committed is not None)
-    if picture.state != GroupState.EMPTY or not lag:
+    """Records wait for a group without members. It may have readers: those that assign partitions themselves."""
+    waiting = [partition for partition in partitions if partition.committed is not None]
+    if picture.state != GroupState.EMPTY or not _lag(waiting):
         return []
-    gone = [event for event in events if event.kind in _GOES]
-    evidence = [
-        f"{topic}: {counted(_lag(found), 'record')}" for topic, found in _by_topic(partitions).items() if _lag(found)
-    ]
-    if gone:
-        evidence.append(f"the last to go: {in_words(gone[-1])} at {clock(gone[-1].time_ms)}")
-    return [
-        Finding(
-            "empty_with_lag",
-            severity_by_age(picture),
-            f"Nobody is in the group for {span(picture.now_ms - picture.state_since_ms)}, and "
-            f"{counted(lag, 'record')} {either(lag, 'waits', 'wait')}.",
-            tuple(evidence),
-            "Start its consumers. If they run, compare their group.id, and the brokers they ask, with this group's."
-            + (_LEFT if gone and gone[-1].kind == "member_left" else ""),
+    evidence = tuple(
+        f"{topic}: {counted(_lag(found), 'record')}" for topic, found in _by_topic(waiting).items() if _lag(found)
+    )
+    last_commit_ms = max((partition.commit_ms or 0 for partition in waiting), default=0)
+    if not picture.protocol_type or last_commit_ms > picture.state_since_ms:
+        return [_without_members(picture, last_commit_ms, _lag(waiting), evidence)]
+    return [_abandoned(picture, [event for event in events if event.kind in _GOES], _lag(waiting), evidence)]
+
+
+def _without_members(picture: GroupPicture, last_commit_ms: int, lag: int, evidence: tuple[str, ...]) -> Finding:
+    """Flink, Spark and other readers that only commit: judged by the age of the last commit."""
+    silent_ms = picture.now_ms - last_commit_ms
+    waits = f"{counted(lag, 'record')} {either(lag, 'waits', 'wait')}"
+    if silent_ms < COMMITS_STOPPED_MS:
+        return Finding(
+            "commits_without_members",
+            Severity.NOTE,
+            f"The group has no members, but offsets are committed for it: the last {span(silent_ms)} ago. {waits}.",
+            evidence,
+            "Readers that assign partitions themselves (assign(), Flink, Spark) commit without joining.",
         )
-    ]
+    return Finding(
+        "empty_with_lag",
+        Severity.TROUBLE if silent_ms < ABANDONED_MS else Severity.NOTE,
+        f"The group has no members, the last commit for it was {span(silent_ms)} ago, and {waits}.",
+        evidence,
+        "If a reader that assigns partitions itself should be at work, look at its log. "
+        f"If nobody reads for this group any more: `tidegate group delete {shlex.quote(picture.group_id)}`.",
+    )
+
+
+def _abandoned(picture: GroupPicture, gone: Sequence[Event], lag: int, evidence: tuple[str, ...]) -> Finding:
+    """The members left. Whether by a deployment, an outage or for good, the last one's way out says best."""
+    empty_ms = picture.now_ms - picture.state_since_ms
+    lost = bool(gone) and gone[-1].kind != "member_left" and SOON_MS <= empty_ms < ABANDONED_MS
+    if gone:
+        evidence = (*evidence, f"the last to go: {in_words(gone[-1])} at {clock(gone[-1].time_ms)}")
+    return Finding(
+        "empty_with_lag",
+        Severity.TROUBLE if lost else Severity.NOTE,
+        f"Nobody is in the group for {span(empty_ms)}, and {counted(lag, 'record')} {either(lag, 'waits', 'wait')}.",
+        evidence,
+        "Start its consumers. If they run, compare their group.id, and the brokers they ask, with this group's."
+        + (_LEFT if gone and gone[-1].kind == "member_left" else ""),
+    )
 
 
 def _missing_topics(picture: GroupPicture, topics: frozenset[str]) -> list[Finding]:

@@ -409,31 +409,60 @@ def test_evidence_of_hundreds_is_cut() -> None:
 # -- records that wait
 
 
-def test_an_empty_group_with_lag() -> None:
-    empty = picture(state="Empty", state_since_ms=NOW - 3_600_000)
+HOUR_MS = 3_600_000
+
+
+def unread() -> Partition:
+    """50 records behind, last committed by members that are gone."""
+    return partition(log_end=150, owner=None, commit_ms=NOW - 48 * HOUR_MS)
+
+
+def test_explain_members_left_with_lag_is_a_note() -> None:
+    empty = picture(state="Empty", state_since_ms=NOW - HOUR_MS)
     found = the(
-        findings(empty, event("member_left", 3_600_000), partitions=(partition(log_end=150, owner=None),)),
+        findings(empty, event("member_left", HOUR_MS), partitions=(unread(),)),
         "empty_with_lag",
     )
 
-    assert found.severity is Severity.STUCK
+    assert found.severity is Severity.NOTE
     assert found.sentence == "Nobody is in the group for 1 h, and 50 records wait."
     assert found.evidence[1].startswith("the last to go: a at 10.0.0.1 left by itself")
     assert "while it is not polled" in found.advice
 
 
-@pytest.mark.parametrize(("empty_ms", "severity"), [(4_999, Severity.NOTE), (5_000, Severity.STUCK)])
-def test_a_group_is_empty_for_a_moment_while_it_restarts(empty_ms: int, severity: Severity) -> None:
+@pytest.mark.parametrize(
+    ("empty_ms", "severity"),
+    [(4_999, Severity.NOTE), (5_000, Severity.TROUBLE), (24 * HOUR_MS, Severity.NOTE)],
+)
+def test_explain_members_expired_with_lag_is_trouble_for_a_day(empty_ms: int, severity: Severity) -> None:
     empty = picture(state="Empty", state_since_ms=NOW - empty_ms)
+    expired = event("member_expired", empty_ms, cause="session_timed_out")
 
-    assert the(findings(empty, partitions=(partition(log_end=150, owner=None),)), "empty_with_lag").severity is severity
+    found = findings(empty, expired, partitions=(unread(),))
+    assert the(found, "empty_with_lag").severity is severity
+
+
+@pytest.mark.parametrize("protocol_type", ["", "consumer"])
+@pytest.mark.parametrize(
+    ("commit_age_ms", "kind", "severity"),
+    [
+        (299_999, "commits_without_members", Severity.NOTE),
+        (300_000, "empty_with_lag", Severity.TROUBLE),
+        (24 * HOUR_MS, "empty_with_lag", Severity.NOTE),
+    ],
+)
+def test_explain_readers_without_members_are_judged_by_their_last_commit(
+    protocol_type: str, commit_age_ms: int, kind: str, severity: Severity
+) -> None:
+    empty = picture(state="Empty", state_since_ms=NOW - 48 * HOUR_MS, protocol_type=protocol_type)
+    reads = partition(log_end=150, owner=None, commit_ms=NOW - commit_age_ms)
+
+    assert the(findings(empty, partitions=(reads,)), kind).severity is severity
 
 
 def test_who_was_silent_did_not_leave_because_nobody_polled() -> None:
     gone = event("member_expired", 3_600_000, cause="session_timed_out")
-    found = the(
-        findings(picture(state="Empty"), gone, partitions=(partition(log_end=150, owner=None),)), "empty_with_lag"
-    )
+    found = the(findings(picture(state="Empty"), gone, partitions=(unread(),)), "empty_with_lag")
 
     assert "polled" not in found.advice
 
@@ -526,8 +555,8 @@ def test_the_last_rebalance_and_its_cause() -> None:
 
 
 def test_the_worst_comes_first() -> None:
-    empty = picture(state="Empty")
-    found = findings(empty, *rounds("leader_rejoined", 3), partitions=(partition(log_end=150),))
+    waiting = joining(member("a", doing="missing", heard_ms=NOW - 65_000))
+    found = findings(waiting, *rounds("leader_rejoined", 3), partitions=(partition(log_end=50),))
 
     assert [finding.severity for finding in found] == sorted((one.severity for one in found), reverse=True)
-    assert found[0].kind == "empty_with_lag"
+    assert found[0].kind == "join_barrier_open" and found[-1].severity is Severity.NOTE
