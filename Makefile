@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ARGS ?=
 PYTEST_ARGS ?=
 
-.PHONY: help install run chromium browser screenshots test check unit scripts model mutations conformance simulate clients peers helm chart rules exactly-once chaos outside demo incidents stuck bench sparkbench docs site clean
+.PHONY: help install run chromium browser screenshots test check unit scripts model mutations conformance simulate cost clients peers helm chart rules exactly-once chaos outside demo incidents stuck bench sparkbench docs site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,8 +41,8 @@ $(STAMP): pyproject.toml constraints.txt
 run: install ## an embedded Valkey and three brokers on 9092-9094, until Ctrl-C; ARGS="--data DIR" keeps the data
 	@exec $(BIN)/tidegate dev $(ARGS)
 
-test: install java ## unit, script, model and conformance tests, short simulations, Spark
-	$(BIN)/pytest -q -m "not slow and not peer" tests/unit tests/scripts tests/model tests/conformance tests/simulation tests/spark \
+test: install java ## unit, script, model and conformance tests, short simulations, costs, Spark
+	$(BIN)/pytest -q -m "not slow and not peer" tests/unit tests/scripts tests/model tests/conformance tests/simulation tests/cost tests/spark \
 	  --ignore=tests/conformance/test_compose.py $(PYTEST_ARGS)
 
 java: install ## Java 17 or 21 for Spark: Debian's, where there is none and this is root; else it says what is missing
@@ -164,6 +164,9 @@ outside: install ## three libraries' groups by hand, a broker killed every 5 s f
 
 simulate: install ## whole brokers on a virtual clock, with seeded faults; ARGS="--seed random --seeds 10 --jobs 2"
 	$(BIN)/python -m tests.simulation $(ARGS)
+
+cost: install ## calls, bytecodes, system calls and Redis commands of each request, beside the table; ARGS=--update writes it
+	$(BIN)/python -m tests.cost $(ARGS)
 
 demo: install ## brokers are killed, drained and added under a live group
 	$(BIN)/python -m bench.demo $(ARGS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
+import math
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
@@ -76,6 +77,11 @@ class Process:
 _PROCESS: Final[ContextVar[Process | None]] = ContextVar("process", default=None)
 
 
+def current_process() -> Process | None:
+    """The process on whose behalf this runs; None for the simulator itself."""
+    return _PROCESS.get()
+
+
 class Stuck(Exception):
     """Nothing is ready and nothing ever will be."""
 
@@ -115,6 +121,10 @@ class SimLoop(asyncio.BaseEventLoop):
         else:
             self._due[when] = [entry]
             heapq.heappush(self._instants, when)
+
+    def next_timer(self) -> float:
+        """When the next timer that was not cancelled is due; infinity without one."""
+        return min((when for when, due in self._due.items() if any(entry[0] for entry in due)), default=math.inf)
 
     def resume(self, process: Process) -> None:
         """Let a paused process go on with what came meanwhile."""

@@ -144,6 +144,8 @@ class RedisLink(asyncio.Transport):
 class SimRedis:
     """The server as the network between it and the brokers makes it look."""
 
+    link_type = RedisLink
+
     def __init__(self, loop: SimLoop, server: ServerConnection, rng: random.Random) -> None:
         self.loop, self.server, self.rng = loop, server, rng
         self.links: dict[RedisLink, None] = {}
@@ -167,7 +169,7 @@ class SimRedis:
         await asyncio.sleep(self.latency(GRAIN_S))
         if self.away:
             raise ConnectionRefusedError(111, "Connection refused")
-        link = RedisLink(self, process, factory())
+        link = self.link_type(self, process, factory())
         self.links[link] = None
         return link, link.protocol
 

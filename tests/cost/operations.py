@@ -1,0 +1,286 @@
+"""The requests that are measured, each as a client sends it to a warm broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from tests.cost.cluster import WARM_UPS, Action, Client, Cluster, Cost
+from tests.simulation.frames import pack_assignment
+from tests.simulation.wire import message
+from tests.support import clock
+from tests.support.logs import batch_bytes
+from tests.support.members import subscription
+
+TOPIC: Final = "t"
+PARTITION_COUNT: Final = 16
+PAUSE_S: Final = 0.005
+"""Until what was sent is at rest: parked, or known to the group."""
+_SESSION: Final = timedelta(minutes=5)
+_DEPTH: Final = 16
+_PRODUCE, _FETCH, _METADATA, _COMMIT, _OFFSETS, _FIND, _JOIN = 0, 1, 3, 8, 9, 10, 11
+_BEAT, _SYNC, _VERSIONS, _CREATE = 12, 14, 18, 19
+
+
+class Member:
+    """A member of a group on its own connection."""
+
+    def __init__(self, client: Client, group_id: str) -> None:
+        self.client, self.group_id = client, group_id
+        self.member_id, self.generation = "", -1
+        self.leads: tuple[str, ...] = ()
+
+    async def join(self) -> None:
+        """JoinGroup v9, in two round trips the first time."""
+        kio = message(_JOIN, 9)
+        while True:
+            request = kio.JoinGroupRequest(
+                group_id=self.group_id, session_timeout=_SESSION, rebalance_timeout=_SESSION,
+                member_id=self.member_id, group_instance_id=None, protocol_type="consumer", reason=None,
+                protocols=(kio.JoinGroupRequestProtocol(name="range", metadata=subscription([TOPIC])),),
+            )  # fmt: skip
+            answer = await self.client.ask(request)
+            self.member_id = answer.member_id
+            if answer.error_code is ErrorCode.none:
+                self.generation = answer.generation_id
+                self.leads = tuple(sorted(one.member_id for one in answer.members))
+                return
+            assert answer.error_code is ErrorCode.member_id_required, answer
+
+    async def sync(self) -> None:
+        """SyncGroup v5; the leader gives each member one partition."""
+        kio = message(_SYNC, 5)
+        request = kio.SyncGroupRequest(
+            group_id=self.group_id, generation_id=self.generation, member_id=self.member_id, group_instance_id=None,
+            protocol_type="consumer", protocol_name="range",
+            assignments=tuple(
+                kio.SyncGroupRequestAssignment(member_id=member_id, assignment=pack_assignment(TOPIC, (0,)))
+                for member_id in self.leads
+            ),
+        )  # fmt: skip
+        answer = await self.client.ask(request)
+        assert answer.error_code is ErrorCode.none, answer
+
+    def heartbeat(self) -> Any:
+        """Heartbeat v4."""
+        return message(_BEAT, 4).HeartbeatRequest(
+            group_id=self.group_id, generation_id=self.generation, member_id=self.member_id, group_instance_id=None
+        )
+
+    def commit(self, partition_count: int, offset: int) -> Any:
+        """OffsetCommit v9 of one offset for some partitions."""
+        kio = message(_COMMIT, 9)
+        partitions = tuple(
+            kio.OffsetCommitRequestPartition(
+                partition_index=index, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
+            )
+            for index in range(partition_count)
+        )
+        return kio.OffsetCommitRequest(
+            group_id=self.group_id, generation_id_or_member_epoch=self.generation, member_id=self.member_id,
+            group_instance_id=None, topics=(kio.OffsetCommitRequestTopic(name=TOPIC, partitions=partitions),),
+        )  # fmt: skip
+
+    def offsets(self, partition_count: int, require_stable: bool) -> Any:
+        """OffsetFetch v8 of some partitions."""
+        kio = message(_OFFSETS, 8)
+        topic = kio.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=tuple(range(partition_count)))
+        group = kio.OffsetFetchRequestGroup(group_id=self.group_id, topics=(topic,))
+        return kio.OffsetFetchRequest(groups=(group,), require_stable=require_stable)
+
+
+async def rebalance(first: Member, others: Sequence[Member]) -> None:
+    """One joins, which begins a round; then the others; then all sync."""
+    joining = [asyncio.create_task(first.join())]
+    await asyncio.sleep(PAUSE_S)
+    joining += [asyncio.create_task(member.join()) for member in others]
+    await asyncio.gather(*joining)
+    await asyncio.gather(*(member.sync() for member in (first, *others)))
+
+
+async def group(cluster: Cluster, group_id: str, size: int = 1) -> list[Member]:
+    """A stable group, its leader first."""
+    first, *others = [Member(await cluster.client(), group_id) for _ in range(size)]
+    await rebalance(first, others)
+    return sorted((first, *others), key=lambda member: not member.leads)
+
+
+def produce_request(index: int) -> Any:
+    """Produce v9 of one batch of one record, all in sync."""
+    kio = message(_PRODUCE, 9)
+    data = kio.PartitionProduceData(index=index, records=batch_bytes(timestamp=clock.START_MS, value=b"v" * 100))
+    topic = kio.TopicProduceData(name=TOPIC, partition_data=(data,))
+    return kio.ProduceRequest(transactional_id=None, acks=-1, timeout=timedelta(seconds=5), topic_data=(topic,))
+
+
+def fetch_request(index: int, offset: int) -> Any:
+    """Fetch v12 of one partition, without a session, parked at the end of its log."""
+    kio = message(_FETCH, 12)
+    partition = kio.FetchPartition(
+        partition=index, current_leader_epoch=-1, fetch_offset=offset, last_fetched_epoch=-1, log_start_offset=-1,
+        partition_max_bytes=1 << 20,
+    )  # fmt: skip
+    return kio.FetchRequest(
+        replica_id=-1, max_wait=timedelta(seconds=10), min_bytes=1, max_bytes=1 << 20, isolation_level=0,
+        session_id=0, session_epoch=-1, forgotten_topics_data=(),
+        topics=(kio.FetchTopic(topic=TOPIC, partitions=(partition,)),),
+    )  # fmt: skip
+
+
+def _asking(client: Client, *requests: Any) -> Action:
+    async def act() -> None:
+        await client.ask(*requests)
+
+    return act
+
+
+async def heartbeat(cluster: Cluster) -> Action:
+    """One member's heartbeat by itself."""
+    [member] = await group(cluster, "heartbeat")
+    return _asking(member.client, member.heartbeat())
+
+
+async def heartbeats_batched(cluster: Cluster) -> Action:
+    """16 connections, each of another group, with 16 heartbeats each, in one tick."""
+    members = [(await group(cluster, f"heartbeat-{number}"))[0] for number in range(_DEPTH)]
+
+    async def act() -> None:
+        await asyncio.gather(*(one.client.ask(*[one.heartbeat()] * _DEPTH) for one in members))
+
+    return act
+
+
+def commit(partition_count: int) -> Callable[[Cluster], Awaitable[Action]]:
+    """A member's commit."""
+
+    async def prepare(cluster: Cluster) -> Action:
+        [member] = await group(cluster, f"commit-{partition_count}")
+        return _asking(member.client, member.commit(partition_count, 1_000))
+
+    return prepare
+
+
+def offset_fetch(partition_count: int, require_stable: bool) -> Callable[[Cluster], Awaitable[Action]]:
+    """A member's question for its committed offsets; consumers require stable ones (KIP-447)."""
+
+    async def prepare(cluster: Cluster) -> Action:
+        [member] = await group(cluster, f"offsets-{partition_count}")
+        await member.client.ask(member.commit(partition_count, 1_000))
+        return _asking(member.client, member.offsets(partition_count, require_stable))
+
+    return prepare
+
+
+async def rebalance_of_5(cluster: Cluster) -> Action:
+    """Five members join again and sync."""
+    leader, *others = await group(cluster, "five", 5)
+
+    async def act() -> None:
+        await rebalance(leader, others)
+
+    return act
+
+
+async def one_more_joining_50(cluster: Cluster) -> Action:
+    """A new member joins 50, all of whom join again; then all sync."""
+    members = await group(cluster, "fifty", 50 - WARM_UPS)
+
+    async def act() -> None:
+        newcomer = Member(await cluster.client(), "fifty")
+        await rebalance(newcomer, members)
+        members.append(newcomer)
+
+    return act
+
+
+def produce(in_flight: int) -> Callable[[Cluster], Awaitable[Action]]:
+    """Batches for one partition that arrive together."""
+
+    async def prepare(cluster: Cluster) -> Action:
+        return _asking(await cluster.client(), *[produce_request(in_flight % PARTITION_COUNT)] * in_flight)
+
+    return prepare
+
+
+def delivery(index: int, reader_count: int) -> Callable[[Cluster], Awaitable[Action]]:
+    """Readers wait at the end of a log; one append answers them all. Counts the fetches, the append, the answers."""
+
+    async def prepare(cluster: Cluster) -> Action:
+        writer, readers = await cluster.client(), [await cluster.client() for _ in range(reader_count)]
+        offset = 0
+
+        async def act() -> None:
+            nonlocal offset
+            parked = [reader.send(fetch_request(index, offset))[0] for reader in readers]
+            await asyncio.sleep(PAUSE_S)
+            assert not any(one.done() for one in parked)
+            await writer.ask(produce_request(index))
+            answers = await asyncio.gather(*parked)
+            assert all(one.responses[0].partitions[0].records for one in answers)
+            offset += 1
+
+        return act
+
+    return prepare
+
+
+async def metadata(cluster: Cluster) -> Action:
+    """Metadata v12 of one topic of 16 partitions that the broker knows."""
+    kio = message(_METADATA, 12)
+    topic = kio.MetadataRequestTopic(topic_id=None, name=TOPIC)
+    request = kio.MetadataRequest(
+        topics=(topic,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    return _asking(await cluster.client(), request)
+
+
+async def find_coordinator(cluster: Cluster) -> Action:
+    """FindCoordinator v4 of one group."""
+    request = message(_FIND, 4).FindCoordinatorRequest(key_type=0, coordinator_keys=("heartbeat",))
+    return _asking(await cluster.client(), request)
+
+
+async def api_versions(cluster: Cluster) -> Action:
+    """ApiVersions v3."""
+    request = message(_VERSIONS, 3).ApiVersionsRequest(client_software_name="cost", client_software_version="1")
+    return _asking(await cluster.client(), request)
+
+
+OPERATIONS: Final[dict[str, Callable[[Cluster], Awaitable[Action]]]] = {
+    "heartbeat": heartbeat,
+    "heartbeat-16x16": heartbeats_batched,
+    "commit-1": commit(1),
+    "commit-10": commit(10),
+    "offset-fetch-1": offset_fetch(1, require_stable=False),
+    "offset-fetch-10": offset_fetch(10, require_stable=False),
+    "stable-offset-fetch-1": offset_fetch(1, require_stable=True),
+    "stable-offset-fetch-10": offset_fetch(10, require_stable=True),
+    "rebalance-5": rebalance_of_5,
+    "one-more-joining-50": one_more_joining_50,
+    "produce": produce(1),
+    "produce-16-in-flight": produce(_DEPTH),
+    "delivery-1": delivery(2, 1),
+    "delivery-100": delivery(3, 100),
+    "metadata": metadata,
+    "find-coordinator": find_coordinator,
+    "api-versions": api_versions,
+}
+
+
+async def measure_all(cluster: Cluster) -> dict[str, Cost]:
+    """The cost of each operation."""
+    await cluster.start()
+    kio = message(_CREATE, 7)
+    topic = kio.CreatableTopic(
+        name=TOPIC, num_partitions=PARTITION_COUNT, replication_factor=-1, assignments=(), configs=()
+    )
+    client = await cluster.client()
+    answer = await client.ask(
+        kio.CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=5), validate_only=False)
+    )
+    assert answer.topics[0].error_code is ErrorCode.none, answer
+    return {name: await cluster.measure(await prepare(cluster)) for name, prepare in OPERATIONS.items()}

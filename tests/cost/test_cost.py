@@ -1,0 +1,75 @@
+"""No operation costs more than the table says, and the table says no more than it costs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cost import table
+from tests.cost.counting import COLUMNS
+
+TIMEOUT_S = 400
+"""It takes seconds of CPU; a machine that does much else may be ten times slower."""
+
+
+def costs(**changed: int) -> dict[str, dict[str, int]]:
+    """One operation that costs 1,000 of everything but what is given."""
+    return {"heartbeat": {**dict.fromkeys(COLUMNS, 1_000), **changed}}
+
+
+@pytest.mark.timeout(TIMEOUT_S + 10)
+def test_cost_operations_match_table() -> None:
+    """In a process of its own: it replaces clocks and randomness. Any seed of hashing gives the same counts."""
+    command = [sys.executable, "-m", "tests.cost"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "COV_"))}
+
+    run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
+
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_problems_figure_rises_is_found(column: str) -> None:
+    rise = 11 if column == "bytecodes" else 1
+
+    found = table.problems(costs(), costs(**{column: 1_000 + rise}), table.PYTHON)
+
+    assert found == [f"heartbeat: {column} rose from 1000 to {1_000 + rise}"]
+
+
+def test_problems_bytecodes_rise_by_one_percent_is_accepted() -> None:
+    assert table.problems(costs(), costs(bytecodes=1_010), table.PYTHON) == []
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_problems_figure_falls_asks_for_update(column: str) -> None:
+    assert table.problems(costs(), costs(**{column: 970}), table.PYTHON) == []
+
+    found = table.problems(costs(), costs(**{column: 969}), table.PYTHON)
+
+    assert found == [f"heartbeat: {column} fell from 1000 to 969: bring the table down"]
+
+
+def test_problems_other_python_compares_redis_only() -> None:
+    measured = costs(calls=2_000, bytecodes=2_000, commands=1_001)
+
+    found = table.problems(costs(), measured, "3.0")
+
+    assert found == ["heartbeat: commands rose from 1000 to 1001"]
+
+
+def test_problems_operation_missing_on_one_side_is_found() -> None:
+    assert table.problems({}, costs(), table.PYTHON) == ["heartbeat: not in the table"]
+    assert table.problems(costs(), {}, table.PYTHON) == ["heartbeat: in the table, but not measured"]
+
+
+def test_text_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "table.toml"
+    path.write_text(table.text(costs(calls=7)), "utf-8")
+    monkeypatch.setattr(table, "PATH", path)
+
+    assert table.read() == (table.PYTHON, costs(calls=7))
