@@ -345,12 +345,6 @@ class InvalidRecord(KafkaError):
     code = ErrorCode.invalid_record
 
 
-class UnstableOffsetCommit(KafkaError):
-    """An open transaction holds an offset for the partition."""
-
-    code = ErrorCode.unstable_offset_commit
-
-
 class UnknownTopicId(KafkaError):
     """No topic of that id."""
 

@@ -56,8 +56,6 @@ KINDS: Final = (
     Kind("sessions", f"{_GROUP}:sessions", "zset", "member id -> when its session ends"),
     Kind("pending", f"{_GROUP}:pending", "hash", "ids handed out and not yet used -> who asked"),
     Kind("offsets", f"{_GROUP}:offsets", "hash", "topic:partition -> the committed offset"),
-    Kind("staged", f"{_GROUP}:staged", "hash", "offsets inside open transactions"),
-    Kind("unstable", f"{_GROUP}:unstable", "hash", "topic:partition -> how many transactions hold an offset"),
     Kind("log", f"{_PARTITION}log", "stream", "the records: entry <base offset>-1 holds whole batches"),
     Kind("meta", f"{_PARTITION}meta", "hash", "log start, leader epochs, incarnation, estimates of size"),
     Kind("times", f"{_PARTITION}times", "zset", "base offset -> largest timestamp up to it"),

@@ -15,7 +15,6 @@ from broker.protocol import fast_writers
 from broker.telemetry.metrics import metrics
 
 _NONE: Final = ErrorCode.none.value
-_UNSTABLE: Final = ErrorCode.unstable_offset_commit.value
 _UNKNOWN_ID: Final = ErrorCode.unknown_topic_id.value
 _METER: Final = metrics.apis[ApiKey.OFFSET_FETCH]
 
@@ -27,7 +26,8 @@ FetchedTopics = list[tuple[Label, list[tuple[int, int, int, str, int]]]]
 def offset_fetch(call: Call, request: Any) -> None:
     """Read a group's committed offsets; members and generations play no part, nothing is changed.
 
-    v2: topics null means all; an error at the top. v5: leader epoch. v7: require_stable (KIP-447). v8: several
+    v2: topics null means all; an error at the top. v5: leader epoch. v7: require_stable (KIP-447), which changes
+    nothing while there are no transactions. v8: several
     groups (KIP-709). v9: member id and epoch, which classic groups ignore. v10: topics by id.
     """
     reply = _FetchReply(call, request)
@@ -41,13 +41,12 @@ def offset_fetch(call: Call, request: Any) -> None:
 class _FetchReply:
     """One OffsetFetch while its groups are read; each group has a place in the answer."""
 
-    __slots__ = ("_by_id", "_call", "_groups", "_outstanding", "_stable", "_wanted")
+    __slots__ = ("_by_id", "_call", "_groups", "_outstanding", "_wanted")
 
     def __init__(self, call: Call, request: Any) -> None:
         self._call = call
         self._by_id = call.version > NAMES_UNTIL
         self._wanted = request.groups
-        self._stable: bool = request.require_stable
         self._groups: list[tuple[str, int, FetchedTopics]] = [(group.group_id, _NONE, []) for group in request.groups]
         self._outstanding = len(self._groups)
 
@@ -82,7 +81,7 @@ class _FetchReply:
                     for index in topic.partition_indexes
                 ]
             keys = self._call.store.group_keys(self._call.org, group.group_id)
-            self._call.rooms.offsets.fetch(keys, fields, self._stable, partial(self._fetched, place))
+            self._call.rooms.offsets.fetch(keys, fields, partial(self._fetched, place))
 
     def _name(self, wanted: Any) -> str | None:
         """The name of a topic asked for; None for an id that is unknown."""
@@ -111,10 +110,9 @@ class _FetchReply:
         """
         get, org, other = self._call.rooms.catalog.get, self._call.org, set()
         for name, committed in found.items():
-            if committed.stable:
-                topic = get(org, split_field(name)[0])
-                if topic is None or topic.topic_hex != committed.topic_id:
-                    other.add(name)
+            topic = get(org, split_field(name)[0])
+            if topic is None or topic.topic_hex != committed.topic_id:
+                other.add(name)
         return other
 
     async def _after_look(self, place: int, found: dict[str, Committed], other: set[str]) -> None:
@@ -178,5 +176,4 @@ class _FetchReply:
 def _fetched_partition(index: int, committed: Committed | None) -> tuple[int, int, int, str, int]:
     if committed is None:
         return index, -1, -1, "", _NONE
-    code = _NONE if committed.stable else _UNSTABLE
-    return index, committed.offset, committed.leader_epoch, committed.metadata, code
+    return index, committed.offset, committed.leader_epoch, committed.metadata, _NONE

@@ -37,16 +37,13 @@ _ENTRIES_PER_SCRIPT_MAX: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a group committed for one partition; `stable` is false while an open transaction holds an offset."""
+    """What a group committed for one partition."""
 
     offset: int
     leader_epoch: int
     metadata: str
     topic_id: str
-    stable: bool = True
 
-
-UNSTABLE: Final = Committed(-1, -1, "", "", stable=False)
 
 _PLAIN_ENTRY: Final = re.compile(
     rb'{"offset":(-?\d+),"leader_epoch":(-?\d+),"topic_id":"([0-9a-f]*)","metadata":"([^"\\]*)",'
@@ -79,7 +76,7 @@ Filed = tuple[Commit, OnCode]
 
 
 def offset_field(topic: str, partition: int) -> str:
-    """The field of a partition in a group's `offsets` and `unstable`."""
+    """The field of a partition in a group's `offsets`."""
     return f"{topic}:{partition}"
 
 
@@ -129,7 +126,7 @@ class Offsets:
         self._settle = settler(store, broker)
         self._loop = asyncio.get_event_loop()
         self._commits: dict[str, tuple[GroupKeys, list[tuple[Commit, OnCode]]]] = {}
-        self._reads: dict[str, dict[tuple[bool, tuple[str, ...] | None], _Read]] = {}
+        self._reads: dict[str, dict[tuple[str, ...] | None, _Read]] = {}
         self._scheduled = False
 
     def takes_metadata(self, metadata: str) -> bool:
@@ -161,11 +158,8 @@ class Offsets:
         else:
             filed[1].append((commit, on_code))
 
-    def fetch(self, keys: GroupKeys, fields: Sequence[str] | None, require_stable: bool, on_fetched: OnFetched) -> None:
-        """Read what is committed for `fields`, or for every partition if None.
-
-        With `require_stable` (KIP-447) a partition that an open transaction holds an offset for is `UNSTABLE`.
-        """
+    def fetch(self, keys: GroupKeys, fields: Sequence[str] | None, on_fetched: OnFetched) -> None:
+        """Read what is committed for `fields`, or for every partition if None."""
         if keys.group in self._commits:
             self._ask_version()
             self._send_commits([self._commits.pop(keys.group)])
@@ -174,18 +168,13 @@ class Offsets:
             self._loop.call_soon(on_fetched, {})
             return
         reads = self._reads.setdefault(keys.group, {})
-        read = reads.get((require_stable, wanted))
+        read = reads.get(wanted)
         if read is not None:
             read.waiting.append(on_fetched)
             return
         self._schedule()
-        read = reads[require_stable, wanted] = _Read(wanted, [on_fetched])
-        offsets = _read_command(keys.offsets, wanted), read.on_offsets
-        if require_stable:
-            # Read before the offsets: a transaction that ends in between has its offsets in the second reply.
-            self._store.send_in_order((_read_command(keys.unstable, wanted), read.on_unstable), offsets)
-        else:
-            self._store.send(*offsets)
+        read = reads[wanted] = _Read(wanted, [on_fetched])
+        self._store.send(_read_command(keys.offsets, wanted), read.on_offsets)
 
     # -- the tick
 
@@ -283,44 +272,27 @@ def _read_command(key: str, fields: tuple[str, ...] | None) -> list[Arg]:
 class _Read:
     """One read of a group's offsets, and everybody of the tick who asked for just that."""
 
-    __slots__ = ("_failure", "_fields", "_unstable", "waiting")
+    __slots__ = ("_fields", "waiting")
 
     def __init__(self, fields: tuple[str, ...] | None, waiting: list[OnFetched]) -> None:
         self.waiting = waiting
         self._fields = fields
-        self._unstable: set[str] = set()
-        self._failure: Exception | None = None
 
     def _values(self, reply: Any) -> dict[str, bytes]:
         if self._fields is None:
             return {name.decode(): value for name, value in reply.items()}
         return {name: value for name, value in zip(self._fields, reply, strict=True) if value is not None}
 
-    def on_unstable(self, reply: Any) -> None:
-        if isinstance(reply, Exception):
-            self._failure = reply
-        else:
-            self._unstable = {name for name, count in self._values(reply).items() if count != b"0"}
-
     def on_offsets(self, reply: Any) -> None:
-        failure = reply if isinstance(reply, Exception) else self._failure
         result: dict[str, Committed] | Exception
-        if isinstance(failure, hiredis.ReplyError):
-            result = StoreUnavailable(str(failure))
-        elif failure is not None:
-            result = failure
+        if isinstance(reply, hiredis.ReplyError):
+            result = StoreUnavailable(str(reply))
+        elif isinstance(reply, Exception):
+            result = reply
         else:
-            result = self._parse(self._values(reply))
+            result = {name: parse_entry(value) for name, value in self._values(reply).items()}
         for on_fetched in self.waiting:
             on_fetched(result)
-
-    def _parse(self, values: dict[str, bytes]) -> dict[str, Committed]:
-        found = {name: parse_entry(value) for name, value in values.items()}
-        for name in self._unstable:
-            # Asked for by name, an offset that only an open transaction holds is unstable too; `all` leaves it out.
-            if self._fields is not None or name in found:
-                found[name] = UNSTABLE
-        return found
 
 
 async def committed_partitions(store: Store, keys: GroupKeys) -> tuple[str, list[tuple[str, int]]]:
@@ -330,7 +302,7 @@ async def committed_partitions(store: Store, keys: GroupKeys) -> tuple[str, list
 
 
 async def delete(store: Store, keys: GroupKeys, broker: str, topics: Mapping[str, Sequence[int]]) -> set[str]:
-    """Forget a group's offsets of partitions, committed and staged (KIP-496). Returns the topics refused as subscribed.
+    """Forget a group's offsets of partitions (KIP-496). Returns the topics refused as subscribed.
 
     Raises GroupIdNotFound, NonEmptyGroup (members of another protocol type than `consumer`), StoreUnavailable.
     """
@@ -338,6 +310,6 @@ async def delete(store: Store, keys: GroupKeys, broker: str, topics: Mapping[str
     args = group_script_args(store, keys, broker)
     for topic, partitions in topics.items():
         args += (topic, len(partitions), *partitions)
-    key_names = [*group_script_keys(keys), keys.offsets, keys.staged, keys.unstable]
+    key_names = [*group_script_keys(keys), keys.offsets]
     refused = await store.run(DELETE_OFFSETS, key_names, *args)
     return {topic for topic, code in zip(topics, refused, strict=True) if code}

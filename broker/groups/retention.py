@@ -116,7 +116,7 @@ async def _expire_fields(store: Store, keys: GroupKeys, broker: str, fields: lis
     """How many of the fields went, whether the group's state lets offsets expire, whether the group went."""
     forgive(store, keys)
     retention_ms = store.settings.offsets_retention_minutes * 60_000
-    key_names = [*group_script_keys(keys), keys.offsets, keys.staged, keys.unstable]
+    key_names = [*group_script_keys(keys), keys.offsets]
     args = [*group_script_args(store, keys, broker), retention_ms, *fields]
     gone, may_expire, group_gone = await store.run(EXPIRE_OFFSETS, key_names, *args)
     return gone, bool(may_expire) and not group_gone, bool(group_gone)
@@ -137,9 +137,6 @@ async def forget_topic(store: Store, org: str, topic: str, partition_count: int,
         for start in range(0, len(groups), _GROUPS_AT_ONCE):
             batch = groups[start : start + _GROUPS_AT_ONCE]
             for part in parts:
-                calls = [
-                    store.run(FORGET_TOPIC, [keys.offsets, keys.staged, keys.unstable], topic_id, *part)
-                    for keys in batch
-                ]
+                calls = [store.run(FORGET_TOPIC, [keys.offsets], topic_id, *part) for keys in batch]
                 forgotten += sum(gone for (gone,) in await asyncio.gather(*calls))
     return forgotten

@@ -128,8 +128,6 @@ class GroupKeys:
     sessions: str  # zset: member id -> session deadline, Redis ms
     pending: str  # hash: member ids handed out and not yet back -> JSON
     offsets: str  # hash: <topic>:<partition> -> JSON of offset, leader epoch, commit time, topic id, metadata
-    staged: str  # hash: offsets inside open transactions
-    unstable: str  # hash: <topic>:<partition> -> how many transactions hold an offset
 
     @staticmethod
     @lru_cache(maxsize=65_536)
@@ -147,8 +145,6 @@ class GroupKeys:
             "sessions",
             "pending",
             "offsets",
-            "staged",
-            "unstable",
         )
         return GroupKeys(org, group_id, shard, f"{org}/{encoded}", base, *(f"{base}:{name}" for name in names))
 

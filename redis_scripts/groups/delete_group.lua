@@ -13,8 +13,6 @@ KEYS[9]   groups         hash    the shard's groups: name -> "<type> <state> <pr
 KEYS[10]  deadlines      zset    the shard's hints of overdue work
 KEYS[11]  events         stream  the shard's events
 KEYS[12]  offsets        hash    <topic>:<partition> -> JSON
-KEYS[13]  staged         hash    <producer id>:<topic>:<partition> -> offset inside an open transaction
-KEYS[14]  unstable       hash    <topic>:<partition> -> how many transactions hold an offset
 ARGV[1]   the group's name in the shard's keys
 ARGV[2]   the shard's wake channel
 ARGV[3]   events kept

@@ -13,8 +13,6 @@ KEYS[9]   groups         hash    the shard's groups: name -> "<type> <state> <pr
 KEYS[10]  deadlines      zset    the shard's hints of overdue work
 KEYS[11]  events         stream  the shard's events
 KEYS[12]  offsets        hash    <topic>:<partition> -> JSON
-KEYS[13]  staged         hash    <producer id>:<topic>:<partition> -> offset inside an open transaction
-KEYS[14]  unstable       hash    <topic>:<partition> -> how many transactions hold an offset
 ARGV[1]   the group's name in the shard's keys
 ARGV[2]   the shard's wake channel
 ARGV[3]   events kept
@@ -27,7 +25,6 @@ Errors    GROUP_ID_NOT_FOUND  no such group
 -- @include lib/classic_group
 -- @include lib/offset_keys
 -- @include lib/subscribed
--- @include lib/forget_offset
 if g.absent then return { ERROR.GROUP_ID_NOT_FOUND } end
 
 settle()
@@ -43,7 +40,7 @@ while ARGV[next_arg] do
   if not refused then
     for i = next_arg + 2, next_arg + 1 + count do
       local field = topic .. ":" .. ARGV[i]
-      if forget_offset(field) > 0 then gone[#gone + 1] = field end
+      if redis.call("HDEL", offsets, field) > 0 then gone[#gone + 1] = field end
     end
   end
   reply[#reply + 1] = refused and ERROR.GROUP_SUBSCRIBED_TO_TOPIC or ERROR.NONE

@@ -13,8 +13,6 @@ KEYS[9]   groups         hash    the shard's groups: name -> "<type> <state> <pr
 KEYS[10]  deadlines      zset    the shard's hints of overdue work
 KEYS[11]  events         stream  the shard's events
 KEYS[12]  offsets        hash    <topic>:<partition> -> JSON
-KEYS[13]  staged         hash    <producer id>:<topic>:<partition> -> offset inside an open transaction
-KEYS[14]  unstable       hash    <topic>:<partition> -> how many transactions hold an offset
 ARGV[1]   the group's name in the shard's keys
 ARGV[2]   the shard's wake channel
 ARGV[3]   events kept
@@ -29,7 +27,6 @@ Errors    GROUP_ID_NOT_FOUND  no such group
 -- @include lib/offset_keys
 -- @include lib/subscribed
 -- @include lib/forget_group
--- @include lib/forget_offset
 if g.absent then return { ERROR.GROUP_ID_NOT_FOUND } end
 
 settle()
@@ -56,9 +53,8 @@ end
 local kept, gone, fields = kept_topics(), 0, {}
 for i = 6, kept and #ARGV or 0 do
   local stored = redis.call("HGET", offsets, ARGV[i])
-  local held = tonumber(redis.call("HGET", unstable, ARGV[i]) or 0) > 0
-  if stored and not held and not kept[ARGV[i]:match("^(.*):")] and expired(stored) then
-    gone = gone + forget_offset(ARGV[i])
+  if stored and not kept[ARGV[i]:match("^(.*):")] and expired(stored) then
+    gone = gone + redis.call("HDEL", offsets, ARGV[i])
     if #fields < 50 then fields[#fields + 1] = ARGV[i] end
   end
 end
@@ -66,7 +62,7 @@ end
 if gone > 0 then event("offsets_expired", nil, nil, { detail = table.concat(fields, " ") }) end
 -- A group that had members keeps its id and generation as long as its offsets would be kept, though it has none.
 local is_retained = g.protocol_type ~= "" and now - g.state_since < retention_ms
-local nothing_left = redis.call("EXISTS", offsets, staged, unstable, pending) == 0
+local nothing_left = redis.call("EXISTS", offsets, pending) == 0
 if g.state == EMPTY and nothing_left and not is_retained then
   forget_group("nothing_left")
   return { ERROR.NONE, gone, 1, 1 }

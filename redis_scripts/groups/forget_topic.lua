@@ -1,22 +1,21 @@
 #!lua flags=allow-oom
 --[[ Forget a group's offsets of a deleted topic, whatever the group is doing.
 
-KEYS[1]  offsets   hash  <topic>:<partition> -> JSON
-KEYS[2]  staged    hash  <producer id>:<topic>:<partition> -> offset inside an open transaction
-KEYS[3]  unstable  hash  <topic>:<partition> -> how many transactions hold an offset
+KEYS[1]  offsets  hash  <topic>:<partition> -> JSON
 ARGV[1]  topic id in hex: offsets of another topic of that name stay; "" for any
 ARGV[2]  then the fields
 Returns  {NONE, how many went}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors
-local offsets, staged, unstable = KEYS[1], KEYS[2], KEYS[3]
--- @include lib/forget_offset
+local offsets = KEYS[1]
 local of_topic = ARGV[1] ~= "" and '"topic_id":"' .. ARGV[1] .. '"'
 
 local gone = 0
 for i = 2, #ARGV do
   local stored = redis.call("HGET", offsets, ARGV[i])
-  if not (stored and of_topic) or stored:find(of_topic, 1, true) then gone = gone + forget_offset(ARGV[i]) end
+  if not (stored and of_topic) or stored:find(of_topic, 1, true) then
+    gone = gone + redis.call("HDEL", offsets, ARGV[i])
+  end
 end
 return { ERROR.NONE, gone }

@@ -20,7 +20,6 @@ local ERROR = {
   GROUP_MAX_SIZE_REACHED = 81,
   FENCED_INSTANCE_ID = 82,
   GROUP_SUBSCRIBED_TO_TOPIC = 86,
-  UNSTABLE_OFFSET_COMMIT = 88,
   BROKER_ID_NOT_REGISTERED = 102,
   OVERDUE = -100, -- not an answer: settle the group, then ask again
 }

@@ -1,7 +1,6 @@
 -- Everything that a group is, gone: its keys, its name in the shard, its deadlines.
 local function forget_group(cause)
-  redis.call("UNLINK", group, members, subscriptions, assignments, protocols, instances, sessions, pending,
-    offsets, staged, unstable)
+  redis.call("UNLINK", group, members, subscriptions, assignments, protocols, instances, sessions, pending, offsets)
   redis.call("HDEL", groups, ref)
   redis.call("ZREM", deadlines, "session|" .. ref, "join|" .. ref, "sync|" .. ref, "retention|" .. ref)
   event("deleted", nil, nil, { cause = cause })

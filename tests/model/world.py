@@ -251,7 +251,7 @@ class World:
         return offset
 
     def fetch(self, broker: int, on_fetched: Callable[[dict[str, Committed] | Exception], None]) -> None:
-        self.brokers[broker].offsets.fetch(self.keys, None, False, on_fetched)
+        self.brokers[broker].offsets.fetch(self.keys, None, on_fetched)
 
     def leave(self, broker: int, leaving: Sequence[Leaving]) -> asyncio.Task[list[int]]:
         store = self.brokers[broker].store

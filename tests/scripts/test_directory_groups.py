@@ -257,7 +257,7 @@ async def test_scenario_96_only_empty_groups_are_deleted(
 async def test_scenario_96_nothing_of_a_deleted_group_is_left(broker: Broker, store: Store, keys: GroupKeys) -> None:
     await given_group(store, keys, state="Empty", members=(), subscribed=[])
     own = [keys.subscriptions, keys.assignments, keys.protocols, keys.instances, keys.pending]
-    for key in [*own, keys.offsets, keys.staged, keys.unstable]:
+    for key in [*own, keys.offsets]:
         await store.command("HSET", key, "a", "1")
     for kind in ("session", "join", "sync", "retention"):
         await store.command("ZADD", keys.shard_keys.deadlines, 9_000_000_000_000, f"{kind}|{keys.ref}")

@@ -125,19 +125,13 @@ async def test_scenario_95_an_absent_group_and_an_empty_name(broker: Broker, sto
         await delete(broker, {"t1": [0]}, "")
 
 
-async def test_deleting_the_last_offset_keeps_the_group_and_staged_offsets_go_too(
-    broker: Broker, store: Store, keys: GroupKeys
-) -> None:
+async def test_delete_last_offset_keeps_group(broker: Broker, store: Store, keys: GroupKeys) -> None:
     await given_group(store, keys, state="Empty", protocol_type="", members=(), subscribed=None)
     await given_offsets(store, keys, "t1:0")
-    await store.command("HSET", keys.unstable, "t1:0", 2, "t1:1", 1)
-    await store.command("HSET", keys.staged, "7:t1:0", "a", "8:t1:0", "b", "7:t1:1", "c")
 
     for _ in range(2):
         assert await delete(broker, {"t1": [0]}) == {"t1:0": NONE}
         assert await left(store, keys) == []
-        assert await store.command("HGETALL", keys.staged) == {b"7:t1:1": b"c"}
-        assert await store.command("HGETALL", keys.unstable) == {b"t1:1": b"1"}
     assert await store.command("EXISTS", keys.group) == 1
 
 
@@ -162,15 +156,12 @@ async def test_scenario_95_a_deleted_topics_offsets_vanish_in_all_groups(store: 
     for keys in (stable, simple, foreign):
         await given_offsets(store, keys, "t1:0", "t1:599", "t1:600", "t2:0")
     await given_offsets(store, simple, "t1:1", topic_id="ff" * 16)
-    await store.command("HSET", stable.unstable, "t1:0", 1)
-    await store.command("HSET", stable.staged, "7:t1:0", "x")
 
     assert await forget_topic(store, "default", "t1", 600, T1.topic_hex) == 4
     assert await forget_topic(store, "default", "t1", 600, T1.topic_hex) == 0
     assert await left(store, stable) == ["t1:600", "t2:0"]
     assert await left(store, simple) == ["t1:1", "t1:600", "t2:0"]
     assert await left(store, foreign) == ["t1:0", "t1:599", "t1:600", "t2:0"]
-    assert await store.command("EXISTS", stable.unstable, stable.staged) == 0
 
     assert await forget_topic(store, "default", "t1", 600) == 1
     assert await left(store, simple) == ["t1:600", "t2:0"]

@@ -13,12 +13,12 @@ from broker.errors import StoreUnavailable
 from broker.groups.offsets import Commit, Committed, Offsets, entry_json
 from broker.settings import Settings
 from broker.store.keys import GroupKeys
-from broker.store.link import Arg
+from broker.store.link import Arg, Link
 from broker.store.store import Store
 from tests.scripts.test_offsets_commit import commit_request, label, name_of
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
 
-NONE, NOT_COORDINATOR, UNSTABLE, UNKNOWN_ID = 0, 16, 88, 100
+NONE, NOT_COORDINATOR, UNKNOWN_ID = 0, 16, 100
 VERSIONS = range(1, 11)
 T1, T2 = topic("t1", number=1), topic("t2", number=2)
 
@@ -153,26 +153,23 @@ async def test_a_group_named_twice_is_answered_twice(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 8, 9, 10])
-async def test_scenario_92_an_open_transaction_makes_its_partitions_unstable_for_who_asks(
-    broker: Broker, keys: GroupKeys, version: int
+async def test_scenario_92_require_stable_reads_the_offsets_alone(
+    broker: Broker, keys: GroupKeys, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await broker.ask(commit_request(9, topics={"t1": {0: (5, "old"), 1: (6, "")}}))
-    await broker.store.command("HSET", keys.unstable, "t1:0", 1, "t1:2", 1)
-    unstable = (-1, -1, "", UNSTABLE)
+    """No transaction can hold an offset, so one command reads all that there is to know."""
+    await broker.ask(commit_request(9, topics={"t1": {0: (5, "old")}}))
+    sent: list[Any] = []
+    send = Link.send
 
-    assert await fetch(broker, {"t1": [0, 1, 2]}, version, require_stable=True) == (
-        NONE,
-        {"t1:0": unstable, "t1:1": (6, -1, "", NONE), "t1:2": unstable},
-    )
-    assert await fetch(broker, None, version, require_stable=True) == (
-        NONE,
-        {"t1:0": unstable, "t1:1": (6, -1, "", NONE)},
-    )
-    assert (await fetch(broker, {"t1": [0]}, version))[1] == {"t1:0": (5, -1, "old", NONE)}
+    def noted(link: Link, args: Any, *more: Any) -> None:
+        sent.append(args[:2])
+        send(link, args, *more)
 
-    await broker.store.command("HSET", keys.offsets, "t1:0", entry_json(9, 2, T1.topic_hex, "") + ',"commit_time":1}')
-    await broker.store.command("HDEL", keys.unstable, "t1:0")
-    assert (await fetch(broker, {"t1": [0]}, version, require_stable=True))[1] == {"t1:0": (9, 2, "", NONE)}
+    monkeypatch.setattr(Link, "send", noted)
+    answer = await fetch(broker, {"t1": [0, 1]}, version, require_stable=True)
+
+    assert answer == (NONE, {"t1:0": (5, -1, "old", NONE), "t1:1": NOTHING})
+    assert [one for one in sent if keys.group in str(one[1])] == [["HMGET", keys.offsets]]
 
 
 async def test_a_fetch_extends_no_session(broker: Broker, keys: GroupKeys) -> None:
@@ -277,8 +274,8 @@ async def test_a_fetch_sees_the_commits_filed_before_it_in_the_same_tick(
 
     for offset in (1, 2, 3):
         commit(offset)
-        offsets.fetch(keys, ["t1:0"], False, seen.put_nowait)
-    offsets.fetch(keys, ["t1:0"], False, seen.put_nowait)
+        offsets.fetch(keys, ["t1:0"], seen.put_nowait)
+    offsets.fetch(keys, ["t1:0"], seen.put_nowait)
 
     found = [await asyncio.wait_for(seen.get(), 5) for _ in range(4)]
     assert [one["t1:0"].offset for one in found] == [1, 2, 3, 3]

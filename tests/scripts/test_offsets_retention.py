@@ -159,20 +159,6 @@ async def test_an_empty_group_without_offsets_is_not_removed_while_an_id_is_pend
     assert await swept(clock_store, keys) == []
 
 
-async def test_what_an_open_transaction_holds_is_kept(clock: SteppedClock, clock_store: Store, keys: GroupKeys) -> None:
-    await given_group(clock_store, keys, state="Empty", protocol_type="", members=(), subscribed=None)
-    await given_offset(clock_store, keys, "t1:0", clock.now_ms)
-    await clock_store.command("HSET", keys.unstable, "t1:0", 1)
-    await clock_store.command("HSET", keys.staged, "7:t1:0", "x")
-    await clock.advance(2 * WEEK_MS)
-    assert await swept(clock_store, keys) == ["t1:0"]
-
-    await clock_store.command("HDEL", keys.offsets, "t1:0")
-    assert await swept(clock_store, keys) == []
-    await clock_store.command("DEL", keys.unstable, keys.staged)
-    assert await swept(clock_store, keys) is None
-
-
 async def test_the_deletion_of_a_group_is_an_event(clock: SteppedClock, clock_store: Store, keys: GroupKeys) -> None:
     await given_group(clock_store, keys, state="Empty", members=(), subscribed=[])
     assert await swept(clock_store, keys) is None
