@@ -180,7 +180,7 @@ stuck: install ## make every kind of stuck group on real brokers, and explain it
 bench: install ## measure; takes the machine for a while
 	$(BIN)/python -m bench all $(ARGS)
 
-sparkbench: install java ## topics in Spark beside its Kafka connector, the decoder beside parsers: docs/benchmarks-pipeline.md
+sparkbench: install java ## topics in Spark beside its Kafka connector, the decoder beside parsers
 	$(BIN)/python -m bench decoder --check
 	$(BIN)/python -m bench spark $(ARGS)
 

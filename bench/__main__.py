@@ -1,7 +1,7 @@
 """`python -m bench MEASURE --bootstrap HOST:PORT --pids PID,PID`: one measure of any Kafka endpoint, one JSON line.
 
 `python -m bench all` measures our own cluster and, where Java and Maven Central can be had, Apache Kafka
-beside it, turn by turn, and writes docs/benchmarks.md.
+beside it, turn by turn, and writes build/benchmarks.md.
 """
 
 from __future__ import annotations

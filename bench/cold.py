@@ -47,7 +47,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--clients", default=",".join(READERS), help="who reads, in turn")
     command.add_argument("--fetches", type=int, default=400, help="cold fetches that are timed")
     command.add_argument("--segment-bytes", type=int, default=128 << 20)
-    command.add_argument("--out", type=Path, help="where the page goes, such as docs/cold-reads.md")
+    command.add_argument("--out", type=Path, help="where the page goes, such as build/cold-reads.md")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -74,6 +74,7 @@ def main(args: argparse.Namespace) -> int:
                 tell({"step": "failed", "error": str(error)})
                 return 1
     if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(page(rows, args))
         print(f"written: {args.out}", flush=True)
     return 0

@@ -21,7 +21,7 @@ def page(rows: Sequence[dict[str, Any]], args: argparse.Namespace) -> str:
     fetch = steps["fetch"]
     return f"""# Cold reads
 
-Written by `python -m bench cold --records {args.records} --codec {args.codec} --out docs/cold-reads.md`: {args.records:,} records of
+Written by `python -m bench cold --records {args.records} --codec {args.codec} --out build/cold-reads.md`: {args.records:,} records of
 {args.size} bytes in {args.partitions} partitions, a tenth produced by aiokafka, the rest by librdkafka; {args.brokers} brokers and one Valkey on
 {os.cpu_count()} cores that they share with the clients and with other work. The job `archive` archives;
 `local.retention.bytes` then leaves a tenth in Redis, and the brokers are restarted, so that they keep nothing.

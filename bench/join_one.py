@@ -2,7 +2,8 @@
 
 Three endpoints side by side, turn by turn: ours with heartbeats answered at once, ours with heartbeats held, and
 Apache Kafka. Groups of five real clients at their default settings, records coming in and commits going out; groups of
-50 and 500 raw members (bench/members.py), whose heartbeats come every 100 ms or 3 s. Written to docs/joining.md.
+50 and 500 raw members (bench/members.py), whose heartbeats come every 100 ms or 3 s. Written to build/joining.md;
+docs/performance.md has the published figures.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--no-kafka", action="store_true", help="leave Apache Kafka out")
     command.add_argument("--wait-quiet", type=float, default=0.0, help="seconds to wait for the neighbours, each time")
     command.add_argument("--raw", type=Path, help="rows of earlier runs, kept but for the cases measured now")
-    command.add_argument("--out", type=Path, default=Path("docs/joining.md"), help="where the table goes")
+    command.add_argument("--out", type=Path, default=Path("build/joining.md"), help="where the table goes")
 
 
 @contextlib.contextmanager
@@ -148,6 +149,7 @@ def main(args: argparse.Namespace) -> int:
     failed = any("error" in row for row in rows if row["peer"] != KAFKA)
     rows = _with_earlier(rows, args.raw)
     if {row["case"] for row in rows} == {case.title for case in CASES}:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(_page(rows))
         print(f"written: {args.out}", flush=True)
     else:
@@ -195,7 +197,7 @@ def _page(rows: Sequence[dict[str, Any]]) -> str:
 
 Written by `python -m bench join-one`: from the new member's start until every member of the group has its new
 assignment. Members learn of a rebalance from the answer to a heartbeat; `TIDEGATE_GROUP_HEARTBEAT_HOLD_MAX_MS` lets
-brokers keep answers back until there is one to learn of ([why and for whom](decisions/0019-held-heartbeats.md)).
+brokers delay the response until then (docs/decisions/0019-delayed-heartbeats.md).
 
 - Java, librdkafka and aiokafka: groups of five at default settings (heartbeats every 3 s, commits every 5 s), a record
   every 250 ms in each of {_PARTITIONS} partitions. The clients are in one process.

@@ -94,7 +94,7 @@ def machine() -> str:
 
 
 def page(rows: Sequence[dict[str, Any]], *, brokers: int, aof: bool) -> str:
-    """docs/benchmarks.md."""
+    """build/benchmarks.md; docs/performance.md has the published figures."""
     loads = [load for row in rows for load in row.get("load", ())]
     others = [row["other_cores"] for row in rows if "other_cores" in row]
     rounds = max((row["round"] for row in rows), default=0) + 1

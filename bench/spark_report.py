@@ -1,4 +1,4 @@
-"""docs/benchmarks-pipeline.md: what Spark's reading costs, ours beside the connector's; the decoder beside parsers."""
+"""build/benchmarks-pipeline.md: what Spark's reading costs, ours beside the connector's; the decoder beside parsers."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--only", default="", help="some of the topics: small,large,packed")
     command.add_argument("--decoder-seconds", type=float, default=1.0, help="for each way and work of the decoder")
     command.add_argument("--no-kafka", action="store_true", help="leave the peer out")
-    command.add_argument("--out", type=Path, default=Path("docs/benchmarks-pipeline.md"), help="where the page goes")
+    command.add_argument("--out", type=Path, default=Path("build/benchmarks-pipeline.md"), help="where the page goes")
     command.add_argument("--raw", type=Path, help="also keep every JSON line here")
 
 
@@ -220,6 +220,7 @@ def main(args: argparse.Namespace) -> int:
     if args.only:
         print(page, flush=True)
     else:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(page)
         print(f"written: {args.out}", flush=True)
     return 0

@@ -61,7 +61,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--no-warmup", action="store_true", help="figures of the first seconds, then")
     command.add_argument("--aof", action="store_true", help="append-only file on, fsync each second")
     command.add_argument("--wait-quiet", type=float, default=0.0, help="seconds to wait for the neighbours, each time")
-    command.add_argument("--out", type=Path, default=Path("docs/benchmarks.md"), help="where the table goes")
+    command.add_argument("--out", type=Path, default=Path("build/benchmarks.md"), help="where the table goes")
     command.add_argument("--raw", type=Path, help="also keep every JSON line here")
 
 
@@ -138,6 +138,7 @@ def main(args: argparse.Namespace) -> int:
     if args.raw is not None:
         args.raw.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     if not args.quick and not args.only:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(report.page(rows, brokers=args.brokers, aof=args.aof))
         print(f"written: {args.out}", flush=True)
     else:
