@@ -1,4 +1,4 @@
-"""Something to look at: a topic `orders`, and a group `billing` that cannot keep up. Until Ctrl-C, or SECONDS.
+"""Sample load: a topic `orders` and a group `billing` that is too slow for it. Until Ctrl-C, or SECONDS.
 
 .venv/bin/python docs/shop.py [BOOTSTRAP [SECONDS]]
 """

@@ -1,4 +1,4 @@
-"""What MkDocs does beside mkdocs.yml: docs/README.md is the navigation; links out of docs/ lead to the repository."""
+"""MkDocs hooks: the navigation comes from docs/README.md; links out of docs/ point to the repository."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ removed above the committed offset, which the query above does not.
 
 ## Alerts
 
-Their longer ways, by situation: [runbooks](runbooks.md).
+A runbook for each: [operations](operations.md#runbooks).
 
 {runbooks}
 """

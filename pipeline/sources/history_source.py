@@ -131,7 +131,7 @@ def _rows(source: HistorySource, parts: Iterable[Part]) -> Iterator[tuple[Any, .
 
 
 class HistoryReader(DataSourceReader):
-    """One batch: from `startingOffsets` to `endingOffsets`. Filters are Spark's, see decision 0022."""
+    """One batch: from `startingOffsets` to `endingOffsets`. Filters are Spark's, see decision 0021."""
 
     def __init__(self, source: HistorySource) -> None:
         self._source = source

@@ -134,7 +134,7 @@ class TopicBatchReader(_RangeReader, DataSourceReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Use filters on topic, partition, offset and time; gives back what Spark is to evaluate.
 
-        Only where the option says so: Spark 4.3 keeps one plan for all queries of a DataFrame (decision 0022).
+        Only where the option says so: Spark 4.3 keeps one plan for all queries of a DataFrame (decision 0021).
         """
         return list(self._pushed.take(filters, self._options.mode)) if self._options.push_filters else filters
 

@@ -1,4 +1,4 @@
-"""Every line of docs/redis-recipes.md, as it stands there, on the Redis of real brokers."""
+"""Every line of docs/redis-layout.md, as it stands there, on the Redis of real brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from bench.cluster import REPOSITORY, Cluster
 
-PAGE = REPOSITORY / "docs" / "redis-recipes.md"
+PAGE = REPOSITORY / "docs" / "redis-layout.md"
 
 
 def recipes() -> Iterator[tuple[str, str]]:

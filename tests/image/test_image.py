@@ -148,7 +148,7 @@ async def test_a_client_produces_and_consumes_and_sigterm_drains(image: Image) -
 
 def test_two_builds_have_the_same_layers(builder: Engine, image: Image) -> None:
     if not builder.reproducible:
-        pytest.skip("docker keeps file times unless it exports with rewrite-timestamp=true: docs/image.md")
+        pytest.skip("docker keeps file times unless it exports with rewrite-timestamp=true: docs/deploy-compose.md")
 
     assert reported(builder, "broker").layers == image.layers
 

@@ -43,8 +43,8 @@ SUITES: Final = {
     ),
     "matrix": Suite(
         "make clients",
-        "joins, closes, three kinds of commits, static restarts and crashes, with [held heartbeats]"
-        "(decisions/0019-held-heartbeats.md) and without",
+        "joins, closes, three kinds of commits, static restarts and crashes, with [delayed heartbeats]"
+        "(decisions/0019-delayed-heartbeats.md) and without",
         "rarely: it takes an hour and Java, Go, node",
     ),
 }
@@ -169,11 +169,11 @@ Made by `make docs` from what the tests declare. Clients are unmodified releases
 
 Where a client cannot be had (no Java, no Go, no node, no kcat), its tests are skipped and say so.
 
-- Held heartbeats are given to: {held}. Others are answered at once.
+- Heartbeat responses are delayed for: {held}. Others are answered at once.
 - Static members (`group.instance.id`) are tried with all but: {unstatic}, which does not know them.
 - Members of different software share a group (aiokafka and librdkafka, `make test`).
 - Each client's conversations are also compared with Apache Kafka {kafka}, request by request:
-  [differences](differences.md). How long joins take: [joining](joining.md).
+  [differences](differences.md). How long joins take: [performance](performance.md#joining-a-group).
 
 Not tried: every client not named above, among them those for .NET, Rust and Ruby that do not wrap librdkafka, kafka-go,
 Kafka Streams, Kafka Connect, ksqlDB, MirrorMaker. Streams, and exactly-once of Connect, need transactions, which

@@ -36,7 +36,7 @@ protocol explains gets no code: the connection is closed, and the log says `conn
 
 What needs Redis is answered with what clients of that API try again; whether a change took effect is not known.
 librdkafka prints `KAFKA_STORAGE_ERROR` as a disk error; no disk is meant. A Redis that is full (`maxmemory`) answers
-the same to producers, while groups go on ([runbooks](runbooks.md#redis-is-full)).
+the same to producers, while groups go on ([runbook](operations.md#tidegateredismemoryfull)).
 
 | Error | Of |
 |---|---|

@@ -1,1 +1,1 @@
-"""Whole brokers on a virtual clock: real code, in-memory sockets, seeded faults (docs/simulation.md)."""
+"""Whole brokers on a virtual clock: real code, in-memory sockets, seeded faults (docs/testing.md)."""

@@ -66,7 +66,7 @@ def test_the_entry_point_speaks_as_spark_does() -> None:
 
 
 def test_documented_settings_of_spark_on_kubernetes_exist() -> None:
-    named = set(re.findall(r"spark\.kubernetes\.[a-zA-Z.]+", text("docs/pipeline-deploy.md")))
+    named = set(re.findall(r"spark\.kubernetes\.[a-zA-Z.]+", text("docs/pipeline.md")))
     known = spark_names(rb"spark\.kubernetes\.[a-zA-Z.]+")
 
     assert len(named) > 8

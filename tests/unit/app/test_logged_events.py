@@ -10,7 +10,7 @@ from pathlib import Path
 from broker.groups.state_log import LINES
 
 ROOT = Path(__file__).resolve().parents[3]
-HEADING = "## What a broker logs\n"
+HEADING = "## Log events\n"
 
 
 def events_in_code() -> Iterator[str]:

@@ -35,13 +35,13 @@ def test_what_one_broker_at_a_time_tells_is_not_told_apart_by_broker() -> None:
 
 
 def test_every_alert_says_what_to_do() -> None:
-    page = (DOCS / "metrics.md").read_text()
+    page = (DOCS / "operations.md").read_text()
     for rule in alerts():
         annotations = rule["annotations"]
         assert annotations["summary"] and annotations["description"]
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         target, _, anchor = annotations["runbook_url"].partition("#")
-        assert target.endswith("/docs/metrics.md") and f"\n### {rule['alert']}\n" in page
+        assert target.endswith("/docs/operations.md") and f"\n### {rule['alert']}\n" in page
         assert anchor == rule["alert"].lower()
 
 
