@@ -344,7 +344,6 @@ class Settings(BaseSettings):
         "of memory. At most a quarter of the files that the process may have open",
     )
     archive_cache_bytes: int = Field(64 << 20, ge=0, description="bytes of row groups of the archive kept for reads")
-    transaction_max_timeout_ms: int = Field(900_000, ge=1, description="greatest transaction timeout of a producer")
     producer_id_expiration_ms: int = Field(
         86_400_000, ge=1_000, description="ms until an idle producer's state is dropped"
     )

@@ -17,13 +17,15 @@ from broker.errors import InvalidRequest, InvalidTransactionTimeout, KafkaError,
 
 _NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_TIMEOUT_MAX_MS: Final = 900_000
+"""Kafka's default of `transaction.max.timeout.ms`."""
 
 
 @api(ApiKey.INIT_PRODUCER_ID, first=0, last=5)
 async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:
     """Give an idempotent producer a new id, epoch 0 (KIP-98), whatever id and epoch it names."""
     if request.transactional_id is not None:
-        raise _refusal(call, request)
+        raise _refusal(request)
     producer_id = await call.rooms.producer_ids.take()
     return InitProducerIdResponse(
         throttle_time=_NOT_THROTTLED,
@@ -33,11 +35,11 @@ async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitPr
     )
 
 
-def _refusal(call: Call, request: InitProducerIdRequest) -> KafkaError:
+def _refusal(request: InitProducerIdRequest) -> KafkaError:
     """Why a transactional producer gets no id. Clients end fatally, with this code's text."""
     if not request.transactional_id:
         return InvalidRequest("an empty transactional id")
     timeout_ms = request.transaction_timeout // _MILLISECOND
-    if not 0 < timeout_ms <= call.rooms.settings.transaction_max_timeout_ms:
+    if not 0 < timeout_ms <= _TIMEOUT_MAX_MS:
         return InvalidTransactionTimeout()
     return UnsupportedVersion("transactions are not served")
