@@ -26,8 +26,6 @@ REFUSED_WHEN_FULL: Final = frozenset(
         "archive/replay_append",
         "archive/swap_log",
         "cluster/add_sample",
-        "groups/stage_offsets",
-        "log/append_records",
         "log/create_log",
         "topics/add_partitions",
         "topics/create_topic",
@@ -93,6 +91,10 @@ def used(name: str, kind: str) -> tuple[set[int], bool]:
     text = rendered(name)
     computed = re.search(rf"#{kind}\b|\b{kind}\[\D|\b(?:unpack|ipairs)\({kind}\b", text)
     return {int(number) for number in re.findall(rf"\b{kind}\[(\d+)\]", text)}, bool(computed)
+
+
+def test_refused_when_full_lists_scripts_that_exist() -> None:
+    assert set(script_names()) >= REFUSED_WHEN_FULL
 
 
 @pytest.mark.parametrize("name", script_names())
