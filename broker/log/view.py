@@ -42,7 +42,6 @@ class View:
     high_watermark: int
     log_version: int = 0
     producers: dict[int, ProducerState] = field(default_factory=dict)
-    open_transactions: dict[int, int] = field(default_factory=dict)
     max_timestamp: int = -1
     max_timestamp_base: int = -1
     mean_entry_bytes: float = 16_384.0
@@ -65,10 +64,8 @@ class View:
 
     @property
     def last_stable_offset(self) -> int:
-        """The high watermark, or the first offset of the oldest open transaction."""
-        if not self.open_transactions:
-            return self.high_watermark
-        return min(self.high_watermark, *self.open_transactions.values())
+        """The high watermark: there are no transactions that could be open."""
+        return self.high_watermark
 
     def known(self) -> Known:
         """The offsets, as clients are told them."""

@@ -9,13 +9,11 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from broker.records.batch import (
-    CONTROL,
     CRC_FROM,
     HEADER,
     HEADER_BYTES,
     MAGIC,
     TIMESTAMP_TYPE,
-    TRANSACTIONAL,
     Batch,
     Codec,
 )
@@ -27,10 +25,6 @@ _LENGTH_OVERHEAD: Final = 12
 _ATTRIBUTES: Final = Struct(">h")
 _TIMESTAMP: Final = Struct(">q")
 _MAX_TIMESTAMP_AT: Final = 35
-_MARKER_KEY: Final = Struct(">hh")
-_MARKER_VALUE: Final = Struct(">hi")
-_ABORT: Final = 0
-_COMMIT: Final = 1
 
 
 class NewRecord(NamedTuple):
@@ -89,17 +83,6 @@ def build_batch(
     )  # fmt: skip
     batch += area
     return bytes(seal(batch))
-
-
-def build_marker(
-    *, producer_id: int, producer_epoch: int, coordinator_epoch: int, committed: bool, timestamp_ms: int
-) -> bytes:
-    """The control batch that ends a transaction on a partition (KIP-98)."""
-    key = _MARKER_KEY.pack(0, _COMMIT if committed else _ABORT)
-    record = NewRecord(_MARKER_VALUE.pack(0, coordinator_epoch), key, timestamp_ms)
-    return build_batch(
-        [record], producer_id=producer_id, producer_epoch=producer_epoch, attributes=TRANSACTIONAL | CONTROL
-    )
 
 
 def seal(batch: bytearray) -> bytearray:

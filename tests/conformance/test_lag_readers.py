@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.cluster import Cluster
-from broker.records.build import build_marker
 from tests.support.lag_readers import Asked, Burrow, Commit, Keda, Status, status_of
+from tests.support.markers import build_marker
 from tests.support.scraping import Scrape
 
 TOLD_S = 60.0

@@ -16,11 +16,11 @@ from broker.groups.exporter_names import Brokers, ForeignNames
 from broker.groups.lag_samples import LagSampler
 from broker.log.retention import delete_records
 from broker.protocol.consumer_blobs import assigned_partitions
-from broker.records.build import build_marker
 from broker.settings import Settings
 from broker.telemetry.meters import BARRIER_BOUNDS_S, Meter
 from broker.telemetry.metrics import exposition, metrics
 from tests.support.clock import SteppedClock
+from tests.support.markers import build_marker
 from tests.support.scraping import OPENMETRICS, Scrape
 from tests.support.whole_broker import ClientOf, WholeBroker
 

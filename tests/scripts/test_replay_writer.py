@@ -15,7 +15,7 @@ from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 
 from broker.log.logs import Logs
 from broker.records.batch import Codec
-from broker.records.build import NewRecord, build_batch, build_marker
+from broker.records.build import NewRecord, build_batch
 from broker.records.record import read_records
 from broker.settings import Settings
 from broker.store.store import Store
@@ -28,6 +28,7 @@ from pipeline.replay.translation import Row, translate
 from pipeline.topics import Topic
 from tests.support.archive import raw_rows
 from tests.support.logs import FakeTopic, broker, given_log, read_all
+from tests.support.markers import build_marker
 from tests.support.segments import placed
 
 PARTITIONS = 3

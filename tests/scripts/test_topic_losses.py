@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
-from broker.records.build import NewRecord, build_batch, build_marker
+from broker.records.build import NewRecord, build_batch
 from pipeline.decode.decoder import StoredBatch
 from pipeline.errors import CorruptLimit, DataLoss, PipelineError, UsageError
 from pipeline.redis_access import connect
@@ -22,6 +22,7 @@ from pipeline.sources.rows import RawRows
 from pipeline.sources.stream_plan import StreamPlan
 from pipeline.sources.tiers import Tier
 from tests.support.logs import batch_bytes
+from tests.support.markers import build_marker
 from tests.support.segments import batches_from
 from tests.support.topic_reads import access_to, archive_up_to, offsets_of, rows_of
 from tests.support.topics import TIMESTAMP_MS, WrittenTopic

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.records.batch import TIMESTAMP_TYPE, TRANSACTIONAL, Codec
-from broker.records.build import NewRecord, build_marker, encode_record
+from broker.records.build import NewRecord, encode_record
 from pipeline.decode import plain
 from pipeline.decode.decoder import Decoder, Engine, EngineName, StoredBatch, find_engine
 from pipeline.decode.opening import Opener
 from pipeline.decode.schema import DECODED_ARROW, DECODED_ARROW_WITHOUT_HEADERS
 from pipeline.errors import UsageError
+from tests.support.markers import build_marker
 from tests.support.stored_batches import sealed_batch, stored_batch
 
 ENGINES: list[EngineName] = ["numpy", "numba"]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from broker.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge, UnsupportedCompressionType
 from broker.records.batch import CONTROL, TRANSACTIONAL, Batch, Codec, iter_headers, parse_produced, place
-from broker.records.build import NewRecord, build_batch, build_marker, seal, with_create_time, with_log_append_time
+from broker.records.build import NewRecord, build_batch, seal, with_create_time, with_log_append_time
+from tests.support.markers import build_marker
 
 ONE = build_batch([NewRecord(b"value", timestamp=5)])
 THREE = build_batch(

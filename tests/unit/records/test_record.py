@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from broker.errors import CorruptMessage, InvalidRecord
 from broker.records.batch import Batch, Codec
-from broker.records.build import NewRecord, build_batch, build_marker
+from broker.records.build import NewRecord, build_batch
 from broker.records.compression import compress, decompress
 from broker.records.record import Record, read_heads, read_records
+from tests.support.markers import build_marker
 
 CODECS = list(Codec)
 headers = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3)
