@@ -1,1 +1,0 @@
-"""Who a connection is and what it may do."""
