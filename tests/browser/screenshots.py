@@ -51,7 +51,7 @@ PAGES: Final = {
     "topic": "/console/topic?topic=orders",
     "brokers": "/console/brokers",
     "redis": "/console/redis",
-    "transactions": "/console/transactions",
+    "producers": "/console/producers",
     "audit": "/console/audit",
 }
 

@@ -27,7 +27,7 @@ PAGES = {
     "topic": ("/console/topic?topic=orders", "orders"),
     "brokers": ("/console/brokers", "Brokers"),
     "redis": ("/console/redis", "Redis"),
-    "transactions": ("/console/transactions", "Transactions"),
+    "producers": ("/console/producers", "Producers"),
     "audit": ("/console/audit", "Audit"),
     "login": ("/console/login", "Log in"),
 }

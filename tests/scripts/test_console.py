@@ -208,7 +208,7 @@ async def test_organisations_do_not_see_each_other(whole: WholeBroker, http: Htt
         ("topics", "No topic yet."),
         ("brokers", "1 broker, 1 serving"),
         ("redis", "Is the data safe?"),
-        ("transactions", "serves no transactions"),
+        ("producers", "The idempotent producers"),
         ("audit", "Nothing was changed yet."),
     ],
 )

@@ -17,7 +17,7 @@ from broker.admin.topic_views import topic, topics
 TOPICS_MAX: Final = 1_000
 ENTRIES_SHOWN: Final = 200
 _TOPICS_ASKED_MAX: Final = 20
-"""Topics whose producers the page of transactions looks for, those with most records in Redis first."""
+"""Topics whose producers the page of producers looks for, those with most records in Redis first."""
 _PRODUCERS_SHOWN: Final = 200
 _VALUE_LENGTH_MAX: Final = 200
 
@@ -53,8 +53,8 @@ async def redis_page(request: web.Request) -> web.StreamResponse:
     return await page(request, "redis.html", redis=found)
 
 
-async def transactions_page(request: web.Request) -> web.StreamResponse:
-    """Producers with an id, of the topics that hold most; transactions when they are served."""
+async def producers_page(request: web.Request) -> web.StreamResponse:
+    """Producers with an id, of the topics that hold most."""
     console, org = console_of(request), org_of(request)
     every = await topics(console.rooms, org, count_max=TOPICS_MAX)
     asked = sorted(every, key=lambda one: -one["bytes"])[:_TOPICS_ASKED_MAX]
@@ -62,12 +62,11 @@ async def transactions_page(request: web.Request) -> web.StreamResponse:
     rows = _flat(told)
     return await page(
         request,
-        "transactions.html",
+        "producers_page.html",
         producers=rows[:_PRODUCERS_SHOWN],
         left_out=max(len(rows) - _PRODUCERS_SHOWN, 0),
         topics_asked=len(asked),
         topics_total=len(every),
-        note=producer_views.NOTE,
     )
 
 

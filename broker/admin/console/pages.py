@@ -25,7 +25,7 @@ def application() -> web.Application:
             web.get("/brokers", cluster_pages.brokers_page),
             web.post("/brokers/drain", action_pages.drain),
             web.get("/redis", cluster_pages.redis_page),
-            web.get("/transactions", cluster_pages.transactions_page),
+            web.get("/producers", cluster_pages.producers_page),
             web.get("/audit", cluster_pages.audit_page),
             web.get("/login", login_page.login),
         ],
