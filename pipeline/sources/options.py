@@ -150,7 +150,7 @@ class TopicOptions(BaseModel):
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         "read_committed",
         alias="isolation",
-        description="control batches never give rows; there are no transactions yet, so both read the same",
+        description="accepted, without effect while there are no transactions; control batches never give rows",
     )
     mode: Literal["decoded", "raw", "ranges"] = Field(
         "decoded",
