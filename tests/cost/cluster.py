@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -102,6 +103,11 @@ class Cluster:
     async def client(self) -> Client:
         """A new connection."""
         return await Client(self).ready()
+
+    def restart_randomness(self, seed: str) -> None:
+        """Draw ids from a seed: so that an operation's do not depend on what came before it."""
+        random.seed(seed)
+        os.urandom = random._urandom = random.Random(seed).randbytes  # type: ignore[attr-defined]
 
     async def measure(self, act: Action) -> Cost:
         """What one action costs once caches are warm."""

@@ -6,6 +6,7 @@ transports below it. A write to a transport and a chunk read from one are a syst
 
 from __future__ import annotations
 
+import _weakrefset
 import asyncio.base_events
 import re
 import sys
@@ -33,7 +34,8 @@ COLUMNS: Final = (
 PYTHON_COLUMNS: Final = frozenset({"calls", "bytecodes"})
 """Columns that differ between minor versions of Python."""
 
-_NOT_COUNTED: Final = (str(Path(__file__).parents[1]), asyncio.base_events.__file__)
+_NOT_COUNTED: Final = (str(Path(__file__).parents[1]), asyncio.base_events.__file__, _weakrefset.__file__)
+"""The harness, the loop, and asyncio's list of all tasks, which is tidied up whenever an earlier task is freed."""
 _COMMAND_CALLS: Final = re.compile(r"cmdstat_([^:]+):calls=(\d+)")
 _HARNESS_COMMANDS: Final = frozenset({"echo", "info", "config|resetstat"})
 
