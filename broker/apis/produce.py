@@ -231,7 +231,7 @@ def _outcome(index: int, outcome: Appended | Exception) -> Outcome:
     record_errors: Sequence[tuple[int, str | None]] = ()
     if isinstance(outcome, RecordsRefused):
         record_errors, outcome = outcome.record_errors, outcome.cause
-    if isinstance(outcome, StoreUnavailable):  # retried by idempotent producers too, after a new look at the cluster
+    if isinstance(outcome, StoreUnavailable):  # not appended; clients refresh their metadata and send it again
         outcome = KafkaStorageError(outcome.message)
     if not isinstance(outcome, KafkaError):
         logger.error("produce_failed", exc_info=outcome)

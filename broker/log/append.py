@@ -2,7 +2,8 @@
 
 The entry that starts at offset `base` has the id `<base>-1`, and Redis refuses an id that is not above the
 last one: an append from an old view is refused, reads what it missed, and is judged again. After an unknown
-outcome the writer's own mark `w <uuid>:<counter>` tells whether the entry is there.
+outcome the writer's own mark `w <uuid>:<counter>` tells whether the entry is there; until then its batches are
+answered with REQUEST_TIMED_OUT, if at all (`unresolved`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from broker.errors import (
 from broker.log.entries import Entry
 from broker.log.outgoing import Appended, Commands, Filed, OnAppended, Sent
 from broker.log.producers_table import REFUSALS, ProducerState, Verdict, advance, find_duplicate, judge
+from broker.log.unresolved import Unresolved
 from broker.records.build import with_log_append_time
 from broker.store.slots import is_refusal
 
@@ -49,7 +51,7 @@ class Appends:
         self._log = log
         self._queue: deque[Filed] = deque()
         self._in_flight: Sent | None = None
-        self._in_doubt: dict[int, Sent] = {}
+        self.unresolved = Unresolved()
         self._scheduled = False
         self._looking = False
         self._loading = False
@@ -116,6 +118,7 @@ class Appends:
                     if not item.done:
                         kept.append(item)
                     continue
+                self.unresolved.accepted(batch)
             self._stamp(item)
             if batch.producer_id >= 0:
                 producers[batch.producer_id] = advance(
@@ -150,15 +153,27 @@ class Appends:
             return False
         if verdict is Verdict.GAP or verdict is Verdict.UNKNOWN_GAP:
             now = self._log.loop.time()
-            if not item.gap_until:
-                item.gap_until = now + self._log.settings.produce_gap_wait_ms / 1000
+            if item.gap_view is not view:  # while Redis was away the missing batch had no time to come
+                item.gap_view, item.gap_until = view, now + self._log.settings.produce_gap_wait_ms / 1000
             if now < item.gap_until:
                 item.proved = False  # the missing batch may come through another broker: look again before the end
                 self._later(min(_GAP_LOOK_S, item.gap_until - now))
                 return False
-            if verdict is Verdict.UNKNOWN_GAP:
-                return True
+            return self._accepts_after_gap(item, verdict)
         self._done(item, REFUSALS[verdict]())
+        return False
+
+    def _accepts_after_gap(self, item: Filed, verdict: Verdict) -> bool:
+        """The missing batch did not come in time. Was it given up, so that it will come again?"""
+        answer = self.unresolved.answer_behind(item, self._log.loop.time())
+        if answer is None and verdict is Verdict.UNKNOWN_GAP:
+            if not self._log.store.absence.ended_lately:
+                return True
+            answer = StoreUnavailable("Redis was away: batches before it may have been refused before they got here")
+        if answer is not None:
+            self._give_up(item, answer)
+        else:
+            self._done(item, REFUSALS[verdict]())
         return False
 
     def _answer_duplicate(self, view: View, item: Filed) -> None:
@@ -196,12 +211,11 @@ class Appends:
         if isinstance(failure, UnknownTopicOrPartition):
             self.fail(failure)
             return
-        now = self._log.loop.time()
-        for item in asked:
-            if failure is None:
+        if failure is None:
+            for item in asked:
                 item.proved = True
-            elif now > item.deadline:
-                self._done(item, failure)
+        else:
+            self._give_up_overdue(failure)
         self._schedule()
 
     def _later(self, delay_s: float) -> None:
@@ -218,7 +232,8 @@ class Appends:
         log = self._log
         counter = log.writer.next()
         sent = Sent.of(counter, b"%b:%d" % (log.writer.name, counter), view, items, producers)
-        self._in_flight = self._in_doubt[counter] = sent
+        self._in_flight = sent
+        self.unresolved.add(sent)
         node = log.node
         link = node.data_out
 
@@ -233,35 +248,39 @@ class Appends:
 
     def _answered(self, sent: Sent, reply: Any) -> None:
         self._in_flight = None
-        resolved = self._in_doubt.get(sent.counter) is not sent
         if isinstance(reply, bytes):
-            if not resolved:
+            if sent in self.unresolved:
                 self._stands(sent)
         elif isinstance(reply, hiredis.ReplyError) and str(reply).startswith(_STALE):
-            self._in_doubt.pop(sent.counter, None)
+            self.unresolved.remove(sent.counter)
             self._file_again(sent)
             self._refused(sent)
             return
-        elif reply is None:
-            self._in_doubt.pop(sent.counter, None)
+        elif isinstance(reply, hiredis.ReplyError) or reply is None:
+            self.unresolved.remove(sent.counter)
             self._file_again(sent)
-            self.fail(self._log.gone())
-        elif is_refusal(reply):  # it is not in the log, which is at another node, or on its way there
-            self._in_doubt.pop(sent.counter, None)
-            self._log.refused(reply)
-            self._file_again(sent)
-            self._give_up_overdue(StoreUnavailable(str(reply)))
-        elif isinstance(reply, hiredis.ReplyError):  # full, read-only, no rights: it is not in the log
-            self._in_doubt.pop(sent.counter, None)
-            self._log.void(str(reply))
-            for item in sent.items:
-                self._done(item, StoreUnavailable(str(reply)))
+            self._not_appended(sent, reply)
         else:  # nobody knows: the next view tells
             self._log.void(str(reply))
+            for item in sent.items:
+                item.unresolved_in += (sent.counter,)
             self._file_again(sent)
             self._give_up_overdue(reply)
         if self._queue:
             self._schedule()
+
+    def _not_appended(self, sent: Sent, reply: hiredis.ReplyError | None) -> None:
+        """The reply says that this entry is not in the log, and will not be."""
+        if reply is None:
+            self.fail(self._log.gone())
+        elif is_refusal(reply):  # the log is at another node, or on its way there
+            self._log.refused(reply)
+            self._give_up_overdue(StoreUnavailable(str(reply)))
+        else:  # full, read-only, no rights
+            self._log.void(str(reply))
+            for item in sent.items:
+                item.deadline = 0.0
+            self._give_up_overdue(StoreUnavailable(str(reply)))
 
     def _refused(self, sent: Sent) -> None:
         """Another writer was first: read what was missed, then judge again."""
@@ -283,19 +302,29 @@ class Appends:
 
     def _give_up_overdue(self, failure: Exception) -> None:
         now = self._log.loop.time()
-        for item in self._queue:
-            if now > item.deadline and not item.done:
-                self._done(item, failure)
+        producers: set[int] = set()
+        for item in list(self._queue):
+            producer_id = item.batch.producer_id
+            if not item.done and (now > item.deadline or producer_id in producers):
+                self._give_up(item, self.unresolved.answer(item, failure))
+                if producer_id >= 0:
+                    producers.add(producer_id)  # what is behind it cannot be appended without it
+
+    def _give_up(self, item: Filed, answer: KafkaError) -> None:
+        if item.batch.producer_id >= 0:
+            self.unresolved.give_up(item.batch, answer, self._log.loop.time())
+        self._done(item, answer)
 
     # -- outcomes
 
     def _stands(self, sent: Sent) -> None:
         """This broker's entry is in the log at its base: proved by its own success."""
-        self._in_doubt.pop(sent.counter, None)
+        self.unresolved.remove(sent.counter)
         log, view = self._log, sent.view
         if log.view is view and view.end == sent.base:
             view.apply_own(sent.entry, sent.producers)
             view.proved_at = log.loop.time()
+            self.unresolved.discard_below(view.end, None)
             log.appended(view, sent.entry)
             if self._queue:
                 self._flush()  # on its way before anybody is answered
@@ -309,18 +338,13 @@ class Appends:
         """An entry was read from the log. Is it one of ours that nobody answered for?"""
         writer, _, counter = entry.writer.rpartition(b":")
         if writer == self._log.writer.name:
-            sent = self._in_doubt.pop(int(counter), None)
+            sent = self.unresolved.remove(int(counter))
             if sent is not None and sent.base == entry.base:
                 self._resolve(sent)
 
     def passed(self, end: int) -> None:
-        """The log ends at `end`, and all below was read: what is in doubt below it is not there."""
-        for counter in [c for c, sent in self._in_doubt.items() if sent.base < end and sent is not self._in_flight]:
-            del self._in_doubt[counter]
-
-    def doubtful_below(self, offset: int) -> list[int]:
-        """Bases below `offset` where an entry of unknown outcome may stand."""
-        return [sent.base for sent in self._in_doubt.values() if sent.base < offset]
+        """The log ends at `end`, and all below was read."""
+        self.unresolved.discard_below(end, self._in_flight)
 
     def _resolve(self, sent: Sent) -> None:
         log = self._log
@@ -361,12 +385,11 @@ class Appends:
     def fail(self, failure: Exception) -> None:
         """Nothing filed can be appended."""
         if isinstance(failure, UnknownTopicOrPartition):
-            self._in_doubt.clear()
-        outcome = failure if isinstance(failure, KafkaError) else StoreUnavailable(str(failure))
+            self.unresolved.clear()
         queue, self._queue = self._queue, deque()
         for item in queue:
             if not item.done:
-                self._done(item, outcome)
+                self._give_up(item, self.unresolved.answer(item, failure))
 
 
 def _ignore(_: Any) -> None:

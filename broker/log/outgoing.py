@@ -34,7 +34,8 @@ class Filed:
     """One batch that waits for its place."""
 
     __slots__ = (
-        "acks_all", "batch", "buffer", "deadline", "done", "gap_until", "on_done", "proved", "timestamp",
+        "acks_all", "batch", "buffer", "deadline", "done", "gap_until", "gap_view", "on_done", "proved", "timestamp",
+        "unresolved_in",
     )  # fmt: skip
 
     def __init__(self, batch: Batch, on_done: OnAppended, acks_all: bool, deadline: float) -> None:
@@ -47,6 +48,9 @@ class Filed:
         self.done = False
         self.proved = False
         self.gap_until = 0.0
+        self.gap_view: View | None = None
+        self.unresolved_in: tuple[int, ...] = ()
+        """Counters of the entries that it was sent in and whose outcome was unknown."""
 
 
 class Sent:

@@ -77,8 +77,9 @@ class PartitionLog:
         """File a batch for the next entry; `on_done` gets `Appended` or a KafkaError, once, after this returns.
 
         OutOfOrderSequenceNumber and InvalidProducerEpoch are answered after a look; UnknownTopicOrPartition
-        when the topic is gone; StoreUnavailable when the outcome may be unknown; NotEnoughReplicasAfterAppend
-        when it stands but was not proved as `durability` asks (acks=all only).
+        when the topic is gone; StoreUnavailable when it was not appended; RequestTimedOut when it may be in the log,
+        or come to be; NotEnoughReplicasAfterAppend when it stands but was not proved as `durability` asks (acks=all
+        only). A batch behind one of its producer that was given up gets the same answer.
         """
         self._appends.append(batch, on_done, acks_all)
 
@@ -197,7 +198,7 @@ class PartitionLog:
                 voids = self._voids
                 try:
                     view, own, last = await load_view(self.store, self.keys, incarnation, self.writer.name)
-                    own += await self._entries_at(self._appends.doubtful_below(view.snapshot_offset))
+                    own += await self._entries_at(self._appends.unresolved.bases_below(view.snapshot_offset))
                 except StoreUnavailable as error:
                     outcome = error
                     if self._is_as(voids, node, incarnation):

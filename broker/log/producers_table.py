@@ -69,6 +69,11 @@ def judge(state: ProducerState | None, epoch: int, base_sequence: int, last_offs
     return Verdict.GAP if ahead < _AHEAD_MAX else Verdict.BEHIND
 
 
+def is_after(sequence: int, other: int) -> bool:
+    """Whether a sequence is above another one, modulo 2^31."""
+    return 0 < (sequence - other) & _MASK < _AHEAD_MAX
+
+
 def find_duplicate(
     state: ProducerState, epoch: int, base_sequence: int, last_offset_delta: int
 ) -> AppendedBatch | None:

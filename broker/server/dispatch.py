@@ -24,7 +24,7 @@ logger = structlog.get_logger()
 PRODUCE, FETCH, JOIN_GROUP, SYNC_GROUP, API_VERSIONS = 0, 1, 11, 14, 18
 
 STORE_AWAY: Final[Mapping[int, ErrorCode]] = {
-    0: ErrorCode.kafka_storage_error,
+    0: ErrorCode.request_timed_out,  # nobody knows here what was appended; KAFKA_STORAGE_ERROR says that nothing was
     1: ErrorCode.kafka_storage_error,
     2: ErrorCode.kafka_storage_error,
     3: ErrorCode.leader_not_available,

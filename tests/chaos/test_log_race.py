@@ -16,6 +16,7 @@ from broker.errors import (
     KafkaError,
     OffsetOutOfRange,
     OutOfOrderSequenceNumber,
+    RequestTimedOut,
     StoreUnavailable,
     UnknownTopicOrPartition,
 )
@@ -60,8 +61,10 @@ async def _plain_producer(race: Race, name: int) -> None:
         try:
             answer = await append_later(log, batch(count=race.random.randint(1, 5), value=value))
             race.acknowledged[value] = answer.base_offset
-        except StoreUnavailable:
+        except RequestTimedOut:
             race.unknown.add(value)
+        except StoreUnavailable:  # it is not in the log
+            continue
 
 
 async def _idempotent_producer(race: Race) -> None:
@@ -78,7 +81,7 @@ async def _idempotent_producer(race: Race) -> None:
                     again = await append_later(race.random.choice(race.logs), item)
                     assert again.base_offset == answer.base_offset
                 break
-            except StoreUnavailable:
+            except (StoreUnavailable, RequestTimedOut):
                 continue
             except OutOfOrderSequenceNumber:
                 race.stale.append(f"OUT_OF_ORDER for {value!r}")

@@ -35,8 +35,10 @@ protocol explains gets no code: the connection is closed, and the log says `conn
 ## While Redis is away
 
 What needs Redis is answered with what clients of that API try again; whether a change took effect is not known.
-librdkafka prints `KAFKA_STORAGE_ERROR` as a disk error; no disk is meant. A Redis that is full (`maxmemory`) answers
-the same to producers, while groups go on ([runbook](operations.md#tidegateredismemoryfull)).
+Producers get `REQUEST_TIMED_OUT` for a batch that may be in the log, and `KAFKA_STORAGE_ERROR` for one that was not
+appended; batches of an idempotent producer behind that one get the same answer until it comes again. librdkafka prints
+`KAFKA_STORAGE_ERROR` as a disk error; no disk is meant. A Redis that is full (`maxmemory`) answers the same to
+producers, while groups go on ([runbook](operations.md#tidegateredismemoryfull)).
 
 | Error | Of |
 |---|---|

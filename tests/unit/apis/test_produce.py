@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.errors import OutOfOrderSequenceNumber, StoreUnavailable
+from broker.errors import OutOfOrderSequenceNumber, RequestTimedOut, StoreUnavailable
 from broker.records.build import NewRecord, build_batch
 from tests.support.log_broker import produce_request
 from tests.unit.apis.fakes import FakeBroker, FakeLog
@@ -58,6 +58,7 @@ async def test_what_is_not_done_in_time_is_told_so():
     ("failure", "code"),
     [
         (StoreUnavailable("away"), ErrorCode.kafka_storage_error),
+        (RequestTimedOut("unknown"), ErrorCode.request_timed_out),
         (OutOfOrderSequenceNumber(), ErrorCode.out_of_order_sequence_number),
         (RuntimeError("a fault"), ErrorCode.unknown_server_error),
     ],

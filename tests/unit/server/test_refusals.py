@@ -241,7 +241,7 @@ async def test_a_store_that_is_away_is_told_by_a_retriable_code() -> None:
         answer = await client.ask(sample(request_type(FETCH, 4)))
         assert [part.error_code.value for topic in answer.responses for part in topic.partitions] == [56]
         answer = await client.ask(sample(request_type(PRODUCE, 13)))
-        assert [part.error_code.value for topic in answer.responses for part in topic.partition_responses] == [56]
+        assert [part.error_code.value for topic in answer.responses for part in topic.partition_responses] == [7]
 
 
 @on_both_loops

@@ -1,0 +1,120 @@
+"""What a partition's log does not tell yet: entries of unknown outcome, and batches that were answered with an error.
+
+A client that gets REQUEST_TIMED_OUT, or is told that Redis is away, sends its batch again under the same sequence
+number. Later batches of that producer may be under way already. OUT_OF_ORDER_SEQUENCE_NUMBER for one of those would
+end that: librdkafka bumps its epoch then and sends everything that was not acknowledged as new, also what is in
+the log. And without a known sequence they would be appended ahead of the batch that is to come again. So a batch
+behind one that was given up gets the same answer, until the producer goes on.
+Source: librdkafka's rd_kafka_handle_Produce_error and rd_kafka_err_action, Kafka's TransactionManager.canRetry.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from broker.errors import KafkaError, RequestTimedOut, StoreUnavailable
+from broker.log.producers_table import is_after
+
+if TYPE_CHECKING:
+    from broker.log.outgoing import Filed, Sent
+    from broker.records.batch import Batch
+
+GIVEN_UP_KEPT_S: Final = 60.0
+"""How long later batches of a producer may still be under way to this broker: twice a client's request timeout."""
+_PRODUCERS_MAX: Final = 10_000
+"""Producers whose batch was given up and that did not come again; the oldest go first."""
+
+
+class _GivenUp(NamedTuple):
+    epoch: int
+    base_sequence: int
+    answer: KafkaError
+    until_s: float
+
+
+class Unresolved:
+    """The unresolved appends of one partition on this broker."""
+
+    __slots__ = ("_given_up", "_sent")
+
+    def __init__(self) -> None:
+        self._sent: dict[int, Sent] = {}
+        self._given_up: dict[int, _GivenUp] = {}
+
+    # -- entries
+
+    def add(self, sent: Sent) -> None:
+        """An entry is about to be sent."""
+        self._sent[sent.counter] = sent
+
+    def __contains__(self, sent: Sent) -> bool:
+        return sent.counter in self._sent
+
+    def remove(self, counter: int) -> Sent | None:
+        """The outcome of an entry is known."""
+        return self._sent.pop(counter, None)
+
+    def discard_below(self, end: int, in_flight: Sent | None) -> None:
+        """The log was read up to `end`: entries below that were not found are not there, and never will be."""
+        if not self._sent:
+            return
+        for counter in [c for c, sent in self._sent.items() if sent.base < end and sent is not in_flight]:
+            del self._sent[counter]
+
+    def bases_below(self, offset: int) -> list[int]:
+        """Where entries of unknown outcome may be, below `offset`."""
+        return [sent.base for sent in self._sent.values() if sent.base < offset]
+
+    def clear(self) -> None:
+        """The log was deleted."""
+        self._sent.clear()
+        self._given_up.clear()
+
+    def may_be_stored(self, item: Filed) -> bool:
+        """Whether the batch, or for an idempotent producer any batch of it, is in an entry of unknown outcome."""
+        producer_id = item.batch.producer_id
+        if producer_id >= 0:
+            return any(producer_id in sent.producers for sent in self._sent.values())
+        return any(counter in self._sent for counter in item.unresolved_in)
+
+    # -- batches that were given up
+
+    def answer(self, item: Filed, failure: Exception) -> KafkaError:
+        """What the failure is for a batch: "not persisted" is answered only where that is known."""
+        if isinstance(failure, KafkaError) and not isinstance(failure, StoreUnavailable):
+            return failure
+        if self.may_be_stored(item):
+            return RequestTimedOut(f"it may be in the log: {failure}")
+        return StoreUnavailable(str(failure))
+
+    def give_up(self, batch: Batch, answer: KafkaError, now_s: float) -> None:
+        """A batch of an idempotent producer is answered with an error after which clients send it again."""
+        if not isinstance(answer, RequestTimedOut | StoreUnavailable):
+            return
+        before = self._given_up.pop(batch.producer_id, None)
+        sequence = batch.base_sequence
+        if before is not None and self._is_behind(before, batch, now_s):
+            sequence = before.base_sequence
+        elif len(self._given_up) >= _PRODUCERS_MAX:
+            del self._given_up[next(iter(self._given_up))]
+        self._given_up[batch.producer_id] = _GivenUp(batch.producer_epoch, sequence, answer, now_s + GIVEN_UP_KEPT_S)
+
+    def answer_behind(self, item: Filed, now_s: float) -> KafkaError | None:
+        """What a batch gets whose predecessor is missing because it was given up; None where it was not."""
+        before = self._given_up.get(item.batch.producer_id)
+        if before is not None and self._is_behind(before, item.batch, now_s):
+            return before.answer
+        return RequestTimedOut("the batch before it may be in the log") if self.may_be_stored(item) else None
+
+    def accepted(self, batch: Batch) -> None:
+        """The producer goes on."""
+        if self._given_up:
+            self._given_up.pop(batch.producer_id, None)
+
+    @staticmethod
+    def _is_behind(before: _GivenUp, batch: Batch, now_s: float) -> bool:
+        return (
+            now_s < before.until_s
+            and batch.producer_epoch == before.epoch
+            and is_after(batch.base_sequence, before.base_sequence)
+        )

@@ -1,0 +1,214 @@
+"""What producers are answered while the outcome of an append is unknown, and what their later batches get.
+
+Batches of a client that are under way together are filed one after the other. The first is sent to Redis, which
+stands still: nobody knows whether it will be in the log. The others were never sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from broker.errors import RequestTimedOut, StoreUnavailable
+from broker.log.partition import PartitionLog
+from broker.settings import Settings
+from broker.store.store import Store
+from tests.support.logs import TOPIC, append, append_later, batch, broker, given_log, read_all
+from tests.support.proxy import Cut, Proxy
+from tests.support.valkey import ValkeyServer
+
+IMPATIENT: dict[str, Any] = {
+    "redis_command_timeout_ms": 300,
+    "redis_connect_timeout_ms": 300,
+    "produce_gap_wait_ms": 100,
+}
+
+
+class PausedServer(ValkeyServer):
+    """A server that can stand still."""
+
+    def pause(self) -> None:
+        """Answer nothing from now on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Answer what came meanwhile."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[PausedServer]:
+    opened = PausedServer()
+    yield opened
+    opened.stop()
+
+
+@pytest.fixture
+async def settings(server: PausedServer) -> Settings:
+    """Those of an impatient broker on that server."""
+    store = Store(Settings(redis_url=server.url))
+    await store.start()
+    await given_log(store)
+    await store.close()
+    return Settings(redis_url=server.url, **IMPATIENT)
+
+
+def of(producer_id: int, sequence: int, epoch: int = 0) -> Any:
+    """A batch of one record."""
+    return batch(producer_id=producer_id, epoch=epoch, sequence=sequence)
+
+
+async def outcome(future: asyncio.Future[Any]) -> Any:
+    """The type of an error, or the base offset."""
+    try:
+        return (await asyncio.wait_for(future, 30)).base_offset
+    except Exception as error:  # noqa: BLE001 - what it is is asserted
+        return type(error)
+
+
+async def outcomes(log: PartitionLog, *batches: Any) -> list[Any]:
+    """What batches filed together get."""
+    return [await outcome(future) for future in [append_later(log, one) for one in batches]]
+
+
+async def reachable(log: PartitionLog) -> None:
+    """Wait until the log can be read again."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            await log.end_offset()
+            return
+        except StoreUnavailable:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+
+
+async def numbers(log: PartitionLog, producer_id: int) -> list[int]:
+    """The sequences of a producer, in the order of the log."""
+    return [one.base_sequence for one in await read_all(log) if one.producer_id == producer_id]
+
+
+@pytest.mark.parametrize("producer_id", [-1, 9])
+async def test_append_redis_stalls_answers_request_timed_out(
+    server: PausedServer, settings: Settings, producer_id: int
+) -> None:
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        await append(log)
+        server.pause()
+        assert await outcomes(log, of(producer_id, 0)) == [RequestTimedOut]
+        server.go_on()
+        await reachable(log)
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["a new producer", "a known producer"])
+async def test_append_behind_unknown_outcome_gets_its_answer(
+    server: PausedServer, settings: Settings, first: int
+) -> None:
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        await log.ensure()
+        for sequence in range(first):
+            await append(log, of(9, sequence))
+        sent = [of(9, first + place) for place in range(4)]
+        server.pause()
+        early = append_later(log, sent[0])
+        await asyncio.sleep(0)  # it is on its way, alone
+        behind = [append_later(log, one) for one in sent[1:3]]
+        assert [await outcome(future) for future in (early, *behind)] == [RequestTimedOut] * 3
+        server.go_on()
+        await reachable(log)
+
+        late = await outcomes(log, sent[3])  # was under way from the client when the others were answered
+        assert late == [RequestTimedOut]
+        again = await outcomes(log, *sent)
+        assert again == [first, first + 1, first + 2, first + 3]
+        assert await numbers(log, 9) == list(range(first + 4))
+
+
+async def test_append_behind_lost_request_is_not_out_of_order(server: PausedServer, settings: Settings) -> None:
+    proxy = Proxy(server.port)
+    await proxy.start()
+    try:
+        async with broker(settings, redis_url=proxy.url) as logs:
+            log = logs.partition(TOPIC, 0)
+            await append(log, of(9, 0))
+            proxy.cut_all(Cut.DROP_REQUEST)
+            proxy.refusing = True
+            assert await outcomes(log, of(9, 1)) == [RequestTimedOut]
+            proxy.refusing = False
+            await reachable(log)
+            # It is not in the log, and could still come to be.
+            assert await outcomes(log, of(9, 2)) == [RequestTimedOut]
+            assert await outcomes(log, of(9, 1), of(9, 2)) == [1, 2]
+    finally:
+        await proxy.close()
+
+
+async def test_append_never_sent_answers_unavailable(server: PausedServer, settings: Settings) -> None:
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        await append(log)
+        server.pause()
+        assert await outcomes(log, of(9, 0)) == [RequestTimedOut]
+        assert await outcomes(log, of(8, 0), of(9, 1), of(-1, -1), of(8, 1)) == [
+            StoreUnavailable, RequestTimedOut, StoreUnavailable, StoreUnavailable,
+        ]  # fmt: skip
+        server.go_on()
+        await reachable(log)
+
+        assert await outcomes(log, of(8, 2)) == [StoreUnavailable]  # not appended ahead of what is to come again
+        assert all(type(one) is int for one in await outcomes(log, of(8, 0), of(8, 1), of(8, 2)))
+        assert await numbers(log, 8) == [0, 1, 2]
+
+
+async def test_append_memory_full_later_batch_gets_the_same_answer(server: PausedServer, settings: Settings) -> None:
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        await append(log)
+        await logs.store.command("CONFIG", "SET", "maxmemory", "1")
+        assert await outcomes(log, of(9, 0), of(9, 1)) == [StoreUnavailable, StoreUnavailable]
+        await logs.store.command("CONFIG", "SET", "maxmemory", "0")
+        assert await outcomes(log, of(9, 2)) == [StoreUnavailable]
+        assert await outcomes(log, of(9, 0), of(9, 1), of(9, 2)) == [1, 2, 3]
+
+
+async def test_append_unknown_producer_after_redis_was_away_waits_for_its_first_batch(settings: Settings) -> None:
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        await append(log)
+        # Its first batch was refused before it reached the log: the topic could not be looked up.
+        logs.store.absence.waited(2.0)
+        assert await outcomes(log, of(9, 1)) == [StoreUnavailable]
+        assert await outcomes(log, of(9, 0), of(9, 1)) == [1, 2]
+
+
+async def test_append_given_up_producer_bumps_its_epoch_goes_on(server: PausedServer, settings: Settings) -> None:
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        await append(log, of(9, 0))
+        server.pause()
+        assert await outcomes(log, of(9, 1)) == [RequestTimedOut]
+        server.go_on()
+        await reachable(log)
+        assert all(type(one) is int for one in await outcomes(log, of(9, 0, epoch=1), of(9, 1, epoch=1)))
+
+
+async def test_close_answers_appends_in_flight_with_request_timed_out(server: PausedServer, settings: Settings) -> None:
+    async with broker(settings, redis_command_timeout_ms=30_000) as logs:
+        log = logs.partition(TOPIC, 0)
+        await append(log, of(9, 0))
+        server.pause()
+        in_flight = append_later(log, of(9, 1))
+        await asyncio.sleep(0)
+        behind, other = append_later(log, of(9, 2)), append_later(log, of(8, 0))
+
+    assert [await outcome(one) for one in (in_flight, behind)] == [RequestTimedOut, RequestTimedOut]
+    assert await outcome(other) is StoreUnavailable

@@ -1,0 +1,70 @@
+"""Which batches get the answer of one that was given up, and for how long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.errors import RequestTimedOut, StoreUnavailable, UnknownTopicOrPartition
+from broker.log.outgoing import Filed
+from broker.log.producers_table import is_after
+from broker.log.unresolved import GIVEN_UP_KEPT_S, Unresolved
+from tests.support.logs import batch
+
+AWAY = StoreUnavailable("away")
+
+
+def filed(sequence: int, epoch: int = 0, producer_id: int = 9) -> Filed:
+    return Filed(batch(producer_id=producer_id, epoch=epoch, sequence=sequence), lambda _: None, True, 0.0)
+
+
+def given_up(sequence: int, answer: Any = AWAY) -> Unresolved:
+    unresolved = Unresolved()
+    unresolved.give_up(filed(sequence).batch, answer, 0.0)
+    return unresolved
+
+
+def test_answer_behind_same_epoch_later_sequence_is_the_same() -> None:
+    unresolved = given_up(5)
+    assert unresolved.answer_behind(filed(6), 1.0) is AWAY
+    assert unresolved.answer_behind(filed(5), 1.0) is None
+    assert unresolved.answer_behind(filed(6, epoch=1), 1.0) is None
+    assert unresolved.answer_behind(filed(6, producer_id=8), 1.0) is None
+
+
+def test_answer_behind_sequences_wrap() -> None:
+    assert given_up(2**31 - 1).answer_behind(filed(0), 1.0) is AWAY
+    assert not is_after(2**31 - 1, 0)
+
+
+def test_give_up_of_a_later_batch_keeps_the_first_and_the_time_runs_anew() -> None:
+    unresolved = given_up(5)
+    unresolved.give_up(filed(7).batch, AWAY, GIVEN_UP_KEPT_S - 1)
+    assert unresolved.answer_behind(filed(6), GIVEN_UP_KEPT_S + 1) is AWAY
+    assert unresolved.answer_behind(filed(6), 2 * GIVEN_UP_KEPT_S) is None
+
+
+def test_give_up_for_good_is_not_kept() -> None:
+    assert given_up(5, UnknownTopicOrPartition()).answer_behind(filed(6), 1.0) is None
+
+
+def test_accepted_producer_goes_on() -> None:
+    unresolved = given_up(5)
+    unresolved.accepted(filed(5).batch)
+    assert unresolved.answer_behind(filed(7), 1.0) is None
+
+
+def test_answer_says_not_persisted_only_where_that_is_known() -> None:
+    unresolved, gone = Unresolved(), UnknownTopicOrPartition()
+    assert unresolved.answer(filed(0), gone) is gone
+    assert type(unresolved.answer(filed(0), AWAY)) is StoreUnavailable
+    sent: Any = type("Sent", (), {"counter": 3, "base": 10, "producers": {9: None}})()
+    unresolved.add(sent)
+    plain = filed(-1, -1, -1)
+    assert type(unresolved.answer(filed(0), AWAY)) is RequestTimedOut
+    assert type(unresolved.answer(plain, AWAY)) is StoreUnavailable
+    plain.unresolved_in = (3,)
+    assert type(unresolved.answer(plain, AWAY)) is RequestTimedOut
+    unresolved.discard_below(10, None)
+    assert sent in unresolved
+    unresolved.discard_below(11, None)
+    assert type(unresolved.answer(plain, AWAY)) is StoreUnavailable
