@@ -30,6 +30,7 @@ from broker.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from broker.log.unresolved import LogUnreachable
 from broker.protocol import fast_writers
 from broker.protocol.codec import DecodeError
 from broker.protocol.produce_request import Partition, ProduceRequest, read_produce
@@ -88,13 +89,14 @@ def _refused_as_a_whole(request: ProduceRequest) -> ErrorCode | None:
 class Producing:
     """One request under way: `_outcomes` has a place for each partition, None until it is known."""
 
-    __slots__ = ("_call", "_left", "_outcomes", "_request", "answered", "deadline_s")
+    __slots__ = ("_call", "_left", "_outcomes", "_request", "_unreachable", "answered", "deadline_s")
 
     def __init__(self, call: Call, request: ProduceRequest) -> None:
         self._call = call
         self._request = request
         self._outcomes: list[Outcome | None] = []
         self._left = 1  # the filing itself, so that nothing is answered before all is filed
+        self._unreachable = ""
         self.answered = False
         self.deadline_s = 0.0
 
@@ -174,6 +176,8 @@ class Producing:
     def _done(self, place: int, index: int, outcome: Appended | Exception) -> None:
         """A partition's outcome is known."""
         if not self.answered:
+            if isinstance(outcome, LogUnreachable):
+                self._unreachable = str(outcome)
             self._outcomes[place] = _outcome(index, outcome)
             self._finished_one()
 
@@ -196,6 +200,9 @@ class Producing:
     def _answer(self) -> None:
         self.answered = True
         call, request = self._call, self._request
+        if self._unreachable:
+            call.close(f"the log cannot be reached: {self._unreachable}")
+            return
         if request.acks == 0:
             failed = [outcome for outcome in self._outcomes if outcome is not None and outcome[1]]
             if failed:

@@ -51,7 +51,7 @@ class Appends:
         self._log = log
         self._queue: deque[Filed] = deque()
         self._in_flight: Sent | None = None
-        self.unresolved = Unresolved()
+        self.unresolved = Unresolved(log.settings.lease_gone_ms / 1000)
         self._scheduled = False
         self._looking = False
         self._loading = False
@@ -262,8 +262,7 @@ class Appends:
             self._not_appended(sent, reply)
         else:  # nobody knows: the next view tells
             self._log.void(str(reply))
-            for item in sent.items:
-                item.unresolved_in += (sent.counter,)
+            self.unresolved.outcome_unknown(sent, self._log.loop.time())
             self._file_again(sent)
             self._give_up_overdue(reply)
         if self._queue:
@@ -306,7 +305,7 @@ class Appends:
         for item in list(self._queue):
             producer_id = item.batch.producer_id
             if not item.done and (now > item.deadline or producer_id in producers):
-                self._give_up(item, self.unresolved.answer(item, failure))
+                self._give_up(item, self.unresolved.answer(item, failure, now))
                 if producer_id >= 0:
                     producers.add(producer_id)  # what is behind it cannot be appended without it
 
@@ -386,10 +385,11 @@ class Appends:
         """Nothing filed can be appended."""
         if isinstance(failure, UnknownTopicOrPartition):
             self.unresolved.clear()
+        now = self._log.loop.time()
         queue, self._queue = self._queue, deque()
         for item in queue:
             if not item.done:
-                self._give_up(item, self.unresolved.answer(item, failure))
+                self._give_up(item, self.unresolved.answer(item, failure, now))
 
 
 def _ignore(_: Any) -> None:

@@ -10,6 +10,7 @@ Source: librdkafka's rd_kafka_handle_Produce_error and rd_kafka_err_action, Kafk
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.errors import KafkaError, RequestTimedOut, StoreUnavailable
@@ -25,6 +26,14 @@ _PRODUCERS_MAX: Final = 10_000
 """Producers whose batch was given up and that did not come again; the oldest go first."""
 
 
+class LogUnreachable(RequestTimedOut):
+    """The outcome is unknown for so long that the client is to ask another broker: its connection is closed.
+
+    Clients do not refresh their metadata for REQUEST_TIMED_OUT; they do for a connection's end, after which they take
+    a batch for possibly stored as well. KAFKA_STORAGE_ERROR would say that it is not.
+    """
+
+
 class _GivenUp(NamedTuple):
     epoch: int
     base_sequence: int
@@ -33,11 +42,17 @@ class _GivenUp(NamedTuple):
 
 
 class Unresolved:
-    """The unresolved appends of one partition on this broker."""
+    """The unresolved appends of one partition on this broker.
 
-    __slots__ = ("_given_up", "_sent")
+    `unreachable_s` is how long an outcome stays unknown until clients are to ask another broker, which has the
+    partition by then if this one alone is cut off.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_given_up", "_sent", "_unknown_since_s", "_unreachable_s")
+
+    def __init__(self, unreachable_s: float) -> None:
+        self._unreachable_s = unreachable_s
+        self._unknown_since_s = math.inf
         self._sent: dict[int, Sent] = {}
         self._given_up: dict[int, _GivenUp] = {}
 
@@ -50,16 +65,23 @@ class Unresolved:
     def __contains__(self, sent: Sent) -> bool:
         return sent.counter in self._sent
 
+    def outcome_unknown(self, sent: Sent, now_s: float) -> None:
+        """The reply to an entry did not come."""
+        self._unknown_since_s = min(self._unknown_since_s, now_s)
+        for item in sent.items:
+            item.unresolved_in += (sent.counter,)
+
     def remove(self, counter: int) -> Sent | None:
         """The outcome of an entry is known."""
         return self._sent.pop(counter, None)
 
     def discard_below(self, end: int, in_flight: Sent | None) -> None:
         """The log was read up to `end`: entries below that were not found are not there, and never will be."""
+        if self._sent:
+            for counter in [c for c, sent in self._sent.items() if sent.base < end and sent is not in_flight]:
+                del self._sent[counter]
         if not self._sent:
-            return
-        for counter in [c for c, sent in self._sent.items() if sent.base < end and sent is not in_flight]:
-            del self._sent[counter]
+            self._unknown_since_s = math.inf
 
     def bases_below(self, offset: int) -> list[int]:
         """Where entries of unknown outcome may be, below `offset`."""
@@ -69,6 +91,7 @@ class Unresolved:
         """The log was deleted."""
         self._sent.clear()
         self._given_up.clear()
+        self._unknown_since_s = math.inf
 
     def may_be_stored(self, item: Filed) -> bool:
         """Whether the batch, or for an idempotent producer any batch of it, is in an entry of unknown outcome."""
@@ -79,18 +102,22 @@ class Unresolved:
 
     # -- batches that were given up
 
-    def answer(self, item: Filed, failure: Exception) -> KafkaError:
+    def answer(self, item: Filed, failure: Exception, now_s: float) -> KafkaError:
         """What the failure is for a batch: "not persisted" is answered only where that is known."""
         if isinstance(failure, KafkaError) and not isinstance(failure, StoreUnavailable):
             return failure
-        if self.may_be_stored(item):
-            return RequestTimedOut(f"it may be in the log: {failure}")
-        return StoreUnavailable(str(failure))
+        if not self.may_be_stored(item):
+            return StoreUnavailable(str(failure))
+        sent_again = item.batch.producer_id >= 0 and not item.unresolved_in
+        unreachable = sent_again and now_s - self._unknown_since_s > self._unreachable_s
+        return (LogUnreachable if unreachable else RequestTimedOut)(f"it may be in the log: {failure}")
 
     def give_up(self, batch: Batch, answer: KafkaError, now_s: float) -> None:
         """A batch of an idempotent producer is answered with an error after which clients send it again."""
         if not isinstance(answer, RequestTimedOut | StoreUnavailable):
             return
+        if isinstance(answer, LogUnreachable):
+            answer = RequestTimedOut(answer.message)  # what comes later may find the log again
         before = self._given_up.pop(batch.producer_id, None)
         sequence = batch.base_sequence
         if before is not None and self._is_behind(before, batch, now_s):

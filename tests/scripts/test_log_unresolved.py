@@ -152,6 +152,28 @@ async def test_append_behind_lost_request_is_not_out_of_order(server: PausedServ
         await proxy.close()
 
 
+async def test_append_executed_after_its_answer_is_found(server: PausedServer, settings: Settings) -> None:
+    proxy, late = Proxy(server.port), of(9, 1)
+    await proxy.start()
+    try:
+        async with broker(settings, redis_url=proxy.url) as logs, broker(settings) as others:
+            log = logs.partition(TOPIC, 0)
+            await append(log, of(9, 0))
+            proxy.cut_all(Cut.DROP_REQUEST)
+            proxy.refusing = True
+            mark = b"%b:%d" % (logs.writer.name, 2)
+            assert await outcomes(log, late) == [RequestTimedOut]
+            proxy.refusing = False
+            await reachable(log)
+            assert await outcomes(log, of(9, 2)) == [RequestTimedOut]
+            # Only now does Redis get the command that was on its way.
+            await others.store.command("XADD", log.keys.log, "NOMKSTREAM", "1-1", "w", mark, "b", bytes(late.buffer))
+            assert await outcomes(log, of(9, 1), of(9, 2)) == [1, 2]
+            assert await numbers(log, 9) == [0, 1, 2]
+    finally:
+        await proxy.close()
+
+
 async def test_append_never_sent_answers_unavailable(server: PausedServer, settings: Settings) -> None:
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)

@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from broker.errors import OutOfOrderSequenceNumber, RequestTimedOut, StoreUnavailable
+from broker.log.unresolved import LogUnreachable
 from broker.records.build import NewRecord, build_batch
 from tests.support.log_broker import produce_request
 from tests.unit.apis.fakes import FakeBroker, FakeLog
@@ -68,6 +69,15 @@ async def test_failures_of_the_log_become_codes(failure: Exception, code: ErrorC
     log.failure = failure
     response = await FakeBroker([log]).connect().ask(produce_request([("t", [(0, build_batch([NOW]))])]))
     assert answers(response) == [(0, code, -1)]
+
+
+async def test_produce_log_unreachable_closes_the_connection():
+    log, other = FakeLog(), FakeLog()
+    log.failure = LogUnreachable("away")
+    request = produce_request([("t", [(0, build_batch([NOW])), (1, build_batch([NOW]))])])
+    asked = FakeBroker([log, other]).connect().send(request)
+    await asyncio.sleep(0.01)
+    assert asked.closed is not None and "away" in asked.closed
 
 
 async def test_a_topic_the_cache_lacks_is_looked_up_once():

@@ -7,7 +7,7 @@ from typing import Any
 from broker.errors import RequestTimedOut, StoreUnavailable, UnknownTopicOrPartition
 from broker.log.outgoing import Filed
 from broker.log.producers_table import is_after
-from broker.log.unresolved import GIVEN_UP_KEPT_S, Unresolved
+from broker.log.unresolved import GIVEN_UP_KEPT_S, LogUnreachable, Unresolved
 from tests.support.logs import batch
 
 AWAY = StoreUnavailable("away")
@@ -18,7 +18,7 @@ def filed(sequence: int, epoch: int = 0, producer_id: int = 9) -> Filed:
 
 
 def given_up(sequence: int, answer: Any = AWAY) -> Unresolved:
-    unresolved = Unresolved()
+    unresolved = Unresolved(10.0)
     unresolved.give_up(filed(sequence).batch, answer, 0.0)
     return unresolved
 
@@ -54,17 +54,32 @@ def test_accepted_producer_goes_on() -> None:
 
 
 def test_answer_says_not_persisted_only_where_that_is_known() -> None:
-    unresolved, gone = Unresolved(), UnknownTopicOrPartition()
-    assert unresolved.answer(filed(0), gone) is gone
-    assert type(unresolved.answer(filed(0), AWAY)) is StoreUnavailable
+    unresolved, gone = Unresolved(10.0), UnknownTopicOrPartition()
+    assert unresolved.answer(filed(0), gone, 1.0) is gone
+    assert type(unresolved.answer(filed(0), AWAY, 1.0)) is StoreUnavailable
     sent: Any = type("Sent", (), {"counter": 3, "base": 10, "producers": {9: None}})()
     unresolved.add(sent)
     plain = filed(-1, -1, -1)
-    assert type(unresolved.answer(filed(0), AWAY)) is RequestTimedOut
-    assert type(unresolved.answer(plain, AWAY)) is StoreUnavailable
+    assert type(unresolved.answer(filed(0), AWAY, 1.0)) is RequestTimedOut
+    assert type(unresolved.answer(plain, AWAY, 1.0)) is StoreUnavailable
     plain.unresolved_in = (3,)
-    assert type(unresolved.answer(plain, AWAY)) is RequestTimedOut
+    assert type(unresolved.answer(plain, AWAY, 1.0)) is RequestTimedOut
     unresolved.discard_below(10, None)
     assert sent in unresolved
     unresolved.discard_below(11, None)
-    assert type(unresolved.answer(plain, AWAY)) is StoreUnavailable
+    assert type(unresolved.answer(plain, AWAY, 1.0)) is StoreUnavailable
+
+
+def test_answer_after_long_absence_sends_those_who_come_again_to_another_broker() -> None:
+    unresolved, first, again = Unresolved(10.0), filed(0), filed(0)
+    sent: Any = type("Sent", (), {"counter": 3, "base": 10, "producers": {9: None}, "items": [first]})()
+    unresolved.add(sent)
+    unresolved.outcome_unknown(sent, 100.0)
+    assert type(unresolved.answer(again, AWAY, 109.0)) is RequestTimedOut
+    assert type(unresolved.answer(first, AWAY, 111.0)) is RequestTimedOut
+    unreachable = unresolved.answer(again, AWAY, 111.0)
+    assert type(unreachable) is LogUnreachable
+    unresolved.give_up(again.batch, unreachable, 111.0)
+    assert type(unresolved.answer_behind(filed(1), 111.0)) is RequestTimedOut
+    unresolved.discard_below(11, None)
+    assert type(unresolved.answer(again, AWAY, 111.0)) is StoreUnavailable
