@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.cluster import Cluster
@@ -34,8 +34,9 @@ BETWEEN_S = (1.5, 3.0)
 class Writer:
     """One producer with five requests in flight, and a thread that gives it numbered records."""
 
-    def __init__(self, bootstrap: str, name: str) -> None:
+    def __init__(self, bootstrap: str, name: str, partitions: int = PARTITIONS) -> None:
         self.name = name
+        self._partitions = partitions
         self.acknowledged: set[tuple[str, int, int]] = set()
         self.failures: list[str] = []
         self._sent: Counter[int] = Counter()
@@ -68,7 +69,7 @@ class Writer:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            partition = self.sent % PARTITIONS
+            partition = self.sent % self._partitions
             key = (self.name, partition, self._sent[partition])
             self._sent[partition] += 1
             value = f"{key[0]}:{key[1]}:{key[2]}"
@@ -90,14 +91,24 @@ class Writer:
             self.failures.append(f"{self.name}: fatal: {error}")
 
 
-def stored(bootstrap: str) -> dict[tuple[str, int], list[int]]:
+def end_of(consumer: Consumer, place: TopicPartition, deadline: float) -> int:
+    """The end of a partition, also where a broker was just left out of the metadata."""
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(place, timeout=30)[1])
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+
+
+def stored(bootstrap: str, partitions: int = PARTITIONS) -> dict[tuple[str, int], list[int]]:
     """The numbers of every writer and partition, in the order of the log."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0})
-    places = [TopicPartition(TOPIC, index, OFFSET_BEGINNING) for index in range(PARTITIONS)]
-    left = {place.partition: consumer.get_watermark_offsets(place, timeout=30)[1] for place in places}
+    places = [TopicPartition(TOPIC, index, OFFSET_BEGINNING) for index in range(partitions)]
+    deadline = time.monotonic() + 60
+    left = {place.partition: end_of(consumer, place, deadline) for place in places}
     consumer.assign(places)
     found: dict[tuple[str, int], list[int]] = defaultdict(list)
-    deadline = time.monotonic() + 60
     while any(left.values()):
         assert time.monotonic() < deadline, f"the log could not be read to its end: {left} are missing"
         message = consumer.poll(0.5)
