@@ -21,7 +21,7 @@ HASHES: Final = (
     "hdel", "hexists", "hget", "hgetall", "hincrby", "hkeys", "hlen", "hmget", "hscan", "hset", "hsetnx", "hvals",
 )  # fmt: skip
 SORTED_SETS: Final = ("zadd", "zrange", "zrangebyscore", "zrem", "zremrangebyscore", "zrevrangebyscore", "zscore")
-STREAMS: Final = ("xadd", "xlen", "xrange", "xread", "xrevrange", "xtrim")
+STREAMS: Final = ("xadd", "xinfo|stream", "xlen", "xrange", "xread", "xrevrange", "xtrim")
 MIRROR: Final = (
     "xack", "xclaim", "xgroup|create", "xgroup|createconsumer", "xgroup|delconsumer", "xgroup|destroy", "xgroup|setid",
     "xinfo|consumers", "xpending",

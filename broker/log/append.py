@@ -24,7 +24,7 @@ from broker.errors import (
     StoreUnavailable,
     UnknownTopicOrPartition,
 )
-from broker.log.entries import Entry
+from broker.log.entries import Entry, StrayEntry
 from broker.log.outgoing import Appended, Commands, Filed, OnAppended, Sent
 from broker.log.producers_table import REFUSALS, ProducerState, Verdict, advance, find_duplicate, judge
 from broker.log.unresolved import Unresolved
@@ -79,9 +79,24 @@ class Appends:
         if view is None:
             self._load()
             return
+        if view.stray is not None:
+            self._refuse_all(view.stray)
+            return
         items, producers, size = self._take(view)
         if items:
             self._send(view, items, producers, size)
+
+    def _refuse_all(self, stray: StrayEntry) -> None:
+        """Nothing can be appended behind it: refuse what was filed before the last look, look for the others."""
+        kept: deque[Filed] = deque()
+        for item in self._queue:
+            if item.proved and not item.done:
+                self._done(item, stray)
+            elif not item.done:
+                kept.append(item)
+        self._queue = kept
+        if kept:
+            self._look()
 
     def _load(self) -> None:
         if not self._loading:

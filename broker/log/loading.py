@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from broker.log.entries import Entry, parse_entry
+from broker.log.entries import Entry, StrayEntry, parse_entries, parse_entry, parse_id, until_torn
 from broker.log.producers_table import from_text
 from broker.log.view import View
 from broker.store.keys import LogKeys
@@ -35,18 +35,36 @@ def page_entries(mean_entry_bytes: float, page_bytes: int = REPLY_BYTES) -> int:
     return max(1, min(PAGE_ENTRIES_MAX, int(page_bytes / max(mean_entry_bytes, 64.0))))
 
 
-async def pages(store: Store, keys: LogKeys, offset: int, mean_entry_bytes: float) -> AsyncGenerator[list[Entry], None]:
-    """The entries that start at or above `offset`, in pages, until the log ends."""
+async def pages(
+    store: Store, keys: LogKeys, offset: int, mean_entry_bytes: float, strays: list[StrayEntry] | None = None
+) -> AsyncGenerator[list[Entry], None]:
+    """The entries that start at or above `offset`, in pages, until the log ends; what is none goes to `strays`."""
+    first = f"{offset}-0"
     while True:
         count = page_entries(mean_entry_bytes)
-        reply = await store.read("XRANGE", keys.log, f"{offset}-0", "+", "COUNT", count, asking=False)
-        entries = [parse_entry(item) for item in reply]
+        reply = await store.read("XRANGE", keys.log, first, "+", "COUNT", count, asking=False)
+        entries, found = parse_entries(reply)
+        if strays is not None:
+            strays += found
         if entries:
             yield entries
-            offset = entries[-1].end
             mean_entry_bytes = sum(entry.size for entry in entries) / len(entries)
-        if len(entries) < count:
+        if len(reply) < count:
             return
+        first = f"({reply[-1][0].decode()}"
+
+
+async def entry_holding(store: Store, keys: LogKeys, offset: int) -> Entry | None:
+    """The last entry that starts at or below the offset. Raises StrayEntry where a torn one stands there."""
+    last = f"{offset}-1"
+    while reply := await store.read("XREVRANGE", keys.log, last, "-", "COUNT", 1):
+        try:
+            return parse_entry(reply[0])
+        except StrayEntry as stray:
+            if stray.takes_offset:
+                raise
+        last = f"({reply[0][0].decode()}"
+    return None
 
 
 async def load_view(
@@ -56,7 +74,9 @@ async def load_view(
 
     The log may be tied to a later incarnation, which the view has then. A log on its way to another node is waited for.
 
-    Raises UnknownTopicOrPartition (deleted or never made), StoreUnavailable.
+    Entries that no broker appended are passed over; where nothing can be appended for one, the view has it as `stray`.
+
+    Raises UnknownTopicOrPartition (deleted or never made), StoreUnavailable, KafkaStorageError.
     """
     for attempt in range(_SNAPSHOT_TRIES):
         fence = await store.run(FENCE_LOG, [keys.log, keys.meta], incarnation)
@@ -65,7 +85,8 @@ async def load_view(
         first, whole = True, True
         own: list[Entry] = []
         last: list[Entry] = []
-        async with aclosing(pages(store, keys, view.end, view.mean_entry_bytes)) as read:
+        strays: list[StrayEntry] = []
+        async with aclosing(pages(store, keys, view.end, view.mean_entry_bytes, strays)) as read:
             async for last in read:
                 if first and last[0].base != view.end:
                     whole = False  # trimmed between the two reads: a newer snapshot was written before that
@@ -80,7 +101,17 @@ async def load_view(
         if whole:
             break
     view.high_watermark = view.end
-    return view, own, last
+    view.stray = _stray_at_end(view.end, strays, parse_id(fence[-1]))
+    return view, own, last if until_torn(last, strays) is last else []
+
+
+def _stray_at_end(end: int, strays: list[StrayEntry], last_id: tuple[int, int]) -> StrayEntry | None:
+    """What keeps appends out; of an entry that was removed only the stream's last id is left."""
+    stray = next((stray for stray in strays if stray.stops(end)), None)
+    if stray is None:
+        removed = StrayEntry(last_id, "it was removed, and Redis takes no id below it", removed=True)
+        stray = removed if removed.stops(end) else None
+    return stray
 
 
 def _as_map(reply: Any) -> dict[bytes, bytes]:
@@ -88,7 +119,7 @@ def _as_map(reply: Any) -> dict[bytes, bytes]:
 
 
 def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> View:
-    log_start, epochs, log_bytes, entries, local_start, log_version, incarnation = fence
+    log_start, epochs, log_bytes, entries, local_start, log_version, incarnation, _ = fence
     fields = dict(snapshot)
     offset = int(fields.pop(b"offset", 0))
     max_timestamp = int(fields.pop(b"max_timestamp", -1))

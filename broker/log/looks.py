@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import hiredis
 
 from broker.errors import StoreUnavailable
-from broker.log.entries import parse_entry
+from broker.log.entries import parse_entries
 from broker.log.loading import page_entries
 from broker.store.redirected import PAUSE_S
 from broker.store.slots import is_refusal
@@ -98,13 +98,21 @@ class Looks:
             self._log.void("the stream is another one")  # it may begin below what the view calls the log start
             self._again()
             return
-        entries = [entry for entry in map(parse_entry, items) if entry.base >= view.end]
+        entries, strays = parse_entries(items)
+        entries = [entry for entry in entries if entry.base >= view.end]
         if entries and entries[0].base != view.end:
             self._log.void("the log goes on above the view")  # trimmed meanwhile; a newer snapshot knows
             self._again()
             return
         self._log.found(view, entries, int(meta[1]), int(meta[2] or 0))
-        if len(items) < count:
+        stray = next((stray for stray in strays if stray.stops(view.end)), None)
+        if stray is not None:
+            self._log.found_stray(view, stray)
+        elif view.stray is not None and not view.stray.removed:
+            self._log.void("what stood behind the log was removed")
+            self._again()
+            return
+        if len(items) < count or not entries:
             view.proved_at = asyncio.get_running_loop().time()
             self._finish(None)
         else:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
-from broker.errors import StoreUnavailable, UnknownTopicOrPartition
+from broker.errors import KafkaStorageError, StoreUnavailable, UnknownTopicOrPartition
 from broker.log import archived, positions, retention
 from broker.log.append import Appends, OnAppended
 from broker.log.cold_reads import ColdReads
-from broker.log.entries import Entry, parse_entry
+from broker.log.entries import Entry, StrayEntry, parse_entries
 from broker.log.hearing import Hearing
 from broker.log.loading import load_view
 from broker.log.looks import Looks
@@ -65,6 +65,7 @@ class PartitionLog:
         self._loading: asyncio.Task[None] | None = None
         self._voids = 0
         self._closed: Exception | None = None
+        self.stray: StrayEntry | None = None
         self._proving = False
         self._unproved: list[tuple[int, Callable[[bool], None]]] = []
         self.cold = ColdReads(self)
@@ -211,7 +212,7 @@ class PartitionLog:
                     self._install(view, own, last)
                     outcome = view
                     break
-        except (StoreUnavailable, UnknownTopicOrPartition) as error:
+        except (StoreUnavailable, UnknownTopicOrPartition, KafkaStorageError) as error:
             outcome = error
         except Exception as error:
             logger.exception("view_not_loaded", log=self.keys.log)
@@ -242,7 +243,7 @@ class PartitionLog:
         for base in bases:
             entry_id = f"{base}-1"
             found = await self.store.read("XRANGE", self.keys.log, entry_id, entry_id, asking=False)
-            entries += map(parse_entry, found)
+            entries += parse_entries(found)[0]
         return entries
 
     def _install(self, view: View, own: list[Entry], last: list[Entry]) -> None:
@@ -256,6 +257,17 @@ class PartitionLog:
         for entry in own:
             self._appends.found(entry)
         self._appends.passed(view.end)
+        self.stray = None if view.stray is None else self.stray
+        if view.stray is not None:
+            self.found_stray(view, view.stray)
+
+    def found_stray(self, view: View, stray: StrayEntry) -> None:
+        """Nothing can be appended behind the view, nor read, until the log is repaired. Logged once for each entry."""
+        view.stray = stray
+        if self.stray is None or self.stray.entry_id != stray.entry_id or self.stray.removed != stray.removed:
+            logger.error("log_stray_entry", log=self.keys.log, end=view.end, reason=str(stray))
+            self.stray = stray
+            self.hearing.tell()
 
     def void(self, reason: str) -> None:
         """The view may be wrong from now on, and what is cached with it."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.log import cold_positions
 from broker.log.entries import Entry, read_header
-from broker.log.loading import pages
+from broker.log.loading import entry_holding, pages
 from broker.records.batch import Batch
 from broker.records.record import read_heads
 
@@ -95,8 +95,8 @@ async def _indexed_below(log: PartitionLog, timestamp_ms: int) -> int:
 
 async def _base_holding(log: PartitionLog, offset: int) -> int:
     """The base of the entry that holds the offset."""
-    found = await log.store.read("XREVRANGE", log.keys.log, f"{offset}-1", "-", "COUNT", 1)
-    return int(found[0][0].partition(b"-")[0]) if found else offset
+    found = await entry_holding(log.store, log.keys, offset)
+    return found.base if found is not None else offset
 
 
 def _largest_of(entry: Entry, start: int) -> int:

@@ -15,7 +15,7 @@ import hiredis
 
 from broker.errors import KafkaStorageError, OffsetOutOfRange, StoreUnavailable
 from broker.log.cold_reads import Cold
-from broker.log.entries import Buffer, Entry, parse_entry
+from broker.log.entries import Buffer, Entry, parse_entries, until_torn
 from broker.log.loading import REPLY_BYTES, page_entries
 from broker.store.link import Arg
 
@@ -89,12 +89,7 @@ class Reads:
         elif offset < view.log_start:
             asked.on_done(OffsetOutOfRange(f"{offset} is below the log start offset {view.log_start}"))
         elif offset >= view.high_watermark:
-            if not asked.looked and (offset > view.end or not self._log.hearing.heard):
-                self._look(asked)
-            elif offset > view.end:
-                asked.on_done(OffsetOutOfRange(f"{offset} is above the log end offset {view.end}"))
-            else:
-                asked.on_done(_slice([], 0, offset, view))
+            self._read_at_end(view, asked)
         elif not asked.looked and not self._log.is_fresh(view):
             self._look(asked)  # the log may have been trimmed or deleted elsewhere
         else:
@@ -105,6 +100,17 @@ class Reads:
                 self._fetch_cold(view, asked)
             else:
                 self._fetch(view, asked)
+
+    def _read_at_end(self, view: View, asked: _Asked) -> None:
+        offset = asked.offset
+        if not asked.looked and (offset > view.end or view.stray is not None or not self._log.hearing.heard):
+            self._look(asked)
+        elif offset > view.end:
+            asked.on_done(OffsetOutOfRange(f"{offset} is above the log end offset {view.end}"))
+        elif offset == view.end and view.stray is not None and not view.stray.removed:
+            asked.on_done(view.stray)
+        else:
+            asked.on_done(_slice([], 0, offset, view))
 
     def _with_view(self, asked: _Asked, loaded: View | Exception) -> None:
         if isinstance(loaded, Exception):
@@ -172,19 +178,27 @@ class Reads:
         if isinstance(reply, Exception) or self._log.view is not view:
             self._arrived(view, offset, reply, [])
             return
-        entries = [parse_entry(item) for item in reply]
+        entries = until_torn(*parse_entries(reply))
         if entries and entries[0].base == offset:
             self._arrived(view, offset, None, entries)
-            return
-        command: list[Arg] = ["XREVRANGE", self._log.keys.log, f"{offset}-1", "-", "COUNT", 1]
+        else:
+            self._fetch_holder(view, offset, f"{offset}-1", entries)
+
+    def _fetch_holder(self, view: View, offset: int, last_id: str, entries: list[Entry]) -> None:
+        command: list[Arg] = ["XREVRANGE", self._log.keys.log, last_id, "-", "COUNT", 1]
         self._log.node.data_in.send(command, lambda holder: self._held(view, offset, holder, entries))
 
     def _held(self, view: View, offset: int, reply: Any, entries: list[Entry]) -> None:
         if isinstance(reply, Exception):
             self._arrived(view, offset, reply, [])
             return
-        holder = [entry for entry in map(parse_entry, reply) if entry.end > offset]
-        self._arrived(view, offset, None, holder + entries)
+        holders, strays = parse_entries(reply)
+        if strays and strays[0].takes_offset:
+            self._arrived(view, offset, strays[0], [])
+        elif strays:  # it hides no offset: the one below holds this one
+            self._fetch_holder(view, offset, f"({reply[0][0].decode()}", entries)
+        else:
+            self._arrived(view, offset, None, [entry for entry in holders if entry.end > offset] + entries)
 
     def _arrived(self, view: View, offset: int, failure: Any, entries: list[Entry]) -> None:
         if failure or not entries or entries[0].base <= offset:

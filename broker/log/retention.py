@@ -16,8 +16,7 @@ import structlog
 
 from broker.errors import KafkaError, OffsetOutOfRange, StoreUnavailable, UnknownTopicOrPartition
 from broker.log.archived import archived_range, segments_from, segments_holding
-from broker.log.entries import parse_entry
-from broker.log.loading import pages
+from broker.log.loading import entry_holding, pages
 from broker.store.scripts import Script
 from broker.store.store import Store
 
@@ -217,10 +216,9 @@ async def _first_kept(log: PartitionLog, view: View, rule: Rule, end: int) -> tu
     A batch goes when all before it go, and it is too old, or what goes before it does not cover the excess.
     """
     offset, size = view.local_start, 0
-    holder = await log.store.read("XREVRANGE", log.keys.log, f"{offset}-1", "-", "COUNT", 1)
-    if not holder:
+    first = await entry_holding(log.store, log.keys, offset)
+    if first is None:
         return offset, 0
-    first = parse_entry(holder[0])
     if not rule.takes(1, first.max_timestamp):
         return offset, 0
     async with aclosing(pages(log.store, log.keys, first.base, view.mean_entry_bytes)) as read:

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker.log.entries import Entry, read_header
+from broker.log.entries import Entry, StrayEntry, read_header
 from broker.log.producers_table import ProducerState, advance
 
 
@@ -32,6 +32,7 @@ class View:
     """One broker's view of one log. Offsets are exclusive ends; `epochs` is (epoch, start offset) in order.
 
     `log_start` holds for both tiers; below `local_start`, which is never less, only the archive has the log.
+    `stray` is what stands, or stood, behind `end`: nothing can be appended until the log is repaired.
     """
 
     end: int
@@ -49,6 +50,7 @@ class View:
     snapshot_offset: int = 0
     unsaved_bytes: int = 0
     unsaved_entries: int = 0
+    stray: StrayEntry | None = None
 
     @property
     def leader_epoch(self) -> int:

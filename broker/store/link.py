@@ -106,6 +106,7 @@ class Link:
         self.last_error = "no answer yet"
         self._last_check = 0.0
         self._ticks = 0
+        self._failed_callbacks: set[tuple[str, type[Exception]]] = set()
 
     # -- life
 
@@ -263,7 +264,7 @@ class Link:
 
     def _refuse(self, on_reply: OnReply) -> None:
         reason = f"Redis is not reachable: {self.last_error}" if not self.connected else "too much in flight to Redis"
-        self._loop.call_soon(on_reply, StoreUnavailable(reason))
+        self._loop.call_soon(self._guarded, on_reply, StoreUnavailable(reason))
 
     def _asked_now(self, args: Sequence[Arg]) -> asyncio.Future[Any]:
         """One command ahead of every caller's; errors are results."""
@@ -328,10 +329,16 @@ class Link:
                 return
 
     def _guarded(self, on_reply: OnReply, reply: Any) -> None:
+        """A callback that raises gets a failure in the reply's place, so that what waits for it ends; logged once."""
         try:
             on_reply(reply)
-        except Exception:
-            logger.exception("reply_callback_failed", link=self.name)
+        except Exception as error:
+            place = getattr(on_reply, "__qualname__", type(on_reply).__name__)
+            if (place, type(error)) not in self._failed_callbacks:
+                self._failed_callbacks.add((place, type(error)))
+                logger.exception("reply_callback_failed", link=self.name, callback=place)
+            if not isinstance(reply, StoreUnavailable | hiredis.PushNotification):
+                self._guarded(on_reply, StoreUnavailable(f"the reply could not be used: {error}"))
 
     def _tell(self, listeners: Sequence[Callable[[Link], None]]) -> None:
         """One listener's failure must not keep the link down."""

@@ -2,7 +2,7 @@
 -- broker stamped the batch (LogAppendTime, bit 3 of the attributes) all of its records have the largest.
 local function time_at(batch, first)
   local a, b, c, d, e, f, g, h = string.byte(batch, first, first + 7)
-  if a > 127 then return -1 end
+  if not h or a > 127 then return -1 end
   return (((a * 256 + b) * 256 + c) * 256 + d) * 4294967296 + ((e * 256 + f) * 256 + g) * 256 + h
 end
 

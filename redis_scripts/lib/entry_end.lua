@@ -1,11 +1,18 @@
--- Where an entry of the log ends: after its last batch. Exact to 2^53.
+-- Where an entry of the log ends: after its last batch; nil where no broker appended it, or it is torn. Exact to 2^53.
 local function entry_end(entry)
-  local offset, fields = tonumber(string.match(entry[1], "^%d+")), entry[2]
-  for i = 1, #fields, 2 do
+  local offset, fields, batches = tonumber(string.match(entry[1], "^(%d+)%-1$")), entry[2] or {}, 0
+  for i = 1, offset and #fields or 0, 2 do
+    local batch = fields[i + 1]
     if fields[i] == "b" then
-      local a, b, c, d = string.byte(fields[i + 1], 24, 27) -- last_offset_delta, int32
-      offset = offset + ((a * 256 + b) * 256 + c) * 256 + d + 1
+      if #batch < 61 or string.byte(batch, 17) ~= 2 then return nil end -- magic
+      local a, b, c, d = string.byte(batch, 9, 12) -- length of what follows it, int32
+      if ((a * 256 + b) * 256 + c) * 256 + d + 12 ~= #batch then return nil end
+      a, b, c, d = string.byte(batch, 24, 27) -- last_offset_delta, int32
+      if a > 127 then return nil end
+      offset, batches = offset + ((a * 256 + b) * 256 + c) * 256 + d + 1, batches + 1
+    elseif fields[i] ~= "w" then
+      return nil
     end
   end
-  return offset
+  if batches > 0 then return offset end
 end

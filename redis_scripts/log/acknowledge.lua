@@ -21,13 +21,13 @@ local before = ARGV[2] .. "-0"
 
 local function stand(subcommand)
   local holder, position = redis.call("XREVRANGE", log, before, "-", "COUNT", 1)[1], before
-  if holder and entry_end(holder) > offset then position = string.gsub(holder[1], "-1$", "-0") end
+  if holder and (entry_end(holder) or 0) > offset then position = string.gsub(holder[1], "-1$", "-0") end
   return redis.pcall("XGROUP", subcommand, log, group, position)
 end
 
 local function is_finished(id)
   local entry = redis.call("XRANGE", log, id, id)[1]
-  return not entry or entry_end(entry) <= offset
+  return not entry or (entry_end(entry) or 0) <= offset
 end
 
 local pending, ids = redis.pcall("XPENDING", log, group, "-", before, most), {}

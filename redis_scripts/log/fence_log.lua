@@ -9,11 +9,12 @@ KEYS[1]  log   stream
 KEYS[2]  meta  hash    state, incarnation, epochs, log_start, local_start, log_version, bytes
 ARGV[1]  incarnation
 Returns  {NONE, log_start, epochs, bytes, number of entries, local_start or nil, log_version or nil, the incarnation that
-         the log is tied to, which is not less}; safe to run twice
+         the log is tied to, which is not less, the stream's last id}; safe to run twice
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never made
 ]]
 -- @include lib/errors
 -- @include lib/fence
+-- @include lib/last_id
 local log, meta = KEYS[1], KEYS[2]
 
 if redis.call("HGET", meta, "state") ~= "ready" or redis.call("EXISTS", log) == 0 then
@@ -23,4 +24,4 @@ end
 local epochs = fence(log, meta, ARGV[1])
 local log_start, bytes, local_start, version, incarnation =
   unpack(redis.call("HMGET", meta, "log_start", "bytes", "local_start", "log_version", "incarnation"))
-return { ERROR.NONE, log_start, epochs, bytes, redis.call("XLEN", log), local_start, version, incarnation }
+return { ERROR.NONE, log_start, epochs, bytes, redis.call("XLEN", log), local_start, version, incarnation, last_id(log) }

@@ -12,14 +12,14 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
 ]]
 -- @include lib/errors
 -- @include lib/clock
--- @include lib/entry_end
+-- @include lib/last_entry
 -- @include lib/batch_times
 local log, meta = KEYS[1], KEYS[2]
 
 local state, log_start, bytes = unpack(redis.call("HMGET", meta, "state", "log_start", "bytes"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
-local last = redis.call("XREVRANGE", log, "+", "-", "COUNT", 1)[1]
-local log_end = last and entry_end(last) or 0
+local last, log_end = last_entry(log, "+")
+log_end = log_end or 0
 local head_time = last and largest_time(last[2][#last[2]]) or -1
 local reply = { ERROR.NONE, tonumber(log_start), log_end, tonumber(bytes or 0), now_ms(), head_time }
 
@@ -39,10 +39,9 @@ local function time_of(offset)
   if offset >= log_end then return -1 end
   local entry = last
   if tonumber(string.match(last[1], "^%d+")) > offset then
-    entry = redis.call("XREVRANGE", log, string.format("%.0f-1", offset), "-", "COUNT", 1)[1]
-      or redis.call("XRANGE", log, "-", "+", "COUNT", 1)[1]
+    entry = last_entry(log, string.format("%.0f-1", offset)) or redis.call("XRANGE", log, "-", "+", "COUNT", 1)[1]
   end
-  return first_time(holding(entry, offset))
+  return entry_end(entry) and first_time(holding(entry, offset)) or -1
 end
 
 for i, offset in ipairs(ARGV) do reply[6 + i] = time_of(math.max(tonumber(offset), tonumber(log_start))) end

@@ -22,6 +22,7 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
          OFFSET_OUT_OF_RANGE         above the snapshot: write that first; or above what is archived
 ]]
 -- @include lib/errors
+-- @include lib/last_entry
 local log, meta, times, producers, archive = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
 local state, known_start, known_local = unpack(redis.call("HMGET", meta, "state", "log_start", "local_start"))
@@ -45,7 +46,7 @@ if local_start > known_local or log_start > tonumber(known_start) then
 end
 
 local removed = 0
-local holder = redis.call("XREVRANGE", log, string.format("%.0f-1", local_start), "-", "COUNT", 1)[1]
+local holder = last_entry(log, string.format("%.0f-1", local_start))
 if holder then removed = redis.call("XTRIM", log, "MINID", "~", holder[1], "LIMIT", ARGV[3]) end
 if removed > 0 then
   for _, base in ipairs(redis.call("ZRANGE", times, 0, 99)) do

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import hiredis
 import pytest
+import structlog
 
 from broker.errors import StoreUnavailable
 from broker.settings import Settings
@@ -184,3 +185,28 @@ async def test_a_user_who_may_not_ask_for_other_keys_is_connected(valkey: Valkey
         await link.close()
         await admin.call("ACL", "DELUSER", "tide")
         await admin.close()
+
+
+async def test_link_callback_fails_on_a_reply_gets_a_failure_and_is_logged_once(valkey: ValkeyServer) -> None:
+    link = make_link(valkey)
+    link.start()
+    await link.wait_up(5)
+    failures: list[object] = []
+    ended = asyncio.Event()
+
+    def on_reply(reply: object) -> None:
+        if not isinstance(reply, Exception):
+            raise IndexError("list index out of range")
+        failures.append(reply)
+        ended.set()
+
+    with structlog.testing.capture_logs() as events:
+        for _ in range(3):
+            ended.clear()
+            link.send(["PING"], on_reply)
+            await asyncio.wait_for(ended.wait(), 10)
+    assert await link.call("PING") is not None
+    await link.close()
+
+    assert [type(failure) for failure in failures] == [StoreUnavailable] * 3
+    assert [event["event"] for event in events].count("reply_callback_failed") == 1
