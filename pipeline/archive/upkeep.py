@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from broker.records.segments import below
+from pipeline.archive.beside_log import LogBatches
 from pipeline.archive.compaction import Compacted, compact, runs
 from pipeline.archive.index import ArchiveIndex
 from pipeline.archive.leftovers import collect, stored_files, unpublished
@@ -21,6 +22,8 @@ from pipeline.settings import PipelineSettings
 from pipeline.tables.folder import files as table_files
 from pipeline.tables.folder import form_of
 from pipeline.topics import read_topics
+
+_RETRY_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class Upkeep:
         told, partitions, leftovers = Verified(), 0, 0
         files = stored_files(self.archive)
         for place, index in self._archived(topics):
-            told += verify(self.archive, index, place)
+            log = LogBatches(self.client, place.keys(self.prefix), _RETRY_S)
+            told += verify(self.archive, index, place, log)
             partitions += 1
             leftovers += len(unpublished(index, files.get(place, [])))
         return {"partitions": partitions, **asdict(told), "unpublished_files": leftovers}

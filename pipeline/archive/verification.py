@@ -1,4 +1,6 @@
-"""Is the archive what its index says? Every batch is read, its CRC computed, its offsets followed."""
+"""Is the archive what its index says, and what the log holds? Every batch is read, its CRC computed, its offsets
+followed; where Redis holds the same offsets still, batch by batch beside the log.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from broker.errors import KafkaError
 from broker.records.batch import Batch
 from broker.records.segment_file import SegmentFile
 from broker.records.segments import Segment, SegmentUnreadable
+from pipeline.archive.beside_log import Beside, LogBatches
 from pipeline.archive.index import ArchiveIndex
 from pipeline.archive.place import Place
 from pipeline.archive.segment_writer import ArchiveFolder
@@ -24,6 +27,8 @@ class Verified:
     records: int = 0
     bytes: int = 0
     problems: list[str] = field(default_factory=list)
+    log_batches: int = 0
+    """Of the batches, those that the log holds too."""
 
     def __iadd__(self, other: Verified) -> Verified:
         for name, value in asdict(other).items():
@@ -31,9 +36,14 @@ class Verified:
         return self
 
 
-def verify(archive: ArchiveFolder, index: ArchiveIndex, place: Place) -> Verified:
-    """Check one partition: the index against itself, each file against the index, each batch against its columns."""
+def verify(archive: ArchiveFolder, index: ArchiveIndex, place: Place, log: LogBatches | None = None) -> Verified:
+    """Check one partition: the index against itself, each file against the index, each batch against its columns.
+
+    With `log` also against what Redis holds: the archive claims no offset that the log never had, and both have the
+    same batches.
+    """
     told = Verified()
+    beside = Beside(log, index.state().end, place) if log is not None else None
     state, expected = index.state(), -1
     for segment in index.all_segments():
         if segment.from_offset != (state.start if expected < 0 else expected):
@@ -42,17 +52,24 @@ def verify(archive: ArchiveFolder, index: ArchiveIndex, place: Place) -> Verifie
         told.segments += 1
         try:
             is_first = segment.from_offset == state.start
-            told.problems += (f"{segment.file}: {problem}" for problem in _segment(archive, segment, is_first, told))
+            found = _segment(archive, segment, is_first, told, beside)
+            told.problems += (f"{segment.file}: {problem}" for problem in found)
         except SegmentUnreadable as error:
             told.problems.append(str(error))
+            beside = None  # what it held cannot be compared
     if expected >= 0 and index.state().start == state.start and expected < state.end:
         told.problems.append(f"{place}: the last segment ends at {expected}, the archive at {state.end}")
     if expected < 0 and state.start < state.end:
         told.problems.append(f"{place}: no segment of offsets {state.start} to {state.end - 1}")
+    if beside is not None:
+        told.problems += beside.ended()
+        told.log_batches = beside.batches
     return told
 
 
-def _segment(archive: ArchiveFolder, segment: Segment, is_first: bool, told: Verified) -> Iterator[str]:
+def _segment(
+    archive: ArchiveFolder, segment: Segment, is_first: bool, told: Verified, beside: Beside | None
+) -> Iterator[str]:
     """The archive may start inside a batch, as a log may: its first batch then begins below it."""
     file = SegmentFile(archive.filesystem, archive.path(segment.file))
     for name, value in asdict(segment).items():
@@ -70,6 +87,8 @@ def _segment(archive: ArchiveFolder, segment: Segment, is_first: bool, told: Ver
             expected = row["last_offset"] + 1
             if (problem := _batch(row)) is not None:
                 yield f"offsets {row['base_offset']} to {row['last_offset']}: {problem}"
+            if beside is not None:
+                beside.take(row)
     told.records += records
     told.bytes += size
     if (records, size) != (segment.records, segment.size) or expected > segment.end_offset:

@@ -23,6 +23,7 @@ from pipeline.errors import ArchiveConflict, DataLoss, PipelineError, UsageError
 from pipeline.redis_access import Client, run, with_whole_entries
 from pipeline.replay.batches import ENTRY_BATCHES_MAX, ENTRY_BYTES_MAX
 from pipeline.replay.target import Server, read_server
+from pipeline.sources.walking import LogWalker
 from pipeline.topics import Topic
 
 SWAP_LOG = Script("archive/swap_log")
@@ -73,7 +74,8 @@ class Restore:
     def plan(self, start: int) -> RestorePlan | None:
         """What is to be done so that Redis holds the log from `start` on; None where it does. Changes nothing.
 
-        Raises DataLoss where the archive has not all of it, UsageError where it does not fit or would not stay.
+        Raises DataLoss where the archive has not all of it, UsageError where it does not fit or would not stay,
+        StrayEntry.
         """
         keys, here = self._keys, f"{self._topic.name}-{self._partition}"
         state, log_start, local_start = self._client.hmget(keys.meta, "state", "log_start", "local_start")
@@ -82,6 +84,7 @@ class Restore:
         held = max(int(log_start), int(local_start or 0))
         if start >= held:
             return None
+        LogWalker(self._client, keys, self._retry_s).bounds()  # which refuses entries that no broker appended
         first = self._first_entry(held)
         if first is None:
             raise UsageError(f"{here}: nothing was ever written there")

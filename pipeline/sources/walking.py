@@ -12,6 +12,8 @@ from pipeline.redis_access import Client, patiently, run
 
 PLAN_RANGE = Script("archive/plan_range")
 
+_KAFKA_STORAGE_ERROR: Final = 56
+
 UNLIMITED: Final = 1 << 53
 """Exact in Lua's numbers, and more than there is."""
 
@@ -74,6 +76,10 @@ class Limits:
     grain_records: int = UNLIMITED
 
 
+class StrayEntry(PipelineError):
+    """A stream entry that no broker appended, or that is torn: nobody can tell what it stands for."""
+
+
 class LogGone(PipelineError):
     """The log was deleted, or never made."""
 
@@ -87,7 +93,7 @@ class LogWalker:
     retry_s: float
 
     def walk(self, start: int, stop: int = -1, limits: Limits = Limits()) -> Walked:
-        """From the entry that holds `start` on, at most 8 MiB. Raises LogGone, PipelineError."""
+        """From the entry that holds `start` on, at most 8 MiB. Raises LogGone, StrayEntry, PipelineError."""
         reply = patiently(
             lambda: run(
                 self.client, PLAN_RANGE, [self.keys.log, self.keys.meta], start, stop, limits.size, limits.records,
@@ -95,6 +101,11 @@ class LogWalker:
             ),
             self.retry_s,
         )  # fmt: skip
+        if reply[0] == _KAFKA_STORAGE_ERROR:
+            raise StrayEntry(
+                f"stream entry {reply[1].decode()} of {self.keys.log} is no entry of a log (no broker appended it, or"
+                " it is torn): nothing is read until `tidegate topic repair` has left it out"
+            )
         if reply[0]:
             raise LogGone(f"there is no log {self.keys.log}")
         _, log_start, shown, end, epochs, stands, steps = reply

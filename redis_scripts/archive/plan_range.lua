@@ -17,9 +17,10 @@ ARGV[6]  grain, bytes
 ARGV[7]  grain, records
 Returns  {NONE, log start, first offset that Redis shows, log end, epochs, where the walk stands, steps}; safe to run twice
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never made
+         KAFKA_STORAGE_ERROR         and the id of an entry on the way, or at the end, that no broker appended
 ]]
 -- @include lib/errors
--- @include lib/log_end
+-- @include lib/last_entry
 local log, meta = KEYS[1], KEYS[2]
 local start, stop, bytes_max, records_max = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local at_least_one, grain_bytes, grain_records = ARGV[5] == "1", tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -45,17 +46,20 @@ local function measure(entry)
       if high < 2147483648 then timestamp = math.max(timestamp, high * 4294967296 + uint32(batch, 40)) end
     end
   end
-  return entry_end(entry), records, bytes, timestamp
+  return entry_end(entry, true), records, bytes, timestamp -- readers put a batch with a wrong delta into quarantine
 end
 
 local function first_id()
-  local holder = redis.call("XREVRANGE", log, id(start, 1), "-", "COUNT", 1)[1]
-  return holder and entry_end(holder) > start and holder[1] or id(start, 0)
+  local holder, stop_of_holder = last_entry(log, id(start, 1))
+  return holder and stop_of_holder > start and holder[1] or id(start, 0)
 end
 
 local state, log_start, local_start, epochs = unpack(redis.call("HMGET", meta, "state", "log_start", "local_start", "epochs"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
-local shown, finish = math.max(tonumber(log_start), tonumber(local_start or 0)), log_end(log)
+local shown = math.max(tonumber(log_start), tonumber(local_start or 0))
+local _, finish, stray = last_entry(log, "+")
+if stray then return { ERROR.KAFKA_STORAGE_ERROR, stray } end
+finish = finish or 0
 start = math.max(start, shown)
 if stop < 0 or stop > finish then stop = finish end
 
@@ -65,6 +69,7 @@ while stands < stop and taken_bytes < WALKED_BYTES_MAX and #steps < STEPS_MAX do
   local entries = redis.call("XRANGE", log, from, id(stop, 0), "COUNT", page)
   for _, entry in ipairs(entries) do
     local end_of_entry, records, bytes, timestamp = measure(entry)
+    if not end_of_entry then return { ERROR.KAFKA_STORAGE_ERROR, entry[1] } end
     local fits = taken_bytes + bytes <= bytes_max and taken_records + records <= records_max
     if not fits and not (at_least_one and taken_entries == 0) then
       return { ERROR.NONE, tonumber(log_start), shown, finish, epochs, stands, steps }

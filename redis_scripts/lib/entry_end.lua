@@ -1,5 +1,6 @@
 -- Where an entry of the log ends: after its last batch; nil where no broker appended it, or it is torn. Exact to 2^53.
-local function entry_end(entry)
+-- `any_delta`: a batch whose header has a negative last offset delta is for the caller to find.
+local function entry_end(entry, any_delta)
   local offset, fields, batches = tonumber(string.match(entry[1], "^(%d+)%-1$")), entry[2] or {}, 0
   for i = 1, offset and #fields or 0, 2 do
     local batch = fields[i + 1]
@@ -8,7 +9,7 @@ local function entry_end(entry)
       local a, b, c, d = string.byte(batch, 9, 12) -- length of what follows it, int32
       if ((a * 256 + b) * 256 + c) * 256 + d + 12 ~= #batch then return nil end
       a, b, c, d = string.byte(batch, 24, 27) -- last_offset_delta, int32
-      if a > 127 then return nil end
+      if a > 127 and not any_delta then return nil end
       offset, batches = offset + ((a * 256 + b) * 256 + c) * 256 + d + 1, batches + 1
     elseif fields[i] ~= "w" then
       return nil

@@ -30,7 +30,7 @@ from pipeline.archive.verification import Verified, verify
 from pipeline.cli import application
 from pipeline.errors import PipelineError, UsageError
 from pipeline.settings import PipelineSettings
-from tests.support.archive import TOPIC_ID, Archive, log_keys, raw_rows, segment
+from tests.support.archive import TOPIC_ID, Archive, fill_log, log_keys, raw_rows, segment
 from tests.support.segments import batches_from
 from tests.support.valkey import ValkeyServer
 
@@ -356,6 +356,8 @@ def test_the_verbs_work_over_all_topics(archive: Archive) -> None:
     for batch in batches:
         archive.publish([batch])
     archive.publish(batches, partition=1, segmentBytes="9999")
+    for partition in (0, 1):
+        fill_log(archive.client, log_keys(partition=partition), batches)
 
     listed = verbs.files("orders")
     planned, after_plan = verbs.compact(["ord*"], dry_run=True), verbs.files(None)
@@ -369,6 +371,7 @@ def test_the_verbs_work_over_all_topics(archive: Archive) -> None:
     assert (compacted["segments_before"], compacted["segments_after"]) == (6, 1)
     assert (verified["partitions"], verified["segments"], verified["records"]) == (2, 2, 36)
     assert (verified["problems"], verified["unpublished_files"]) == ([], 6)
+    assert verified["log_batches"] == verified["batches"] == 12
     assert would == removed
     assert (removed["files_removed"], archive.files()) == (6, 2)
     assert (archive.batches(), archive.batches(1)) == (batches, batches)
@@ -423,8 +426,10 @@ def test_committed_files_of_a_table_are_those_of_its_log(archive: Archive) -> No
 
 def test_on_the_command_line(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     Verbs(archive)
-    archive.publish(batches_from(0, [3]))
-    archive.publish(batches_from(3, [3]))
+    batches = batches_from(0, [3, 3])
+    for batch in batches:
+        archive.publish([batch])
+    fill_log(archive.client, log_keys(), batches)
     monkeypatch.setenv("TIDEGATE_REDIS_URL", archive.url)
     monkeypatch.setenv("TIDEGATE_ARCHIVE_PATH", str(archive.folder))
 

@@ -32,6 +32,13 @@ def make_log(client: Any, keys: LogKeys, log_start: int = 0) -> None:
     client.hset(keys.meta, mapping={"state": "ready", "log_start": log_start, "epochs": "0:0"})
 
 
+def fill_log(client: Any, keys: LogKeys, batches: Sequence[bytes]) -> None:
+    """The placed batches in the log, an entry each."""
+    for batch in batches:
+        base = int.from_bytes(batch[:8], "big")
+        client.execute_command("XADD", keys.log, f"{base}-1", "w", "test:1", "b", batch)
+
+
 def segment(from_offset: int, end_offset: int, name: str = "a", *, base_offset: int | None = None) -> Segment:
     """A segment without a file: a record an offset, 100 bytes each."""
     base = from_offset if base_offset is None else base_offset
