@@ -9,6 +9,7 @@ import ssl
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -289,6 +290,22 @@ class KafkaClient:
             for one in topic.partitions
             if one.error_code is ErrorCode.none
         }
+
+
+async def error_at(kafka: KafkaClient, place: Place, leader: int, offset: int) -> str | None:
+    """What a consumer that stands at an offset is answered, where that is an error."""
+    module = request(ApiKey.FETCH)
+    part = module.FetchPartition(
+        partition=place[1], current_leader_epoch=-1, fetch_offset=offset, last_fetched_epoch=-1, log_start_offset=-1,
+        partition_max_bytes=1,
+    )  # fmt: skip
+    answer = await kafka.ask_broker(
+        leader, ApiKey.FETCH, cluster_id=None, replica_id=-1, max_wait=timedelta(0), min_bytes=0, max_bytes=1,
+        isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=(), rack_id="",
+        topics=(module.FetchTopic(topic=place[0], partitions=(part,)),),
+    )  # fmt: skip
+    codes = [one.error_code for topic in answer.responses for one in topic.partitions]
+    return next((code.name.upper() for code in codes if code is not ErrorCode.none), None)
 
 
 def raise_for(code: ErrorCode, what: str) -> None:

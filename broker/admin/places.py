@@ -91,6 +91,13 @@ class RedisServer:
         return self.settings.redis_url
 
     @property
+    def shown(self) -> str:
+        """Its address without the password."""
+        from broker.store.addresses import without_password
+
+        return without_password(self.url)
+
+    @property
     def prefix(self) -> str:
         """Of all keys."""
         return self.settings.key_prefix

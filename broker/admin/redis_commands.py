@@ -192,23 +192,34 @@ def _part(value: Any) -> str:
 @to_places
 def acl(
     server: RedisServer,
-    user: Annotated[str, typer.Option(help="The user's name.")] = "tidegate",
+    user: Annotated[str, typer.Option(help="The brokers' user.")] = "tidegate",
+    reader: Annotated[str, typer.Option(help="The user for people, who may read every key and write none.")] = (
+        "tidegate-reader"
+    ),
     file: Annotated[bool, typer.Option("--file", help="As a line of an ACL file instead of a command.")] = False,
     output: Output = Form.TABLE,
 ) -> None:
-    """The least rights that a broker's user needs, with these settings: prefix, durability, address.
+    """The least rights that a broker's user needs, with these settings: prefix, durability, address; then a reader's.
 
+    The second user is for people: it reads every key and writes none, and one XADD by hand stops a partition.
     Nothing is sent. Put a password in the place of PASSWORD, or `#` and its SHA-256.
     """
     from broker.admin.output import write_one
-    from broker.cluster.acl import acl_rules
+    from broker.cluster.acl import acl_rules, reader_rules
 
-    rules = acl_rules(server.settings)
-    line = f"{'user' if file else 'ACL SETUSER'} {user} on >PASSWORD {' '.join(rules)}"
+    users = [
+        {
+            "user": name,
+            "rules": rules,
+            "line": f"{'user' if file else 'ACL SETUSER'} {name} on >PASSWORD {' '.join(rules)}",
+        }
+        for name, rules in ((user, acl_rules(server.settings)), (reader, reader_rules(server.settings)))
+    ]
     if output is Form.TABLE:
-        typer.echo(line)
+        for one in users:
+            typer.echo(one["line"])
     else:
-        write_one(output, {"user": user, "rules": rules, "line": line}, [])
+        write_one(output, {**users[0], "reader": users[1]}, [])
 
 
 @redis.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -11,7 +11,7 @@ import typer
 from broker.admin.completion import complete_topics
 from broker.admin.failures import BAD_NEWS, CommandFailed
 from broker.admin.output import Column, Form, Output
-from broker.admin.places import Brokers, to_places
+from broker.admin.places import Brokers, RedisServer, to_places
 from broker.admin.verbs import verbs
 
 topic = verbs("topic", "Topics: look, make, change, delete.")
@@ -38,6 +38,14 @@ _PARTITIONS = [
     Column("start", "START", right=True),
     Column("end", "END", right=True),
     Column("records", "RECORDS", _number, right=True),
+    Column("error", "ERROR AT END", lambda value: value or ""),
+]
+_LEFT_OUT = [
+    Column("partition", "PARTITION", right=True),
+    Column("end", "END", right=True),
+    Column("entry", "ENTRY"),
+    Column("stops_appends", "STOPS APPENDS", lambda value: "yes" if value else "no"),
+    Column("reason", "WHAT IT IS"),
 ]
 _CONFIGS = [Column("name", "CONFIG"), Column("value", "VALUE"), Column("source", "SET FOR")]
 
@@ -65,7 +73,10 @@ def describe(
     all_configs: Annotated[bool, typer.Option("--all", help="Also the configs that are defaults.")] = False,
     output: Output = Form.TABLE,
 ) -> None:
-    """One topic: each partition's leader and offsets, and what is configured. As CSV the partitions alone."""
+    """One topic: each partition's leader and offsets, what readers at its end are refused with, and what is configured.
+
+    As CSV the partitions alone. KAFKA_STORAGE_ERROR at an end: see `tidegate redis check`.
+    """
     from broker.admin import topic_requests
     from broker.admin.kafka_client import KafkaClient
     from broker.admin.output import write_rows, write_whole
@@ -73,7 +84,9 @@ def describe(
     async def look() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         async with KafkaClient(brokers) as kafka:
             found = await topic_requests.described(kafka, name)
-            rows = await topic_requests.partition_rows(kafka, {name: found})
+            rows = await topic_requests.with_errors(
+                kafka, found, await topic_requests.partition_rows(kafka, {name: found})
+            )
             return rows, await topic_requests.configs(kafka, name, not all_configs)
 
     partitions, configs = asyncio.run(look())
@@ -183,6 +196,46 @@ def partitions(
 
     asyncio.run(grow())
     typer.echo(f"{name} can have {count} partitions" if dry_run else f"{name} has {count} partitions")
+
+
+@topic.command()
+@to_places
+def repair(
+    name: TopicName,
+    server: RedisServer,
+    partition: Annotated[int | None, typer.Argument(min=0, help="One partition.  [default: all]")] = None,
+    org: Annotated[str, typer.Option(help="The topic's organisation.")] = "default",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be left out.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Leave out stream entries that no broker appended, or that are torn, so that produce and fetch work again.
+
+    The good entries are copied into a new stream, which takes the log's place. Goes to Redis, not to brokers.
+    """
+    from broker.admin import log_repair
+    from broker.admin.output import write_rows
+    from broker.admin.redis_access import connected
+    from broker.admin.stray_entries import partitions as partitions_of
+
+    with connected(server) as client:
+        named = [one for one in partitions_of(client, server.prefix) if (one.org, one.topic) == (org, name)]
+        chosen = [one for one in named if partition in (None, one.index)]
+        if not chosen:
+            raise CommandFailed(f"there is no topic {name}" if not named else f"{name} has no partition {partition}")
+        examined = {one: log_repair.examine(client, one) for one in chosen}
+        bad = [one for one, scanned in examined.items() if scanned.strays or scanned.stopped]
+        rows = [row for one in bad for row in log_repair.rows(one, examined[one])]
+        write_rows(output, _LEFT_OUT, rows)
+        if not bad:
+            typer.echo(f"{name}: nothing to repair in {len(chosen)} partitions", err=True)
+        elif not dry_run:
+            if not yes and not typer.confirm(f"Leave these out of {name}, at {server.shown}?", err=True):
+                typer.echo("nothing changed", err=True)
+                raise typer.Exit(BAD_NEWS)
+            for one in bad:
+                end, left_out = log_repair.repair(client, one)
+                typer.echo(f"{one}: repaired, ends at {end}, {len(left_out)} entries left out", err=True)
 
 
 def _assigned(configs: Sequence[str] | None) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from broker.admin.failures import CommandFailed
-from broker.admin.kafka_client import EARLIEST, LATEST, KafkaClient, Topic
+from broker.admin.kafka_client import EARLIEST, LATEST, KafkaClient, Topic, error_at
 from broker.admin.kafka_wire import request
 from broker.apis.registry import ApiKey
 
@@ -48,6 +48,18 @@ async def partition_rows(kafka: KafkaClient, topics: Mapping[str, Topic]) -> lis
             }
         )
     return rows
+
+
+async def with_errors(kafka: KafkaClient, topic: Topic, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a topic's partitions with the error that a consumer at the end gets, None for none."""
+
+    async def error(row: dict[str, Any]) -> str | None:
+        if row["end"] is None:
+            return None
+        return await error_at(kafka, (topic.name, row["partition"]), row["leader"], row["end"])
+
+    found = [await error(row) for row in rows]
+    return [{**row, "error": one} for row, one in zip(rows, found, strict=True)]
 
 
 async def topic_rows(kafka: KafkaClient) -> list[dict[str, Any]]:

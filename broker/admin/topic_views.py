@@ -100,8 +100,9 @@ async def _offsets(rooms: Rooms, topic: Topic, index: int) -> dict[str, Any]:
     """Offsets are None where the log cannot be read now."""
     preferred = rooms.membership.preferred()
     leader = leader_of(topic.topic_id, index, preferred).node_id if preferred else None
+    log = rooms.logs.partition(topic, index)
     try:
-        known = await rooms.logs.partition(topic, index).end_offset()
+        known = await log.end_offset()
     except KafkaError:
         known = None
     return {
@@ -112,6 +113,7 @@ async def _offsets(rooms: Rooms, topic: Topic, index: int) -> dict[str, Any]:
         "local_start": known.local_start_offset if known else None,
         "high_watermark": known.high_watermark if known else None,
         "log_end": known.log_end_offset if known else None,
+        "stray_entry": str(log.stray) if log.stray is not None else None,
     }
 
 

@@ -19,6 +19,8 @@ from broker.store.link import Arg
 from broker.store.node import Node
 from broker.store.slots import is_refusal
 from broker.store.store import Store
+from broker.telemetry import declared
+from broker.telemetry.metrics import metrics
 from broker.telemetry.supervised import Supervised
 
 if TYPE_CHECKING:
@@ -62,12 +64,14 @@ class Logs:
         self.incarnations = Incarnations(store)
         self.heard: set[PartitionLog] = set()
         self.dirty: set[PartitionLog] = set()
+        self.stray_logs: set[PartitionLog] = set()
         self.retention = Retention(self, find_topic) if find_topic is not None else None
         self._partitions: dict[tuple[str, int], PartitionLog] = {}
         self._upkeep_known: set[str] = set()
         self._loops = Supervised()
         self.incarnations.on_lost.append(self.drop_views)
         store.on_moved.append(self._logs_moved)
+        metrics.sample(declared.STRAY_LOGS, lambda: {(): len(self.stray_logs)})
 
     async def start(self) -> None:
         """Begin to follow the connections and to sweep. Raises StoreUnavailable."""

@@ -257,9 +257,11 @@ class PartitionLog:
         for entry in own:
             self._appends.found(entry)
         self._appends.passed(view.end)
-        self.stray = None if view.stray is None else self.stray
         if view.stray is not None:
             self.found_stray(view, view.stray)
+        elif self.stray is not None:
+            logger.info("log_without_stray_entry", log=self.keys.log, end=view.end)
+            self._no_stray()
 
     def found_stray(self, view: View, stray: StrayEntry) -> None:
         """Nothing can be appended behind the view, nor read, until the log is repaired. Logged once for each entry."""
@@ -267,7 +269,12 @@ class PartitionLog:
         if self.stray is None or self.stray.entry_id != stray.entry_id or self.stray.removed != stray.removed:
             logger.error("log_stray_entry", log=self.keys.log, end=view.end, reason=str(stray))
             self.stray = stray
+            self._logs.stray_logs.add(self)
             self.hearing.tell()
+
+    def _no_stray(self) -> None:
+        self.stray = None
+        self._logs.stray_logs.discard(self)
 
     def void(self, reason: str) -> None:
         """The view may be wrong from now on, and what is cached with it."""
@@ -296,6 +303,7 @@ class PartitionLog:
         self.void(str(reason))
         self.hearing.tell()
         self.hearing.stop()
+        self._no_stray()
         self._appends.close(reason)
         self.cold.close()
         if self._loading is not None:

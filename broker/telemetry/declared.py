@@ -88,6 +88,11 @@ COLD_READ_FAILURES: Final = _counter("tidegate_cold_read_failures", "Reads of th
 COLD_ROW_GROUPS_READ: Final = _counter("tidegate_cold_row_groups_read", "Row groups read from files.")
 COLD_CACHE_BYTES: Final = _gauge("tidegate_cold_cache_bytes", "Bytes of row groups kept for reads.")
 
+STRAY_LOGS: Final = _gauge(
+    "tidegate_logs_with_stray_entry",
+    "Partitions that this broker serves and cannot append to: their stream has an entry that no broker appended.",
+)
+
 # -- the process
 READY: Final = _gauge("tidegate_ready", "Whether this broker is ready (see /health/ready).")
 DRAINING: Final = _gauge("tidegate_draining", "Whether this broker lets its clients go.")
@@ -116,7 +121,7 @@ BROKER: Final = (
     CONNECTIONS_REFUSED, CONNECTIONS_SPREAD, TLS_FAILURES, BYTES_IN, BYTES_OUT,
     SCRIPT_SECONDS, LINK_UP, LINK_IN_FLIGHT, LINK_CONNECTS,
     HELD_SECONDS, HEARTBEATS_HELD, COLD_READ_SECONDS, COLD_READS, COLD_READ_BYTES, COLD_READ_FAILURES,
-    COLD_ROW_GROUPS_READ, COLD_CACHE_BYTES,
+    COLD_ROW_GROUPS_READ, COLD_CACHE_BYTES, STRAY_LOGS,
     READY, DRAINING, LIVE_BROKERS, LOOP_LAG_SECONDS, LOOPS_FAILED, BUILD,
     LAG_SAMPLES, LAG_ROUND_SECONDS, CLUSTER_EXPORTED, REBALANCES, BARRIER_SECONDS,
 )  # fmt: skip

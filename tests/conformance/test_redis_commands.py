@@ -99,7 +99,7 @@ async def test_check(cluster: Cluster) -> None:
 @pytest.mark.one_server
 async def test_the_least_rights_are_enough_for_the_command_that_asks_for_them(cluster: Cluster) -> None:
     told_rules = await told(cluster, "acl", "--user", "cli")
-    line = await typed(cluster, "acl", "--user", "cli")
+    line = (await typed(cluster, "acl", "--user", "cli")).splitlines(keepends=True)[0]
     await typed(cluster, "run", "ACL", "SETUSER", "cli", "on", ">secret", *told_rules["rules"])
 
     own = cluster.redis_url.replace("redis://", "redis://cli:secret@")

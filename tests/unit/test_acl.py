@@ -30,6 +30,7 @@ CALLED_IN_PYTHON = re.compile(
 def called_by_scripts() -> set[str]:
     """Every command of every script of brokers, with its subcommand where it is one of a container."""
     importlib.import_module("broker.app")  # and with it every module that declares a script
+    importlib.import_module("broker.admin.log_repair")  # but that of a command which may use the brokers' user
     declared = {name for path in BROKER.rglob("*.py") for name in DECLARED.findall(path.read_text())}
     found = set()
     for script in scripts.registered():

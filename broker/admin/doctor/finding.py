@@ -56,6 +56,7 @@ KINDS: Final = {
     "redis-cluster": "a Redis Cluster, and the address does not say so, or one shard's fail-over would stop them all",
     "redis-rights": "the user may not do what brokers do",
     "redis-latency": "Redis answers slowly from here",
+    "log-stray-entry": "an entry that no broker appended keeps a partition from taking records",
 }
 """Every kind of finding. The names stay; scripts may rely on them."""
 

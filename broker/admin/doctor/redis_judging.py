@@ -34,6 +34,19 @@ def judge(look: RedisLook, cluster_id: str | None) -> Iterator[Finding]:
     for server in look.servers:
         for rule in _RULES:
             yield from rule(server, look)
+    for one in look.stopped:
+        yield Finding(
+            "log-stray-entry",
+            Severity.PROBLEM,
+            str(one.partition),
+            f"Nothing can be produced to {one.partition}: {one.stray}.",
+            (
+                f"key {one.partition.keys.log}",
+                "records before it can be read; produces, and reads of what follows, get KAFKA_STORAGE_ERROR",
+            ),
+            f"`tidegate topic repair {one.partition.topic} {one.partition.index}` copies the good entries into a new "
+            "stream and says what it left out. XDEL is not enough: Redis takes no id below the last one.",
+        )
     if cluster_id is not None and look.cluster_id != cluster_id:
         yield Finding(
             "redis-other-cluster",

@@ -16,6 +16,7 @@ from broker.admin.doctor.seen import Lease
 from broker.admin.failures import CommandFailed
 from broker.admin.places import RedisServer
 from broker.admin.redis_access import connected, server_of, servers
+from broker.admin.stray_entries import Stopped, examine_ends
 from broker.cluster.server_check import PROBE_RIGHTS, flavour_of
 from broker.store.addresses import without_password
 from broker.store.keys import ClusterKeys
@@ -46,6 +47,7 @@ class RedisLook:
     servers: tuple[Server, ...] = ()
     cluster_id: str | None = None
     leases: tuple[Lease, ...] = ()
+    stopped: tuple[Stopped, ...] = ()
 
 
 def facts(server: Server) -> dict[str, Any]:
@@ -73,7 +75,8 @@ def look(place: RedisServer) -> RedisLook:
                 _server(name, one, _probe(client, name, place.prefix)) for name, one in servers(client).items()
             )
             cluster_id, leases = _cluster(client, ClusterKeys(place.prefix), place.settings.lease_gone_ms)
-            return RedisLook(where, place.prefix, "", _user(client), found, cluster_id, leases)
+            stopped = _stopped(client, place.prefix) if cluster_id else ()
+            return RedisLook(where, place.prefix, "", _user(client), found, cluster_id, leases, stopped)
     except CommandFailed as failure:
         return RedisLook(where, place.prefix, str(failure))
 
@@ -117,6 +120,13 @@ def _user(client: Any) -> str:
         return said.decode() if isinstance(said, bytes) else str(said)
     except redis.ResponseError:
         return ""
+
+
+def _stopped(client: Any, prefix: str) -> tuple[Stopped, ...]:
+    try:
+        return tuple(examine_ends(client, prefix))
+    except redis.ResponseError:  # rights, reported elsewhere
+        return ()
 
 
 def _cluster(client: Any, keys: ClusterKeys, gone_ms: int) -> tuple[str | None, tuple[Lease, ...]]:

@@ -1,0 +1,63 @@
+#!lua flags=allow-oom
+--[[ Put a stream with the good entries of a log in its place: appends go on where the last of them ends (repair).
+
+The caller has filled the new stream with everything up to an id. Leader epochs, starts and the producer snapshot that
+count on what was left out fall back to the end; the newest leader epoch stays, so that clients never meet a lower one.
+Each Redis group of the log stands in the new one where it stood, at its end at most.
+
+KEYS[1]  log        stream  replaced
+KEYS[2]  repaired   stream  becomes the log
+KEYS[3]  meta       hash    state, incarnation, log_version, log_start, local_start, epochs, bytes
+KEYS[4]  producers  hash    offset of the snapshot
+ARGV[1]  incarnation when the new stream was begun
+ARGV[2]  master_replid then: a server with another history may have lost a part of the new stream
+ARGV[3]  log_version then
+ARGV[4]  entries of the new stream: where somebody else removed or filled it too, it is not the caller's
+ARGV[5]  id of the log's last entry that the caller read
+ARGV[6]  bytes of the new stream's batches
+ARGV[7]  wake channel: hears "repaired"
+Returns  {NONE, 1, end} when the new stream is the log, {NONE, 0, 0} where the log has gone on: copy, and come again;
+         running twice: the second time it is refused
+Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or there is no new stream
+         FENCED_LEADER_EPOCH         another server, another incarnation, or other streams than then
+]]
+-- @include lib/errors
+-- @include lib/log_end
+local log, repaired, meta, producers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+
+local state, incarnation, version, log_start, local_start, epochs =
+  unpack(redis.call("HMGET", meta, "state", "incarnation", "log_version", "log_start", "local_start", "epochs"))
+if state ~= "ready" or redis.call("EXISTS", log, repaired) < 2 then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
+local replid = string.match(redis.call("INFO", "replication"), "master_replid:(%x+)")
+local is_callers = redis.call("XLEN", repaired) == tonumber(ARGV[4])
+if (incarnation or "0") ~= ARGV[1] or replid ~= ARGV[2] or (version or "0") ~= ARGV[3] or not is_callers then
+  return { ERROR.FENCED_LEADER_EPOCH }
+end
+if #redis.call("XRANGE", log, "(" .. ARGV[5], "+", "COUNT", 1) > 0 then return { ERROR.NONE, 0, 0 } end
+
+local stop = log_end(repaired)
+if stop == 0 then stop = math.min(tonumber(log_start), tonumber(redis.call("HGET", producers, "offset") or 0)) end
+
+local function at_most(offset) return string.format("%.0f", math.min(tonumber(offset or 0), stop)) end
+
+local kept, newest, newest_start = {}, "0", "0"
+for epoch, start in string.gmatch(epochs, "(%d+):(%d+)") do newest, newest_start = epoch, at_most(start) end
+for epoch, start in string.gmatch(epochs, "(%d+):(%d+)") do
+  if epoch ~= newest and tonumber(start) < tonumber(newest_start) then kept[#kept + 1] = epoch .. ":" .. start end
+end
+kept[#kept + 1] = newest .. ":" .. newest_start
+
+for _, group in ipairs(redis.call("XINFO", "GROUPS", log)) do
+  local position = group[8]
+  if tonumber(string.match(position, "^%d+")) >= stop then position = string.format("%.0f-0", stop) end
+  redis.call("XGROUP", "CREATE", repaired, group[2], position)
+end
+redis.call("UNLINK", log)
+redis.call("RENAME", repaired, log)
+redis.call("PERSIST", log)
+redis.call("HINCRBY", meta, "log_version", 1)
+redis.call("HSET", meta, "epochs", table.concat(kept, " "), "bytes", ARGV[6], "log_start", at_most(log_start))
+if local_start then redis.call("HSET", meta, "local_start", at_most(local_start)) end
+if tonumber(redis.call("HGET", producers, "offset") or 0) > stop then redis.call("UNLINK", producers) end
+redis.call("PUBLISH", ARGV[7], "repaired")
+return { ERROR.NONE, 1, stop }
