@@ -223,6 +223,7 @@ class App:
     async def _open(self, apis: dict[int, registry.Api], ports: Ports) -> None:
         self.server = Server(self.rooms, apis, self.settings)
         self.rooms.dial = self.server.dial
+        self.health.requests_admitted = lambda: not self.server.request_bytes.exhausted
         if self.tracing is not None:
             self.tracing.trace(self.server)
         self._served_as = self.membership.node_id

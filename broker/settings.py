@@ -212,7 +212,10 @@ class Settings(BaseSettings):
         "requests, so that clients find them; 0 leaves that to clients' own refreshes",
     )
     connection_frame_timeout_ms: int = Field(
-        30_000, ge=100, description="ms without a byte in the middle of a request until the connection closes"
+        30_000,
+        ge=100,
+        description="ms without a byte in the middle of a request until the connection closes; a request that "
+        "takes longer as a whole comes at 32 KiB/s at least",
     )
     connection_in_flight_max: int = Field(
         1_024, ge=1, description="requests of one connection taken and not answered, above which reading pauses"

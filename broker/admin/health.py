@@ -4,7 +4,8 @@ Live: the event loop turns, so this process can answer. Nothing else counts, or 
 restart brokers because Redis is away, which helps nobody.
 
 Ready: a client that connects now is served. Redis is up on every link, the broker's lease is held, the
-listener is open, and no drain has begun. A broker that is not ready keeps serving the clients it has.
+listener is open, large requests find room, and no drain has begun. A broker that is not ready keeps serving the
+clients it has.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class Health:
 
     store_up: Callable[[], bool]
     lease_held: Callable[[], bool]
+    requests_admitted: Callable[[], bool] = lambda: True
     listening: bool = False
     draining: bool = False
 
@@ -27,6 +29,7 @@ class Health:
         checks = (
             (self.store_up(), "redis is not reachable"),
             (self.lease_held(), "no lease is held"),
+            (self.requests_admitted(), "no memory is left for requests (requests_in_flight_bytes_max)"),
             (self.listening, "the listener is not open"),
             (not self.draining, "draining"),
         )

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import structlog
+
 from broker.apis.fetch_sessions import FetchSessions
 from broker.apis.fetch_waits import FetchWaits
 from broker.apis.timeouts import Timeouts
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from broker.log.mirror import Mirror
     from broker.topics.catalog import Catalog
     from broker.transactions.producers import ProducerIds
+
+logger = structlog.get_logger()
 
 Body = bytes | bytearray | memoryview
 """Part of a reply's body."""
@@ -93,6 +97,14 @@ class Client:
     def held(self) -> int:
         """Requests whose answer is there and kept back: a heartbeat, or none."""
         return 1 if self.holder is not None and self.holder.kept else 0
+
+    def end(self) -> None:
+        """Its connection is closed: run `on_closed`."""
+        for closed in self.on_closed:
+            try:
+                closed()
+            except Exception:
+                logger.exception("on_closed_failed", connection=self.connection_id)
 
     def release(self, reason: Released) -> None:
         """Answer a heartbeat whose answer is kept back, if there is one."""

@@ -8,8 +8,8 @@ Replies that become ready in one tick leave in one write.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
-import socket
 from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +22,8 @@ from broker.protocol import headers
 from broker.protocol.framing import FrameError, Splitter, TlsInstead
 from broker.protocol.schema_walk import DecodeError
 from broker.server import dispatch
+from broker.server.limits import tune
+from broker.server.stalls import take_late
 from broker.server.sweeping import Standing
 from broker.server.turn import CLOSED, Turn
 from broker.telemetry.metrics import metrics
@@ -45,31 +47,32 @@ class Connection(asyncio.BufferedProtocol):
     """One client connection."""
 
     def __init__(self, server: Server, listener: str) -> None:
-        self.server = server
+        self.server, self.client_id = server, ""
         self.client = Client(connection_id=server.next_connection_id(), host="", port=0, listener=listener)
-        self.client_id = ""
         self.turns: deque[Turn] = deque()
         """Requests taken and not answered, in order; the head is the next to be answered."""
         self.unsent = 0
         """Bytes of answers that wait for an earlier answer, or for the end of the tick."""
         self._client_id_raw: bytes | memoryview | None = None
-        self._queue: deque[Turn] = deque()
+        self.queue: deque[Turn] = deque()
         self._cold: Turn | None = None
         self._exclusive: Turn | None = None
         self._starting = False
-        self._splitter = Splitter(server.settings.socket_request_max_bytes)
+        self.splitter = Splitter(server.settings.socket_request_max_bytes)
         self._own_room = False
-        self._transport: Any = None
+        self.taken_s = self._paused_s = 0.0
+        """When the last whole frame was taken, and when reading was last paused."""
+        self.half_since_s = math.inf
+        """When the frame being received was first found not whole, later by the time that reading was paused."""
+        self.late_bytes = 0
+        """Of what is taken next, so much was there when this process woke from a stall."""
+        self.transport: Any = None
         self._out: list[Body] = []
         self._out_bytes = 0
         self._reading = False
         self._scheduled = False
-        self._paused = False
-        self._write_paused = False
-        self._doomed = False
-        self._leaving = False
-        self._ended = False
-        self._closed = False
+        self._paused = self._write_paused = False
+        self._doomed = self._leaving = self._ended = self._closed = False
         self.last_active_s = self.opened_s = perf_counter()
         self.jitter = random.uniform(-1, 1)  # noqa: S311 - spreads reconnects, no secret
         """Where in the spread of ages this connection is closed, -1 to 1."""
@@ -78,21 +81,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accepted: set the socket up, or refuse it above the cap."""
-        self._transport = transport
+        self.transport = transport
         if not self.server.admit(self):
             self._closed = True
-            self._transport.abort()
+            self.transport.abort()
             return
         self.client.host, self.client.port, *_ = transport.get_extra_info("peername") or ("", 0)
-        sock = transport.get_extra_info("socket")
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._transport.set_write_buffer_limits(high=self.server.settings.connection_out_bytes_max)
+        tune(transport.get_extra_info("socket"))
+        self.transport.set_write_buffer_limits(high=self.server.settings.connection_out_bytes_max)
 
     def get_buffer(self, sizehint: int) -> Any:
         """Where the socket writes next: a large frame's own buffer, or the one that all share."""
-        room = self._splitter.room()
+        room = self.splitter.room()
         self._own_room = room is not None
         return self.server.shared_room if room is None else room
 
@@ -101,11 +101,13 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_s = perf_counter()
         metrics.bytes_in += nbytes
         if self._own_room:
-            self._splitter.wrote(nbytes)
+            self.splitter.wrote(nbytes)
+            if self.splitter.whole:
+                self.server.request_bytes.received(self.client.host, self)
         else:
-            self._splitter.feed(bytes(self.server.shared_room[:nbytes]))
-        if self.last_active_s > self.server.lease_ends_s:
-            self.server.lease_overdue()
+            self.splitter.feed(bytes(self.server.shared_room[:nbytes]))
+        if self.last_active_s > self.server.trusted_until_s:
+            self.server.check_trust(self.last_active_s)
         self._take_frames()
 
     def eof_received(self) -> bool:
@@ -130,10 +132,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._closed:
             return
         self._closed = self._ended = True
-        held = self._splitter.reserved
+        held = self.splitter.reserved if self.splitter.whole else 0
         turns, self.turns = self.turns, deque()
         self.client.release(Released.CLOSED)
-        self._queue.clear()
+        self.queue.clear()
         self._out = []
         for turn in turns:
             held += turn.held
@@ -141,17 +143,14 @@ class Connection(asyncio.BufferedProtocol):
             if turn.task is not None and turn.route.waits:
                 turn.task.cancel()
         self.server.request_bytes.release(held)
-        for closed in self.client.on_closed:
-            try:
-                closed()
-            except Exception:
-                logger.exception("on_closed_failed", connection=self.client.connection_id)
+        self.server.request_bytes.abandon(self.client.host, self)
+        self.client.end()
 
     # -- frames
 
     def _take_frames(self) -> None:
         """Start what has come whole; stop where a cap is reached, and go on later from there."""
-        splitter, server, turns = self._splitter, self.server, self.turns
+        splitter, server, turns = self.splitter, self.server, self.turns
         settings = server.settings
         in_flight_max, out_bytes_max = settings.connection_in_flight_max, settings.connection_out_bytes_max
         self._reading = True
@@ -167,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 if self.client.holder is not None:
                     self.client.holder.release(Released.REQUEST)
-                self._take(*frame)
+                (take_late if self.late_bytes > 0 else Connection.take)(self, *frame)
         except TlsInstead:
             self.server.tls_came(self)
         except FrameError as error:
@@ -180,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._paused:
                 self.resume()
 
-    def _take(self, data: bytes | memoryview, start: int, end: int) -> None:
+    def take(self, data: bytes | memoryview, start: int, end: int) -> None:
         """One frame: find its route, and start it or queue it. Raises DecodeError."""
         if end - start < _HEADER_SIZE:
             raise DecodeError(f"a frame of {end - start} bytes")
@@ -204,9 +203,10 @@ class Connection(asyncio.BufferedProtocol):
             position = position + 1 if untagged else headers.skip_header_tags(data, position, end)
         if position > end:
             raise DecodeError("a header that ends too early")
+        self.taken_s = self.last_active_s
         turn = server.turn_type(self, route, correlation_id, data, position, end, self.last_active_s)
         self.turns.append(turn)
-        if route.plain and self._cold is None and not self._queue:
+        if route.plain and self._cold is None and not self.queue:
             dispatch.start(turn)
         else:
             self._start_or_queue(turn)
@@ -230,15 +230,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _make_room(self) -> None:
         """A frame is not whole yet: read on, unless all connections together hold too much."""
-        splitter, held = self._splitter, self.server.request_bytes
-        if splitter.reserved:
+        splitter = self.splitter
+        if not splitter.wanted:
             return
-        if not held.fits(splitter.wanted):
+        held = self.server.request_bytes
+        if held.reserve(self.client.host, self, splitter.wanted):
+            splitter.allocate()
+        else:
             self._pause()
             held.wait(self.resume)
-        elif splitter.wanted:
-            held.hold(splitter.wanted)
-            splitter.allocate()
 
     # -- order
 
@@ -249,10 +249,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._cold is None and not (route.exclusive and self._exclusive is not None)
 
     def _start_or_queue(self, turn: Turn) -> None:
-        if not self._queue and self._may_start(turn):
+        if not self.queue and self._may_start(turn):
             self._start(turn)
         else:
-            self._queue.append(turn)
+            self.queue.append(turn)
 
     def _start(self, turn: Turn) -> None:
         if not turn.route.hot:
@@ -277,14 +277,14 @@ class Connection(asyncio.BufferedProtocol):
             elif answer is CLOSED:
                 self._close_now()
                 return
-        if self._queue and not self._starting:
+        if self.queue and not self._starting:
             self._start_queued()
         if not (self._reading or self._scheduled):
             self._scheduled = True
             self.server.flush_soon(self)
 
     def _start_queued(self) -> None:
-        self._starting, queue = True, self._queue
+        self._starting, queue = True, self.queue
         while queue and not self._ended and self._may_start(queue[0]):
             self._start(queue.popleft())
         self._starting = False
@@ -308,18 +308,18 @@ class Connection(asyncio.BufferedProtocol):
         self.unsent -= size
         metrics.bytes_out += size
         if len(out) == 1:
-            self._transport.write(out[0])
+            self.transport.write(out[0])
         elif size <= JOINED_BYTES_MAX:
-            self._transport.write(b"".join(out))
+            self.transport.write(b"".join(out))
         else:
-            self._transport.writelines(out)
+            self.transport.writelines(out)
 
     # -- back-pressure
 
     def _pause(self) -> None:
         if not (self._paused or self._ended):
-            self._paused = True
-            self._transport.pause_reading()
+            self._paused, self._paused_s = True, perf_counter()
+            self.transport.pause_reading()
 
     def resume(self) -> None:
         """Read on when every cap has room again; half of it, so as not to stop and go at each request."""
@@ -336,9 +336,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._ended or self._paused:
             return
         self.last_active_s = perf_counter()
+        self.half_since_s += self.last_active_s - self._paused_s
         self._take_frames()
         if not (self._paused or self._ended or self._doomed):
-            self._transport.resume_reading()
+            self.transport.resume_reading()
 
     # -- the end
 
@@ -369,24 +370,23 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def standing(self) -> Standing:
         """What it is in the middle of."""
-        if self._ended or (self._splitter.partial and not self._paused):
+        if self._ended or (self.splitter.partial and not self._paused):
             return Standing.HALF
         if self._write_paused:
             return Standing.UNREAD
-        if self._paused or self._cold is not None or self._queue:
+        if self._paused or self._cold is not None or self.queue:
             return Standing.WAITING
         return Standing.SERVING if len(self.turns) > self.client.held else Standing.IDLE
 
     def abort(self) -> None:
         """Cut the connection, whatever it waits for: groups keep the member's place."""
-        self._ended = True
+        self._ended = self._doomed = True
         if not self._closed:
-            self._transport.abort()
+            self.transport.abort()
 
     def cut(self, reason: str) -> None:
         """Cut the connection, and log why."""
         logger.info("connection_cut", reason=reason, host=self.client.host, client_id=self.client_id[:LOGGED_ID_MAX])
-        self._doomed = True
         self.abort()
 
     def _close_now(self) -> None:
@@ -397,4 +397,4 @@ class Connection(asyncio.BufferedProtocol):
         if self._out:
             self._flush()
         self._ended = True
-        self._transport.close()
+        self.transport.close()

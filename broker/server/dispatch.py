@@ -39,10 +39,18 @@ STORE_AWAY: Final[Mapping[int, ErrorCode]] = {
 """The code that clients of an API retry on; the others: COORDINATOR_NOT_AVAILABLE."""
 
 
+CHANGING_NOTHING: Final = frozenset(
+    {1, 2, 3, 9, 10, 12, 14, 15, 16, 17, 18, 23, 29, 32, 35, 36, 46, 48, 50, 55, 60, 61, 65, 66, 69, 74, 75, 77}
+)
+"""APIs whose requests are harmless when they are executed late: reads; Heartbeat and SyncGroup, which name their
+generation."""
+
+
 class Route:
     """One version of one served API, with everything that its requests need."""
 
     __slots__ = (
+        "changes_state",
         "decode",
         "exclusive",
         "handler",
@@ -68,6 +76,8 @@ class Route:
         self.raw = api.raw
         self.exclusive = api.key == FETCH
         """Only one at a time of a connection: the answers are large."""
+        self.changes_state = api.key not in CHANGING_NOTHING
+        """Not executed once it waited for longer than its client may have (see `server.stalls`)."""
         self.plain = api.hot and not self.exclusive
         """May start whenever no cold request is before it."""
         self.waits = api.key in (JOIN_GROUP, SYNC_GROUP)

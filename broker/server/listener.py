@@ -21,6 +21,7 @@ from broker.server.connection import Connection
 from broker.server.dispatch import Routes
 from broker.server.limits import RequestBytes
 from broker.server.spreading import Spreading
+from broker.server.stalls import StallMonitor
 from broker.server.sweeping import INSIDE, Sweeper
 from broker.server.tls_port import TlsPort
 from broker.server.turn import Turn
@@ -69,6 +70,9 @@ class Server:
         self._dirty: list[Connection] = []
         self._last_connection_id = 0
         self.sweeper = Sweeper(self)
+        self.stalls = StallMonitor(self)
+        self.trusted_until_s = math.inf
+        """Until when requests are taken unchecked, by `perf_counter`: the lease holds, the event loop turned."""
         self.spreading = Spreading(self._make_room, self._serving, settings.connections_spread_ms)
         self.serving = True
         """Whether requests are taken: not while this broker's lease is in doubt, nor without one."""
@@ -97,6 +101,7 @@ class Server:
     def _listening(self, opened: Port, sock: socket.socket, listener: str, protocol: str) -> int:
         self._opened.append(opened)
         self.sweeper.start()
+        self.stalls.start()
         host, port, *_ = sock.getsockname()
         self.ports.append(port)
         self._listeners.append(listener)
@@ -128,6 +133,7 @@ class Server:
     def serve(self, lease_ends_s: float) -> None:
         """The lease is held: take requests, also those that came while it was in doubt."""
         self.lease_ends_s, self._asked_s = lease_ends_s, perf_counter()
+        self.extend_trust()
         self._refusing = False
         if not self.serving:
             self.serving = True
@@ -149,6 +155,17 @@ class Server:
             logger.warning("connections_closed_without_lease", connections=len(self.connections))
         for connection in list(self.connections):
             connection.abort()
+
+    def extend_trust(self) -> None:
+        """The lease or the last turn of the event loop was observed anew."""
+        self.trusted_until_s = min(self.lease_ends_s, self.stalls.due_s)
+
+    def check_trust(self, now_s: float) -> None:
+        """Bytes arrived after `trusted_until_s`: did this process stand still, did its lease end?"""
+        if now_s > self.stalls.due_s:
+            self.stalls.check()
+        if now_s > self.lease_ends_s:
+            self.lease_overdue()
 
     def lease_overdue(self) -> None:
         """The lease ended by itself, and may be another's by now: wait for what Redis says.
@@ -195,6 +212,7 @@ class Server:
         self.draining.set()
         self.spreading.close()
         self.sweeper.close()
+        self.stalls.close()
         for connection in list(self.connections):
             connection.abort()
         await self._empty.wait()

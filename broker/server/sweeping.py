@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import random
 from collections.abc import Callable
 from enum import Enum, auto
@@ -24,6 +25,8 @@ LOOK_INTERVAL_S: Final = 1.0
 SWEEP_INTERVAL_S: Final = 5.0
 INSIDE: Final = "INSIDE"
 """The listener of connections from this process itself: no port leads to it."""
+FRAME_BYTES_PER_S_MIN: Final = 32 * 1024
+"""A request comes at this rate at least, after `connection_frame_timeout_ms`: one of 100 MiB in less than an hour."""
 AGE_JITTER: Final = 0.2
 NOTICE_S: Final = 2.0
 """Before clients are sent to look for a new broker, the others have heard of it and name it."""
@@ -114,6 +117,13 @@ class Sweeper:
             else:
                 heapq.heappush(leaving, (now_s + LOOK_INTERVAL_S, connection_id, connection))
 
+    def _receives_too_slowly(self, connection: Connection, now_s: float) -> bool:
+        """Whether a frame takes longer than its bytes explain; asked at each sweep that finds it not whole."""
+        if connection.half_since_s == math.inf or connection.half_since_s < connection.taken_s:
+            connection.half_since_s = now_s
+        grace_s = self._server.settings.connection_frame_timeout_ms / 1000
+        return (now_s - connection.half_since_s - grace_s) * FRAME_BYTES_PER_S_MIN > connection.splitter.received
+
     def sweep(self, connection: Connection, now_s: float) -> None:
         """Close a connection that is stuck, idle for long, or old."""
         settings, standing = self._server.settings, connection.standing
@@ -121,6 +131,8 @@ class Sweeper:
         if standing is Standing.HALF:
             if silent_ms > settings.connection_frame_timeout_ms:
                 connection.cut("stopped in the middle of a request or of our answers")
+            elif self._receives_too_slowly(connection, now_s):
+                connection.cut("sends a request too slowly")
         elif standing is Standing.UNREAD:
             if silent_ms > settings.connections_max_idle_ms:
                 connection.cut("does not read its answers")

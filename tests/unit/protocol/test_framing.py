@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.protocol.framing import LARGE_BYTES, FrameError, Splitter
+from broker.protocol.framing import LARGE_BYTES, STEP_BYTES, FrameError, Splitter
 
 FRAME_BYTES_MAX = 1 << 20
 
@@ -72,8 +72,13 @@ def test_a_large_frame_is_received_into_its_own_buffer() -> None:
     splitter = Splitter(FRAME_BYTES_MAX)
     splitter.feed(struct.pack(">i", 500_000) + b"a" * 10)
     assert splitter.take() is None
-    assert splitter.wanted == 500_000
+    assert splitter.wanted == STEP_BYTES + 10
     splitter.allocate()
     room = splitter.room()
-    assert room is not None and len(room) == 499_990
+    assert room is not None and len(room) == STEP_BYTES
+    splitter.wrote(STEP_BYTES)
+    assert splitter.wanted == 500_000 - STEP_BYTES - 10
+    splitter.allocate()
+    room = splitter.room()
+    assert room is not None and len(room) == 500_000 - STEP_BYTES - 10
     assert splitter.reserved == 500_000

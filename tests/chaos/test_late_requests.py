@@ -1,0 +1,173 @@
+"""Requests that waited in the socket of a broker that stood still are not executed after newer ones.
+
+Each test stops a broker (SIGSTOP), has a client send to it and give up, as clients do when a request timed out,
+does the newer thing through another broker, and wakes the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from bench.cluster import BrokerProcess, Cluster
+from tests.support.log_broker import produce_request
+from tests.support.members import Member, module
+from tests.support.logs import batch_bytes
+from tests.support.wire import RawClient
+
+METADATA, CREATE_TOPICS, DELETE_TOPICS, LIST_OFFSETS, COMMIT = 3, 19, 20, 2, 8
+TOPIC, GROUP = "orders", "readers"
+SETTINGS = {
+    "TIDEGATE_CONNECTIONS_SPREAD_MS": "0",  # these clients do not connect again
+    "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+}
+WAKE_S = 2.0
+"""After a wake-up, time in which what is executed by mistake is executed."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=2, settings=SETTINGS) as running:
+        yield running
+
+
+@asynccontextmanager
+async def stopped(broker: BrokerProcess) -> AsyncIterator[None]:
+    """The broker stands still for what is inside; behind it, it had the time to execute what it found."""
+    broker.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        broker.signal(signal.SIGCONT)
+    async with await RawClient.connect(broker.address) as client:
+        await end_offset(client)
+    await asyncio.sleep(WAKE_S)
+
+
+async def create(client: RawClient) -> UUID:
+    kio = module(CREATE_TOPICS, 7)
+    topic = kio.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1, assignments=(), configs=())
+    response = await client.ask(
+        kio.CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=30), validate_only=False)
+    )
+    assert response.topics[0].error_code is ErrorCode.none, response
+    found: UUID = response.topics[0].topic_id
+    return found
+
+
+def delete_request() -> Any:
+    kio = module(DELETE_TOPICS, 6)
+    return kio.DeleteTopicsRequest(
+        topics=(kio.DeleteTopicState(name=TOPIC, topic_id=None),), timeout=timedelta(seconds=30)
+    )
+
+
+async def end_offset(client: RawClient) -> int:
+    kio = module(LIST_OFFSETS, 6)
+    partition = kio.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+    topic = kio.ListOffsetsTopic(name=TOPIC, partitions=(partition,))
+    response = await client.ask(kio.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=(topic,)))
+    return int(response.topics[0].partitions[0].offset)
+
+
+def commit_request(offset: int, member: Member | None = None) -> Any:
+    kio = module(COMMIT, 8)
+    partition = kio.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=None
+    )
+    return kio.OffsetCommitRequest(
+        group_id=GROUP,
+        generation_id_or_member_epoch=-1 if member is None else member.generation,
+        member_id="" if member is None else member.member_id,
+        group_instance_id=None,
+        topics=(kio.OffsetCommitRequestTopic(name=TOPIC, partitions=(partition,)),),
+    )
+
+
+async def gave_up(client: RawClient, request: Any) -> None:
+    """Send to a broker that does not answer, and close."""
+    client.send(request)
+    await client.writer.drain()
+    await client.close()
+
+
+@pytest.mark.parametrize("seconds", [5, 15])
+async def test_commit_waited_in_stopped_broker_offset_stays(cluster: Cluster, seconds: int) -> None:
+    one, two = cluster.brokers
+    member = Member(await RawClient.connect(one.address), GROUP, session_timeout_ms=30_000)
+    async with await RawClient.connect(two.address) as beside:
+        await create(beside)
+        await member.round()
+        async with stopped(one):
+            await gave_up(member.client, commit_request(10, member))
+            member.client = beside
+            await asyncio.sleep(seconds)
+            assert await member.commit(TOPIC, {0: 20}) == {0: ErrorCode.none}
+        assert await member.committed(TOPIC, [0]) == {0: 20}
+
+
+async def test_commit_of_connected_client_waited_offset_stays(cluster: Cluster) -> None:
+    """The client is still connected, and was answered elsewhere."""
+    one, two = cluster.brokers
+    async with await RawClient.connect(two.address) as beside, await RawClient.connect(one.address) as client:
+        await create(beside)
+        member = Member(beside, GROUP)
+        async with stopped(one):
+            client.send(commit_request(10))
+            await client.writer.drain()
+            await asyncio.sleep(5)
+            assert await member.commit(TOPIC, {0: 20}) == {0: ErrorCode.none}
+        assert await member.committed(TOPIC, [0]) == {0: 20}
+
+
+async def test_produce_waited_in_stopped_broker_not_appended(cluster: Cluster) -> None:
+    one, two = cluster.brokers
+    client = await RawClient.connect(one.address)
+    async with await RawClient.connect(two.address) as beside:
+        await create(beside)
+        assert await end_offset(client) == 0
+        async with stopped(one):
+            await gave_up(client, produce_request([(TOPIC, [(0, batch_bytes(count=3))])]))
+            await asyncio.sleep(5)
+            answer = await beside.ask(produce_request([(TOPIC, [(0, batch_bytes(count=4))])]))
+            assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
+        assert await end_offset(beside) == 4
+
+
+async def test_delete_topics_waited_in_stopped_broker_new_topic_stays(cluster: Cluster) -> None:
+    one, two = cluster.brokers
+    client = await RawClient.connect(one.address)
+    async with await RawClient.connect(two.address) as beside:
+        await create(beside)
+        async with stopped(one):
+            await gave_up(client, delete_request())
+            await asyncio.sleep(5)
+            deleted = await beside.ask(delete_request())
+            assert deleted.responses[0].error_code is ErrorCode.none
+            await create(beside)
+        assert await end_offset(beside) == 0
+
+
+async def test_join_waited_in_stopped_broker_group_stays_stable(cluster: Cluster) -> None:
+    """The leader's JoinGroup would begin a rebalance."""
+    one, two = cluster.brokers
+    member = Member(await RawClient.connect(one.address), GROUP, session_timeout_ms=30_000)
+    async with await RawClient.connect(two.address) as beside:
+        await member.round()
+        before = member.generation
+        async with stopped(one):
+            await gave_up(member.client, member.join_request())
+            await asyncio.sleep(5)
+            member.client = beside
+            await member.round()
+            assert member.generation == before + 1
+        assert await member.heartbeat() is ErrorCode.none
+        await member.leave()

@@ -1,0 +1,123 @@
+"""Clients that announce large requests and send them slowly stop nobody else, and are cut in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import struct
+from typing import Any
+
+from kio.schema.heartbeat.v4.request import HeartbeatRequest
+
+from broker.admin.health import Health
+from broker.server import limits
+from broker.server.limits import HOST_SHARE, RequestBytes
+from tests.support.samples import sample
+from tests.support.wire import RawClient, encode_request, request_type
+from tests.unit.server.fakes import PRODUCE, Handlers, another, closed, connected, on_both_loops, until
+
+MIB = 1 << 20
+ANNOUNCED = 100 * MIB
+BEAT: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+
+
+def large_produce(size: int) -> Any:
+    produce: Any = sample(request_type(PRODUCE, 9))
+    object.__setattr__(produce.topic_data[0].partition_data[0], "records", bytes(size))
+    return produce
+
+
+async def announcers(server: Any, count: int) -> list[RawClient]:
+    """Connections that announce a large request and send a byte of it."""
+    clients = [await another(server) for _ in range(count)]
+    for client in clients:
+        client.writer.write(struct.pack(">i", ANNOUNCED) + b"\x00")
+    await until(lambda: len(server.connections) == count + 1)
+    await until(lambda: sum(one.standing.name == "HALF" for one in server.connections) == count)
+    return clients
+
+
+@on_both_loops
+async def test_slow_announcers_neighbour_produces_and_beats() -> None:
+    handlers = Handlers()
+    async with connected(handlers, requests_in_flight_bytes_max=512 * MIB) as (server, client):
+        slow = await announcers(server, 7)
+        assert server.request_bytes.held < 7 * MIB
+        client.send(large_produce(MIB))
+        await client.ask(BEAT)
+        assert handlers.started[0].startswith("produce") and handlers.started[1] == "heartbeat g"
+        for one in slow:
+            await one.close()
+        await until(lambda: server.request_bytes.held == 0)
+
+
+@on_both_loops
+async def test_slow_request_closed_by_total_time() -> None:
+    """A byte now and then keeps the time without a byte short; the time of the whole request counts."""
+    settings = {"connections_max_idle_ms": 1000, "connection_frame_timeout_ms": 300}
+    async with connected(Handlers(), **settings) as (server, _):
+        [slow] = await announcers(server, 1)
+        closing = asyncio.create_task(closed(slow, 20))
+        while not closing.done():
+            slow.writer.write(b"\x00")
+            await asyncio.sleep(0.05)
+        assert await closing == b""
+        await slow.close()
+        assert server.request_bytes.held == 0
+
+
+@on_both_loops
+async def test_steady_request_above_the_rate_completes() -> None:
+    """It takes several times the time-out, and comes fast enough."""
+    handlers = Handlers()
+    settings = {"connections_max_idle_ms": 1000, "connection_frame_timeout_ms": 300}
+    async with connected(handlers, **settings) as (_, client):
+        frame = encode_request(large_produce(2 * MIB), 1)
+        for start in range(0, len(frame), 100_000):
+            client.writer.write(frame[start : start + 100_000])
+            await asyncio.sleep(0.1)
+        await until(lambda: handlers.started)
+
+
+@on_both_loops
+async def test_partial_requests_fill_the_cap_all_complete() -> None:
+    """Each is larger than its share, all together than the cap: they come whole one after the other."""
+    handlers = Handlers()
+    async with connected(handlers, requests_in_flight_bytes_max=4 * MIB) as (server, first):
+        clients = [first, *[await another(server) for _ in range(4)]]
+        frame = encode_request(large_produce(3 * MIB), 1)
+        for client in clients:
+            client.writer.write(frame[:MIB])
+        await asyncio.sleep(0.1)
+        for client in reversed(clients):
+            client.writer.write(frame[MIB:])
+        await until(lambda: len(handlers.started) == len(clients), 20)
+        assert server.request_bytes.held == 0
+        for client in clients[1:]:
+            await client.close()
+
+
+def test_reserve_one_address_gets_its_share() -> None:
+    budget = RequestBytes(8 * MIB)
+    share = 8 * MIB // HOST_SHARE
+    assert budget.reserve("a", 1, share)
+    assert not budget.reserve("a", 2, 1)
+    assert budget.reserve("a", 1, 3 * share), "the oldest request of an address goes on"
+    assert budget.reserve("b", 3, share)
+    woken: list[int] = []
+    budget.wait(lambda: woken.append(2))
+    budget.received("a", 1)
+    assert woken == [2] and budget.reserve("a", 2, share)
+
+
+def test_readiness_no_room_for_requests_not_ready(monkeypatch: Any) -> None:
+    monkeypatch.setattr(limits, "EXHAUSTED_S", 0.0)
+    budget = RequestBytes(MIB)
+    health = Health(lambda: True, lambda: True, lambda: not budget.exhausted, listening=True)
+    assert health.ready
+    assert budget.reserve("a", 1, MIB)
+    assert not budget.reserve("b", 2, 1)
+    assert health.reasons() == ["no memory is left for requests (requests_in_flight_bytes_max)"]
+    budget.abandon("a", 1)
+    assert health.ready
+    assert budget._full_since_s == math.inf

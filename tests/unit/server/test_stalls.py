@@ -1,0 +1,130 @@
+"""After this process stood still, requests that lay in its sockets too long are not executed."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from kio.schema.heartbeat.v4.request import HeartbeatRequest
+
+from broker.server.listener import Server
+from tests.support.samples import sample
+from tests.support.wire import encode_request, request_type
+from tests.unit.server.fakes import CREATE_TOPICS, FETCH, PRODUCE, Handlers, another, connected, on_both_loops, until
+
+BEAT: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+CHANGE: Any = sample(request_type(CREATE_TOPICS, 7))
+PRODUCES: Any = sample(request_type(PRODUCE, 9))
+
+
+def stall(server: Server, seconds: float) -> None:
+    """As if the event loop had not turned for so long: its clocks say so."""
+    server.stalls.alive_s -= seconds
+    server.extend_trust()
+
+
+def raw_socket(server: Server) -> socket.socket:
+    """A client whose bytes are in the broker's socket as soon as they are sent."""
+    return socket.create_connection(("127.0.0.1", server.ports[0]))
+
+
+@on_both_loops
+async def test_stall_closed_peer_requests_discarded() -> None:
+    handlers = Handlers()
+    async with connected(handlers) as (server, client):
+        for seconds in (1.5, 5.0, 15.0):
+            gone = raw_socket(server)
+            await until(lambda: len(server.connections) == 2)
+            gone.sendall(encode_request(PRODUCES, 1) + encode_request(CHANGE, 2))
+            gone.close()
+            stall(server, seconds)
+            await until(lambda: len(server.connections) == 1)
+        await client.ask(BEAT)
+        assert handlers.started == ["heartbeat g"]
+
+
+@on_both_loops
+async def test_short_gap_closed_peer_requests_executed() -> None:
+    """Who sends and closes loses nothing while the broker runs."""
+    handlers = Handlers()
+    async with connected(handlers) as (server, _):
+        gone = raw_socket(server)
+        await until(lambda: len(server.connections) == 2)
+        gone.sendall(encode_request(PRODUCES, 1))
+        gone.close()
+        stall(server, 0.5)
+        await until(lambda: len(server.connections) == 1)
+        assert len(handlers.started) == 1
+
+
+@on_both_loops
+async def test_long_stall_late_change_closes_connection_behind_replies() -> None:
+    """The client is there, and may have been answered elsewhere: the heartbeat is answered, the change not made."""
+    handlers = Handlers()
+    async with connected(handlers) as (server, client):
+        late = raw_socket(server)
+        await until(lambda: len(server.connections) == 2)
+        late.sendall(encode_request(BEAT, 1) + encode_request(CHANGE, 2) + encode_request(BEAT, 3))
+        stall(server, 5)
+        await until(lambda: len(server.connections) == 1)
+        assert handlers.started == ["heartbeat g"]
+        assert late.recv(1 << 16)[4:8] == (1).to_bytes(4, "big")
+        assert late.recv(1 << 16) == b""
+        late.close()
+        await client.ask(BEAT)
+
+
+@on_both_loops
+async def test_long_stall_change_sent_afterwards_executed() -> None:
+    """What came whole before the wake-up is late, what is sent after it is not, on the same connection too."""
+    handlers = Handlers()
+    async with connected(handlers) as (server, client):
+        client.send(BEAT)
+        stall(server, 5)
+        await client.receive()
+        await client.ask(CHANGE)
+        assert handlers.started == ["heartbeat g", "create_topics", "create_topics done"]
+
+
+@on_both_loops
+async def test_short_stall_living_peer_change_executed() -> None:
+    handlers = Handlers()
+    async with connected(handlers) as (server, client):
+        client.send(CHANGE)
+        stall(server, 1.5)
+        await client.receive()
+        assert "create_topics" in handlers.started
+
+
+@on_both_loops
+async def test_long_stall_change_behind_parked_request_not_executed() -> None:
+    """It was read before the stall, and waits for its turn."""
+    handlers = Handlers()
+    handlers.cold_gate.clear()
+    async with connected(handlers) as (server, client), await another(server) as beside:
+        client.send(CHANGE)
+        client.send(CHANGE)
+        client.send(sample(request_type(FETCH, 12)))
+        await until(lambda: handlers.started == ["create_topics"])
+        await beside.ask(BEAT)
+        stall(server, 5)
+        await beside.ask(BEAT)
+        handlers.cold_gate.set()
+        await client.receive()
+        assert await client.reader.read() == b""
+        assert handlers.started.count("create_topics") == 1
+
+
+@on_both_loops
+async def test_long_stall_half_received_change_not_executed() -> None:
+    handlers = Handlers()
+    async with connected(handlers) as (server, client):
+        object.__setattr__(PRODUCES.topic_data[0].partition_data[0], "records", bytes(300_000))
+        frame = encode_request(PRODUCES, 1)
+        client.writer.write(frame[:100_000])
+        await until(lambda: any(one.standing.name == "HALF" for one in server.connections))
+        stall(server, 5)
+        client.writer.write(frame[100_000:])
+        assert await client.reader.read() == b""
+        assert handlers.started == []
+        assert server.request_bytes.held == 0
