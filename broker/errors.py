@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 from kio.schema.errors import ErrorCode
 
 NONE: Final = 0
+MESSAGE_LENGTH_MAX: Final = 1_000  # it may repeat what a client sent, and Kafka's strings end at 32,767 bytes
 
 _by_code: dict[int, type[KafkaError]] = {}
 
@@ -21,8 +22,8 @@ class KafkaError(Exception):
     code: ClassVar[ErrorCode] = ErrorCode.unknown_server_error
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or self.code.name)
-        self.message = message
+        self.message = message and message[:MESSAGE_LENGTH_MAX]
+        super().__init__(self.message or self.code.name)
 
     def __init_subclass__(cls) -> None:
         _by_code.setdefault(cls.code.value, cls)

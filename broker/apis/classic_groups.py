@@ -20,7 +20,7 @@ from broker.groups.heartbeats import OnCode
 from broker.groups.holds import Holder, Holds, bears_holds
 from broker.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membership, SyncRequest
 from broker.protocol import fast_writers
-from broker.protocol.consumer_blobs import owners_text, subscribed_topics
+from broker.protocol.consumer_blobs import TOPICS_MAX, owners_text, subscribed_topics, topic_count
 from broker.store.keys import GroupKeys
 from broker.telemetry.metrics import metrics
 
@@ -88,8 +88,10 @@ def _join_request(call: Call, request: Any) -> JoinRequest:
 def _note_subscribed(call: Call, keys: GroupKeys, joined: Joined) -> None:
     """What the generation subscribes to protects offsets from deletion; without the note all topics are protected."""
     topics: set[str] | None = set()
-    for metadata in {member.metadata for member in joined.members}:  # most members say the same
-        subscribed = subscribed_topics(metadata)
+    subscriptions = {member.metadata for member in joined.members}  # most members say the same
+    readable = sum(map(topic_count, subscriptions)) <= TOPICS_MAX
+    for metadata in subscriptions:
+        subscribed = subscribed_topics(metadata) if readable else None
         if subscribed is None:
             logger.warning("subscription_unreadable", group=keys.ref)
             topics = None

@@ -15,6 +15,10 @@ from zlib import crc32
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
+TOPICS_MAX: Final = 50_000
+"""Topics that a subscription or assignment may name; what names more is not read."""
+PARTITIONS_MAX: Final = 1 << 17
+"""Partitions that an assignment may name."""
 OWNED_MAX: Final = 1_000
 """Partitions up to which `owners_text` says who has them."""
 _TEXT_MAX: Final = 8_192
@@ -27,9 +31,9 @@ class _Malformed(Exception):
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """Topics of a ConsumerProtocolSubscription, any version. None when malformed."""
+    """Topics of a ConsumerProtocolSubscription, any version. None when malformed or too many."""
     try:
-        count, position = _count(metadata, 2)
+        count, position = _topic_count(metadata)
         topics = set()
         for _ in range(count):
             topic, position = _string(metadata, position)
@@ -40,17 +44,21 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     return frozenset(topics)
 
 
-def assigned_partitions(assignment: bytes) -> dict[str, list[int]] | None:
-    """Topic -> partitions of a ConsumerProtocolAssignment, any version; {} when empty. None when malformed."""
+def assigned_partitions(assignment: bytes, partitions_max: int = PARTITIONS_MAX) -> dict[str, list[int]] | None:
+    """Topic -> partitions of a ConsumerProtocolAssignment, any version; {} when empty.
+
+    None when malformed or too many.
+    """
     if not assignment:
         return {}
     try:
-        count, position = _count(assignment, 2)
+        count, position = _topic_count(assignment)
         assigned: dict[str, list[int]] = {}
         for _ in range(count):
             topic, position = _string(assignment, position)
             partition_count, position = _count(assignment, position)
-            if partition_count * 4 > len(assignment) - position:
+            partitions_max -= partition_count
+            if partition_count * 4 > len(assignment) - position or partitions_max < 0:
                 raise _Malformed
             partitions = struct.unpack_from(f">{partition_count}i", assignment, position)
             position += 4 * partition_count
@@ -70,7 +78,7 @@ def owners_text(assignments: Iterable[tuple[str, bytes]]) -> str:
     owners: dict[str, dict[int, str]] = {}
     count = 0
     for member_id, assignment in assignments:
-        assigned = assigned_partitions(assignment)
+        assigned = assigned_partitions(assignment, OWNED_MAX)
         if assigned is None or count > OWNED_MAX:
             return ""
         name = b64encode(crc32(member_id.encode()).to_bytes(4)[1:]).decode()
@@ -85,6 +93,11 @@ def owners_text(assignments: Iterable[tuple[str, bytes]]) -> str:
         for topic, end in sorted(ends.items())
     )
     return (text or _NOTHING) if len(text) <= _TEXT_MAX else ""
+
+
+def topic_count(blob: bytes) -> int:
+    """How many topics a subscription or assignment says that it names; 0 when it is too short to say."""
+    return max(0, _INT32.unpack_from(blob, 2)[0]) if len(blob) >= 6 else 0
 
 
 def write_subscription(topics: Sequence[str]) -> bytes:
@@ -103,6 +116,13 @@ def write_assignment(assigned: Mapping[str, Sequence[int]]) -> bytes:
         raw = topic.encode()
         out += [_INT16.pack(len(raw)), raw, struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)]
     return b"".join([*out, _INT32.pack(-1)])
+
+
+def _topic_count(data: bytes) -> tuple[int, int]:
+    count, position = _count(data, 2)
+    if count > TOPICS_MAX:
+        raise _Malformed
+    return count, position
 
 
 def _count(data: bytes, position: int) -> tuple[int, int]:

@@ -17,6 +17,8 @@ _INT32: Final = Struct(">i").unpack_from
 _ACKS_TIMEOUT: Final = Struct(">hi").unpack_from
 _INDEX_SIZE: Final = Struct(">ii").unpack_from
 _TOPIC_ID_BYTES: Final = 16
+PARTITIONS_MAX: Final = 1 << 15
+"""Most topics and partitions of one request; batches of one record each make them 2 MB, twice a producer's limit."""
 _FLEXIBLE_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 13
 
@@ -42,6 +44,13 @@ def read_produce(version: int, body: memoryview) -> ProduceRequest:
         raise DecodeError(f"a Produce request that is cut or malformed: {failure}") from failure
 
 
+def _left(left: int, count: int) -> int:
+    """What is left of the request's elements after an array of `count`. Raises DecodeError."""
+    if count > left:
+        raise DecodeError(f"more than {PARTITIONS_MAX} topics and partitions")
+    return left - max(count, 0)
+
+
 def _end(body: memoryview, position: int, size: int) -> int:
     end = position + size
     if end > len(body):
@@ -57,6 +66,7 @@ def _read_classic(body: memoryview) -> ProduceRequest:
         transactional_id = str(body[2:position], "utf-8")
     acks, timeout_ms = _ACKS_TIMEOUT(body, position)
     (topic_count,) = _INT32(body, position + 6)
+    left = _left(PARTITIONS_MAX, topic_count)
     position += 10
     topics: list[tuple[str | bytes, list[Partition]]] = []
     for _ in range(topic_count):
@@ -64,6 +74,7 @@ def _read_classic(body: memoryview) -> ProduceRequest:
         end = _end(body, position + 2, max(size, 0))
         name = str(body[position + 2 : end], "utf-8")
         (partition_count,) = _INT32(body, end)
+        left = _left(left, partition_count)
         position = end + 4
         partitions: list[Partition] = []
         for _ in range(partition_count):
@@ -90,6 +101,7 @@ def _read_flexible(version: int, body: memoryview) -> ProduceRequest:
         transactional_id, position = str(body[position:end], "utf-8"), end
     acks, timeout_ms = _ACKS_TIMEOUT(body, position)
     topic_count, position = read_uvarint(body, position + 6, limit)
+    left = _left(PARTITIONS_MAX, topic_count - 1)
     topics: list[tuple[str | bytes, list[Partition]]] = []
     for _ in range(topic_count - 1):
         topic: str | bytes
@@ -101,6 +113,7 @@ def _read_flexible(version: int, body: memoryview) -> ProduceRequest:
             end = _end(body, position, max(size - 1, 0))
             topic = str(body[position:end], "utf-8")
         partition_count, position = read_uvarint(body, end, limit)
+        left = _left(left, partition_count - 1)
         partitions: list[Partition] = []
         for _ in range(partition_count - 1):
             (index,) = _INT32(body, position)
@@ -111,7 +124,11 @@ def _read_flexible(version: int, body: memoryview) -> ProduceRequest:
                 position = end
             else:
                 partitions.append((index, None))
-            position = skip_tags(body, position, limit)
+            if body[position]:
+                left = _left(left, body[position])
+                position = skip_tags(body, position, limit)
+            else:
+                position += 1
         position = skip_tags(body, position, limit)
         topics.append((topic, partitions))
     position = skip_tags(body, position, limit)

@@ -11,10 +11,17 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from broker.protocol.schema_walk import Buffer, DecodeError, Kind, Plan, Step, plan_of, read_uvarint, skip_tags
-
-ELEMENTS_MAX: Final = 2_000_000
-"""Most array elements of one request, nested ones included: they cost far more memory than bytes."""
+from broker.protocol.schema_walk import (
+    ELEMENTS_MAX,
+    Buffer,
+    DecodeError,
+    Kind,
+    Plan,
+    Step,
+    plan_of,
+    read_uvarint,
+    skip_tags,
+)
 
 STRIDE_MIN: Final = 4
 """From so many flat elements on, their tag bytes are looked at in one step."""
@@ -101,7 +108,7 @@ class _Source:
             case Kind.LONG:
                 self.add(indent, "n = int32(d, p)[0]", "p += n + 4 if n > 0 else 4")
             case Kind.TAGS:
-                self.add(indent, "if d[p]: p = skip_tags(d, p, end)", "else: p += 1")
+                self.add(indent, "if d[p]:", "    left -= d[p]", "    p = skip_tags(d, p, end)", "else: p += 1")
             case Kind.ARRAY:
                 self.array(step, indent, depth, to_end)
             case Kind.ENTITY:

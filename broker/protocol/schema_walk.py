@@ -25,6 +25,15 @@ from kio.serial._introspect import (
 DURATION_MS_MAX: Final = 9_000_000_000_000_000 // 1000
 """Longest duration that is handed to the reader, ms (285 years); longer ones mean the same."""
 
+ELEMENTS_MAX: Final = 1 << 17
+"""Most array elements and tagged fields of one request, nested ones included: they cost more memory than bytes.
+
+Clients send up to one a partition of what they read or commit.
+"""
+
+TAGS_MAX: Final = 127
+"""Most tagged fields of one section; Kafka's messages define fewer than ten."""
+
 Buffer = bytes | memoryview
 
 
@@ -116,6 +125,8 @@ def write_uvarint(value: int) -> bytes:
 def skip_tags(data: Buffer, position: int, end: int) -> int:
     """The position behind a section of tagged fields, whatever they are. Raises DecodeError."""
     count, position = read_uvarint(data, position, end)
+    if count > TAGS_MAX:
+        raise DecodeError(f"more than {TAGS_MAX} tagged fields")
     for _ in range(count):
         _, position = read_uvarint(data, position, end)
         size, position = read_uvarint(data, position, end)
@@ -123,6 +134,12 @@ def skip_tags(data: Buffer, position: int, end: int) -> int:
         if position > end:
             raise DecodeError("a tagged field that ends beyond its frame")
     return position
+
+
+class _Body(bytearray):
+    """The body that is rewritten, and how many tagged fields more it may have."""
+
+    tags_left = ELEMENTS_MAX
 
 
 class Plan:
@@ -143,7 +160,7 @@ class Plan:
 
     def rewrite(self, data: Buffer, position: int, end: int) -> bytes:
         """An equal body that the native reader takes. Raises DecodeError."""
-        out = bytearray()
+        out = _Body()
         try:
             position = self._rewrite(data, position, end, out)
         except IndexError:
@@ -153,7 +170,7 @@ class Plan:
         out += data[position:end]
         return bytes(out)
 
-    def _rewrite(self, data: Buffer, position: int, end: int, out: bytearray) -> int:
+    def _rewrite(self, data: Buffer, position: int, end: int, out: _Body) -> int:
         for step in self.fields:
             position = _rewrite_step(step, data, position, end, out)
         return position
@@ -195,7 +212,7 @@ def _read_length(step: Step, data: Buffer, position: int, end: int) -> tuple[int
     return length, position
 
 
-def _rewrite_step(step: Step, data: Buffer, position: int, end: int, out: bytearray) -> int:
+def _rewrite_step(step: Step, data: Buffer, position: int, end: int, out: _Body) -> int:
     start = position
     if step.kind is Kind.FIXED:
         position += step.size
@@ -237,8 +254,11 @@ def _fixed(type_name: str, value: Buffer) -> bytes:
     return bytes(value)
 
 
-def _rewrite_tags(step: Step, data: Buffer, position: int, end: int, out: bytearray) -> int:
+def _rewrite_tags(step: Step, data: Buffer, position: int, end: int, out: _Body) -> int:
     count, position = read_uvarint(data, position, end)
+    out.tags_left -= count
+    if count > TAGS_MAX or out.tags_left < 0:
+        raise DecodeError("too many tagged fields")
     known: list[bytes] = []
     for _ in range(count):
         tag, position = read_uvarint(data, position, end)
@@ -247,7 +267,7 @@ def _rewrite_tags(step: Step, data: Buffer, position: int, end: int, out: bytear
             raise DecodeError("a tagged field that ends beyond its frame")
         tagged = (step.tags or {}).get(tag)
         if tagged is not None:
-            value = bytearray()
+            value = _Body()
             _rewrite_step(tagged, data, position, position + size, value)
             known.append(write_uvarint(tag) + write_uvarint(len(value)) + value)
         position += size
