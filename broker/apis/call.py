@@ -128,6 +128,8 @@ class Call:
     """Give no answer at all (Produce with acks=0)."""
     close: Callable[[str], None]
     """Close the connection, with the reason for the log."""
+    run_alone: Callable[[], None]
+    """Start no later request of the connection before this one is answered."""
     draining: asyncio.Event
     """Set when this broker drains: long polls answer early."""
 

@@ -30,12 +30,13 @@ from broker.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from broker.log.offload import PRODUCED
 from broker.log.unresolved import LogUnreachable
 from broker.protocol import fast_writers
 from broker.protocol.codec import DecodeError
 from broker.protocol.produce_request import Partition, ProduceRequest, read_produce
 from broker.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, parse_produced
-from broker.records.validation import RecordRules, RecordsRefused, open_and_check, stays_closed
+from broker.records.validation import RecordRules, RecordsRefused, open_and_check, open_inline, stays_closed
 from broker.topics import names
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ _ATTRIBUTES_LOW_AT: Final = 22
 _PRODUCER_ID: Final = Struct(">q")
 _PRODUCER_ID_AT: Final = 43
 _COMPACT: Final = "compact"
+_SLICE: Final = 500
+"""Partitions of a request that are filed before others have their turn."""
 _LOG_APPEND_TIME: Final = "LogAppendTime"
 
 Outcome = tuple[int, int, int, int, int, Sequence[tuple[int, str | None]], str | None]
@@ -86,6 +89,21 @@ def _refused_as_a_whole(request: ProduceRequest) -> ErrorCode | None:
     return ErrorCode.invalid_producer_id_mapping if len(producer_ids) > 1 else None
 
 
+class _MustOpen(Exception):
+    """The batch is too large to be opened on the event loop."""
+
+    def __init__(self, batch: Batch, rules: RecordRules) -> None:
+        self.batch = batch
+        self.rules = rules
+
+
+def _served(batch: Batch) -> Batch:
+    """Raises InvalidTxnState."""
+    if batch.attributes & TRANSACTIONAL:
+        raise InvalidTxnState("transactions are not served yet")
+    return batch
+
+
 class Producing:
     """One request under way: `_outcomes` has a place for each partition, None until it is known."""
 
@@ -111,6 +129,11 @@ class Producing:
         """File every batch; answer when the last outcome is known, or when the client's time is up."""
         call = self._call
         org, catalog, now_ms = call.client.org, call.rooms.catalog, int(time.time() * 1000)
+        count = sum([len(partitions) for _, partitions in self._request.topics])
+        if count > _SLICE:
+            call.run_alone()
+            _spawn(self._start_in_slices(count))
+            return
         for key, partitions in self._request.topics:
             topic = catalog.get(org, key) if isinstance(key, str) else catalog.by_id(org, UUID(bytes=key))
             place = len(self._outcomes)
@@ -123,6 +146,28 @@ class Producing:
         self._finished_one()
         if not self.answered:
             call.rooms.produce_timeouts.watch(self, self._request.timeout_ms)
+
+    async def _start_in_slices(self, count: int) -> None:
+        """The same for more partitions than others should wait for."""
+        call, topics = self._call, self._request.topics
+        org, catalog, now_ms = call.client.org, call.rooms.catalog, int(time.time() * 1000)
+        self._outcomes = [None] * count
+        self._left += count
+        call.rooms.produce_timeouts.watch(self, self._request.timeout_ms)
+        place = 0
+        for key, partitions in topics:
+            topic = catalog.get(org, key) if isinstance(key, str) else catalog.by_id(org, UUID(bytes=key))
+            for at in range(0, len(partitions), _SLICE):
+                part = partitions[at : at + _SLICE]
+                if topic is None:
+                    await self._find_topic(key, part, place)
+                else:
+                    self._file_topic(topic, part, place, now_ms)
+                place += len(part)
+                await asyncio.sleep(0)
+                if self.answered:
+                    return  # timed out: later requests may be under way now, and order would be lost
+        self._finished_one()
 
     async def _find_topic(self, key: str | bytes, partitions: Sequence[Partition], place: int) -> None:
         """The topic may be newer than the cache: look once."""
@@ -151,14 +196,32 @@ class Producing:
                 if not 0 <= index < topic.partition_count:
                     raise UnknownTopicOrPartition()
                 batch = self._checked(topic, records, now_ms)
+            except _MustOpen as found:
+                self._call.run_alone()
+                _spawn(self._open_beside(topic, found, i, index))
+                continue
             except Exception as error:  # noqa: BLE001 - becomes the partition's error
                 self._done(i, index, error)
                 continue
             batch.release_frame()
             logs.partition(topic, index).append(batch, _OnDone(self, i, index), acks_all=acks_all)
 
+    async def _open_beside(self, topic: Topic, found: _MustOpen, place: int, index: int) -> None:
+        """Check the records of a large batch in a thread, then append it; later requests wait, so order stays."""
+        bytes_max = self._call.rooms.settings.decompressed_batch_bytes_max
+        try:
+            batch = _served(await PRODUCED.run(open_and_check, found.batch, found.rules, bytes_max))
+        except Exception as error:  # noqa: BLE001 - becomes the partition's error
+            self._done(place, index, error)
+            return
+        if self.answered:
+            return  # timed out: nothing was appended, and nothing is now
+        batch.release_frame()
+        log, acks_all = self._call.rooms.logs.partition(topic, index), self._request.acks == ACKS_ALL
+        log.append(batch, _OnDone(self, place, index), acks_all=acks_all)
+
     def _checked(self, topic: Topic, records: memoryview | None, now_ms: int) -> Batch:
-        """The batch to append. Raises KafkaError, RecordsRefused."""
+        """The batch to append. Raises KafkaError, RecordsRefused, _MustOpen."""
         config = topic.config
         batch = parse_produced(records, self._call.version, config.max_message_bytes)
         rules = RecordRules(
@@ -168,10 +231,11 @@ class Producing:
             now_ms + config.message_timestamp_after_max_ms,
         )
         if not stays_closed(batch, rules):
-            batch = open_and_check(batch, rules, self._call.rooms.settings.decompressed_batch_bytes_max)
-        if batch.attributes & TRANSACTIONAL:
-            raise InvalidTxnState("transactions are not served yet")
-        return batch
+            opened = open_inline(batch, rules, self._call.rooms.settings.decompressed_batch_bytes_max)
+            if opened is None:
+                raise _MustOpen(batch, rules)
+            batch = opened
+        return _served(batch)
 
     def _done(self, place: int, index: int, outcome: Appended | Exception) -> None:
         """A partition's outcome is known."""

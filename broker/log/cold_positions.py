@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from broker.log.archived import segments_from
 from broker.log.entries import Buffer, read_header
 from broker.records.batch import Batch
-from broker.records.record import read_heads
+from broker.records.record import iter_heads
 
 if TYPE_CHECKING:
     from broker.log.partition import PartitionLog
@@ -82,5 +82,5 @@ async def _batches(
 
 def _records(base: int, batch: Buffer) -> Iterator[tuple[int, int]]:
     """Offset and timestamp of each record of a batch."""
-    for head in read_heads(Batch.parse(batch)):
+    for head in iter_heads(Batch.parse(batch)):
         yield base + head.offset_delta, head.timestamp

@@ -5,18 +5,26 @@ What lies below the local start is asked of the archive first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from broker.log import cold_positions
 from broker.log.entries import Entry, read_header
 from broker.log.loading import entry_holding, pages
-from broker.records.batch import Batch
-from broker.records.record import read_heads
+from broker.log.offload import STORED
+from broker.records.batch import Batch, Codec
+from broker.records.record import iter_heads
 
 if TYPE_CHECKING:
     from broker.log.partition import PartitionLog
     from broker.log.view import View
+
+
+INLINE_RECORDS_MAX: Final = 1_000
+"""Records up to which an entry that is not compressed is searched on the event loop."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 async def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
@@ -34,7 +42,7 @@ async def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> tuple[in
     start = await _indexed_below(log, timestamp_ms)
     async for entries in pages(log.store, log.keys, start, view.mean_entry_bytes):
         for entry in entries:
-            found = _first_at(entry, timestamp_ms, view.local_start)
+            found = await _search(entry, _first_at, entry, timestamp_ms, view.local_start)
             if found is not None:
                 return found if found[0] < view.high_watermark else None
     return None
@@ -58,7 +66,7 @@ async def _largest_local(log: PartitionLog, view: View) -> tuple[int, int] | Non
     """The same from the local start on."""
     if view.max_timestamp_base >= view.local_start:
         async for entries in pages(log.store, log.keys, view.max_timestamp_base, view.mean_entry_bytes):
-            found = _first_at(entries[0], view.max_timestamp, view.local_start)
+            found = await _search(entries[0], _first_at, entries[0], view.max_timestamp, view.local_start)
             if found is not None and found[0] < view.high_watermark:
                 return found
             break
@@ -67,10 +75,21 @@ async def _largest_local(log: PartitionLog, view: View) -> tuple[int, int] | Non
     async for entries in pages(log.store, log.keys, base, view.mean_entry_bytes):
         for entry in entries:
             if view.local_start < entry.end <= view.high_watermark:
-                timestamp = _largest_of(entry, view.local_start)
+                timestamp = await _search(entry, _largest_of, entry, view.local_start)
                 if largest is None or timestamp > largest[0]:
                     largest = timestamp, entry
-    return _first_at(largest[1], largest[0], view.local_start) if largest is not None else None
+    if largest is None:
+        return None
+    return await _search(largest[1], _first_at, largest[1], largest[0], view.local_start)
+
+
+async def _search(entry: Entry, search: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Search the records of an entry: on the event loop if they are few, beside it if nobody knows."""
+    headers = [Batch.parse(batch) for batch in entry.batches]
+    compressed = any(one.codec != Codec.NONE for one in headers)
+    if not compressed and sum(one.record_count for one in headers) <= INLINE_RECORDS_MAX:
+        return search(*args, **kwargs)
+    return await STORED.run(search, *args, **kwargs)
 
 
 def epoch_end(view: View, epoch: int) -> tuple[int, int]:
@@ -109,7 +128,7 @@ def _largest_of(entry: Entry, start: int) -> int:
 def _records(entry: Entry) -> Iterator[tuple[int, int]]:
     """Offset and timestamp of each record of an entry."""
     for batch, base in zip(entry.batches, (entry.base, *entry.ends), strict=False):
-        for head in read_heads(Batch.parse(batch)):
+        for head in iter_heads(Batch.parse(batch)):
             yield base + head.offset_delta, head.timestamp
 
 
@@ -121,7 +140,7 @@ def _first_at(entry: Entry, timestamp_ms: int, start: int) -> tuple[int, int] | 
     for batch, end in zip(entry.batches, entry.ends, strict=True):
         header = read_header(batch)
         if header.max_timestamp >= timestamp_ms and end > start:
-            for head in read_heads(Batch.parse(batch)):
+            for head in iter_heads(Batch.parse(batch)):
                 if head.timestamp >= timestamp_ms and base + head.offset_delta >= start:
                     return base + head.offset_delta, head.timestamp
         base = end

@@ -30,6 +30,10 @@ _INTO: Final[dict[int, Callable[[Any, Any], int]]] = {
 }
 
 
+class RecordsTooLarge(CorruptMessage):
+    """The records of a batch are larger than the caller takes."""
+
+
 def _lz4_frame(data: bytes) -> Any:
     """Java's clients refuse frames whose blocks depend on each other. Source: Kafka's Lz4BlockOutputStream.FLG."""
     compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
@@ -69,7 +73,7 @@ def _inflate(into: Callable[[Any, Any], int], data: bytes | memoryview, bytes_ma
             if _OUTPUT_FULL not in str(error):
                 raise
         if size >= bytes_max:
-            raise CorruptMessage(f"the records of the batch are larger than {bytes_max} bytes")
+            raise RecordsTooLarge(f"the records of the batch are larger than {bytes_max} bytes")
         size = min(size * _GUESS_FACTOR, bytes_max)
 
 
@@ -95,7 +99,7 @@ def _unsnap(data: bytes | memoryview, bytes_max: int) -> bytes:
 def _unsnap_block(data: bytes | memoryview, bytes_max: int) -> bytes:
     block = bytes(data)
     if cramjam.snappy.decompress_raw_len(block) > bytes_max:
-        raise CorruptMessage(f"the records of the batch are larger than {bytes_max} bytes")
+        raise RecordsTooLarge(f"the records of the batch are larger than {bytes_max} bytes")
     return bytes(cramjam.snappy.decompress_raw(block))
 
 

@@ -113,20 +113,16 @@ def read_records(batch: Batch, bytes_max: int = OPENED_BYTES_MAX) -> list[Record
     return records
 
 
-def read_heads(batch: Batch, bytes_max: int = OPENED_BYTES_MAX) -> list[RecordHead]:
-    """Offset delta, timestamp and presence of a key of every record. Raises CorruptMessage, InvalidRecord."""
+def iter_heads(batch: Batch, bytes_max: int = OPENED_BYTES_MAX) -> Iterator[RecordHead]:
+    """Offset delta, timestamp and presence of a key of each record in turn. Raises CorruptMessage, InvalidRecord."""
     data = decompress(batch.codec, batch.records, bytes_max)
     logged = batch.max_timestamp if batch.is_log_append_time else None
     base_timestamp = batch.base_timestamp
-    heads = []
     try:
         for start, _ in _bounds(data, batch.record_count):
             delta, position = _varint(data, start + 1)
             offset_delta, position = _varint(data, position)
             key_length, _ = _varint(data, position)
-            heads.append(
-                RecordHead(offset_delta, base_timestamp + delta if logged is None else logged, key_length >= 0)
-            )
+            yield RecordHead(offset_delta, base_timestamp + delta if logged is None else logged, key_length >= 0)
     except IndexError as error:
         raise InvalidRecord("a record is cut") from error
-    return heads

@@ -14,10 +14,17 @@ from typing import Final
 from broker.errors import InvalidRecord, InvalidTimestamp, KafkaError
 from broker.records.batch import TIMESTAMP_TYPE, Batch
 from broker.records.build import with_create_time, with_max_timestamp
-from broker.records.record import read_heads
+from broker.records.compression import RecordsTooLarge
+from broker.records.record import iter_heads
 
 NO_TIMESTAMP: Final = -1
 _ERRORS_LISTED_MAX: Final = 1_000
+OPENED_RECORDS_MAX: Final = 1_000_000
+"""Most records of a produced batch that is opened: a microsecond each. Uncompressed they take at least 7 MB."""
+INLINE_RECORDS_MAX: Final = 1_000
+"""Records up to which a batch is opened on the event loop; more are opened beside it, in a thread."""
+INLINE_BYTES_MAX: Final = 256 * 1024
+"""Bytes up to which a batch is decompressed on the event loop."""
 
 
 class RecordsRefused(Exception):
@@ -51,10 +58,13 @@ def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> B
 
     Raises RecordsRefused, CorruptMessage, InvalidRecord.
     """
-    heads = read_heads(batch, opened_bytes_max)
+    if batch.record_count > OPENED_RECORDS_MAX:
+        raise InvalidRecord(f"{batch.record_count} records, more than the {OPENED_RECORDS_MAX} that are opened")
     failures: list[tuple[int, str]] = []
     mistimed = False
-    for index, head in enumerate(heads):
+    largest = NO_TIMESTAMP
+    for index, head in enumerate(iter_heads(batch, opened_bytes_max)):
+        largest = max(largest, head.timestamp)
         if head.offset_delta != index:
             raise InvalidRecord(f"record {index} of the batch has offset delta {head.offset_delta}")
         if rules.compacted and not head.has_key:
@@ -62,15 +72,28 @@ def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> B
         elif (reason := _mistimed(batch, rules, head.timestamp)) is not None:
             mistimed = True
             failures.append((index, f"record {index}: {reason}"))
+        if len(failures) == _ERRORS_LISTED_MAX:
+            break
     if failures:
         cause: KafkaError = InvalidTimestamp(failures[0][1]) if mistimed else InvalidRecord(failures[0][1])
-        raise RecordsRefused(cause, failures[:_ERRORS_LISTED_MAX])
+        raise RecordsRefused(cause, failures)
     if rules.log_append_time:
         return batch
     if batch.attributes & TIMESTAMP_TYPE:
         return with_create_time(batch)
-    largest = max(head.timestamp for head in heads)
     return batch if largest == batch.max_timestamp else with_max_timestamp(batch, largest)
+
+
+def open_inline(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> Batch | None:
+    """`open_and_check` of a batch that is small, whatever its header claims; None for others."""
+    if INLINE_RECORDS_MAX < batch.record_count <= OPENED_RECORDS_MAX:
+        return None
+    try:
+        return open_and_check(batch, rules, min(INLINE_BYTES_MAX, opened_bytes_max))
+    except RecordsTooLarge:
+        if opened_bytes_max > INLINE_BYTES_MAX:
+            return None
+        raise
 
 
 def _mistimed(batch: Batch, rules: RecordRules, timestamp: int) -> str | None:

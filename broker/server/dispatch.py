@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.apis.registry import Api
 from broker.errors import KafkaError, StoreUnavailable
+from broker.log.offload import DECODED
 from broker.protocol import codec, error_responses, fast_writers, headers
 from broker.protocol.schema_walk import Buffer, DecodeError
 from broker.telemetry.metrics import metrics
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 PRODUCE, FETCH, JOIN_GROUP, SYNC_GROUP, API_VERSIONS = 0, 1, 11, 14, 18
+
+LARGE_BYTES: Final = 64 * 1024
+"""Requests above this size are decoded in a thread: they may have so many elements that it takes many ms."""
 
 STORE_AWAY: Final[Mapping[int, ErrorCode]] = {
     0: ErrorCode.request_timed_out,  # nobody knows here what was appended; KAFKA_STORAGE_ERROR says that nothing was
@@ -134,6 +138,10 @@ class Routes(dict[int, Route]):
 def start(turn: Turn) -> None:
     """Give a request to its handler. A body that cannot be read ends the connection."""
     route = turn.route
+    if turn.end - turn.start > LARGE_BYTES and not route.raw:
+        turn.run_alone()
+        turn.task = asyncio.get_running_loop().create_task(_run_large(turn))
+        return
     try:
         if route.raw:
             request: Any = memoryview(turn.data)[turn.start : turn.end]
@@ -146,12 +154,36 @@ def start(turn: Turn) -> None:
     if not route.hot:
         turn.task = asyncio.get_running_loop().create_task(_run_cold(turn, request))
         return
+    _run_hot(turn, request)
+
+
+def _run_hot(turn: Turn, request: Any) -> None:
+    route = turn.route
     try:
         route.handler(turn, request)
     except DecodeError as error:
         turn.close(f"malformed {route.name} v{route.version}: {error}")
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
         fail(turn, request, error)
+
+
+async def _run_large(turn: Turn) -> None:
+    """Decode beside the event loop; meanwhile nothing later of the connection starts."""
+    route, data = turn.route, turn.data
+    turn.data = b""
+    try:
+        request = await DECODED.run(route.decode, data, turn.start, turn.end)
+    except DecodeError as error:
+        turn.close(f"malformed {route.name} v{route.version}: {error}")
+        return
+    del data
+    if not route.hot:
+        await _run_cold(turn, request)
+    elif not turn.client_is_gone:
+        turn.task = None
+        _run_hot(turn, request)
+        if route.exclusive:  # it may wait long, as small ones do
+            turn.let_later_start()
 
 
 async def _run_cold(turn: Turn, request: Any) -> None:

@@ -97,6 +97,24 @@ class Turn(Call):
             self.route.meter.observe(perf_counter() - self.started_s)
             self._answered()
 
+    def run_alone(self) -> None:
+        """Have later requests wait for the answer, as behind a cold request."""
+        if self.answer is None:
+            self.connection._cold = self
+
+    def let_later_start(self) -> None:
+        """Later requests may start, though this one is not answered."""
+        connection = self.connection
+        if connection._cold is self:
+            connection._cold = None
+            if connection._queue and not connection._starting:
+                connection._start_queued()
+
+    @property
+    def client_is_gone(self) -> bool:
+        """Whether nobody waits for the answer."""
+        return self.connection._closed
+
     def close(self, reason: str) -> None:
         """End the connection when every earlier request is answered; nothing later is taken."""
         if self.answer is None:

@@ -16,7 +16,7 @@ from broker.log.logs import Logs
 from broker.log.partition import PartitionLog
 from broker.log.partitions import delete_partition
 from broker.log.retention import Kept, apply_retention, trim
-from broker.records.record import read_heads
+from broker.records.record import iter_heads
 from broker.settings import Settings
 from broker.store.store import Store
 from tests.support.logs import TOPIC, append, batch, batches_of, broker, given_log, read, read_all
@@ -252,7 +252,7 @@ async def test_times_are_found_as_in_one_log(logs: Logs, tmp_path: Path, seed: i
     records = [
         (item.base_offset + head.offset_delta, head.timestamp)
         for item in await read_all(log)
-        for head in read_heads(item)
+        for head in iter_heads(item)
     ]
     bases = [item.base_offset for item in await read_all(log)]
     log_start, border = chance.randrange(0, bases[12]), bases[chance.randrange(14, 28)]

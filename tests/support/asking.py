@@ -35,6 +35,7 @@ async def ask(rooms: Rooms, request: Any, client: Client | None = None, client_i
         reply=reply,
         drop=lambda: None,
         close=close,
+        run_alone=lambda: None,
         draining=asyncio.Event(),
     )
     frame = wire.encode_request(request, 1, None)

@@ -140,6 +140,7 @@ class Broker:
             reply=reply,
             drop=lambda: None,
             close=lambda reason: None,
+            run_alone=lambda: None,
             draining=asyncio.Event(),
         )
         if api.hot:

@@ -68,7 +68,7 @@ class Connection:
         call = Call(
             rooms=self.broker.rooms, client=self.client, api_key=api_key, version=version, correlation_id=1,
             client_id="test", reply=reply, drop=lambda: asked.answer.set_result(None), close=close,
-            draining=self.broker.draining,
+            run_alone=lambda: None, draining=self.broker.draining,
         )  # fmt: skip
         api = registry.served[api_key]
         if api.raw:

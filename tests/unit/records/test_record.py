@@ -14,7 +14,7 @@ from broker.errors import CorruptMessage, InvalidRecord
 from broker.records.batch import Batch, Codec
 from broker.records.build import NewRecord, build_batch
 from broker.records.compression import compress, decompress
-from broker.records.record import Record, read_heads, read_records
+from broker.records.record import Record, iter_heads, read_records
 from tests.support.markers import build_marker
 
 CODECS = list(Codec)
@@ -39,7 +39,7 @@ def test_what_was_built_is_read(codec: Codec, built: list[NewRecord], base_offse
 
     batch.verify_crc()
     assert read_records(batch) == expected(built, base_offset)
-    assert read_heads(batch) == [(i, r.timestamp, r.key is not None) for i, r in enumerate(built)]
+    assert list(iter_heads(batch)) == [(i, r.timestamp, r.key is not None) for i, r in enumerate(built)]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -107,9 +107,9 @@ def test_a_damaged_records_area_is_invalid(at: int, byte: int):
     damaged = bytearray(whole)
     damaged[at % (len(whole) - 61) + 61] = byte
     batch = Batch.parse(damaged)
-    for read in (read_records, read_heads):
+    for read in (read_records, iter_heads):
         with contextlib.suppress(InvalidRecord):
-            assert len(read(batch)) == 5
+            assert len(list(read(batch))) == 5
 
 
 def test_wrong_counts_and_trailing_bytes_are_invalid():
