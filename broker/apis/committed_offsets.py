@@ -237,7 +237,7 @@ async def offset_delete(call: Call, request: Any) -> OffsetDeleteResponse:
         await look_again(call, missing)
     if not request.group_id:
         raise InvalidGroupId
-    wanted: dict[str, list[int]] = {}
+    wanted: dict[str, set[int]] = {}
     for asked in request.topics:
         topic = call.rooms.catalog.get(call.org, asked.name)
         known = [
@@ -246,9 +246,14 @@ async def offset_delete(call: Call, request: Any) -> OffsetDeleteResponse:
             if topic and 0 <= one.partition_index < topic.partition_count
         ]
         if known:
-            wanted.setdefault(asked.name, []).extend(known)
+            wanted.setdefault(asked.name, set()).update(known)
     keys = call.store.group_keys(call.org, request.group_id)
-    subscribed = await offsets.delete(call.store, keys, str(call.rooms.membership.node_id), wanted)
+    subscribed = await offsets.delete(
+        call.store,
+        keys,
+        str(call.rooms.membership.node_id),
+        {name: sorted(indexes) for name, indexes in wanted.items()},
+    )
 
     def code_for(topic: str, partition: int) -> ErrorCode:
         if partition not in wanted.get(topic, ()):

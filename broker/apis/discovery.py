@@ -21,6 +21,7 @@ from broker.apis import registry
 from broker.apis.call import Call
 from broker.apis.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS, Looked, Question
 from broker.apis.registry import ApiKey, api, hot_api
+from broker.apis.slices import SLICE, in_slices
 from broker.cluster.membership import BrokerInfo
 from broker.cluster.placement import coordinator_of
 from broker.errors import InvalidRequest, MismatchedEndpointType, UnsupportedEndpointType
@@ -91,8 +92,11 @@ def metadata(call: Call, request: Any) -> None:
     encoded = answers.encoded_of(call.rooms.catalog)
     body = encoded.get(call, question)
     if body is None:
+        if question.wanted is not None and len(question.wanted) > SLICE:
+            _start(_metadata_after_look(call, request, question, None))
+            return
         unknown = question.unknown(call.rooms.catalog)
-        if unknown:
+        if unknown or answers.is_large(call, question):
             _start(_metadata_after_look(call, request, question, unknown))
             return
         body = answers.answer(call, question, Looked())
@@ -100,9 +104,22 @@ def metadata(call: Call, request: Any) -> None:
     call.reply(body)
 
 
-async def _metadata_after_look(call: Call, request: Any, question: Question, unknown: list[answers.Wanted]) -> None:
+async def _metadata_after_look(
+    call: Call, request: Any, question: Question, unknown: list[answers.Wanted] | None
+) -> None:
+    """Answer after a look at the store for what is `unknown` (None: find out), in slices where there is much."""
     try:
-        body = answers.answer(call, question, await answers.look(call, question, unknown))
+        if unknown is None:
+            unknown = question.unknown(call.rooms.catalog)
+        looked = await answers.look(call, question, unknown) if unknown else Looked()
+        if answers.is_large(call, question):
+            encoded, held = answers.encoded_of(call.rooms.catalog), not unknown
+            state = encoded.state_of(call)
+            body = await answers.answer_in_slices(call, question, looked)
+            if held and state == encoded.state_of(call):
+                encoded.put(call, question, body)
+        else:
+            body = answers.answer(call, question, looked)
     except Exception:
         logger.exception("request_failed", api="metadata", version=call.version)
         failed = error_response(ApiKey.METADATA, request, ErrorCode.unknown_server_error)
@@ -113,6 +130,7 @@ async def _metadata_after_look(call: Call, request: Any, question: Question, unk
 # -- FindCoordinator
 
 _KEYS_IN_BATCHES: Final = 4
+_KEYS_SLICE: Final = 100
 
 
 @api(ApiKey.FIND_COORDINATOR, first=0, last=6)
@@ -122,7 +140,7 @@ async def find_coordinator(call: Call, request: Any) -> bytes:
         message = f"coordinators of type {request.key_type} are not served"
         found = [_no_coordinator(key, ErrorCode.invalid_request, message) for key in request.coordinator_keys]
     else:
-        found = [_coordinator(call, key) for key in request.coordinator_keys]
+        found = [_coordinator(call, key) async for key in in_slices(request.coordinator_keys, _KEYS_SLICE)]
     return fast_writers.find_coordinator(call.version, found)
 
 

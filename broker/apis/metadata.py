@@ -19,10 +19,12 @@ from kio.schema.metadata.v13.response import (
 )
 
 from broker.apis.call import Call
+from broker.apis.slices import SLICE, each, in_slices
 from broker.cluster.membership import BrokerInfo
 from broker.cluster.placement import leader_of
 from broker.errors import InvalidTopic, KafkaError, LeaderNotAvailable, StoreUnavailable, TopicAlreadyExists
 from broker.protocol import codec
+from broker.protocol.metadata_writer import TopicWriter
 from broker.protocol.versions import Fields
 from broker.topics import names
 from broker.topics.catalog import Topic
@@ -99,11 +101,15 @@ class Encoded:
 
     def get(self, call: Call, question: Question) -> bytes | None:
         """The answer, if it was given before and still holds."""
-        state = (call.rooms.catalog.version, call.rooms.membership.version, self.leader_epoch(call))
+        state = self.state_of(call)
         if state != self._state:
             self._state, self._bytes = state, 0
             self._bodies.clear()
         return self._bodies.get(question)
+
+    def state_of(self, call: Call) -> tuple[int, int, int]:
+        """What answers are made from: the versions of topics and brokers, and the leader epoch."""
+        return call.rooms.catalog.version, call.rooms.membership.version, self.leader_epoch(call)
 
     def leader_epoch(self, call: Call) -> int:
         """The leader epoch of every partition, as `log/fence_log` writes it: the server's incarnation less 1.
@@ -141,21 +147,87 @@ class Looked:
     failed: dict[str | UUID, ErrorCode] = field(default_factory=dict)
 
 
+def is_large(call: Call, question: Question) -> bool:
+    """Whether its answer is made in slices."""
+    if question.wanted is not None:
+        return len(question.wanted) > SLICE or _partitions_asked(call, question) > SLICE
+    return sum(topic.partition_count for topic in call.rooms.catalog.topics(question.org)) > SLICE
+
+
+def _partitions_asked(call: Call, question: Question) -> int:
+    catalog = call.rooms.catalog
+    found = (
+        catalog.by_id(question.org, topic_id) if topic_id else catalog.get(question.org, name or "")
+        for name, topic_id in question.wanted or ()
+    )
+    return sum(topic.partition_count for topic in found if topic is not None)
+
+
+async def answer_in_slices(call: Call, question: Question, looked: Looked) -> bytes:
+    """The same as `answer`; the event loop has its turn after every some hundred partitions."""
+    membership, listener = call.rooms.membership, question.listener
+    nameable = membership.nameable(listener)
+    catalog = call.rooms.catalog
+    epoch = encoded_of(catalog).leader_epoch(call)
+    writer = TopicWriter(question.version)
+    parts: list[bytes] = []
+    operations = TOPIC_OPERATIONS if question.operations[0] else NO_OPERATIONS
+    count = 0
+    async for topic, missing in in_slices(_found(catalog, question), SLICE):
+        count += 1
+        if topic is None:
+            parts.append(writer.topic(_no_topic(*missing, looked)))
+            continue
+        empty = _topic(topic, nameable, epoch, operations, partition_count=0)
+        before, after = writer.around_partitions(empty, topic.partition_count)
+        parts.append(before)
+        for first in range(0, topic.partition_count, SLICE):
+            last = min(first + SLICE, topic.partition_count)
+            leaders = [leader_of(topic.topic_id, index, nameable).node_id for index in range(first, last)]
+            parts.append(writer.partitions(first, leaders, epoch))
+            if last - first == SLICE:
+                await asyncio.sleep(0)
+        parts.append(after)
+    whole = codec.encode(METADATA, question.version, _whole(call, question, ()))
+    before, after = writer.around_topics(whole, count)
+    return b"".join([before, *parts, after])
+
+
+def _found(catalog: Catalog, question: Question) -> Iterator[tuple[Topic | None, Wanted]]:
+    """Each topic once, however often it was asked for, or what was asked where there is none."""
+    if question.wanted is None:
+        for topic in list(catalog.topics(question.org)):
+            yield topic, (None, None)
+        return
+    answered: set[str | UUID | None] = set()
+    for name, topic_id in question.wanted:
+        found = catalog.by_id(question.org, topic_id) if topic_id else catalog.get(question.org, name or "")
+        key = (found.topic_id if found else topic_id) or name
+        if key not in answered:
+            answered.add(key)
+            yield found, (name, topic_id)
+
+
 def answer(call: Call, question: Question, looked: Looked) -> bytes:
     """The encoded answer from what this broker knows now."""
     membership, listener = call.rooms.membership, question.listener
     nameable = membership.nameable(listener)
     epoch = encoded_of(call.rooms.catalog).leader_epoch(call)
-    response = Fields(
+    topics = tuple(_topics(call.rooms.catalog, question, looked, nameable, epoch))
+    return codec.encode(METADATA, question.version, _whole(call, question, topics))
+
+
+def _whole(call: Call, question: Question, topics: tuple[MetadataResponseTopic, ...]) -> Fields:
+    membership, listener = call.rooms.membership, question.listener
+    return Fields(
         throttle_time=_NO_TIME,
         brokers=tuple(_broker(one, listener) for one in membership.shown(listener)),
         cluster_id=membership.cluster_id,
         controller_id=membership.shown_node_id(listener),
-        topics=tuple(_topics(call.rooms.catalog, question, looked, nameable, epoch)),
+        topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS if question.operations[1] else NO_OPERATIONS,
         error_code=ErrorCode.none,
     )
-    return codec.encode(METADATA, question.version, response)
 
 
 def _broker(info: BrokerInfo, listener: str) -> MetadataResponseBroker:
@@ -169,21 +241,13 @@ def _topics(
 ) -> Iterator[MetadataResponseTopic]:
     """One entry a topic, however often it was asked for."""
     operations = TOPIC_OPERATIONS if question.operations[0] else NO_OPERATIONS
-    if question.wanted is None:
-        for topic in catalog.topics(question.org):
-            yield _topic(topic, nameable, epoch, operations)
-        return
-    told: set[str | UUID | None] = set()
-    for name, topic_id in question.wanted:
-        found = catalog.by_id(question.org, topic_id) if topic_id else catalog.get(question.org, name or "")
-        key = (found.topic_id if found else topic_id) or name
-        if key in told:
-            continue
-        told.add(key)
+    for found, (name, topic_id) in _found(catalog, question):
         yield _topic(found, nameable, epoch, operations) if found else _no_topic(name, topic_id, looked)
 
 
-def _topic(topic: Topic, nameable: list[BrokerInfo], epoch: int, operations: int) -> MetadataResponseTopic:
+def _topic(
+    topic: Topic, nameable: list[BrokerInfo], epoch: int, operations: int, partition_count: int | None = None
+) -> MetadataResponseTopic:
     values: dict[str, Any] = {
         "error_code": ErrorCode.none,
         "name": topic.name,
@@ -191,7 +255,7 @@ def _topic(topic: Topic, nameable: list[BrokerInfo], epoch: int, operations: int
         "is_internal": topic.name in names.INTERNAL,
         "partitions": tuple(
             _partition(index, leader_of(topic.topic_id, index, nameable).node_id, epoch)
-            for index in range(topic.partition_count)
+            for index in range(topic.partition_count if partition_count is None else partition_count)
         ),
         "topic_authorized_operations": operations,
     }
@@ -231,21 +295,20 @@ def _no_topic(name: str | None, topic_id: UUID | None, looked: Looked) -> Metada
 async def look(call: Call, question: Question, unknown: list[Wanted]) -> Looked:
     """Ask the store about topics that the cache does not know, and create those that may be."""
     looked = Looked()
-    several = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(name: str | None, topic_id: UUID | None) -> None:
-        async with several:
-            try:
-                if topic_id:
-                    await call.rooms.catalog.find_by_id(question.org, topic_id)
-                else:
-                    await _find_or_create(call, question, name or "")
-            except (StoreUnavailable, LeaderNotAvailable):
-                looked.failed[topic_id or name or ""] = ErrorCode.leader_not_available
-            except KafkaError as error:
-                looked.failed[topic_id or name or ""] = error.code
+    async def one(wanted: Wanted) -> None:
+        name, topic_id = wanted
+        try:
+            if topic_id:
+                await call.rooms.catalog.find_by_id(question.org, topic_id)
+            else:
+                await _find_or_create(call, question, name or "")
+        except (StoreUnavailable, LeaderNotAvailable):
+            looked.failed[topic_id or name or ""] = ErrorCode.leader_not_available
+        except KafkaError as error:
+            looked.failed[topic_id or name or ""] = error.code
 
-    await asyncio.gather(*(one(*wanted) for wanted in dict.fromkeys(unknown)))
+    await each(dict.fromkeys(unknown), one, _AT_ONCE)
     return looked
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -24,6 +23,7 @@ from kio.static.primitive import i32, i32Timedelta, i64
 
 from broker.apis.call import Call
 from broker.apis.registry import ApiKey, api
+from broker.apis.slices import each, in_slices
 from broker.errors import (
     FencedLeaderEpoch,
     InvalidRequest,
@@ -50,6 +50,7 @@ _READ_COMMITTED: Final = 1
 _READ_COMMITTED_FROM: Final = 2
 _NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 _AT_ONCE_MAX: Final = 64
+_NAMES_SLICE: Final = 10_000
 
 Position = tuple[int, int, int]
 """Offset, timestamp in ms, leader epoch; -1 where there is none."""
@@ -59,14 +60,12 @@ _NOWHERE: Final = (-1, -1, -1)
 @api(ApiKey.LIST_OFFSETS, first=1, last=10)
 async def list_offsets(call: Call, request: Any) -> ListOffsetsResponse:
     """The offset at a time or at an end. v2: isolation. v4: leader epochs. v7: max timestamp. v8, v9: tiers."""
-    twice = _twice((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
-    limit = asyncio.Semaphore(_AT_ONCE_MAX)
+    twice = await _twice(request.topics)
 
     async def answer(name: str, asked: Any) -> ListOffsetsPartitionResponse:
-        async with limit:
-            code, (offset, timestamp, leader_epoch) = await _outcome(
-                _find(call, name, asked, request.isolation_level, twice), _NOWHERE
-            )
+        code, (offset, timestamp, leader_epoch) = await _outcome(
+            _find(call, name, asked, request.isolation_level, twice), _NOWHERE
+        )
         return ListOffsetsPartitionResponse(
             partition_index=asked.partition_index,
             error_code=code,
@@ -77,7 +76,7 @@ async def list_offsets(call: Call, request: Any) -> ListOffsetsResponse:
 
     topics = []
     for topic in request.topics:
-        answers = await asyncio.gather(*(answer(topic.name, asked) for asked in topic.partitions))
+        answers = await each(topic.partitions, partial(answer, topic.name), _AT_ONCE_MAX)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
     return ListOffsetsResponse(throttle_time=_NOT_THROTTLED, topics=tuple(topics))
 
@@ -114,7 +113,7 @@ async def offset_for_leader_epoch(call: Call, request: Any) -> OffsetForLeaderEp
     topics = []
     for topic in request.topics:
         partitions = []
-        for asked in topic.partitions:
+        async for asked in in_slices(topic.partitions):
             code, (epoch, end_offset) = await _outcome(_epoch_end(call, topic.topic, asked), (-1, -1))
             partitions.append(
                 EpochEndOffset(
@@ -163,5 +162,12 @@ async def _outcome(work: Awaitable[Any], nothing: Any) -> tuple[ErrorCode, Any]:
         return ErrorCode.unknown_server_error, nothing
 
 
-def _twice(asked: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
-    return {key for key, count in Counter(asked).items() if count > 1}
+async def _twice(topics: Any) -> set[tuple[str, int]]:
+    """Partitions that a request names more than once."""
+    asked: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
+    for topic in topics:
+        async for one in in_slices(topic.partitions, _NAMES_SLICE):
+            key = (topic.name, one.partition_index)
+            (twice if key in asked else asked).add(key)
+    return twice

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.apis.call import Call
 from broker.apis.registry import ApiKey, api
+from broker.apis.slices import each
 from broker.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -45,17 +45,6 @@ def failure(error: KafkaError) -> tuple[ErrorCode, str | None]:
     return code, error.message
 
 
-async def _each(items: Iterable[Any], work: Callable[[Any], Awaitable[Any]]) -> tuple[Any, ...]:
-    """Work on several topics at one time; the results are in order."""
-    several = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(item: Any) -> Any:
-        async with several:
-            return await work(item)
-
-    return tuple(await asyncio.gather(*(one(item) for item in items)))
-
-
 # -- CreateTopics
 
 
@@ -73,7 +62,7 @@ async def create_topics(call: Call, request: Any) -> CreateTopicsResponse:
             values: dict[str, Any] = {"name": topic.name, "error_code": code, "error_message": message}
             return CreatableTopicResult(**values, topic_id=None, configs=None)
 
-    return CreateTopicsResponse(throttle_time=NO_TIME, topics=await _each(once.values(), one))  # type: ignore[arg-type]
+    return CreateTopicsResponse(throttle_time=NO_TIME, topics=tuple(await each(once.values(), one, _AT_ONCE)))  # type: ignore[arg-type]
 
 
 async def _create(call: Call, wanted: Any, times: int, validate_only: bool) -> CreatableTopicResult:
@@ -150,7 +139,7 @@ async def delete_topics(call: Call, request: Any) -> DeleteTopicsResponse:
         values: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}
         return DeletableTopicResult(**values)
 
-    return DeleteTopicsResponse(throttle_time=NO_TIME, responses=await _each(times, one))  # type: ignore[arg-type]
+    return DeleteTopicsResponse(throttle_time=NO_TIME, responses=tuple(await each(times, one, _AT_ONCE)))  # type: ignore[arg-type]
 
 
 async def _find_to_delete(call: Call, name: str | None, topic_id: UUID | None, times: int) -> Topic:
@@ -186,8 +175,8 @@ async def create_partitions(call: Call, request: Any) -> CreatePartitionsRespons
             code, message = failure(error)
         return CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message)
 
-    results = await _each(once.values(), one)
-    return CreatePartitionsResponse(throttle_time=NO_TIME, results=results)  # type: ignore[arg-type]
+    results = await each(once.values(), one, _AT_ONCE)
+    return CreatePartitionsResponse(throttle_time=NO_TIME, results=tuple(results))  # type: ignore[arg-type]
 
 
 async def _grow(call: Call, wanted: Any, times: int, validate_only: bool) -> None:
