@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from datetime import timedelta
 from functools import partial
@@ -18,11 +19,14 @@ from kio.static.primitive import i32Timedelta
 from broker.apis.call import Call
 from broker.apis.mirroring import note_committed
 from broker.apis.registry import ApiKey, api, hot_api
+from broker.apis.slices import batches_of, join_topics
 from broker.apis.topic_looks import NAMES_UNTIL, Label, code_of, label_of, look_again, start_look, topic_of
 from broker.errors import InvalidGroupId
 from broker.groups import offsets
 from broker.groups.offsets import Commit, entry_json, offset_field
+from broker.log.offload import DECODED
 from broker.protocol import fast_writers
+from broker.protocol.versions import Fields
 from broker.telemetry.metrics import metrics
 from broker.topics.model import Topic
 
@@ -47,7 +51,36 @@ Results = list[tuple[Label, list[tuple[int, int]]]]
 # -- OffsetCommit
 
 
-@hot_api(ApiKey.OFFSET_COMMIT, first=2, last=10)
+class _PartCall(Call):
+    """A part of a commit of many partitions: what it comes to is not answered but handed to `future`."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, call: Call) -> None:
+        for name in Call.__slots__:
+            setattr(self, name, getattr(call, name))
+        self.future: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
+
+
+def _commit_large(call: Call, request: Any) -> None:
+    """A commit of many partitions, stored part by part."""
+    start_look(_commit_in_parts(call, request))
+
+
+async def _commit_in_parts(call: Call, request: Any) -> None:
+    results: Results = []
+    for topics in batches_of(request.topics, "partitions"):
+        part = _PartCall(call)
+        try:
+            offset_commit(part, Fields(request, topics=topics))
+            results += await part.future
+        except Exception as error:  # noqa: BLE001 - the request must be answered
+            code = code_of(error, ErrorCode.coordinator_not_available)
+            results += [(label_of(call, one), [(p.partition_index, code) for p in one.partitions]) for one in topics]
+    call.reply(await DECODED.run(fast_writers.offset_commit, call.version, join_topics(results)))
+
+
+@hot_api(ApiKey.OFFSET_COMMIT, first=2, last=10, large=_commit_large)
 def offset_commit(call: Call, request: Any) -> None:
     """Store the offsets of a member, or of anybody while the group is empty.
 
@@ -223,7 +256,10 @@ def _count_own(results: Results) -> None:
 
 
 def _reply_commit(call: Call, results: Results) -> None:
-    call.reply(fast_writers.offset_commit(call.version, results))
+    if isinstance(call, _PartCall):
+        call.future.set_result(results)
+    else:
+        call.reply(fast_writers.offset_commit(call.version, results))
 
 
 # -- OffsetDelete

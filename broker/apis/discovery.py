@@ -89,12 +89,12 @@ def metadata(call: Call, request: Any) -> None:
     if call.version in (10, 11) and any(one.topic_id or one.name is None for one in request.topics or ()):
         raise InvalidRequest("topic ids are read from version 12 on")
     question = Question.of(call, request)
+    if question.wanted is not None and len(question.wanted) > SLICE:
+        _start(_metadata_after_look(call, request, question, None))
+        return
     encoded = answers.encoded_of(call.rooms.catalog)
     body = encoded.get(call, question)
     if body is None:
-        if question.wanted is not None and len(question.wanted) > SLICE:
-            _start(_metadata_after_look(call, request, question, None))
-            return
         unknown = question.unknown(call.rooms.catalog)
         if unknown or answers.is_large(call, question):
             _start(_metadata_after_look(call, request, question, unknown))
@@ -109,11 +109,13 @@ async def _metadata_after_look(
 ) -> None:
     """Answer after a look at the store for what is `unknown` (None: find out), in slices where there is much."""
     try:
+        held = unknown is not None and not unknown
         if unknown is None:
-            unknown = question.unknown(call.rooms.catalog)
+            catalog = call.rooms.catalog
+            unknown = [one async for one in in_slices(question.wanted or ()) if question.is_unknown(catalog, one)]
         looked = await answers.look(call, question, unknown) if unknown else Looked()
         if answers.is_large(call, question):
-            encoded, held = answers.encoded_of(call.rooms.catalog), not unknown
+            encoded = answers.encoded_of(call.rooms.catalog)
             state = encoded.state_of(call)
             body = await answers.answer_in_slices(call, question, looked)
             if held and state == encoded.state_of(call):

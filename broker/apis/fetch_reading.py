@@ -17,6 +17,7 @@ import structlog
 
 from broker.apis.call import Call
 from broker.apis.fetch_sessions import FetchSet, Wanted
+from broker.apis.slices import SLICE
 from broker.errors import (
     FencedLeaderEpoch,
     KafkaError,
@@ -63,6 +64,7 @@ class Reading:
         "_deadline_s",
         "_evaluated",
         "_filling",
+        "_filling_later",
         "_isolation",
         "_looked_up",
         "_loop",
@@ -88,7 +90,7 @@ class Reading:
         self._evaluated: dict[Wanted, None] = {}
         self._looked_up: set[Wanted] = set()
         self._blocked: Wanted | None = None
-        self._filling = self._urgent = self._answered = False
+        self._filling = self._filling_later = self._urgent = self._answered = False
 
     def _settle(self) -> None:
         """All that was due is evaluated."""
@@ -124,10 +126,15 @@ class Reading:
 
     def _fill(self) -> None:
         """Evaluate as far as the budget surely reaches; settle when nothing is left."""
-        if self._filling or self._answered:
+        if self._filling or self._filling_later or self._answered:
             return
         self._filling = True
+        stop = self._at + SLICE
         while self._at < len(self._todo):
+            if self._at == stop:
+                self._filling, self._filling_later = False, True
+                self._loop.call_soon(self._fill_on)
+                return
             wanted, left = self._todo[self._at], self._max_bytes - self._size - self._reserved
             if self._reserved and left < wanted.bytes_max:
                 break
@@ -136,6 +143,10 @@ class Reading:
         self._filling = False
         if not self._reading and self._at == len(self._todo):
             self._settle()
+
+    def _fill_on(self) -> None:
+        self._filling_later = False
+        self._fill()
 
     def _locate(self, wanted: Wanted) -> PartitionLog | KafkaError | None:
         """The log of a partition; None when the cache holds no such topic."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any, Final
 
@@ -9,20 +10,51 @@ from kio.schema.errors import ErrorCode
 
 from broker.apis.call import Call
 from broker.apis.registry import ApiKey, hot_api
+from broker.apis.slices import batches_of, join_topics
 from broker.apis.topic_looks import NAMES_UNTIL, Label, code_of, label_of, look_again, start_look, topic_of
 from broker.groups.offsets import Committed, offset_field, split_field
+from broker.log.offload import DECODED
 from broker.protocol import fast_writers
+from broker.protocol.versions import Fields
 from broker.telemetry.metrics import metrics
 
 _NONE: Final = ErrorCode.none.value
 _UNKNOWN_ID: Final = ErrorCode.unknown_topic_id.value
+_GROUP_ERRORS_FROM: Final = 8
 _METER: Final = metrics.apis[ApiKey.OFFSET_FETCH]
 
 FetchedTopics = list[tuple[Label, list[tuple[int, int, int, str, int]]]]
 """Per topic, per partition: index, offset, leader epoch, metadata, code."""
 
 
-@hot_api(ApiKey.OFFSET_FETCH, first=1, last=10)
+def _fetch_large(call: Call, request: Any) -> None:
+    """Many partitions, read part by part."""
+    start_look(_fetch_in_parts(call, request))
+
+
+async def _fetch_in_parts(call: Call, request: Any) -> None:
+    groups = []
+    for group in request.groups:
+        whole = [group.topics] if not group.topics else batches_of(group.topics, "partition_indexes")
+        topics: FetchedTopics = []
+        worst = _NONE
+        for wanted in whole:
+            part = _PartReply(call, Fields(request, groups=[Fields(group, topics=wanted)]))
+            unknown = part.unknown() if call.version > NAMES_UNTIL else []
+            if unknown:
+                await part.ask_after_look(unknown)
+            else:
+                part.ask()
+            [(_, code, found)] = await part.future
+            worst = worst or code
+            topics += found
+        if worst and call.version >= _GROUP_ERRORS_FROM:
+            topics = []
+        groups.append((group.group_id, worst, join_topics(topics)))
+    call.reply(await DECODED.run(fast_writers.offset_fetch, call.version, groups))
+
+
+@hot_api(ApiKey.OFFSET_FETCH, first=1, last=10, large=_fetch_large)
 def offset_fetch(call: Call, request: Any) -> None:
     """Read a group's committed offsets; members and generations play no part, nothing is changed.
 
@@ -171,6 +203,19 @@ class _FetchReply:
 
     def _finish(self) -> None:
         self._call.reply(fast_writers.offset_fetch(self._call.version, self._groups))
+
+
+class _PartReply(_FetchReply):
+    """A part of a group's partitions, which is not answered but handed to `future`."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, call: Call, request: Any) -> None:
+        super().__init__(call, request)
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def _finish(self) -> None:
+        self.future.set_result(self._groups)
 
 
 def _fetched_partition(index: int, committed: Committed | None) -> tuple[int, int, int, str, int]:

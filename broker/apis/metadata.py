@@ -79,15 +79,14 @@ class Question:
 
     def unknown(self, catalog: Catalog) -> list[Wanted]:
         """Those that the cache does not know and the store might."""
-        return [
-            (name, topic_id)
-            for name, topic_id in self.wanted or ()
-            if (
-                catalog.by_id(self.org, topic_id) is None
-                if topic_id
-                else catalog.get(self.org, name or "") is None and names.is_legal(name or "")
-            )
-        ]
+        return [wanted for wanted in self.wanted or () if self.is_unknown(catalog, wanted)]
+
+    def is_unknown(self, catalog: Catalog, wanted: Wanted) -> bool:
+        """Whether the cache does not know it and the store might."""
+        name, topic_id = wanted
+        if topic_id:
+            return catalog.by_id(self.org, topic_id) is None
+        return catalog.get(self.org, name or "") is None and names.is_legal(name or "")
 
 
 class Encoded:

@@ -97,13 +97,6 @@ class _MustOpen(Exception):
         self.rules = rules
 
 
-def _served(batch: Batch) -> Batch:
-    """Raises InvalidTxnState."""
-    if batch.attributes & TRANSACTIONAL:
-        raise InvalidTxnState("transactions are not served yet")
-    return batch
-
-
 class Producing:
     """One request under way: `_outcomes` has a place for each partition, None until it is known."""
 
@@ -129,12 +122,13 @@ class Producing:
         """File every batch; answer when the last outcome is known, or when the client's time is up."""
         call = self._call
         org, catalog, now_ms = call.client.org, call.rooms.catalog, int(time.time() * 1000)
-        count = sum([len(partitions) for _, partitions in self._request.topics])
+        topics = self._request.topics
+        count = len(topics[0][1]) if len(topics) == 1 else sum([len(partitions) for _, partitions in topics])
         if count > _SLICE:
             call.run_alone()
             _spawn(self._start_in_slices(count))
             return
-        for key, partitions in self._request.topics:
+        for key, partitions in topics:
             topic = catalog.get(org, key) if isinstance(key, str) else catalog.by_id(org, UUID(bytes=key))
             place = len(self._outcomes)
             self._outcomes += [None] * len(partitions)
@@ -210,7 +204,7 @@ class Producing:
         """Check the records of a large batch in a thread, then append it; later requests wait, so order stays."""
         bytes_max = self._call.rooms.settings.decompressed_batch_bytes_max
         try:
-            batch = _served(await PRODUCED.run(open_and_check, found.batch, found.rules, bytes_max))
+            batch = await PRODUCED.run(open_and_check, found.batch, found.rules, bytes_max)
         except Exception as error:  # noqa: BLE001 - becomes the partition's error
             self._done(place, index, error)
             return
@@ -224,6 +218,8 @@ class Producing:
         """The batch to append. Raises KafkaError, RecordsRefused, _MustOpen."""
         config = topic.config
         batch = parse_produced(records, self._call.version, config.max_message_bytes)
+        if batch.attributes & TRANSACTIONAL:
+            raise InvalidTxnState("transactions are not served yet")
         rules = RecordRules(
             _COMPACT in config.cleanup_policy,
             config.message_timestamp_type == _LOG_APPEND_TIME,
@@ -235,7 +231,7 @@ class Producing:
             if opened is None:
                 raise _MustOpen(batch, rules)
             batch = opened
-        return _served(batch)
+        return batch
 
     def _done(self, place: int, index: int, outcome: Appended | Exception) -> None:
         """A partition's outcome is known."""

@@ -50,6 +50,8 @@ class Api:
     hot: bool
     raw: bool
     listed_first: int
+    large: Callable[..., None] | None = None
+    """Takes a hot API's requests above `dispatch.LARGE_BYTES` in place of the handler, and works in slices."""
 
     def serves(self, version: int) -> bool:
         """Whether a request of that version is handled."""
@@ -63,12 +65,20 @@ Hot = TypeVar("Hot", bound=Callable[..., None])
 
 
 def _register(
-    key: int, first: int, last: int, handler: Callable[..., Any], *, hot: bool, raw: bool, listed_first: int | None
+    key: int,
+    first: int,
+    last: int,
+    handler: Callable[..., Any],
+    *,
+    hot: bool,
+    raw: bool,
+    listed_first: int | None,
+    large: Callable[..., None] | None = None,
 ) -> None:
     if key in served and served[key].handler.__qualname__ != handler.__qualname__:
         raise ValueError(f"API {key} is registered twice")
     listed = first if listed_first is None else listed_first
-    served[key] = Api(int(key), api_key_map[int(key)], first, last, handler, hot, raw, listed)
+    served[key] = Api(int(key), api_key_map[int(key)], first, last, handler, hot, raw, listed, large)
 
 
 def api(key: int, first: int, last: int) -> Callable[[Cold], Cold]:
@@ -82,12 +92,18 @@ def api(key: int, first: int, last: int) -> Callable[[Cold], Cold]:
 
 
 def hot_api(
-    key: int, first: int, last: int, *, raw: bool = False, listed_first: int | None = None
+    key: int,
+    first: int,
+    last: int,
+    *,
+    raw: bool = False,
+    listed_first: int | None = None,
+    large: Callable[..., None] | None = None,
 ) -> Callable[[Hot], Hot]:
     """Register `def handler(call, request) -> None`; `listed_first` widens only what ApiVersions lists."""
 
     def register(handler: Hot) -> Hot:
-        _register(key, first, last, handler, hot=True, raw=raw, listed_first=listed_first)
+        _register(key, first, last, handler, hot=True, raw=raw, listed_first=listed_first, large=large)
         return handler
 
     return register

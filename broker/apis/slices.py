@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import Any, Final, TypeVar
+
+from broker.protocol.versions import Fields
 
 SLICE: Final = 500
 """Elements of a request that are worked on in one go: some ms."""
+
+PARTITIONS: Final = 1_000
+"""Partitions of one script of a request that is stored or read in parts."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -22,6 +27,42 @@ async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[T]:
         if count == size:
             count = 0
             await asyncio.sleep(0)
+
+
+def parts_of(topics: Iterable[Any], field: str) -> Iterator[Any]:
+    """The topics of a request, each with at most `PARTITIONS` of its partitions, which are its `field`."""
+    for topic in topics:
+        partitions = getattr(topic, field)
+        for first in range(0, len(partitions), PARTITIONS):
+            yield Fields(topic, **{field: partitions[first : first + PARTITIONS]})
+        if not partitions:
+            yield topic
+
+
+def batches_of(topics: Iterable[Any], field: str) -> Iterator[list[Any]]:
+    """The same, as many at one time as have `PARTITIONS` together; a topic counts as one more."""
+    batch: list[Any] = []
+    count = 0
+    for topic in parts_of(topics, field):
+        size = 1 + len(getattr(topic, field))
+        if batch and count + size > PARTITIONS + 1:
+            yield batch
+            batch, count = [], 0
+        batch.append(topic)
+        count += size
+    if batch:
+        yield batch
+
+
+def join_topics(results: Iterable[tuple[T, list[R]]]) -> list[tuple[T, list[R]]]:
+    """Results of topics in parts -> of whole topics."""
+    joined: list[tuple[T, list[R]]] = []
+    for label, partitions in results:
+        if joined and joined[-1][0] == label:
+            joined[-1][1].extend(partitions)
+        else:
+            joined.append((label, list(partitions)))
+    return joined
 
 
 async def each(items: Iterable[T], work: Callable[[T], Awaitable[R]], at_once: int) -> list[R]:

@@ -14,7 +14,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
-import structlog
 
 from broker.errors import (
     InvalidProducerEpoch,
@@ -28,7 +27,6 @@ from broker.log.entries import Entry, StrayEntry
 from broker.log.outgoing import Appended, Commands, Filed, OnAppended, Sent
 from broker.log.producers_table import REFUSALS, ProducerState, Verdict, advance, find_duplicate, judge
 from broker.log.unresolved import Unresolved
-from broker.records.build import with_log_append_time
 from broker.store.slots import is_refusal
 
 if TYPE_CHECKING:
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
     from broker.records.batch import Batch
 
 __all__ = ["Appended", "Appends", "OnAppended"]
-
-logger = structlog.get_logger()
 
 _STALE: Final = "ERR The ID specified in XADD is equal or smaller"
 _GAP_LOOK_S: Final = 0.05
@@ -134,7 +130,8 @@ class Appends:
                         kept.append(item)
                     continue
                 self.unresolved.accepted(batch)
-            self._stamp(item)
+            if self._log.log_append_time:
+                item.stamp(int(time.time() * 1000))
             if batch.producer_id >= 0:
                 producers[batch.producer_id] = advance(
                     state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta,
@@ -204,13 +201,6 @@ class Appends:
         item.done = True
         self._log.when_durable(known.base_offset + 1, item.acks_all, lambda proved: self._tell(item, answer, proved))
 
-    def _stamp(self, item: Filed) -> None:
-        """LogAppendTime: a copy with the broker's time."""
-        if not self._log.log_append_time:
-            return
-        stamped = with_log_append_time(item.batch, int(time.time() * 1000))
-        item.buffer, item.timestamp = stamped.buffer, stamped.max_timestamp
-
     def _look(self) -> None:
         if self._looking:
             return
@@ -248,7 +238,7 @@ class Appends:
         counter = log.writer.next()
         sent = Sent.of(counter, b"%b:%d" % (log.writer.name, counter), view, items, producers)
         self._in_flight = sent
-        self.unresolved.add(sent)
+        self.unresolved.entries[sent.counter] = sent
         node = log.node
         link = node.data_out
 
@@ -264,15 +254,15 @@ class Appends:
     def _answered(self, sent: Sent, reply: Any) -> None:
         self._in_flight = None
         if isinstance(reply, bytes):
-            if sent in self.unresolved:
+            if sent.counter in self.unresolved.entries:
                 self._stands(sent)
         elif isinstance(reply, hiredis.ReplyError) and str(reply).startswith(_STALE):
-            self.unresolved.remove(sent.counter)
+            self.unresolved.entries.pop(sent.counter, None)
             self._file_again(sent)
             self._refused(sent)
             return
         elif isinstance(reply, hiredis.ReplyError) or reply is None:
-            self.unresolved.remove(sent.counter)
+            self.unresolved.entries.pop(sent.counter, None)
             self._file_again(sent)
             self._not_appended(sent, reply)
         else:  # nobody knows: the next view tells
@@ -333,7 +323,7 @@ class Appends:
 
     def _stands(self, sent: Sent) -> None:
         """This broker's entry is in the log at its base: proved by its own success."""
-        self.unresolved.remove(sent.counter)
+        self.unresolved.entries.pop(sent.counter, None)
         log, view = self._log, sent.view
         if log.view is view and view.end == sent.base:
             view.apply_own(sent.entry, sent.producers)
@@ -352,7 +342,7 @@ class Appends:
         """An entry was read from the log. Is it one of ours that nobody answered for?"""
         writer, _, counter = entry.writer.rpartition(b":")
         if writer == self._log.writer.name:
-            sent = self.unresolved.remove(int(counter))
+            sent = self.unresolved.entries.pop(int(counter), None)
             if sent is not None and sent.base == entry.base:
                 self._resolve(sent)
 
@@ -383,11 +373,7 @@ class Appends:
     def _done(self, item: Filed, outcome: Exception) -> None:
         item.done = True
         if isinstance(outcome, InvalidProducerEpoch | OutOfOrderSequenceNumber):
-            batch = item.batch
-            logger.info(
-                "batch_refused", log=self._log.keys.log, reason=type(outcome).__name__, producer_id=batch.producer_id,
-                epoch=batch.producer_epoch, base_sequence=batch.base_sequence,
-            )  # fmt: skip
+            item.log_refusal(self._log.keys.log, outcome)
         self._log.guarded(item.on_done, outcome)
 
     def close(self, reason: Exception) -> None:

@@ -6,13 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from broker.log.entries import Entry
 from broker.log.producers_table import ProducerState
+from broker.records.build import with_log_append_time
 from broker.store.keys import LogKeys
 
 if TYPE_CHECKING:
     from broker.log.view import View
     from broker.records.batch import Batch
+
+logger = structlog.get_logger()
 
 _JOINED_BYTES_MAX: Final = 16_384
 
@@ -51,6 +56,19 @@ class Filed:
         self.gap_view: View | None = None
         self.unresolved_in: tuple[int, ...] = ()
         """Counters of the entries that it was sent in and whose outcome was unknown."""
+
+    def stamp(self, now_ms: int) -> None:
+        """LogAppendTime: append a copy whose timestamps are `now_ms`."""
+        stamped = with_log_append_time(self.batch, now_ms)
+        self.buffer, self.timestamp = stamped.buffer, stamped.max_timestamp
+
+    def log_refusal(self, log: str, error: Exception) -> None:
+        """Log that the batch's producer epoch or sequence was refused."""
+        batch = self.batch
+        logger.info(
+            "batch_refused", log=log, reason=type(error).__name__, producer_id=batch.producer_id,
+            epoch=batch.producer_epoch, base_sequence=batch.base_sequence,
+        )  # fmt: skip
 
 
 class Sent:

@@ -48,22 +48,16 @@ class Unresolved:
     partition by then if this one alone is cut off.
     """
 
-    __slots__ = ("_given_up", "_sent", "_unknown_since_s", "_unreachable_s")
+    __slots__ = ("_given_up", "_unknown_since_s", "_unreachable_s", "entries")
 
     def __init__(self, unreachable_s: float) -> None:
         self._unreachable_s = unreachable_s
         self._unknown_since_s = math.inf
-        self._sent: dict[int, Sent] = {}
+        self.entries: dict[int, Sent] = {}
+        """Those in flight or of unknown outcome, by counter: plain, for every append passes here."""
         self._given_up: dict[int, _GivenUp] = {}
 
     # -- entries
-
-    def add(self, sent: Sent) -> None:
-        """An entry is about to be sent."""
-        self._sent[sent.counter] = sent
-
-    def __contains__(self, sent: Sent) -> bool:
-        return sent.counter in self._sent
 
     def outcome_unknown(self, sent: Sent, now_s: float) -> None:
         """The reply to an entry did not come."""
@@ -71,25 +65,21 @@ class Unresolved:
         for item in sent.items:
             item.unresolved_in += (sent.counter,)
 
-    def remove(self, counter: int) -> Sent | None:
-        """The outcome of an entry is known."""
-        return self._sent.pop(counter, None)
-
     def discard_below(self, end: int, in_flight: Sent | None) -> None:
         """The log was read up to `end`: entries below that were not found are not there, and never will be."""
-        if self._sent:
-            for counter in [c for c, sent in self._sent.items() if sent.base < end and sent is not in_flight]:
-                del self._sent[counter]
-        if not self._sent:
+        if self.entries:
+            for counter in [c for c, sent in self.entries.items() if sent.base < end and sent is not in_flight]:
+                del self.entries[counter]
+        if not self.entries:
             self._unknown_since_s = math.inf
 
     def bases_below(self, offset: int) -> list[int]:
         """Where entries of unknown outcome may be, below `offset`."""
-        return [sent.base for sent in self._sent.values() if sent.base < offset]
+        return [sent.base for sent in self.entries.values() if sent.base < offset]
 
     def clear(self) -> None:
         """The log was deleted."""
-        self._sent.clear()
+        self.entries.clear()
         self._given_up.clear()
         self._unknown_since_s = math.inf
 
@@ -97,8 +87,8 @@ class Unresolved:
         """Whether the batch, or for an idempotent producer any batch of it, is in an entry of unknown outcome."""
         producer_id = item.batch.producer_id
         if producer_id >= 0:
-            return any(producer_id in sent.producers for sent in self._sent.values())
-        return any(counter in self._sent for counter in item.unresolved_in)
+            return any(producer_id in sent.producers for sent in self.entries.values())
+        return any(counter in self.entries for counter in item.unresolved_in)
 
     # -- batches that were given up
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from broker.protocol.schema_walk import (
     ELEMENTS_MAX,
+    FEW_ELEMENTS_MAX,
     Buffer,
     DecodeError,
     Kind,
@@ -22,6 +23,9 @@ from broker.protocol.schema_walk import (
     read_uvarint,
     skip_tags,
 )
+
+_MANY: Final = frozenset({2, 8, 9, 23, 47})
+"""ListOffsets, OffsetCommit, OffsetFetch, OffsetForLeaderEpoch, OffsetDelete."""
 
 STRIDE_MIN: Final = 4
 """From so many flat elements on, their tag bytes are looked at in one step."""
@@ -41,7 +45,7 @@ def array_check(entity: type[Any]) -> Check | None:
     text = "\n".join(
         [
             "def check(d, p, end):",
-            f"    left = {ELEMENTS_MAX}",
+            f"    left = {_elements_max(entity)}",
             "    try:",
             *source.lines,
             "    except (IndexError, StructError):",
@@ -62,10 +66,14 @@ def array_check(entity: type[Any]) -> Check | None:
     return check
 
 
+def _elements_max(entity: type[Any]) -> int:
+    return ELEMENTS_MAX if int(entity.__api_key__) in _MANY else FEW_ELEMENTS_MAX
+
+
 def _refuse(count: int, left: int) -> None:
     if count < 0:
         raise DecodeError("null, or a negative length, where the schema has an array")
-    raise DecodeError(f"more than {ELEMENTS_MAX} array elements" if left < 0 else "an array longer than its frame")
+    raise DecodeError("too many array elements" if left < 0 else "an array longer than its frame")
 
 
 def _untagged(data: Buffer, position: int, count: int, size: int) -> bool:

@@ -28,8 +28,11 @@ DURATION_MS_MAX: Final = 9_000_000_000_000_000 // 1000
 ELEMENTS_MAX: Final = 1 << 17
 """Most array elements and tagged fields of one request, nested ones included: they cost more memory than bytes.
 
-Clients send up to one a partition of what they read or commit.
+Clients send up to one a partition of what they commit, or ask the offsets of.
 """
+
+FEW_ELEMENTS_MAX: Final = 1 << 15
+"""The same of requests that name fewer things: topics, groups, members, and partitions that are read at one time."""
 
 TAGS_MAX: Final = 127
 """Most tagged fields of one section; Kafka's messages define fewer than ten."""

@@ -62,6 +62,7 @@ class Route:
         "header_size",
         "hot",
         "key",
+        "large",
         "meter",
         "name",
         "pack",
@@ -76,6 +77,7 @@ class Route:
         self.name = api.name
         self.version = version
         self.handler = handler
+        self.large = handler if api.large is None else api.large
         self.hot = api.hot
         self.raw = api.raw
         self.exclusive = api.key == FETCH
@@ -154,13 +156,13 @@ def start(turn: Turn) -> None:
     if not route.hot:
         turn.task = asyncio.get_running_loop().create_task(_run_cold(turn, request))
         return
-    _run_hot(turn, request)
+    _run_hot(turn, request, route.handler)
 
 
-def _run_hot(turn: Turn, request: Any) -> None:
+def _run_hot(turn: Turn, request: Any, handler: Callable[..., Any]) -> None:
     route = turn.route
     try:
-        route.handler(turn, request)
+        handler(turn, request)
     except DecodeError as error:
         turn.close(f"malformed {route.name} v{route.version}: {error}")
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
@@ -178,19 +180,24 @@ async def _run_large(turn: Turn) -> None:
         return
     del data
     if not route.hot:
-        await _run_cold(turn, request)
+        await _run_cold(turn, request, large=True)
     elif not turn.client_is_gone:
         turn.task = None
-        _run_hot(turn, request)
+        _run_hot(turn, request, route.large)
         if route.exclusive:  # it may wait long, as small ones do
             turn.let_later_start()
 
 
-async def _run_cold(turn: Turn, request: Any) -> None:
+async def _run_cold(turn: Turn, request: Any, large: bool = False) -> None:
     try:
         response = await turn.route.handler(turn, request)
         written = isinstance(response, bytes | list)
-        body = response if written else codec.encode(turn.api_key, turn.version, response)
+        if written:
+            body = response
+        elif large:
+            body = await DECODED.run(codec.encode, turn.api_key, turn.version, response)
+        else:
+            body = codec.encode(turn.api_key, turn.version, response)
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
         fail(turn, request, error)
     else:

@@ -107,7 +107,7 @@ class Turn(Call):
         connection = self.connection
         if connection._cold is self:
             connection._cold = None
-            if connection._queue and not connection._starting:
+            if connection.queue and not connection._starting:
                 connection._start_queued()
 
     @property

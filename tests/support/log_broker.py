@@ -41,6 +41,11 @@ class Connection:
 
     broker: LogBroker
     client: Client
+    ran_alone: int = 0
+    """Requests that had later ones wait for their answer."""
+
+    def _run_alone(self) -> None:
+        self.ran_alone += 1
 
     def send(self, request: Any) -> Asked:
         """Give a kio request of any version to its handler; hot ones are answered when they are."""
@@ -68,7 +73,7 @@ class Connection:
         call = Call(
             rooms=self.broker.rooms, client=self.client, api_key=api_key, version=version, correlation_id=1,
             client_id="test", reply=reply, drop=lambda: asked.answer.set_result(None), close=close,
-            run_alone=lambda: None, draining=self.broker.draining,
+            run_alone=self._run_alone, draining=self.broker.draining,
         )  # fmt: skip
         api = registry.served[api_key]
         if api.raw:

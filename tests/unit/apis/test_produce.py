@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from typing import Any
 
@@ -11,7 +12,9 @@ from kio.schema.errors import ErrorCode
 
 from broker.errors import OutOfOrderSequenceNumber, RequestTimedOut, StoreUnavailable
 from broker.log.unresolved import LogUnreachable
-from broker.records.build import NewRecord, build_batch
+from broker.records.batch import Codec
+from broker.records.build import NewRecord, build_batch, seal
+from broker.records.validation import INLINE_RECORDS_MAX, OPENED_RECORDS_MAX
 from tests.support.log_broker import produce_request
 from tests.unit.apis.fakes import FakeBroker, FakeLog
 
@@ -123,3 +126,45 @@ async def test_every_version_is_answered(version: int):
         .ask(produce_request([("t", [(0, build_batch([NOW])), (1, None)])], version=version))
     )
     assert answers(response) == [(0, ErrorCode.none, 0), (1, ErrorCode.unknown_topic_or_partition, -1)]
+
+
+async def test_a_large_batch_is_opened_in_a_thread_and_later_requests_wait():
+    log = FakeLog()
+    broker = FakeBroker([log])
+    log.topic.config.cleanup_policy = frozenset({"compact"})
+    connection = broker.connect()
+    records = [NOW] * (INLINE_RECORDS_MAX + 1)
+
+    response = await connection.ask(produce_request([("t", [(0, build_batch(records, codec=Codec.ZSTD))])]))
+    assert answers(response) == [(0, ErrorCode.none, 0)]
+    assert connection.ran_alone == 1
+
+    response = await connection.ask(produce_request([("t", [(0, build_batch([NOW]))])]))
+    assert answers(response) == [(0, ErrorCode.none, 1)]
+    assert connection.ran_alone == 1
+
+
+async def test_a_batch_that_claims_too_many_records_is_not_opened():
+    log = FakeLog()
+    broker = FakeBroker([log])
+    log.topic.config.cleanup_policy = frozenset({"compact"})
+    batch = bytearray(build_batch([NOW], codec=Codec.ZSTD))
+    struct.pack_into(">i", batch, 23, OPENED_RECORDS_MAX)
+    struct.pack_into(">i", batch, 57, OPENED_RECORDS_MAX + 1)
+
+    response = await broker.connect().ask(produce_request([("t", [(0, bytes(seal(batch)))])]))
+
+    assert answers(response) == [(0, ErrorCode.invalid_record, -1)]
+    assert log.appended == []
+
+
+async def test_many_partitions_are_filed_in_slices_and_answered_in_order():
+    broker = FakeBroker([FakeLog()])
+    connection = broker.connect()
+    asked = [(0, build_batch([NOW])), *((index, None) for index in range(1, 1_200))]
+
+    response = await connection.ask(produce_request([("t", asked)]))
+
+    assert [index for index, *_ in answers(response)] == list(range(1_200))
+    assert answers(response)[0] == (0, ErrorCode.none, 0)
+    assert connection.ran_alone == 1

@@ -58,14 +58,14 @@ def test_answer_says_not_persisted_only_where_that_is_known() -> None:
     assert unresolved.answer(filed(0), gone, 1.0) is gone
     assert type(unresolved.answer(filed(0), AWAY, 1.0)) is StoreUnavailable
     sent: Any = type("Sent", (), {"counter": 3, "base": 10, "producers": {9: None}})()
-    unresolved.add(sent)
+    unresolved.entries[sent.counter] = sent
     plain = filed(-1, -1, -1)
     assert type(unresolved.answer(filed(0), AWAY, 1.0)) is RequestTimedOut
     assert type(unresolved.answer(plain, AWAY, 1.0)) is StoreUnavailable
     plain.unresolved_in = (3,)
     assert type(unresolved.answer(plain, AWAY, 1.0)) is RequestTimedOut
     unresolved.discard_below(10, None)
-    assert sent in unresolved
+    assert sent.counter in unresolved.entries
     unresolved.discard_below(11, None)
     assert type(unresolved.answer(plain, AWAY, 1.0)) is StoreUnavailable
 
@@ -73,7 +73,7 @@ def test_answer_says_not_persisted_only_where_that_is_known() -> None:
 def test_answer_after_long_absence_sends_those_who_come_again_to_another_broker() -> None:
     unresolved, first, again = Unresolved(10.0), filed(0), filed(0)
     sent: Any = type("Sent", (), {"counter": 3, "base": 10, "producers": {9: None}, "items": [first]})()
-    unresolved.add(sent)
+    unresolved.entries[sent.counter] = sent
     unresolved.outcome_unknown(sent, 100.0)
     assert type(unresolved.answer(again, AWAY, 109.0)) is RequestTimedOut
     assert type(unresolved.answer(first, AWAY, 111.0)) is RequestTimedOut
