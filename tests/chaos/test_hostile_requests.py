@@ -1,0 +1,322 @@
+"""Requests made to be expensive, one after the other over a live broker, with a neighbour beside them.
+
+A request that no client sends is refused before anything is built from it; what clients may send runs in slices
+or beside the event loop. The neighbour heartbeats and produces all the while. TIDEGATE_HOSTILE_FULL=1 takes the
+sizes at which the faults were measured and prints the stall, the peak memory and the time of each.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cramjam
+import pytest
+
+from bench.cluster import BrokerProcess, Cluster
+from broker.protocol.produce_request import PARTITIONS_MAX
+from broker.protocol.schema_walk import ELEMENTS_MAX, FEW_ELEMENTS_MAX, write_uvarint
+from broker.records.batch import Codec
+from broker.records.build import NewRecord, build_batch, encode_record, seal
+from tests.support.log_broker import produce_request
+from tests.support.wire import encode_request
+
+FULL = os.environ.get("TIDEGATE_HOSTILE_FULL") == "1"
+ANSWER_TIMEOUT_S = 120
+NEIGHBOUR_S_MAX = 2.0
+"""Coarse, for a loaded machine: before the bounds the reduced sizes kept the neighbour waiting for longer."""
+GROWTH_MIB_MAX = 128
+"""What a request may take beside twice its frame."""
+
+
+def frame(api_key: int, version: int, body: bytes, *, tags: bytes = b"") -> bytes:
+    """A whole frame; `tags` is the header's section where the version has one."""
+    payload = struct.pack(">hhih", api_key, version, 7, -1) + tags + body
+    return struct.pack(">i", len(payload)) + payload
+
+
+def many(full: int, reduced: int) -> int:
+    """How many elements."""
+    return full if FULL else reduced
+
+
+def produce_bomb() -> bytes:
+    """A small zstd batch of identical records whose header names a time beyond what the topic takes."""
+    count = many(19_000_000, 3_000_000)
+    ahead_ms = int(time.time() * 1000) + 2 * 3_600_000
+    batch = bytearray(build_batch([NewRecord(b"", timestamp=ahead_ms)], codec=Codec.ZSTD))
+    batch[61:] = bytes(cramjam.zstd.compress(encode_record(NewRecord(b"", timestamp=0), 0, 0) * count))
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">i", batch, 23, count - 1)
+    struct.pack_into(">i", batch, 57, count)
+    return encode_request(produce_request([("neighbour", [(0, bytes(seal(batch)))])]), 7)
+
+
+def produce_nulls(full: int, reduced: int) -> bytes:
+    count = many(full, reduced)
+    partitions = struct.pack(">ii", 0, -1) * count
+    return frame(0, 3, struct.pack(">hhii", -1, -1, 30_000, 1) + b"\0\1t" + struct.pack(">i", count) + partitions)
+
+
+def list_offsets() -> bytes:
+    count = many(1_000_000, 200_000)
+    body = struct.pack(">ibi", -1, 0, 1) + b"\0\1t" + struct.pack(">i", count)
+    return frame(2, 2, body + struct.pack(">iq", 0, -1) * count)
+
+
+def metadata(names: list[bytes]) -> bytes:
+    body = struct.pack(">i", len(names)) + b"".join(struct.pack(">h", len(name)) + name for name in names)
+    return frame(3, 4, body + b"\0")
+
+
+def offset_fetch() -> bytes:
+    count = many(1_900_000, 400_000)
+    return frame(9, 1, b"\0\1g" + struct.pack(">i", 1) + b"\0\1t" + struct.pack(">i", count) + bytes(4) * count)
+
+
+def fetch() -> bytes:
+    count = many(1_000_000, 300_000)
+    body = struct.pack(">iiiibi", -1, 0, 1, 1 << 20, 0, 1) + b"\0\1t" + struct.pack(">i", count)
+    return frame(1, 4, body + struct.pack(">iqi", 0, 0, 1) * count)
+
+
+def join_group() -> bytes:
+    subscription = struct.pack(">hi", 0, many(20_000_000, 3_000_000))
+    subscription += bytes(2 * many(20_000_000, 3_000_000)) + struct.pack(">i", -1)
+    body = b"\0\1j" + struct.pack(">ii", 10_000, 10_000) + b"\0\0" + b"\0\x08consumer" + struct.pack(">i", 1)
+    return frame(11, 3, body + b"\0\1r" + struct.pack(">i", len(subscription)) + subscription)
+
+
+def api_versions() -> bytes:
+    count = many(1_000_000, 1_000_000)
+    tags = b"".join(write_uvarint(tag) + b"\0" for tag in range(count))
+    return frame(18, 3, b"\x02a\x02a" + write_uvarint(count) + tags, tags=b"\0")
+
+
+def header_tags() -> bytes:
+    count = many(1_000_000, 1_000_000)
+    tags = b"".join(write_uvarint(tag) + b"\0" for tag in range(count))
+    return frame(18, 3, b"\x02a\x02a\0", tags=write_uvarint(count) + tags)
+
+
+def create_topics() -> bytes:
+    name = b"cleanup.policy"
+    text = b"\x01" * 32_760
+    body = struct.pack(">i", 1) + b"\0\1n" + struct.pack(">ihii", 1, 1, 0, 1)
+    body += struct.pack(">h", len(name)) + name + struct.pack(">h", len(text)) + text
+    return frame(19, 2, body + struct.pack(">ib", 1_000, 0))
+
+
+ROWS: dict[str, Callable[[], bytes]] = {
+    "produce, a small batch of many records": produce_bomb,
+    "produce, partitions by the frame": lambda: produce_nulls(13_000_000, 2_000_000),
+    "produce, null partitions": lambda: produce_nulls(2_000_000, 400_000),
+    "list offsets": list_offsets,
+    "metadata, illegal names": lambda: metadata([b"!"] * many(1_000_000, 300_000)),
+    "metadata, unknown names": lambda: metadata([b"u%d" % i for i in range(many(200_000, 140_000))]),
+    "offset fetch": offset_fetch,
+    "fetch": fetch,
+    "join group, empty topics": join_group,
+    "api versions, empty tags": api_versions,
+    "api versions, header tags": header_tags,
+    "create topics, long text": create_topics,
+}
+
+
+MOST: int = ELEMENTS_MAX - 10
+FEW: int = FEW_ELEMENTS_MAX - 10
+
+
+def _tagged_list_offsets() -> bytes:
+    """Each element has a tagged field that nobody knows, so the native reader refuses the body."""
+    body = b"\xff\xff\xff\xff\0\x02\x02t" + write_uvarint(MOST // 2 + 1)
+    element = struct.pack(">iiq", 0, -1, -1) + b"\x01\x63\x00"
+    return frame(2, 10, body + element * (MOST // 2) + b"\0" + struct.pack(">i", 1) + b"\0", tags=b"\0")
+
+
+def _offset_commit() -> bytes:
+    body = b"\0\1g" + struct.pack(">i", -1) + b"\0\0" + struct.pack(">i", 1) + b"\0\x09neighbour"
+    return frame(8, 6, body + struct.pack(">i", MOST) + (struct.pack(">iqi", 0, 5, -1) + b"\0\0") * MOST)
+
+
+MOST_TAKEN: dict[str, Callable[[], bytes]] = {
+    "most produce, null partitions": lambda: frame(
+        0, 3, struct.pack(">hhiih", -1, -1, 30_000, 1, 9) + b"neighbour" + struct.pack(">i", PARTITIONS_MAX - 1)
+        + struct.pack(">ii", 0, -1) * (PARTITIONS_MAX - 1),
+    ),
+    "most list offsets": lambda: frame(
+        2, 2, struct.pack(">ibih", -1, 0, 1, 9) + b"neighbour" + struct.pack(">i", MOST)
+        + b"".join(struct.pack(">iq", index, -1) for index in range(MOST)),
+    ),
+    "most list offsets, unknown tags": _tagged_list_offsets,
+    "most offset commit": _offset_commit,
+    "most offset fetch": lambda: frame(
+        9, 1, b"\0\1g" + struct.pack(">ih", 1, 9) + b"neighbour" + struct.pack(">i", MOST)
+        + b"".join(struct.pack(">i", index) for index in range(MOST)),
+    ),
+    "most fetch": lambda: frame(
+        1, 4, struct.pack(">iiiibih", -1, 0, 1, 1 << 20, 0, 1, 9) + b"neighbour" + struct.pack(">i", FEW)
+        + b"".join(struct.pack(">iqi", index, 0, 1) for index in range(FEW)),
+    ),
+    "most metadata, illegal names": lambda: metadata([b"!"] * FEW),
+    "most metadata, unknown names": lambda: metadata([b"u%d" % i for i in range(many(FEW, 10_000))]),
+    "most find coordinator": lambda: frame(
+        10, 4, b"\0" + write_uvarint(FEW + 1) + b"\x03ab" * FEW + b"\0", tags=b"\0"
+    ),
+    "most delete groups": lambda: frame(42, 1, struct.pack(">i", many(FEW, 10_000)) + b"\0\2ab" * many(FEW, 10_000)),
+    "most delete topics": lambda: frame(
+        20, 3, struct.pack(">i", many(FEW, 10_000)) + b"\0\2ab" * many(FEW, 10_000) + struct.pack(">i", 1_000)
+    ),
+    "most epochs": lambda: frame(
+        23, 2, struct.pack(">ih", 1, 9) + b"neighbour" + struct.pack(">i", MOST) + struct.pack(">iii", 0, -1, 0) * MOST
+    ),
+}  # fmt: skip
+"""The most elements that are taken: they are legal, and answered in slices."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerProcess]:
+    """One broker with the neighbour's topic."""
+    settings = {"TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false", "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
+    with Cluster(brokers=1, settings=settings) as cluster:
+        only = cluster.brokers[0]
+        make_topics(only, [("neighbour", 1)])
+        yield only
+
+
+def make_topics(broker: BrokerProcess, topics: list[tuple[str, int]]) -> None:
+    body = struct.pack(">i", len(topics))
+    for name, partitions in topics:
+        body += struct.pack(">h", len(name)) + name.encode() + struct.pack(">ihii", partitions, 1, 0, 0)
+    with closing(connect(broker)) as sock:
+        sock.sendall(frame(19, 2, body + struct.pack(">ib", 30_000, 0)))
+        assert answer_of(sock)
+
+
+def connect(broker: BrokerProcess) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", broker.port), timeout=ANSWER_TIMEOUT_S)
+
+
+def answer_of(sock: socket.socket) -> bytes:
+    """The next answer; empty where the broker closed."""
+    received = bytearray()
+    size = 4
+    while len(received) < size:
+        chunk = sock.recv(1 << 20)
+        if not chunk:
+            return b""
+        received += chunk
+        if len(received) >= 4:
+            size = 4 + struct.unpack_from(">i", received)[0]
+    return bytes(received[4:])
+
+
+def ask(broker: BrokerProcess, request: bytes) -> bytes:
+    """The answer of a request on a connection of its own; empty where it is refused by closing."""
+    with closing(connect(broker)) as sock:
+        try:
+            sock.sendall(request)
+            return answer_of(sock)
+        except ConnectionError:
+            return b""
+
+
+@dataclass
+class Neighbour:
+    """Heartbeats and produces on a connection of its own; `worst_s` is the slowest answer."""
+
+    broker: BrokerProcess
+    worst_s: float = 0.0
+    answers: int = 0
+    ended: threading.Event = field(default_factory=threading.Event)
+    failure: Any = None
+
+    def run(self) -> None:
+        heartbeat = frame(12, 0, b"\0\1g" + struct.pack(">i", 1) + b"\0\1m")
+        batch = build_batch([NewRecord(b"v", timestamp=int(time.time() * 1000))])
+        produce = encode_request(produce_request([("neighbour", [(0, batch)])]), 7)
+        try:
+            with closing(connect(self.broker)) as sock:
+                while not self.ended.is_set():
+                    for request in (heartbeat, produce):
+                        start_s = time.perf_counter()
+                        sock.sendall(request)
+                        assert answer_of(sock)
+                        self.worst_s = max(self.worst_s, time.perf_counter() - start_s)
+                        self.answers += 1
+                    time.sleep(0.005)
+        except Exception as error:  # noqa: BLE001 - told to the test
+            self.failure = error
+
+
+@contextmanager
+def neighbour_of(broker: BrokerProcess) -> Iterator[Neighbour]:
+    """A neighbour at work, which must have been answered all the while."""
+    neighbour = Neighbour(broker)
+    thread = threading.Thread(target=neighbour.run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 30
+        while not neighbour.answers and time.monotonic() < deadline:
+            time.sleep(0.01)
+        neighbour.worst_s = 0.0
+        yield neighbour
+        time.sleep(0.1)
+    finally:
+        neighbour.ended.set()
+        thread.join()
+    assert neighbour.failure is None and neighbour.answers
+
+
+def memory_mib(broker: BrokerProcess, name: str) -> int:
+    """A line of the process's status, in MiB: VmRSS now, VmHWM at most."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{broker.pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) // 1024
+
+
+def measure(broker: BrokerProcess, name: str, request: bytes) -> tuple[float, int]:
+    """The neighbour's slowest answer in s, and the growth of the peak in MiB beyond twice the frame."""
+    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak starts again at what is held now
+    before = memory_mib(broker, "VmRSS")
+    with neighbour_of(broker) as neighbour:
+        start_s = time.perf_counter()
+        answer = ask(broker, request)
+        took_s = time.perf_counter() - start_s
+    grown = memory_mib(broker, "VmHWM") - before
+    print(
+        f"| {name} | {len(request):,} | {neighbour.worst_s * 1000:.0f} ms | {grown} MiB | {took_s:.2f} s"
+        f" | {len(answer):,} |"
+    )
+    return neighbour.worst_s, grown - 2 * (len(request) >> 20)
+
+
+@pytest.mark.parametrize("name", [*ROWS, *MOST_TAKEN])
+def test_hostile_request_leaves_neighbour_served(broker: BrokerProcess, name: str) -> None:
+    worst_s, grown_mib = measure(broker, name, (ROWS | MOST_TAKEN)[name]())
+
+    assert broker.process is not None and broker.process.poll() is None
+    assert worst_s < NEIGHBOUR_S_MAX
+    assert grown_mib < GROWTH_MIB_MAX
+    log = broker.log_path.read_text()
+    assert "Traceback" not in log and "exception" not in log
+
+
+def test_hostile_metadata_of_all_topics_leaves_neighbour_served(broker: BrokerProcess) -> None:
+    make_topics(broker, [(f"wide{i}", 10_000) for i in range(12)])
+
+    worst_s, grown_mib = measure(
+        broker, "metadata of 12 topics of 10,000 partitions", frame(3, 4, b"\xff\xff\xff\xff\0")
+    )
+
+    assert worst_s < NEIGHBOUR_S_MAX
+    assert grown_mib < GROWTH_MIB_MAX
