@@ -162,7 +162,7 @@ class App:
             logs=logs,
             waits=GroupWaits(store, settings, self._name),
             heartbeats=Heartbeats(store, settings, self._name),
-            offsets=Offsets(store, settings, self._name),
+            offsets=Offsets(store, settings, self._name, lambda: membership.ends_ms),
             producer_ids=ProducerIds(store, settings),
             usage=logs.usage,
             ask_to_drain=self.ask_to_drain,

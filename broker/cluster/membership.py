@@ -64,7 +64,8 @@ class Membership:
     found lost; a new one is being taken then. `on_silent` hears of another that fell silent or went without a drain,
     after it is not preferred any more; `on_came` of others that begin to serve, by node id. `on_held`
     runs whenever the lease was renewed or taken, `on_unsure` when that was tried in vain, `on_drain_asked` at each
-    renewal once a drain is asked for. `ends_s` is when the lease ends by itself, by `perf_counter`.
+    renewal once a drain is asked for. `ends_s` is when the lease ends by itself, by `perf_counter`,
+    and `ends_ms` by Redis's clock.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Membership:
         self.cluster_id = ""
         self.held = False
         self.ends_s = 0.0
+        self.ends_ms = 0
         self.version = 0
         self.on_lost: list[Callable[[], None]] = []
         self.on_silent: list[Callable[[BrokerInfo], None]] = []
@@ -214,7 +216,8 @@ class Membership:
         )
         if not reply[0]:
             return False
-        *learnt, drain_asked = reply[1:]
+        *learnt, drain_asked, now_ms = reply[1:]
+        self.ends_ms = now_ms + self._settings.lease_gone_ms
         self._learn(*learnt)
         if drain_asked:
             for listener in self.on_drain_asked:

@@ -32,6 +32,9 @@ from broker.store.store import Store
 COMMIT_OFFSETS = Script("groups/commit_offsets")
 DELETE_OFFSETS = Script("groups/delete_offsets")
 
+WITHOUT_LEASE: Final = 0
+"""The end of a lease that a caller does not have."""
+
 _ENTRIES_PER_SCRIPT_MAX: Final = 2_000
 
 
@@ -114,7 +117,13 @@ def metadata_fits(metadata: str, units_max: int) -> bool:
 class Offsets:
     """Commits and fetches of this broker's tick. A group's fetch sees every commit filed before it."""
 
-    def __init__(self, store: Store, settings: Settings, broker: BrokerName = nobody) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        broker: BrokerName = nobody,
+        lease_ends_ms: Callable[[], int] = lambda: WITHOUT_LEASE,
+    ) -> None:
         self.held: dict[str, deque[Any]] = {}
         """By group: commits that wait for a look at the catalogue, and those behind them. The handlers' own."""
         self._store = store
@@ -122,7 +131,7 @@ class Offsets:
         self._asked = self._heard = 0
         """Questions for the catalogue's version in the store; the newest answered one gave `_topics_version`."""
         self._metadata_units_max = settings.offset_metadata_max_bytes
-        self._broker = broker
+        self._broker, self._lease_ends_ms = broker, lease_ends_ms
         self._settle = settler(store, broker)
         self._loop = asyncio.get_event_loop()
         self._commits: dict[str, tuple[GroupKeys, list[tuple[Commit, OnCode]]]] = {}
@@ -148,6 +157,7 @@ class Offsets:
     def commit(self, keys: GroupKeys, commit: Commit, on_code: OnCode) -> None:
         """File a commit for this tick's script. `on_code` gets 0, or the code that applies to all its entries:
 
+        COORDINATOR_NOT_AVAILABLE where this broker's lease ended before Redis judged the commit,
         UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or GROUP_ID_NOT_FOUND
         where the group does not exist and the commit names a generation; or StoreUnavailable.
         """
@@ -227,13 +237,17 @@ class Offsets:
         return SettledCall(self._store, self._settle, COMMIT_OFFSETS, self._arguments, _hand_out)
 
     def _arguments(self, groups: Gathered[Filed]) -> tuple[list[str], list[Arg]]:
-        return commit_arguments(groups, self._store.settings.group_events_max, self._broker())
+        # In Redis Cluster the group's node has another clock than the one that the lease is held by.
+        lease_ends_ms = self._lease_ends_ms() if self._store.cluster is None else WITHOUT_LEASE
+        return commit_arguments(groups, self._store.settings.group_events_max, self._broker(), lease_ends_ms)
 
 
-def commit_arguments(groups: Gathered[Filed], events_max: int, broker: str) -> tuple[list[str], list[Arg]]:
-    """KEYS and ARGV of the script; `broker` is who the events name."""
+def commit_arguments(
+    groups: Gathered[Filed], events_max: int, broker: str, lease_ends_ms: int = WITHOUT_LEASE
+) -> tuple[list[str], list[Arg]]:
+    """KEYS and ARGV of the script; `broker` is who the events name, until `lease_ends_ms` by Redis's clock."""
     shard = groups[0][0].shard_keys
-    key_names, args = [shard.groups, shard.events], list[Arg]((events_max, broker))
+    key_names, args = [shard.groups, shard.events], list[Arg]((events_max, broker, lease_ends_ms))
     for keys, filed in groups:
         key_names += (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets)
         # Only a commit without generation can make a group, or reset its offsets: only then it is said who does.

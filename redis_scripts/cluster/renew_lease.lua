@@ -9,9 +9,9 @@ ARGV[2]  process that holds it
 ARGV[3]  its record, kept where it differs
 ARGV[4]  ms after the last renewal until a lease has ended
 ARGV[5]  brokers_version whose records the caller has
-Returns  {NONE, 1, ms since the last renewal, brokers_version, {node id, ms since its renewal, ...}, {record, ...}, drain}:
+Returns  {NONE, 1, ms since the last renewal, brokers_version, {node id, ms since its renewal, ...}, {record, ...}, drain, now}:
          the records in the order of the node ids, or none where the caller has them; drain is 1 where that is asked
-         of this process, else 0;
+         of this process, else 0; now is Redis's clock, ms;
          {NONE, 0} where the lease has ended; safe to run twice
 Errors   none
 ]]
@@ -41,4 +41,4 @@ end
 local version, asked = unpack(redis.call("HMGET", info, "brokers_version", "drain:" .. node_id))
 version = version or "0"
 local records = version ~= known and redis.call("HMGET", brokers, unpack(ids)) or {}
-return { ERROR.NONE, 1, age, version, ages, records, asked == process and 1 or 0 }
+return { ERROR.NONE, 1, age, version, ages, records, asked == process and 1 or 0, now }

@@ -10,12 +10,15 @@ KEYS[3...]  group   hash    id, type, state, generation, join_deadline, sync_dea
             metadata, commit time); five keys for each group
 ARGV[1]     events kept, 0 none
 ARGV[2]     broker
-ARGV[3...]  for each group: its name in the shard's keys, "<id> <locator>" should a commit without generation make it,
+ARGV[3]     when the broker's lease ends, ms by Redis's clock, as its last renewal said; 0 for a caller without one
+ARGV[4...]  for each group: its name in the shard's keys, "<id> <locator>" should a commit without generation make it,
             and "<host> <client id>" of who sends that (both "" where there is none), count of commits; for each commit:
             generation, member id, "" or "=" and the instance id, retention ms or -1, count of entries; for each entry:
             its field and its JSON, open for the commit time
 Returns  {NONE, code of each commit ...}; safe to run twice: the same values again, last writer wins
 Errors   of each:
+         COORDINATOR_NOT_AVAILABLE  the lease has ended: the broker stood still, or the script waited; newer commits may
+                                 have come through another broker
          OVERDUE                 a deadline of its group has passed: settle it, then ask again
          GROUP_ID_NOT_FOUND      no such group, and the commit names a generation
          UNKNOWN_MEMBER_ID       not a member, or no member named while the group has members
@@ -27,6 +30,8 @@ Errors   of each:
 -- @include lib/clock
 local call, now, groups, codes = redis.call, now_ms(), KEYS[1], { ERROR.NONE }
 local events, events_max, broker = KEYS[2], ARGV[1], ARGV[2]
+local lease_end = tonumber(ARGV[3])
+local lease_ended = lease_end > 0 and now >= lease_end
 local now_text = string.format("%.0f", now)
 local group, members, instances, sessions, offsets
 local name, candidate, who, state, current
@@ -85,6 +90,7 @@ local function store(first, entry_count, tail)
 end
 
 local function commit(at, entry_count)
+  if lease_ended then return ERROR.COORDINATOR_NOT_AVAILABLE end
   local retention, code = ARGV[at + 3], nil
   if not state or state == "Empty" then
     code = judge_without_members(ARGV[at], entry_count)
@@ -103,9 +109,9 @@ local function commit(at, entry_count)
   return code
 end
 
-local at = 3
+local at = 4
 for first = 3, #KEYS, 5 do
-  local overdue = load_group(first)
+  local overdue = load_group(first) and not lease_ended
   name, candidate, who = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local commit_count = tonumber(ARGV[at + 3])
   at = at + 4

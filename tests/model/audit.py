@@ -103,7 +103,7 @@ class Audit:
                 self.left.add(member_id or instance_id)
 
     def _commit_offsets(self, done: Executed) -> None:
-        at = 6
+        at = 7
         for code in done.reply[1:]:
             generation, member_id, count = int(done.args[at]), done.args[at + 1], int(done.args[at + 4])
             entries = done.args[at + 5 : at + 5 + 2 * count]

@@ -363,12 +363,34 @@ async def test_commits_of_a_tick_are_judged_one_by_one_in_order(
     assert committed is not None and committed["offset"] == 3
 
 
+async def test_commit_lease_ended_refused(clock: SteppedClock, clock_store: Store) -> None:
+    """As when the broker stood still with the script on its way; the next renewal lets it commit again."""
+    keys = clock_store.group_keys("default", "orders")
+    await given_group(clock_store, keys, generation=2, members=["a"])
+    lease_ends_ms = clock.now_ms + 10_000
+    offsets = Offsets(clock_store, clock_store.settings, lease_ends_ms=lambda: lease_ends_ms)
+
+    async def commit(offset: int) -> int | Exception:
+        answer: asyncio.Future[int | Exception] = asyncio.get_running_loop().create_future()
+        entries = [offset_field("t1", 0), entry_json(offset, -1, T1.topic_hex, "")]
+        offsets.commit(keys, Commit(2, "a", None, entries), answer.set_result)
+        return await asyncio.wait_for(answer, 5)
+
+    assert await commit(1) == NONE
+    lease_ends_ms = clock.now_ms
+    assert await commit(2) == NOT_AVAILABLE
+    committed = await stored(clock_store, keys)
+    assert committed is not None and committed["offset"] == 1
+    lease_ends_ms = clock.now_ms + 1
+    assert await commit(3) == NONE
+
+
 async def test_a_repeated_script_changes_nothing_more(clock: SteppedClock, clock_store: Store) -> None:
     keys = clock_store.group_keys("default", "orders")
     shard = keys.shard_keys
     key_names = [shard.groups, shard.events, keys.group, keys.members, keys.instances, keys.sessions, keys.offsets]
     commit = [-1, "", "", -1, 1, "t1:0", entry_json(5, 2, T1.topic_hex, "x")]
-    args = [100, "1", keys.ref, "cgp_a default/consumer-groups/orders", "/h c", 1, *commit]
+    args = [100, "1", 0, keys.ref, "cgp_a default/consumer-groups/orders", "/h c", 1, *commit]
     pictures = []
     for _ in range(2):
         assert await clock_store.run(COMMIT_OFFSETS, key_names, *args) == [NONE]
