@@ -19,8 +19,8 @@ from kio.schema.errors import ErrorCode
 
 from bench.cluster import BrokerProcess, Cluster
 from tests.support.log_broker import produce_request
-from tests.support.members import Member, module
 from tests.support.logs import batch_bytes
+from tests.support.members import Member, module
 from tests.support.wire import RawClient
 
 METADATA, CREATE_TOPICS, DELETE_TOPICS, LIST_OFFSETS, COMMIT = 3, 19, 20, 2, 8
