@@ -89,7 +89,10 @@ class Reads:
         elif offset < view.log_start:
             asked.on_done(OffsetOutOfRange(f"{offset} is below the log start offset {view.log_start}"))
         elif offset >= view.high_watermark:
-            self._read_at_end(view, asked)
+            if offset <= view.end and view.stray is None and (asked.looked or self._log.hearing.heard):
+                asked.on_done(_slice([], 0, offset, view))
+            else:
+                self._read_at_end(view, asked)
         elif not asked.looked and not self._log.is_fresh(view):
             self._look(asked)  # the log may have been trimmed or deleted elsewhere
         else:

@@ -11,6 +11,7 @@ import asyncio
 import math
 import random
 from collections import deque
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,7 +58,6 @@ class Connection(asyncio.BufferedProtocol):
         self.queue: deque[Turn] = deque()
         self._cold: Turn | None = None
         self._exclusive: Turn | None = None
-        self._starting = False
         self.splitter = Splitter(server.settings.socket_request_max_bytes)
         self._own_room = False
         self.taken_s = self._paused_s = 0.0
@@ -69,8 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport: Any = None
         self._out: list[Body] = []
         self._out_bytes = 0
-        self._reading = False
-        self._scheduled = False
+        self._reading = self._scheduled = self._starting = False
         self._paused = self._write_paused = False
         self._doomed = self._leaving = self._ended = self._closed = False
         self.last_active_s = self.opened_s = perf_counter()
@@ -153,6 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         splitter, server, turns = self.splitter, self.server, self.turns
         settings = server.settings
         in_flight_max, out_bytes_max = settings.connection_in_flight_max, settings.connection_out_bytes_max
+        take = self.take if self.late_bytes <= 0 else partial(take_late, self)
         self._reading = True
         try:
             while not (self._doomed or self._leaving):
@@ -166,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 if self.client.holder is not None:
                     self.client.holder.release(Released.REQUEST)
-                (take_late if self.late_bytes > 0 else Connection.take)(self, *frame)
+                take(*frame)
         except TlsInstead:
             self.server.tls_came(self)
         except FrameError as error:

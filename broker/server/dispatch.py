@@ -156,7 +156,12 @@ def start(turn: Turn) -> None:
     if not route.hot:
         turn.task = asyncio.get_running_loop().create_task(_run_cold(turn, request))
         return
-    _run_hot(turn, request, route.handler)
+    try:
+        route.handler(turn, request)  # as `_run_hot`, without its frame
+    except DecodeError as error:
+        turn.close(f"malformed {route.name} v{route.version}: {error}")
+    except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
+        fail(turn, request, error)
 
 
 def _run_hot(turn: Turn, request: Any, handler: Callable[..., Any]) -> None:

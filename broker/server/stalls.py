@@ -107,7 +107,10 @@ def _distrust(connection: Connection, unread: int) -> None:
 
 
 def take_late(connection: Connection, data: bytes | memoryview, start: int, end: int) -> None:
-    """Take one frame that lay in the socket during a stall, unless it changes something. Raises DecodeError."""
+    """Take one frame; one that lay in the socket during a stall only if it changes nothing. Raises DecodeError."""
+    if connection.late_bytes <= 0:
+        connection.take(data, start, end)
+        return
     connection.late_bytes -= end - start + LENGTH_BYTES
     server, route = connection.server, None
     if end - start >= headers.FIXED.size:
