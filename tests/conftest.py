@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import hypothesis
 import pytest
 
 from broker.settings import Settings
@@ -17,6 +18,8 @@ from tests.support import clock as stepped
 from tests.support.redis_cluster import Sharded
 from tests.support.valkey import ValkeyServer
 
+hypothesis.settings.register_profile("tidegate", deadline=None)  # times on a busy machine say nothing of the code
+hypothesis.settings.load_profile("tidegate")
 acl.install()
 
 
