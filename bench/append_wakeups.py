@@ -16,8 +16,8 @@ from typing import Any
 
 import uvloop
 
-from broker.settings import Settings
-from broker.store.store import Store
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 SECONDS = 3.0
 VALUE = b"x" * 1_000

@@ -89,7 +89,7 @@ class BrokerProcess:
         """Start without waiting; see `wait_ready`."""
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "broker", "serve"],
+                [sys.executable, "-m", "tidegate", "serve"],
                 cwd=REPOSITORY,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,

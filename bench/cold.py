@@ -27,8 +27,8 @@ from bench.cold_page import page
 from bench.jars import PeerUnavailable
 from bench.kafka_wire import MeasureFailed
 from bench.processes import Meter
-from pipeline.redis_access import Client, connect
-from pipeline.topics import Topic, read_topics
+from tidegate_pipeline.redis_access import Client, connect
+from tidegate_pipeline.topics import Topic, read_topics
 
 _ADMIN: Final[Any] = admin
 _TOPIC: Final = "history"
@@ -133,7 +133,7 @@ def _archive(cluster: Cluster, root: str, segment_bytes: int) -> dict[str, Any]:
         "TIDEGATE_ARCHIVE_PATH": root,
         "TIDEGATE_PIPELINE_ARCHIVE_SEGMENT_BYTES": str(segment_bytes),
     }
-    command = [sys.executable, "-m", "broker", "pipeline", "archive", "--once", "--json"]
+    command = [sys.executable, "-m", "tidegate", "pipeline", "archive", "--once", "--json"]
     command += ["--checkpoint", str(cluster.directory / "checkpoint")]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -17,11 +17,11 @@ from pyarrow import parquet
 
 from bench.kafka_wire import FETCH, MeasureFailed, Wire, decode, encode, request
 from bench.processes import percentiles
-from broker.records.segment_file import SegmentFile, open_archive
-from broker.records.segments import Segment
-from pipeline.archive.index import ArchiveIndex
-from pipeline.redis_access import connect
-from pipeline.topics import read_topics
+from tidegate.records.segment_file import SegmentFile, open_archive
+from tidegate.records.segments import Segment
+from tidegate_pipeline.archive.index import ArchiveIndex
+from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.topics import read_topics
 
 _FETCH_BYTES: Final = 1 << 20
 _KEPT: Final = 32

@@ -17,10 +17,10 @@ import pyarrow as pa
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 
-from broker.records.batch import Codec
-from broker.records.build import NewRecord, build_batch
-from pipeline.decode.decoder import GROUP_BYTES, Decoder, EngineName, StoredBatch
-from pipeline.decode.schema import DECODED_ARROW_WITHOUT_HEADERS
+from tidegate.records.batch import Codec
+from tidegate.records.build import NewRecord, build_batch
+from tidegate_pipeline.decode.decoder import GROUP_BYTES, Decoder, EngineName, StoredBatch
+from tidegate_pipeline.decode.schema import DECODED_ARROW_WITHOUT_HEADERS
 
 FLOORS: Final = {"kafka-python": 10.0, "aiokafka": 1.5}
 """What numpy must be, at least, times these parsers, with 100 B values, uncompressed."""

@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from pipeline.jobs.commits import CommitsJob
-from pipeline.jobs.job import Job, JobContext
-from pipeline.jobs.lag import LagJob
-from pipeline.jobs.storms import StormsJob
-from pipeline.jobs.timeline import TimelineJob
-from pipeline.jobs.usage import UsageJob
-from pipeline.redis_access import connect
-from pipeline.session import spark_session
-from pipeline.settings import load
+from tidegate_pipeline.jobs.commits import CommitsJob
+from tidegate_pipeline.jobs.job import Job, JobContext
+from tidegate_pipeline.jobs.lag import LagJob
+from tidegate_pipeline.jobs.storms import StormsJob
+from tidegate_pipeline.jobs.timeline import TimelineJob
+from tidegate_pipeline.jobs.usage import UsageJob
+from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.session import spark_session
+from tidegate_pipeline.settings import load
 
 JOBS: Final[tuple[type[Job], ...]] = (LagJob, TimelineJob, StormsJob, CommitsJob, UsageJob)
 _TRIES: Final = 5

@@ -17,16 +17,16 @@ from typing import Any
 from uuid import UUID
 
 from bench.cluster import Cluster
-from broker.cluster.membership import BrokerInfo
-from broker.groups.cluster_page import ClusterPage
-from broker.groups.exporter_names import Brokers, ForeignNames
-from broker.groups.lag_samples import LagSampler
-from broker.groups.offsets import entry_json
-from broker.protocol.consumer_blobs import assigned_partitions, write_assignment
-from broker.records.build import NewRecord, build_batch
-from broker.settings import Settings
-from broker.store.store import Store
-from broker.telemetry.metrics import exposition, metrics
+from tidegate.cluster.membership import BrokerInfo
+from tidegate.groups.cluster_page import ClusterPage
+from tidegate.groups.exporter_names import Brokers, ForeignNames
+from tidegate.groups.lag_samples import LagSampler
+from tidegate.groups.offsets import entry_json
+from tidegate.protocol.consumer_blobs import assigned_partitions, write_assignment
+from tidegate.records.build import NewRecord, build_batch
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate.telemetry.metrics import exposition, metrics
 
 
 async def prepare(store: Store, args: argparse.Namespace) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from bench.endpoint import Endpoint
 from bench.kafka_wire import PRODUCE, MeasureFailed, Wire, decode, encode, request
 from bench.processes import Meter, percentiles
-from broker.records.build import NewRecord, build_batch
+from tidegate.records.build import NewRecord, build_batch
 
 _PARTITIONS: Final = 4
 _FLUSH_TIMEOUT_S: Final = 120.0

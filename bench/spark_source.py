@@ -27,13 +27,13 @@ from bench.kafka_peer import KafkaPeer
 from bench.processes import tree_cpu_seconds
 from bench.spark_report import CONNECTOR, SINKS
 from bench.spark_topics import FEW, Work, fill, works
-from pipeline.archive import selection
-from pipeline.jobs.archive import ArchiveJob
-from pipeline.jobs.job import JobContext
-from pipeline.redis_access import connect
-from pipeline.session import spark_session
-from pipeline.settings import PipelineSettings
-from pipeline.topics import read_topics
+from tidegate_pipeline.archive import selection
+from tidegate_pipeline.jobs.archive import ArchiveJob
+from tidegate_pipeline.jobs.job import JobContext
+from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.session import spark_session
+from tidegate_pipeline.settings import PipelineSettings
+from tidegate_pipeline.topics import read_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

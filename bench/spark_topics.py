@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from bench.kafka_wire import MeasureFailed, Wire
 from bench.logs import produce_frame, refusal
-from broker.records.batch import Codec
-from broker.records.build import NewRecord, build_batch
+from tidegate.records.batch import Codec
+from tidegate.records.build import NewRecord, build_batch
 
 PARTITIONS: Final = 2
 _KEY_BYTES: Final = 16

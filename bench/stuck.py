@@ -286,7 +286,7 @@ SCENARIOS: Final[dict[Scenario, str]] = {
 
 def tidegate(*words: str) -> subprocess.CompletedProcess[str]:
     """The command, as people type it."""
-    command = [sys.executable, "-m", "broker", *words]
+    command = [sys.executable, "-m", "tidegate", *words]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
 
 

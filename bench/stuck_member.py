@@ -22,7 +22,12 @@ from bench.kafka_wire import (
     encode,
     request,
 )
-from broker.protocol.consumer_blobs import assigned_partitions, subscribed_topics, write_assignment, write_subscription
+from tidegate.protocol.consumer_blobs import (
+    assigned_partitions,
+    subscribed_topics,
+    write_assignment,
+    write_subscription,
+)
 
 PROTOCOL: Final = "range"
 _BEAT_S: Final = 0.2

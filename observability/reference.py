@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import yaml
 
-from broker.telemetry import declared, declared_cluster, declared_foreign
-from broker.telemetry.declared import Declared
-from broker.telemetry.software import KNOWN
+from tidegate.telemetry import declared, declared_cluster, declared_foreign
+from tidegate.telemetry.declared import Declared
+from tidegate.telemetry.software import KNOWN
 
 _ALERTS: Final = Path(__file__).parent / "rules" / "alerts.yml"
 

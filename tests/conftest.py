@@ -10,13 +10,13 @@ from typing import Any
 import hypothesis
 import pytest
 
-from broker.settings import Settings
-from broker.store.store import Store
-from pipeline.redis_access import connect
 from tests.support import acl
 from tests.support import clock as stepped
 from tests.support.redis_cluster import Sharded
 from tests.support.valkey import ValkeyServer
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate_pipeline.redis_access import connect
 
 hypothesis.settings.register_profile("tidegate", deadline=None)  # times on a busy machine say nothing of the code
 hypothesis.settings.load_profile("tidegate")

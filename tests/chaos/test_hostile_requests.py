@@ -23,12 +23,12 @@ import cramjam
 import pytest
 
 from bench.cluster import BrokerProcess, Cluster
-from broker.protocol.produce_request import PARTITIONS_MAX
-from broker.protocol.schema_walk import ELEMENTS_MAX, FEW_ELEMENTS_MAX, write_uvarint
-from broker.records.batch import Codec
-from broker.records.build import NewRecord, build_batch, encode_record, seal
 from tests.support.log_broker import produce_request
 from tests.support.wire import encode_request
+from tidegate.protocol.produce_request import PARTITIONS_MAX
+from tidegate.protocol.schema_walk import ELEMENTS_MAX, FEW_ELEMENTS_MAX, write_uvarint
+from tidegate.records.batch import Codec
+from tidegate.records.build import NewRecord, build_batch, encode_record, seal
 
 FULL = os.environ.get("TIDEGATE_HOSTILE_FULL") == "1"
 ANSWER_TIMEOUT_S = 120

@@ -12,7 +12,10 @@ from collections import deque
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
-from broker.errors import (
+from tests.support.logs import TOPIC, append_later, batch, batches_of, broker, given_log, read
+from tests.support.proxy import Cut, Proxy
+from tests.support.valkey import ValkeyServer
+from tidegate.errors import (
     KafkaError,
     OffsetOutOfRange,
     OutOfOrderSequenceNumber,
@@ -20,16 +23,13 @@ from broker.errors import (
     StoreUnavailable,
     UnknownTopicOrPartition,
 )
-from broker.log.logs import Logs
-from broker.log.partition import PartitionLog
-from broker.log.partitions import delete_partition
-from broker.records.batch import Batch
-from broker.records.record import read_records
-from broker.settings import Settings
-from broker.store.store import Store
-from tests.support.logs import TOPIC, append_later, batch, batches_of, broker, given_log, read
-from tests.support.proxy import Cut, Proxy
-from tests.support.valkey import ValkeyServer
+from tidegate.log.logs import Logs
+from tidegate.log.partition import PartitionLog
+from tidegate.log.partitions import delete_partition
+from tidegate.records.batch import Batch
+from tidegate.records.record import read_records
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 BROKERS = 4
 IDEMPOTENT_IN_FLIGHT = 5

@@ -17,10 +17,10 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from bench.cluster import BrokerProcess, Cluster
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.members import Member
 from tests.support.wire import RawClient
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 GONE_MS = 1_500
 SETTINGS = {

@@ -17,9 +17,9 @@ import pytest
 from kio.index import load_request_schema
 
 from bench.cluster import Cluster
-from broker.apis.registry import load_all
 from tests.support.samples import sample
 from tests.support.wire import RawClient, encode_request
+from tidegate.apis.registry import load_all
 
 SLICE = 64
 RANDOM_CONNECTIONS = int(os.environ.get("TIDEGATE_RANDOM_CONNECTIONS", "500"))

@@ -13,14 +13,14 @@ from collections import defaultdict
 
 from kio.schema.errors import ErrorCode
 
-import broker.app  # noqa: F401 - declares the scripts that no API does
+import tidegate.app  # noqa: F401 - declares the scripts that no API does
 from bench.cluster import Cluster
-from broker.apis.registry import load_all
-from broker.settings import Settings
-from broker.store.scripts import registered
-from broker.store.store import Store
 from tests.support.members import Member, subscription
 from tests.support.wire import RawClient
+from tidegate.apis.registry import load_all
+from tidegate.settings import Settings
+from tidegate.store.scripts import registered
+from tidegate.store.store import Store
 
 SIZES = tuple(int(size) for size in os.environ.get("TIDEGATE_REBALANCE_SIZES", "100,500").split(","))
 METADATA = subscription(["t"], b"x" * 2_000)

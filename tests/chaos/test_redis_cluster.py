@@ -11,11 +11,11 @@ import urllib.request
 import pytest
 
 from bench.cluster import BrokerProcess, Cluster
-from broker.store.keys import ShardKeys, shard_of
-from broker.store.slots import key_slot
 from tests.support.broker_logs import tracebacks
 from tests.support.load import PARTITIONS, TOPIC, Load
 from tests.support.redis_cluster import Sharded
+from tidegate.store.keys import ShardKeys, shard_of
+from tidegate.store.slots import key_slot
 
 GROUPS = ("aiokafka", "librdkafka")
 SHARDS = 50

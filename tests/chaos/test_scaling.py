@@ -26,7 +26,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Position
 
 from bench.cluster import BrokerProcess, Cluster
-from broker.store.keys import shard_of
+from tidegate.store.keys import shard_of
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -12,13 +12,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from bench.cluster import Cluster, free_port
-from broker.app import App
-from broker.settings import Settings
 from tests.support.broker_logs import tracebacks
 from tests.support.load import Load
 from tests.support.members import Member
 from tests.support.sentinels import Watched
 from tests.support.wire import RawClient
+from tidegate.app import App
+from tidegate.settings import Settings
 
 PATIENCE_S = 60.0
 AWAY = {ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress}

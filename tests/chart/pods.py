@@ -73,7 +73,7 @@ class Pod:
     def __enter__(self) -> Pod:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*self._with_hostname(), sys.executable, "-m", "broker", *self.container["args"]],
+                [*self._with_hostname(), sys.executable, "-m", "tidegate", *self.container["args"]],
                 cwd=REPOSITORY, env=self.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         return self

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from broker.settings import Settings
-from pipeline.settings import PipelineSettings
+from tidegate.settings import Settings
+from tidegate_pipeline.settings import PipelineSettings
 
 PATH: Final = Path(__file__).resolve().parents[2] / "helm" / "values.schema.json"
 

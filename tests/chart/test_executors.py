@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.errors import UsageError
-from pipeline.java import find_java
-from pipeline.redis_access import connect
 from tests.chart.pods import REPOSITORY, filled_in
 from tests.chart.rendering import only, render
 from tests.support.kubernetes_api import KubernetesApi, Resource
 from tests.support.valkey import ValkeyServer
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.java import find_java
+from tidegate_pipeline.redis_access import connect
 
 CONFIG = "/etc/tidegate/pipeline"
 
@@ -59,7 +59,7 @@ def test_executors_are_as_restricted_as_their_driver(valkey: ValkeyServer, tmp_p
         here = {CONFIG: str(tmp_path), "https://kubernetes.default.svc": api.url}
         words = [word.replace(CONFIG, str(tmp_path)) for word in container["args"]]
         process = subprocess.Popen(
-            [sys.executable, "-m", "broker", *words], cwd=REPOSITORY, env=filled_in(container, fields, secrets, here),
+            [sys.executable, "-m", "tidegate", *words], cwd=REPOSITORY, env=filled_in(container, fields, secrets, here),
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         try:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.redis_access import connect
-from pipeline.settings import load
 from tests.chart.rendering import CASES, CHART, REDIS, Document, broker_pod, environment, only, pods, render
 from tests.chart.schema import BY_OTHER_VALUES
 from tests.unit.test_deployment import KNOWN
+from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.settings import load
 
 SPARK = "TIDEGATE_PIPELINE_SPARK"
 """A whole section: names are Spark's."""

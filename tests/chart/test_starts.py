@@ -17,11 +17,11 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from bench.cluster import free_port
-from pipeline.redis_access import connect
 from tests.chart.pods import REPOSITORY, Pod, Secrets, can_unshare
 from tests.chart.rendering import Document, environment, only, render
 from tests.support.certificates import Authority
 from tests.support.valkey import ValkeyServer
+from tidegate_pipeline.redis_access import connect
 
 QUICK = "drain.noticeSeconds=2,drain.budgetSeconds=10"
 
@@ -190,7 +190,7 @@ def test_helm_test_goes_through(redis_url: str, tmp_path: Path) -> None:
         arguments = [word.replace("test-tidegate-bootstrap.streams.svc", pod.address) for word in tester["args"]]
 
         done = subprocess.run(
-            [sys.executable, "-m", "broker", *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "tidegate", *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
         )
 
     assert done.returncode == 0, done.stderr
@@ -202,7 +202,7 @@ def test_an_upgrade_is_refused_where_brokers_would_not_start(policy: str, status
     server = ValkeyServer(["--maxmemory-policy", policy])
     try:
         checker = container_of(render(f"redis.url={server.url}"), "Job")
-        command = [word.replace("tidegate ", f"{sys.executable} -m broker ") for word in checker["command"]]
+        command = [word.replace("tidegate ", f"{sys.executable} -m tidegate ") for word in checker["command"]]
         variables = {"TIDEGATE_REDIS_URL": server.url}
         assert set(environment(checker)) == {*variables, "TIDEGATE_LOG_FORMAT", "TIDEGATE_LOG_LEVEL"}
 

@@ -16,7 +16,7 @@ from bench.client_groups import ClientGroup, Records, create_topic
 from bench.clients import Client, Command, Program
 from bench.cluster import Cluster
 from bench.kafka_wire import MeasureFailed
-from broker.store.keys import GroupKeys
+from tidegate.store.keys import GroupKeys
 
 BROKERS = 2
 PARTITIONS = 7

@@ -16,8 +16,8 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from yarl import URL
 
 from bench.cluster import Cluster
-from broker.admin.secrets import Secrets
-from broker.admin.sessions import COOKIE, CSRF_HEADER, Sessions
+from tidegate.admin.secrets import Secrets
+from tidegate.admin.sessions import COOKIE, CSRF_HEADER, Sessions
 
 TOKEN = "an operator's token"
 SETTINGS = {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100", "TIDEGATE_ADMIN_OPERATOR_TOKEN": TOKEN}

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from bench.jars import PeerUnavailable
 from bench.kafka_peer import KafkaPeer
-from broker.__main__ import tidegate
+from tidegate.__main__ import command_line
 
 pytestmark = pytest.mark.peer
 
@@ -30,7 +30,7 @@ def kafka() -> Iterator[KafkaPeer]:
 
 async def typed(kafka: KafkaPeer, *words: str) -> str:
     """Run a command; its output."""
-    done = await asyncio.to_thread(CliRunner().invoke, tidegate, [*words, "--bootstrap", kafka.bootstrap])
+    done = await asyncio.to_thread(CliRunner().invoke, command_line, [*words, "--bootstrap", kafka.bootstrap])
     assert done.exit_code == 0, (done.output, done.exception)
     return done.stdout
 

@@ -15,8 +15,8 @@ from kio.schema.fetch.v12.request import FetchPartition, FetchRequest, FetchTopi
 from kio.schema.metadata.v12.request import MetadataRequest
 
 from bench.cluster import Cluster
-from broker.protocol.schema_walk import write_uvarint
 from tests.support.wire import RawClient, decode_response, encode_request
+from tidegate.protocol.schema_walk import write_uvarint
 
 VERSIONS: Any = ApiVersionsRequest(client_software_name="test-client", client_software_version="1.0")
 NO_TOPICS: Any = MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)

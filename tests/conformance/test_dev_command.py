@@ -42,7 +42,7 @@ class Dev:
         if "--redis-url" not in options:
             command += ["--redis-port", str(self.redis_port)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "broker", *command, *options],
+            [sys.executable, "-m", "tidegate", *command, *options],
             env=self.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -84,7 +84,7 @@ class Dev:
     def tidegate(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another `tidegate` command of the same user."""
         return subprocess.run(
-            [sys.executable, "-m", "broker", *arguments], env=self.env, capture_output=True, text=True, timeout=30
+            [sys.executable, "-m", "tidegate", *arguments], env=self.env, capture_output=True, text=True, timeout=30
         )
 
 
@@ -219,7 +219,7 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         run = subprocess.run(
-            [sys.executable, "-m", "broker", "dev", "--port", str(port), "--admin-port", str(free_ports(3))],
+            [sys.executable, "-m", "tidegate", "dev", "--port", str(port), "--admin-port", str(free_ports(3))],
             env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
             capture_output=True,
             text=True,
@@ -235,7 +235,7 @@ def test_an_unreachable_redis_is_told_in_one_line(tmp_path: Path, command: str) 
     port = free_ports(3)
     ports = ["--port", str(port), "--admin-port", str(free_ports(3))]
     run = subprocess.run(
-        [sys.executable, "-m", "broker", command, *ports, "--redis-url", f"redis://127.0.0.1:{free_port()}/0"],
+        [sys.executable, "-m", "tidegate", command, *ports, "--redis-url", f"redis://127.0.0.1:{free_port()}/0"],
         env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
         capture_output=True,
         text=True,

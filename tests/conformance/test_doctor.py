@@ -16,10 +16,10 @@ import trustme
 from typer.testing import CliRunner
 
 from bench.cluster import BrokerProcess, Cluster, free_port
-from broker.__main__ import tidegate
-from broker.admin.failures import BAD_NEWS, DONE, FAILED
 from tests.support.balancer import balancer
 from tests.support.valkey import ValkeyServer
+from tidegate.__main__ import command_line
+from tidegate.admin.failures import BAD_NEWS, DONE, FAILED
 
 ELSEWHERE = "kafka-0.kafka.default.svc.cluster.invalid"
 
@@ -27,7 +27,7 @@ ELSEWHERE = "kafka-0.kafka.default.svc.cluster.invalid"
 async def doctor(bootstrap: str, *words: str, code: int) -> dict[str, Any]:
     """Run it; its JSON, with `kinds` of what is worse than a note."""
     line = ["doctor", "--bootstrap", bootstrap, "-o", "json", *words]
-    done = await asyncio.to_thread(CliRunner().invoke, tidegate, line)
+    done = await asyncio.to_thread(CliRunner().invoke, command_line, line)
     assert done.exit_code == code, (done.output, done.exception)
     told: dict[str, Any] = json.loads(done.stdout)
     told["kinds"] = [one["kind"] for one in told["findings"] if one["severity"] != "note"]
@@ -81,7 +81,7 @@ async def test_nothing_is_wrong(cluster: Cluster) -> None:
 
 async def test_the_table_for_people(cluster: Cluster) -> None:
     line = ["doctor", "--bootstrap", cluster.brokers[0].address, "--redis-url", cluster.redis_url]
-    done = await asyncio.to_thread(CliRunner().invoke, tidegate, line)
+    done = await asyncio.to_thread(CliRunner().invoke, command_line, line)
 
     assert done.exit_code == BAD_NEWS  # a test's Redis writes nothing to disk
     assert f"A client is given {cluster.brokers[0].address}: answers in clear." in done.output

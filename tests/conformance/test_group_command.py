@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 from yarl import URL
 
 from bench.cluster import Cluster
-from broker.__main__ import tidegate
-from broker.admin.group_guard import Guard
-from broker.admin.group_requests import Place
+from tidegate.__main__ import command_line
+from tidegate.admin.group_guard import Guard
+from tidegate.admin.group_requests import Place
 
 RECORDS = 40
 PARTITIONS = 2
@@ -48,7 +48,7 @@ class Shell:
             places = admin
         elif words[0] in ("list", "lag"):
             places += admin
-        done = await asyncio.to_thread(CliRunner().invoke, tidegate, ["group", *words, *places], input=answer)
+        done = await asyncio.to_thread(CliRunner().invoke, command_line, ["group", *words, *places], input=answer)
         assert done.exit_code == code, (done.output, done.exception)
         return done.output
 
@@ -210,7 +210,7 @@ async def test_a_group_that_does_not_exist(shell: Shell, words: list[str]) -> No
     "words", [("list", "--bootstrap"), ("show", "g", "--admin"), ("delete", "g", "-y", "--bootstrap")]
 )
 async def test_nobody_there_is_one_line(words: tuple[str, ...]) -> None:
-    done = await asyncio.to_thread(CliRunner().invoke, tidegate, ["group", *words, "127.0.0.1:1"])
+    done = await asyncio.to_thread(CliRunner().invoke, command_line, ["group", *words, "127.0.0.1:1"])
 
     assert done.exit_code == 2
     assert re.fullmatch(
@@ -221,7 +221,7 @@ async def test_nobody_there_is_one_line(words: tuple[str, ...]) -> None:
 
 async def test_any_admin_http_that_answers_will_do(shell: Shell) -> None:
     admin = f"127.0.0.1:1,127.0.0.1:{shell.cluster.brokers[1].admin_port}"
-    done = await asyncio.to_thread(CliRunner().invoke, tidegate, ["group", "show", "nobody", "--admin", admin])
+    done = await asyncio.to_thread(CliRunner().invoke, command_line, ["group", "show", "nobody", "--admin", admin])
 
     assert (done.exit_code, done.output) == (2, "tidegate: there is no group nobody\n")
 
@@ -244,7 +244,9 @@ async def test_brokers_that_died_are_named_and_the_others_asked() -> None:
 
 
 async def test_what_is_no_address() -> None:
-    done = await asyncio.to_thread(CliRunner().invoke, tidegate, ["group", "list", "--bootstrap", "127.0.0.1:70000"])
+    done = await asyncio.to_thread(
+        CliRunner().invoke, command_line, ["group", "list", "--bootstrap", "127.0.0.1:70000"]
+    )
 
     assert (done.exit_code, done.output) == (2, "tidegate: not an address: '127.0.0.1:70000' (host:port)\n")
 
@@ -257,7 +259,7 @@ async def test_who_speaks_another_protocol_is_one_line() -> None:
 
     async with await asyncio.start_server(babble, "127.0.0.1", 0) as server:
         address = "{}:{}".format(*server.sockets[0].getsockname())
-        done = await asyncio.to_thread(CliRunner().invoke, tidegate, ["group", "list", "--bootstrap", address])
+        done = await asyncio.to_thread(CliRunner().invoke, command_line, ["group", "list", "--bootstrap", address])
 
     assert (done.exit_code, done.output) == (2, f"tidegate: {address} answered something else than Kafka does\n")
 

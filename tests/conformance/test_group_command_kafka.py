@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from bench.jars import PeerUnavailable
 from bench.kafka_peer import KafkaPeer
-from broker.__main__ import tidegate
+from tidegate.__main__ import command_line
 
 pytestmark = pytest.mark.peer
 
@@ -36,7 +36,7 @@ async def type_in(kafka: KafkaPeer, *words: str, code: int = 0) -> str:
     command = ["group", *words, "--bootstrap", kafka.bootstrap]
     if words[0] in ("list", "lag"):
         command += ["--admin", "http://127.0.0.1:1"]
-    done = await asyncio.to_thread(CliRunner().invoke, tidegate, command)
+    done = await asyncio.to_thread(CliRunner().invoke, command_line, command)
     assert done.exit_code == code, (done.output, done.exception)
     return done.stdout
 

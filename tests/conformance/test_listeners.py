@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from bench.cluster import BrokerProcess, Cluster, free_port
-from broker.__main__ import tidegate
 from tests.support.certificates import Authority
+from tidegate.__main__ import command_line
 
 TIMEOUT_S = 30.0
 
@@ -142,7 +142,7 @@ def test_both_ends_are_told_of_the_wrong_protocol(secured: Secured) -> None:
 
 def diagnosed(bootstrap: str, *words: str) -> tuple[int, dict[str, Any], set[str]]:
     """`tidegate doctor`: its exit code, its JSON, the kinds of findings that are no notes."""
-    done = CliRunner().invoke(tidegate, ["doctor", "--bootstrap", bootstrap, "-o", "json", *words])
+    done = CliRunner().invoke(command_line, ["doctor", "--bootstrap", bootstrap, "-o", "json", *words])
     told = json.loads(done.stdout)
     return done.exit_code, told, {one["kind"] for one in told["findings"] if one["severity"] != "note"}
 

@@ -17,11 +17,11 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from pyarrow import fs
 
 from bench.cluster import Cluster, free_port
-from pipeline.archive.segment_writer import Shape
-from pipeline.jobs.history_job import table_path
-from pipeline.settings import PipelineSettings
 from tests.conformance.test_cold_clients import PARTITIONS, Tiered, given_tiered
 from tests.support.plain_archive import archive_topic
+from tidegate_pipeline.archive.segment_writer import Shape
+from tidegate_pipeline.jobs.history_job import table_path
+from tidegate_pipeline.settings import PipelineSettings
 
 pytest.importorskip("moto", reason="moto is not installed: pip install 'moto[s3]' flask-cors")
 pytest.importorskip("flask_cors", reason="flask-cors is not installed: moto's server needs it")
@@ -114,7 +114,7 @@ def tidegate(tiered: Tiered, uri: str, *words: str) -> str:
     """The output of `tidegate pipeline WORDS`."""
     environment = {"TIDEGATE_REDIS_URL": tiered.cluster.redis_url, "TIDEGATE_ARCHIVE_PATH": uri}
     told = subprocess.run(
-        [sys.executable, "-m", "broker", "pipeline", *words],
+        [sys.executable, "-m", "tidegate", "pipeline", *words],
         capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment},
     )  # fmt: skip
     assert told.returncode == 0, told.stderr

@@ -15,12 +15,12 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
 from bench.cluster import Cluster
-from broker.records.batch import Batch, Codec, iter_headers
-from broker.records.build import NewRecord, build_batch, seal
-from broker.records.record import read_records
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.log_broker import Connection, LogBroker, fetch_request, produce_request
+from tidegate.records.batch import Batch, Codec, iter_headers
+from tidegate.records.build import NewRecord, build_batch, seal
+from tidegate.records.record import read_records
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 HOUR_MS = 3_600_000
 

@@ -17,15 +17,15 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from bench.cluster import Cluster
-from broker.settings import Settings
-from pipeline.archive.segment_writer import Shape
-from pipeline.decode.schema import raw_schema
-from pipeline.redis_access import connect
-from pipeline.replay.sink import ReplaySink
-from pipeline.sources.topic_source import TopicSource
-from pipeline.topics import read_topics
 from tests.support.logs import FakeTopic, broker
 from tests.support.plain_archive import archive_topic
+from tidegate.settings import Settings
+from tidegate_pipeline.archive.segment_writer import Shape
+from tidegate_pipeline.decode.schema import raw_schema
+from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.replay.sink import ReplaySink
+from tidegate_pipeline.sources.topic_source import TopicSource
+from tidegate_pipeline.topics import read_topics
 
 COUNT = 2_000
 """Records of each partition."""
@@ -43,7 +43,7 @@ class Run:
     def tidegate(self, *arguments: str, environment: dict[str, str] | None = None) -> str:
         """The command's output."""
         told = subprocess.run(
-            [sys.executable, "-m", "broker", *arguments], capture_output=True, text=True, timeout=60,
+            [sys.executable, "-m", "tidegate", *arguments], capture_output=True, text=True, timeout=60,
             env={
                 **os.environ, "TIDEGATE_REDIS_URL": self.cluster.redis_url, "TIDEGATE_ARCHIVE_PATH": str(self.root),
                 **(environment or {}),

@@ -13,14 +13,14 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from typer.testing import CliRunner
 
 from bench.cluster import Cluster
-from broker.__main__ import tidegate
-from broker.admin.failures import BAD_NEWS, DONE, FAILED
+from tidegate.__main__ import command_line
+from tidegate.admin.failures import BAD_NEWS, DONE, FAILED
 
 
 async def typed(cluster: Cluster, *words: str, code: int = DONE) -> str:
     """Run `tidegate redis WORDS`; what it prints."""
     line = ["redis", words[0], "--redis-url", cluster.redis_url, *words[1:]]
-    done = await asyncio.to_thread(CliRunner().invoke, tidegate, line)
+    done = await asyncio.to_thread(CliRunner().invoke, command_line, line)
     assert done.exit_code == code, (done.output, done.exception)
     return done.output
 
@@ -104,9 +104,11 @@ async def test_the_least_rights_are_enough_for_the_command_that_asks_for_them(cl
 
     own = cluster.redis_url.replace("redis://", "redis://cli:secret@")
     done = await asyncio.to_thread(
-        CliRunner().invoke, tidegate, ["redis", "run", "--redis-url", own, "HGET", "tidegate:{cluster}:info", "layout"]
+        CliRunner().invoke,
+        command_line,
+        ["redis", "run", "--redis-url", own, "HGET", "tidegate:{cluster}:info", "layout"],
     )
-    refused = await asyncio.to_thread(CliRunner().invoke, tidegate, ["redis", "--redis-url", own, "FLUSHALL"])
+    refused = await asyncio.to_thread(CliRunner().invoke, command_line, ["redis", "--redis-url", own, "FLUSHALL"])
 
     assert line == f"ACL SETUSER cli on >PASSWORD {' '.join(told_rules['rules'])}\n"
     assert done.output == '"1"\n'
@@ -135,6 +137,6 @@ async def test_old_and_new_forms(cluster: Cluster, words: list[str], code: int, 
     line = ["redis", *words[:1], "--redis-url", cluster.redis_url, *words[1:]]
     if words[0] not in ("run", "keys"):
         line = ["redis", "--redis-url", cluster.redis_url, *words]
-    done = await asyncio.to_thread(CliRunner().invoke, tidegate, line)
+    done = await asyncio.to_thread(CliRunner().invoke, command_line, line)
 
     assert (done.exit_code, done.output[: len(said)]) == (code, said)

@@ -11,14 +11,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from bench.cluster import Cluster
-from broker.__main__ import tidegate
-from broker.admin import round_trip
-from broker.admin.failures import DONE, FAILED
+from tidegate.__main__ import command_line
+from tidegate.admin import round_trip
+from tidegate.admin.failures import DONE, FAILED
 
 
 async def typed(*words: str) -> Result:
     """Run the command."""
-    return await asyncio.to_thread(CliRunner().invoke, tidegate, ["round-trip", *words])
+    return await asyncio.to_thread(CliRunner().invoke, command_line, ["round-trip", *words])
 
 
 async def test_a_record_goes_in_and_comes_out(cluster: Cluster) -> None:
@@ -30,7 +30,9 @@ async def test_a_record_goes_in_and_comes_out(cluster: Cluster) -> None:
         assert list(told) == ["topic", "produced", "consumed", "committed", "forgotten"]
         assert told["consumed"] == "the same 16 bytes"
         offsets.append(int(told["produced"].removeprefix("offset ")))
-    groups = await asyncio.to_thread(CliRunner().invoke, tidegate, ["group", "list", "--bootstrap", cluster.bootstrap])
+    groups = await asyncio.to_thread(
+        CliRunner().invoke, command_line, ["group", "list", "--bootstrap", cluster.bootstrap]
+    )
 
     assert offsets[1] == offsets[0] + 1
     assert told["topic"] == f"{round_trip.TOPIC}, was there"

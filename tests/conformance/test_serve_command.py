@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from bench.cluster import BrokerProcess
-from broker.cluster.drains import request_drain
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.valkey import ValkeyServer, free_port
+from tidegate.cluster.drains import request_drain
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 START_S = 20.0
 
@@ -31,7 +31,7 @@ def refusal(*options: str) -> str:
     """What `tidegate serve` says when it cannot start; it must be one line, with exit code 2."""
     ports = ["--port", "0", "--admin-port", "0"]
     run = subprocess.run(
-        [sys.executable, "-m", "broker", "serve", *ports, "--log-level", "error", *options],
+        [sys.executable, "-m", "tidegate", "serve", *ports, "--log-level", "error", *options],
         capture_output=True,
         text=True,
         timeout=START_S,

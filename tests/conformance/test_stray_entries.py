@@ -13,9 +13,9 @@ from aiokafka.errors import KafkaError
 from typer.testing import CliRunner, Result
 
 from bench.cluster import Cluster
-from broker.__main__ import tidegate
-from broker.admin.failures import BAD_NEWS, DONE, FAILED
 from tests.support.scraping import Scrape
+from tidegate.__main__ import command_line
+from tidegate.admin.failures import BAD_NEWS, DONE, FAILED
 
 _DEADLINE_S: Final = 60.0
 _RECORDS: Final = 5
@@ -23,7 +23,7 @@ _METRIC: Final = ("tidegate_logs_with_stray_entry", ())
 
 
 async def typed(*words: str, code: int | None = DONE) -> Result:
-    done = await asyncio.to_thread(CliRunner().invoke, tidegate, list(words))
+    done = await asyncio.to_thread(CliRunner().invoke, command_line, list(words))
     assert code is None or done.exit_code == code, (done.output, done.exception)
     return done
 

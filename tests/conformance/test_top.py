@@ -17,13 +17,13 @@ from textual.widgets import DataTable, Input, Static
 from typer.testing import CliRunner
 
 from bench.cluster import Cluster
-from broker.__main__ import tidegate
-from broker.admin import group_requests
-from broker.admin.failures import FAILED
-from broker.admin.kafka_wire import Connection
-from broker.admin.places import AdminHttp
-from broker.admin.top.app import Top
-from broker.apis.registry import ApiKey
+from tidegate.__main__ import command_line
+from tidegate.admin import group_requests
+from tidegate.admin.failures import FAILED
+from tidegate.admin.kafka_wire import Connection
+from tidegate.admin.places import AdminHttp
+from tidegate.admin.top.app import Top
+from tidegate.apis.registry import ApiKey
 
 SCREEN = (80, 24)
 
@@ -120,7 +120,7 @@ async def test_a_cluster_that_is_away_is_said_and_what_was_seen_stays(cluster: C
 
 
 def test_without_a_terminal() -> None:
-    done = CliRunner().invoke(tidegate, ["top"])
+    done = CliRunner().invoke(command_line, ["top"])
 
     assert done.exit_code == FAILED
     assert done.stderr.startswith("tidegate: top needs a terminal")

@@ -20,8 +20,8 @@ from aiokafka import AIOKafkaProducer
 from typer.testing import CliRunner, Result
 
 from bench.cluster import BrokerProcess, Cluster, free_port
-from broker.__main__ import tidegate
-from broker.admin.failures import BAD_NEWS, DONE, FAILED
+from tidegate.__main__ import command_line
+from tidegate.admin.failures import BAD_NEWS, DONE, FAILED
 
 COLOURLESS = {**os.environ, "NO_COLOR": "1"}
 
@@ -29,14 +29,14 @@ COLOURLESS = {**os.environ, "NO_COLOR": "1"}
 async def typed(cluster: Cluster, *words: str, code: int = DONE) -> Result:
     """Run a command that takes --bootstrap; its result."""
     line = [*words, "--bootstrap", cluster.bootstrap]
-    done = await asyncio.to_thread(CliRunner().invoke, tidegate, line)
+    done = await asyncio.to_thread(CliRunner().invoke, command_line, line)
     assert done.exit_code == code, (done.output, done.exception)
     return done
 
 
 async def typed_alone(*words: str, code: int = DONE) -> str:
     """The same, of one that takes other addresses; what it prints."""
-    done = await asyncio.to_thread(CliRunner().invoke, tidegate, list(words))
+    done = await asyncio.to_thread(CliRunner().invoke, command_line, list(words))
     assert done.exit_code == code, (done.output, done.exception)
     return done.output
 
@@ -128,7 +128,7 @@ def following(cluster: Cluster, topic: str) -> Iterator[subprocess.Popen[str]]:
     command = [
         sys.executable,
         "-m",
-        "broker",
+        "tidegate",
         "tail",
         topic,
         "-f",
@@ -227,7 +227,7 @@ async def completed(cluster: Cluster, *words: str) -> list[str]:
         "COMP_CWORD": str(len(words) - 1),
         "TIDEGATE_CLI_BOOTSTRAP": cluster.bootstrap,
     }
-    run = [sys.executable, "-c", "from broker.__main__ import main; main()"]
+    run = [sys.executable, "-c", "from tidegate.__main__ import main; main()"]
     done = await asyncio.to_thread(
         subprocess.run, run, env={**os.environ, **asked}, capture_output=True, text=True, timeout=60
     )
@@ -240,7 +240,7 @@ async def test_the_shell_completes_names(cluster: Cluster, topic: str) -> None:
 
 async def test_nobody_answers() -> None:
     line = ["topic", "list", "--bootstrap", f"127.0.0.1:{free_port()}"]
-    done = await asyncio.to_thread(CliRunner().invoke, tidegate, line)
+    done = await asyncio.to_thread(CliRunner().invoke, command_line, line)
 
     assert done.exit_code == FAILED
     assert done.stderr.startswith("tidegate: no broker answers at")

@@ -10,9 +10,9 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from bench.cluster import Cluster
-from pipeline.sources import starting
-from pipeline.sources.stream_plan import StreamPlan
 from tests.support.topic_reads import access_to, rows_of
+from tidegate_pipeline.sources import starting
+from tidegate_pipeline.sources.stream_plan import StreamPlan
 
 PARTITIONS = 3
 ROUNDS = 5

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from broker.settings import Settings
 from tests.cost.counting import COLUMNS, CountedRedis, CountedServer, Counters, SteadyFabric
 from tests.simulation import outside
 from tests.simulation.brokers import Broker, replace_outside_world
@@ -20,6 +19,7 @@ from tests.simulation.redis_link import SERVER_OPTIONS
 from tests.support import clock
 from tests.support.valkey import ValkeyServer
 from tests.support.wire import decode_response, encode_request
+from tidegate.settings import Settings
 
 PORT: Final = 9092
 SEED: Final = 1

@@ -15,10 +15,10 @@ from aiohttp import ClientSession
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from broker import __version__
 from tests.image.engines import REPOSITORY, Engine, EngineMissing, Image, engine
 from tests.support.compose import services
 from tests.support.valkey import ValkeyServer, free_port
+from tidegate import __version__
 
 pytestmark = pytest.mark.timeout(3_600)
 

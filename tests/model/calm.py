@@ -8,9 +8,9 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from broker.errors import StoreUnavailable
-from broker.groups.model import JoinRefused
 from tests.model.world import PARTITION_COUNT, Client, Request
+from tidegate.errors import StoreUnavailable
+from tidegate.groups.model import JoinRefused
 
 if TYPE_CHECKING:
     from tests.model.life import Life

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 from structlog.testing import capture_logs
 
-from broker.groups.model import Leaving
-from broker.settings import Settings
 from tests.model import stored
 from tests.model.audit import Audit
 from tests.model.calm import calm_down
 from tests.model.network import Executed, Server
 from tests.model.told import Told
 from tests.model.world import PARTITION_COUNT, Client, Request, World
+from tidegate.groups.model import Leaving
+from tidegate.settings import Settings
 
 FORGET_ID = (25, 82)
 """Heartbeat answers after which a client has no member id."""

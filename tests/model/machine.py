@@ -8,11 +8,11 @@ from typing import Any, Final
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from broker.groups.model import Leaving
 from tests.model.calm import behaving
 from tests.model.life import Life
 from tests.model.network import Hold
 from tests.model.world import Client, Protocols
+from tidegate.groups.model import Leaving
 
 CLIENTS_MAX: Final = 5
 PROTOCOLS: Final[tuple[Protocols, ...]] = (

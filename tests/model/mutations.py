@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.groups.waiting import GroupWaits
-from broker.store import scripts
 from tests.model.network import forget_scripts
+from tidegate.groups.waiting import GroupWaits
+from tidegate.store import scripts
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import hiredis
 
-from broker.settings import Settings
-from broker.store.link import Arg, Link, OnReply
-from broker.store.node import Find
-from broker.store.scripts import registered
-from broker.store.store import Store
 from tests.model.loop import VirtualLoop
 from tests.support import clock as stepped
+from tidegate.settings import Settings
+from tidegate.store.link import Arg, Link, OnReply
+from tidegate.store.node import Find
+from tidegate.store.scripts import registered
+from tidegate.store.store import Store
 
 LANES: Final = ("control", "data-in")
 """The links that carry what groups need; pub/sub comes by `push`."""

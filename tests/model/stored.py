@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from broker.store.keys import GroupKeys
 from tests.model.network import Server
+from tidegate.store.keys import GroupKeys
 
 HOLD_MS = 5_000
 """For so long a sweep that ran just now may have put a hint off."""

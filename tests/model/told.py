@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from broker.errors import KafkaError, StoreUnavailable
-from broker.groups.model import Joined, JoinRefused, Synced
 from tests.model.world import Request
+from tidegate.errors import KafkaError, StoreUnavailable
+from tidegate.groups.model import Joined, JoinRefused, Synced
 
 FORGET_ID = {"unknown_member_id", "fenced_instance_id"}
 EXPECTED = FORGET_ID | {

@@ -7,15 +7,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from broker.errors import StoreUnavailable
-from broker.groups import classic
-from broker.groups.expiry import GroupExpiry
-from broker.groups.heartbeats import Heartbeats
-from broker.groups.model import Joined, JoinRequest, Leaving, Membership, SyncRequest
-from broker.groups.offsets import Commit, Committed, Offsets, entry_json
-from broker.groups.waiting import GroupWaits
-from broker.settings import Settings
 from tests.model.network import Executed, LinkedStore, Network, Server
+from tidegate.errors import StoreUnavailable
+from tidegate.groups import classic
+from tidegate.groups.expiry import GroupExpiry
+from tidegate.groups.heartbeats import Heartbeats
+from tidegate.groups.model import Joined, JoinRequest, Leaving, Membership, SyncRequest
+from tidegate.groups.offsets import Commit, Committed, Offsets, entry_json
+from tidegate.groups.waiting import GroupWaits
+from tidegate.settings import Settings
 
 GROUP: Final = "orders"
 PARTITION_COUNT: Final = 4

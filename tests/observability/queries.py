@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import yaml
 
-from broker.telemetry.declared import BROKER
-from broker.telemetry.declared_cluster import CLUSTER
 from observability import dashboard
+from tidegate.telemetry.declared import BROKER
+from tidegate.telemetry.declared_cluster import CLUSTER
 
 RULES: Final = Path(__file__).resolve().parents[2] / "observability" / "rules"
 OWN: Final = re.compile(r"\b(?:tidegate|process)(?:_\w+|:[\w:]+)")

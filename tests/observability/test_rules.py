@@ -17,13 +17,13 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import TopicPartition
 
 from bench.cluster import Cluster
-from broker.telemetry.declared import BROKER
-from broker.telemetry.declared_cluster import CLUSTER
-from broker.telemetry.declared_foreign import KAFKA_EXPORTER, KMINION
 from observability import dashboard
 from tests.observability.prometheus import Prometheus, running, tools
 from tests.observability.queries import OWN, RULES, all_queries, panels, recorded
 from tests.support.scraping import Scrape
+from tidegate.telemetry.declared import BROKER
+from tidegate.telemetry.declared_cluster import CLUSTER
+from tidegate.telemetry.declared_foreign import KAFKA_EXPORTER, KMINION
 
 SEEN_S = 30.0
 """Prometheus' rates and rules need some scrapes."""

@@ -20,10 +20,10 @@ from typing import Any, Final
 import redis
 
 from bench.cluster import REPOSITORY
-from broker.store.keys import GroupKeys
 from tests.outside.history import GroupHistory
 from tests.outside.journal import JournalReader
 from tests.outside.member import Part
+from tidegate.store.keys import GroupKeys
 
 TOPIC: Final = "outside"
 PARTITIONS: Final = 12

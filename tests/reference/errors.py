@@ -1,4 +1,4 @@
-"""docs/errors.md: every error that a client can get, from broker/errors.py and from who raises it."""
+"""docs/errors.md: every error that a client can get, from broker/tidegate/errors.py and from who raises it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from broker import errors
-from broker.apis.registry import load_all
-from broker.errors import KafkaError
-from broker.server.dispatch import STORE_AWAY
+from tidegate import errors
+from tidegate.apis.registry import load_all
+from tidegate.errors import KafkaError
+from tidegate.server.dispatch import STORE_AWAY
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -23,9 +23,9 @@ _API_VERSIONS: Final = 18
 _HEAD: Final = """\
 # Errors
 
-Made by `make docs` from `broker/errors.py`. Codes and names are Kafka's. *Retriable* is Kafka's word for: clients ask
-again by themselves, and the application hears of it only when their time is up. Anything else reaches the
-application.
+Made by `make docs` from `broker/tidegate/errors.py`. Codes and names are Kafka's. *Retriable* is Kafka's word for:
+clients ask again by themselves, and the application hears of it only when their time is up. Anything else reaches
+the application.
 
 {raised}
 

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.settings import Settings
-from broker.store.keys import GroupKeys
-from broker.store.store import Store
 from tests.support.clock import SteppedClock
 from tests.support.groups import SCENARIO_MODES, Mode, World
 from tests.support.handlers import Broker, FakeCatalog, topic
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
+from tidegate.store.store import Store
 
 SCENARIO = "test_scenario_"
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.valkey import ValkeyServer
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 
 @pytest.fixture
@@ -44,5 +44,5 @@ async def test_a_long_absence_has_ended_lately(
 ) -> None:
     await back_after(*own, 1.2)
     assert own[1].absence.ended_lately
-    monkeypatch.setattr("broker.store.absence._RETURN_S", 0.0)
+    monkeypatch.setattr("tidegate.store.absence._RETURN_S", 0.0)
     assert not own[1].absence.ended_lately

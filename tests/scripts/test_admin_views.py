@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from broker.admin import actions, audit, broker_views, overview_views, producer_views, redis_views, topic_views
-from broker.admin.audit import Actor, Audit
-from broker.cluster.figures import FigureReports, Figures
-from broker.cluster.membership import BrokerInfo
-from broker.errors import NonEmptyGroup, StoreUnavailable, UnknownTopicOrPartition
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.whole_broker import WholeBroker
+from tidegate.admin import actions, audit, broker_views, overview_views, producer_views, redis_views, topic_views
+from tidegate.admin.audit import Actor, Audit
+from tidegate.cluster.figures import FigureReports, Figures
+from tidegate.cluster.membership import BrokerInfo
+from tidegate.errors import NonEmptyGroup, StoreUnavailable, UnknownTopicOrPartition
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 ANNA = Actor("anna", "operator", "10.1.2.3")
 FIGURES = Figures("f00", 12.5, 7, 1.5, 0.25, 100 << 20)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.archive.index import ArchiveIndex, Archiver, ArchiveState, Outcome, Publication
-from pipeline.errors import PipelineError
-from pipeline.redis_access import connect
 from tests.support.archive import log_keys, make_log, segment
 from tests.support.valkey import ValkeyServer
+from tidegate_pipeline.archive.index import ArchiveIndex, Archiver, ArchiveState, Outcome, Publication
+from tidegate_pipeline.errors import PipelineError
+from tidegate_pipeline.redis_access import connect
 
 KEYS = log_keys()
 A = Archiver(1, "a")

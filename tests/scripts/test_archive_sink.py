@@ -11,16 +11,16 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql.types import StructType
 
-from pipeline.archive.index import ArchiveIndex, Archiver
-from pipeline.archive.sink import ArchiveSink
-from pipeline.decode.schema import RANGES_ARROW, raw_schema
-from pipeline.errors import ArchiveConflict, PipelineError, UsageError
-from pipeline.sources.topic_source import TopicSource
 from tests.support.archive import TOPIC_ID, Archive, log_keys, make_log, raw_rows
 from tests.support.logs import batch_bytes
 from tests.support.segments import batches_from
 from tests.support.topics import WrittenTopic
 from tests.support.valkey import ValkeyServer
+from tidegate_pipeline.archive.index import ArchiveIndex, Archiver
+from tidegate_pipeline.archive.sink import ArchiveSink
+from tidegate_pipeline.decode.schema import RANGES_ARROW, raw_schema
+from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
+from tidegate_pipeline.sources.topic_source import TopicSource
 
 
 @pytest.fixture

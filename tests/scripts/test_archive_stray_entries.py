@@ -8,11 +8,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.archive.beside_log import LogBatches
-from pipeline.archive.place import Place
-from pipeline.archive.verification import Verified, verify
-from pipeline.sources.batch_plan import plan_ranges
-from pipeline.sources.walking import LogWalker, StrayEntry
 from tests.scripts.test_log_stray_entries import STRAY
 from tests.support.archive import TOPIC_ID, Archive, log_keys
 from tests.support.logs import batch_bytes
@@ -20,6 +15,11 @@ from tests.support.segments import batches_from
 from tests.support.topic_reads import access_to
 from tests.support.topics import WrittenTopic
 from tests.support.valkey import ValkeyServer
+from tidegate_pipeline.archive.beside_log import LogBatches
+from tidegate_pipeline.archive.place import Place
+from tidegate_pipeline.archive.verification import Verified, verify
+from tidegate_pipeline.sources.batch_plan import plan_ranges
+from tidegate_pipeline.sources.walking import LogWalker, StrayEntry
 
 PLACE = Place("default", "orders", TOPIC_ID, 0)
 _END = 7

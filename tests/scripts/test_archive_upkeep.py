@@ -17,22 +17,22 @@ from pyarrow import parquet
 from pyarrow.fs import FileInfo, FileSelector
 from typer.testing import CliRunner
 
-from broker.records.segments import METADATA_KEY, Segment
-from broker.store.keys import ClusterKeys
-from pipeline.archive.compaction import Compacted, compact, runs
-from pipeline.archive.index import ArchiveIndex
-from pipeline.archive.leftovers import Collected, collect, stored_files, unpublished
-from pipeline.archive.listing import committed_files
-from pipeline.archive.place import Place
-from pipeline.archive.segment_writer import ArchiveFolder, Shape
-from pipeline.archive.upkeep import Upkeep
-from pipeline.archive.verification import Verified, verify
-from pipeline.cli import application
-from pipeline.errors import PipelineError, UsageError
-from pipeline.settings import PipelineSettings
 from tests.support.archive import TOPIC_ID, Archive, fill_log, log_keys, raw_rows, segment
 from tests.support.segments import batches_from
 from tests.support.valkey import ValkeyServer
+from tidegate.records.segments import METADATA_KEY, Segment
+from tidegate.store.keys import ClusterKeys
+from tidegate_pipeline.archive.compaction import Compacted, compact, runs
+from tidegate_pipeline.archive.index import ArchiveIndex
+from tidegate_pipeline.archive.leftovers import Collected, collect, stored_files, unpublished
+from tidegate_pipeline.archive.listing import committed_files
+from tidegate_pipeline.archive.place import Place
+from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Shape
+from tidegate_pipeline.archive.upkeep import Upkeep
+from tidegate_pipeline.archive.verification import Verified, verify
+from tidegate_pipeline.cli import application
+from tidegate_pipeline.errors import PipelineError, UsageError
+from tidegate_pipeline.settings import PipelineSettings
 
 PLACE = Place("default", "orders", TOPIC_ID, 0)
 KNOWN = [PLACE, PLACE._replace(partition=1)]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.store.keys import ClusterKeys, ShardKeys
-from pipeline.errors import DataLoss, UsageError
-from pipeline.redis_access import connect
-from pipeline.sources.capped_streams import CappedStreams, Place, Places
-from pipeline.sources.events import EventsSource
 from tests.support.valkey import ValkeyServer
+from tidegate.store.keys import ClusterKeys, ShardKeys
+from tidegate_pipeline.errors import DataLoss, UsageError
+from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.sources.capped_streams import CappedStreams, Place, Places
+from tidegate_pipeline.sources.events import EventsSource
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +159,8 @@ def test_places_that_are_given(client: Any, streams: CappedStreams) -> None:
 
 
 def test_a_place_beyond_one_walk(client: Any, streams: CappedStreams, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.sources.capped_streams._WALK_MAX", 3)
-    monkeypatch.setattr("pipeline.sources.capped_streams.PAGE_ENTRIES", 3)
+    monkeypatch.setattr("tidegate_pipeline.sources.capped_streams._WALK_MAX", 3)
+    monkeypatch.setattr("tidegate_pipeline.sources.capped_streams.PAGE_ENTRIES", 3)
 
     assert streams.given({"a": "8-0"})["a"] == Place("8-0", 8)
     assert streams.advance(streams.earliest(), None, 9)["a"] == Place("3-0", 3)  # the rest comes with the next

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from broker.errors import RebalanceInProgress, StoreUnavailable, UnknownMemberId
-from broker.groups import classic
-from broker.groups.classic import LEAVE_GROUP
-from broker.groups.expiry import EXPIRE_GROUP, settle_group
-from broker.groups.model import Membership, SyncRequest
-from broker.groups.waiting import JOIN_GROUP
 from tests.scripts.test_classic_rejoining import completing
 from tests.scripts.test_classic_together import run, run_joins, run_syncs
 from tests.support.groups import World, answer, refused
+from tidegate.errors import RebalanceInProgress, StoreUnavailable, UnknownMemberId
+from tidegate.groups import classic
+from tidegate.groups.classic import LEAVE_GROUP
+from tidegate.groups.expiry import EXPIRE_GROUP, settle_group
+from tidegate.groups.model import Membership, SyncRequest
+from tidegate.groups.waiting import JOIN_GROUP
 
 NONE, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS = 0, 25, 27
 

@@ -10,13 +10,13 @@ from contextlib import AsyncExitStack
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.app import App
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.members import Member
 from tests.support.proxy import Proxy
 from tests.support.valkey import ValkeyServer, free_port
 from tests.support.wire import RawClient
+from tidegate.app import App
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 AWAY = {ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress}
 ANSWER_S = 20.0

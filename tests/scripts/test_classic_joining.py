@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.errors import (
+from tests.support.groups import World, answer, refused
+from tidegate.errors import (
     InconsistentGroupProtocol,
     InvalidSessionTimeout,
     MemberIdRequired,
     UnknownMemberId,
 )
-from tests.support.groups import World, answer, refused
 
 NONE, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS = 0, 22, 25, 27
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.groups.state_log import StateLog
 from tests.support.groups import World, answer
+from tidegate.groups.state_log import StateLog
 
 LINES = {"rebalance_started", "generation_opened", "group_stable", "group_empty"}
 

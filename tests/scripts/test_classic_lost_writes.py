@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Sequence
 
 import pytest
 
-from broker.errors import StoreUnavailable
-from broker.groups.lost_writes import SKIP, raise_all
-from broker.groups.model import GroupState, Joined
-from broker.groups.waiters import Look
-from broker.groups.wakes import forget_groups
-from broker.store.link import Arg
-from broker.store.scripts import Script
-from broker.store.store import OnScript, Store
 from tests.scripts.test_classic_rejoining import completing
 from tests.support.clock import KEY as CLOCK
 from tests.support.groups import Peer, World, answer
+from tidegate.errors import StoreUnavailable
+from tidegate.groups.lost_writes import SKIP, raise_all
+from tidegate.groups.model import GroupState, Joined
+from tidegate.groups.waiters import Look
+from tidegate.groups.wakes import forget_groups
+from tidegate.store.link import Arg
+from tidegate.store.scripts import Script
+from tidegate.store.store import OnScript, Store
 
 NONE, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS = 0, 22, 25, 27
 

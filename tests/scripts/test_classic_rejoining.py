@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from broker.errors import InconsistentGroupProtocol, RebalanceInProgress
 from tests.support.groups import Peer, World, answer, refused
+from tidegate.errors import InconsistentGroupProtocol, RebalanceInProgress
 
 NONE, REBALANCE_IN_PROGRESS = 0, 27
 

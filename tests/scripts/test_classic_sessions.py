@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from broker.errors import UnknownMemberId
-from broker.groups import classic
-from broker.groups.expiry import spare_shard
-from broker.groups.model import Leaving
-from broker.store.absence import Absence
 from tests.scripts.test_classic_rejoining import completing
 from tests.support.groups import World, answer, refused
+from tidegate.errors import UnknownMemberId
+from tidegate.groups import classic
+from tidegate.groups.expiry import spare_shard
+from tidegate.groups.model import Leaving
+from tidegate.store.absence import Absence
 
 NONE, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID = 0, 22, 25, 27, 82
 

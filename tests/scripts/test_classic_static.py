@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from broker.errors import (
+from tests.support.groups import Peer, World, answer, refused
+from tidegate.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
     RebalanceInProgress,
     UnknownMemberId,
 )
-from broker.groups import classic
-from tests.support.groups import Peer, World, answer, refused
+from tidegate.groups import classic
 
 NONE, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID = 0, 25, 27, 82
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.cluster.deadlines import HOLD_MS, LATE_MS, TAKE_DUE, Deadlines, Due
-from broker.groups.expiry import GroupExpiry, group_of, settle_group
-from broker.store.store import Store
 from tests.support.groups import World
+from tidegate.cluster.deadlines import HOLD_MS, LATE_MS, TAKE_DUE, Deadlines, Due
+from tidegate.groups.expiry import GroupExpiry, group_of, settle_group
+from tidegate.store.store import Store
 
 
 async def take(store: Store, late_ms: int = 0, items_max: int = 10) -> tuple[int, list[bytes]]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.errors import (
+from tests.scripts.test_classic_rejoining import completing
+from tests.support.groups import World, answer, refused
+from tidegate.errors import (
     IllegalGeneration,
     InconsistentGroupProtocol,
     RebalanceInProgress,
     UnknownMemberId,
 )
-from tests.scripts.test_classic_rejoining import completing
-from tests.support.groups import World, answer, refused
 
 NONE, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS = 0, 25, 27
 

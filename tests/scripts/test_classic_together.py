@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from broker.groups import classic
-from broker.groups.model import JoinRequest, Membership, SyncRequest
-from broker.groups.settled import group_script_args, group_script_keys
-from broker.groups.waiters import Look
-from broker.groups.waiting import JOIN_GROUP, SYNC_GROUP
 from tests.scripts.test_classic_rejoining import completing, protocols
 from tests.support.groups import World, answer
+from tidegate.groups import classic
+from tidegate.groups.model import JoinRequest, Membership, SyncRequest
+from tidegate.groups.settled import group_script_args, group_script_keys
+from tidegate.groups.waiters import Look
+from tidegate.groups.waiting import JOIN_GROUP, SYNC_GROUP
 
 NONE, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, FENCED = 0, 22, 23, 25, 82
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.app import App
-from broker.settings import Settings
-from broker.store.store import Store
-from broker.telemetry.metrics import metrics
 from tests.support.members import HEARTBEAT, JOIN, LEAVE, SYNC, Member, module, subscription
 from tests.support.valkey import ValkeyServer, free_port
 from tests.support.wire import RawClient
+from tidegate.app import App
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate.telemetry.metrics import metrics
 
 
 @pytest.fixture

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.cluster.membership import BrokerInfo
-from broker.groups.cluster_page import ClusterPage
-from broker.groups.exporter_names import Brokers, ForeignNames
-from broker.groups.lag_samples import LagSampler
-from broker.log.retention import delete_records
-from broker.protocol.consumer_blobs import assigned_partitions
-from broker.settings import Settings
-from broker.telemetry.meters import BARRIER_BOUNDS_S, Meter
-from broker.telemetry.metrics import exposition, metrics
 from tests.support.clock import SteppedClock
 from tests.support.markers import build_marker
 from tests.support.scraping import OPENMETRICS, Scrape
 from tests.support.whole_broker import ClientOf, WholeBroker
+from tidegate.cluster.membership import BrokerInfo
+from tidegate.groups.cluster_page import ClusterPage
+from tidegate.groups.exporter_names import Brokers, ForeignNames
+from tidegate.groups.lag_samples import LagSampler
+from tidegate.log.retention import delete_records
+from tidegate.protocol.consumer_blobs import assigned_partitions
+from tidegate.settings import Settings
+from tidegate.telemetry.meters import BARRIER_BOUNDS_S, Meter
+from tidegate.telemetry.metrics import exposition, metrics
 
 LIVE = [BrokerInfo(7, {"PLAINTEXT": ("kafka.example", 9092)}, "zone-a", "1.0", "serving")]
 

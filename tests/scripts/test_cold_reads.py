@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import structlog
 
-from broker.errors import CannotStart, KafkaStorageError, OffsetOutOfRange
-from broker.log.cold_files import ColdFiles
-from broker.log.logs import Logs
-from broker.log.partition import PartitionLog
-from broker.log.retention import Kept, trim
-from broker.records.batch import Batch
-from broker.records.segment_file import SegmentFile
-from broker.records.segments import Segment
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.logs import TOPIC, append, batches_of, broker, given_log, read, read_all
 from tests.support.segments import archive, publish, write_segment
+from tidegate.errors import CannotStart, KafkaStorageError, OffsetOutOfRange
+from tidegate.log.cold_files import ColdFiles
+from tidegate.log.logs import Logs
+from tidegate.log.partition import PartitionLog
+from tidegate.log.retention import Kept, trim
+from tidegate.records.batch import Batch
+from tidegate.records.segment_file import SegmentFile
+from tidegate.records.segments import Segment
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 COUNT = 40
 
@@ -338,7 +338,7 @@ async def test_batches_that_are_in_quarantine_are_passed_over(store: Store, sett
 def test_a_broker_with_an_archive_that_cannot_be_opened_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CannotStart, match="cannot be opened at nope://x"):
         ColdFiles(Settings(archive_path="nope://x"))
-    monkeypatch.setitem(__import__("sys").modules, "broker.records.segment_file", None)
+    monkeypatch.setitem(__import__("sys").modules, "tidegate.records.segment_file", None)
     with pytest.raises(CannotStart, match=r"needs pyarrow .*tidegate\[archive\]"):
         ColdFiles(Settings(archive_path="/somewhere"))
 

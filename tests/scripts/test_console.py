@@ -12,19 +12,19 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
-from broker.admin import offset_actions, routes
-from broker.admin.access import Access
-from broker.admin.api import reads
-from broker.admin.audit import Actor, Audit
-from broker.admin.console import overview_page
-from broker.admin.health import Health
-from broker.admin.offset_actions import Reset
-from broker.admin.reset_plan import Choice
-from broker.admin.secrets import Secrets
-from broker.cluster.membership import BrokerInfo
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.whole_broker import WholeBroker
+from tidegate.admin import offset_actions, routes
+from tidegate.admin.access import Access
+from tidegate.admin.api import reads
+from tidegate.admin.audit import Actor, Audit
+from tidegate.admin.console import overview_page
+from tidegate.admin.health import Health
+from tidegate.admin.offset_actions import Reset
+from tidegate.admin.reset_plan import Choice
+from tidegate.admin.secrets import Secrets
+from tidegate.cluster.membership import BrokerInfo
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 NASTY = "<script>alert(1)</script>/../..%2e?#&\"' \N{SNOWMAN}\N{RIGHT-TO-LEFT OVERRIDE}`" + "x" * 190
 
@@ -136,7 +136,7 @@ async def test_what_many_ask_for_at_once_is_worked_out_once(
         await gate.wait()
         return await real(*asked)
 
-    monkeypatch.setattr(f"broker.admin.{view}", slow)
+    monkeypatch.setattr(f"tidegate.admin.{view}", slow)
     asked = [asyncio.ensure_future(http.get(f"/api/v1/{path}")) for _ in range(20)]
     await asyncio.sleep(0.2)
     gate.set()

@@ -9,14 +9,14 @@ import pytest
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
-from broker.apis import discovery, group_admin
-from broker.cluster.membership import SINGLE_NODE_ID, Membership
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.scripts.test_directory_groups import listed
 from tests.scripts.test_offsets_commit import commit_request
 from tests.support.clock import SteppedClock
 from tests.support.handlers import Broker, FakeCatalog, topic
+from tidegate.apis import discovery, group_admin
+from tidegate.cluster.membership import SINGLE_NODE_ID, Membership
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 FIND_COORDINATOR, NONE, INVALID_REQUEST = 10, 0, 42
 GROUPS = [f"group {number}/ü" for number in range(40)]

@@ -10,16 +10,16 @@ import pytest
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
-from broker.apis import group_admin
-from broker.errors import CoordinatorLoadInProgress, GroupIdNotFound, NonEmptyGroup
-from broker.groups import directory
-from broker.settings import Settings
-from broker.store.keys import GroupKeys
-from broker.store.store import Store
 from tests.scripts.test_offsets_commit import commit_request
 from tests.scripts.test_offsets_fetch import NOTHING, fetch
 from tests.support.clock import SteppedClock
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
+from tidegate.apis import group_admin
+from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound, NonEmptyGroup
+from tidegate.groups import directory
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
+from tidegate.store.store import Store
 
 NONE, NOT_AVAILABLE, NON_EMPTY, NOT_FOUND = 0, 15, 68, 69
 DELETE, DESCRIBE, LIST = 42, 15, 16

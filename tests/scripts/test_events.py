@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.errors import FencedInstanceId
-from broker.groups import classic, offsets
-from broker.groups.model import Leaving, Membership, SyncRequest
-from broker.groups.offsets import Commit, Offsets, entry_json, offset_field
-from broker.groups.story import read_events, read_shard
-from broker.settings import Settings
 from tests.support.clock import SteppedClock
 from tests.support.groups import Peer, World, answer, refused
+from tidegate.errors import FencedInstanceId
+from tidegate.groups import classic, offsets
+from tidegate.groups.model import Leaving, Membership, SyncRequest
+from tidegate.groups.offsets import Commit, Offsets, entry_json, offset_field
+from tidegate.groups.story import read_events, read_shard
+from tidegate.settings import Settings
 
 FIELDS = [
     "time",

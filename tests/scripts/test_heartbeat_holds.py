@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.groups.holds import Holder, Holds, Released, bears_holds
-from broker.groups.model import Membership
-from broker.telemetry.metrics import metrics
 from tests.support.groups import ANSWER_S, Broker, Peer, World
+from tidegate.groups.holds import Holder, Holds, Released, bears_holds
+from tidegate.groups.model import Membership
+from tidegate.telemetry.metrics import metrics
 
 NONE, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID = 0, 25, 27, 82
 HOLD_MS = 60_000

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.settings import Settings
 from tests.support.clock import START_MS, SteppedClock
 from tests.support.log_broker import fetch_request
 from tests.support.whole_broker import ClientOf, WholeBroker, request
+from tidegate.settings import Settings
 
 UNKNOWN_MEMBER = ErrorCode.unknown_member_id
 Open = Callable[..., Awaitable[WholeBroker]]

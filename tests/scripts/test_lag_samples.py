@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.groups import lag_samples
-from broker.groups.lag_samples import LagSampler
-from broker.log.retention import delete_records
-from broker.protocol.consumer_blobs import assigned_partitions
-from broker.settings import Settings
-from broker.store.store import Store
-from broker.topics.catalog import Topic
 from tests.support.clock import SteppedClock
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
 from tests.support.whole_broker import ClientOf, WholeBroker
+from tidegate.groups import lag_samples
+from tidegate.groups.lag_samples import LagSampler
+from tidegate.log.retention import delete_records
+from tidegate.protocol.consumer_blobs import assigned_partitions
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate.topics.catalog import Topic
 
 
 @pytest.fixture

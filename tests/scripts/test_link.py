@@ -10,11 +10,11 @@ import hiredis
 import pytest
 import structlog
 
-from broker.errors import StoreUnavailable
-from broker.settings import Settings
-from broker.store.addresses import Address
-from broker.store.link import Link
 from tests.support.valkey import ValkeyServer
+from tidegate.errors import StoreUnavailable
+from tidegate.settings import Settings
+from tidegate.store.addresses import Address
+from tidegate.store.link import Link
 
 
 def at(address: Address) -> Callable[[], Awaitable[Address]]:

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from broker.apis.fetch_reading import holds_zstd
-from broker.errors import OffsetOutOfRange, UnknownTopicOrPartition
-from broker.log.logs import Logs
-from broker.log.partition import PartitionLog
-from broker.log.partitions import delete_partition
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.logs import TOPIC, append, append_later, batch, batches_of, broker, given_log, read, read_all
+from tidegate.apis.fetch_reading import holds_zstd
+from tidegate.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from tidegate.log.logs import Logs
+from tidegate.log.partition import PartitionLog
+from tidegate.log.partitions import delete_partition
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 
 async def _open(store: Store, logs: Logs) -> PartitionLog:

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.errors import NotEnoughReplicasAfterAppend
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.logs import TOPIC, append, append_later, batch, broker, given_log, read
 from tests.support.valkey import ValkeyServer
+from tidegate.errors import NotEnoughReplicasAfterAppend
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.errors import StoreUnavailable, UnknownTopicOrPartition
-from broker.log.logs import Logs
-from broker.log.retention import upkeep_item
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.logs import TOPIC, append, broker, given_log
+from tidegate.errors import StoreUnavailable, UnknownTopicOrPartition
+from tidegate.log.logs import Logs
+from tidegate.log.retention import upkeep_item
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
@@ -34,7 +34,7 @@ async def test_a_fault_does_not_end_a_loop(
             raise ValueError("a fault of this very pass")
 
     monkeypatch.setattr(Logs, step, fail_once)
-    monkeypatch.setattr("broker.log.logs._SWEEP_MS", 20)
+    monkeypatch.setattr("tidegate.log.logs._SWEEP_MS", 20)
     async with broker(settings, fetch_wait_poll_ms=20):
         await until(lambda: len(calls) >= 3)
 
@@ -43,7 +43,7 @@ async def test_a_fault_of_one_partition_harms_no_other(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await given_log(store)
-    monkeypatch.setattr("broker.log.logs._SWEEP_MS", 100_000)
+    monkeypatch.setattr("tidegate.log.logs._SWEEP_MS", 100_000)
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
         await append(log)
@@ -68,7 +68,7 @@ async def test_upkeep_that_could_not_be_filed_is_filed_later(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await given_log(store)
-    monkeypatch.setattr("broker.log.logs._SWEEP_MS", 100_000)
+    monkeypatch.setattr("tidegate.log.logs._SWEEP_MS", 100_000)
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
         await append(log)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.errors import UnknownTopicOrPartition
-from broker.log.partitions import DELETED_META_MS, create_partition, delete_partition
-from broker.store.keys import LogKeys
-from broker.store.store import Store
+from tidegate.errors import UnknownTopicOrPartition
+from tidegate.log.partitions import DELETED_META_MS, create_partition, delete_partition
+from tidegate.store.keys import LogKeys
+from tidegate.store.store import Store
 
 
 @pytest.fixture

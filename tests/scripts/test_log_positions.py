@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from broker.errors import OffsetOutOfRange
-from broker.log.logs import Logs
-from broker.log.retention import Retention, apply_retention, upkeep_item
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.logs import TOPIC, append, append_later, batch, batches_of, broker, given_log, read, read_all
+from tidegate.errors import OffsetOutOfRange
+from tidegate.log.logs import Logs
+from tidegate.log.retention import Retention, apply_retention, upkeep_item
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 
 def _topic(**configs: Any) -> Any:
@@ -180,7 +180,7 @@ async def test_any_broker_takes_due_upkeep_also_when_nobody_writes(clock_store: 
 
 
 async def test_trimming_goes_in_slices(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.log.retention.SLICE_ENTRIES", 100)
+    monkeypatch.setattr("tidegate.log.retention.SLICE_ENTRIES", 100)
     await given_log(store)
     async with broker(settings, log_entry_bytes_max=1) as logs:
         log = logs.partition(TOPIC, 0)

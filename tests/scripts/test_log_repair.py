@@ -10,14 +10,14 @@ from typing import Any, Final
 import pytest
 import redis
 
-from broker.admin import log_repair
-from broker.admin.failures import CommandFailed
-from broker.admin.stray_entries import Partition, examine_ends
-from broker.errors import KafkaStorageError
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.scripts.test_log_stray_entries import STRAY
 from tests.support.logs import TOPIC, append, batch, batches_of, broker, given_log, read, read_all
+from tidegate.admin import log_repair
+from tidegate.admin.failures import CommandFailed
+from tidegate.admin.stray_entries import Partition, examine_ends
+from tidegate.errors import KafkaStorageError
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 _ANSWER_S: Final = 10.0
 _END: Final = 7

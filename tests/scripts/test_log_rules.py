@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber, UnknownTopicOrPartition
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.logs import TOPIC, append, append_later, batch, broker, given_log, read, read_all
 from tests.support.proxy import Cut, Proxy
 from tests.support.valkey import ValkeyServer
+from tidegate.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber, UnknownTopicOrPartition
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ from typing import Any, Final
 import pytest
 import structlog
 
-from broker.errors import KafkaStorageError
-from broker.groups.lag_reading import LagReader
-from broker.log.entries import StrayEntry, parse_entry
-from broker.log.logs import Logs
-from broker.log.partition import PartitionLog
-from broker.log.retention import apply_retention
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.logs import TOPIC, append, append_later, batch, batch_bytes, batches_of, broker, given_log, read
+from tidegate.errors import KafkaStorageError
+from tidegate.groups.lag_reading import LagReader
+from tidegate.log.entries import StrayEntry, parse_entry
+from tidegate.log.logs import Logs
+from tidegate.log.partition import PartitionLog
+from tidegate.log.retention import apply_retention
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 _ANSWER_S: Final = 10.0
 """A hang fails here, long before a client's time-out; answers take milliseconds."""

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from broker.errors import RequestTimedOut, StoreUnavailable
-from broker.log.partition import PartitionLog
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.logs import TOPIC, append, append_later, batch, broker, given_log, read_all
 from tests.support.proxy import Cut, Proxy
 from tests.support.valkey import ValkeyServer
+from tidegate.errors import RequestTimedOut, StoreUnavailable
+from tidegate.log.partition import PartitionLog
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 IMPATIENT: dict[str, Any] = {
     "redis_command_timeout_ms": 300,

@@ -8,10 +8,10 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from broker.records.batch import Batch
-from pipeline.sources.walking import UNLIMITED, Limits, LogWalker, Step
 from tests.support.logs import batch_bytes
 from tests.support.topics import WrittenTopic
+from tidegate.records.batch import Batch
+from tidegate_pipeline.sources.walking import UNLIMITED, Limits, LogWalker, Step
 
 SEED = int(os.environ.get("TIDEGATE_SEED", "0")) or random.randrange(1, 1 << 32)
 LOGS, WALKS = 60, 12

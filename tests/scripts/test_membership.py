@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.drains import request_drain
-from broker.cluster.membership import SINGLE_NODE_ID, Membership, State
-from broker.errors import BrokerIdNotRegistered, CannotStart
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.clock import SteppedClock
+from tidegate.cluster.drains import request_drain
+from tidegate.cluster.membership import SINGLE_NODE_ID, Membership, State
+from tidegate.errors import BrokerIdNotRegistered, CannotStart
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 GONE_MS, SUSPECT_MS, REUSE_MS = 10_000, 750, 60_000
 

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.cluster import server_check
-from broker.cluster.server_check import UnsuitedRedis, check_server
-from broker.errors import CannotStart
-from broker.settings import Settings
-from broker.store.node import Node
-from broker.store.store import Store
 from tests.support.valkey import ValkeyServer
+from tidegate.cluster import server_check
+from tidegate.cluster.server_check import UnsuitedRedis, check_server
+from tidegate.errors import CannotStart
+from tidegate.settings import Settings
+from tidegate.store.node import Node
+from tidegate.store.store import Store
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.apis.mirroring import forget_mirrors
-from broker.groups.offsets import entry_json
-from broker.groups.retention import sweep
-from broker.log.mirror_news import PartitionNews
-from broker.settings import Settings
-from broker.store.keys import LogKeys
-from broker.store.store import Store
-from broker.topics.catalog import Topic
 from tests.support.whole_broker import WholeBroker
+from tidegate.apis.mirroring import forget_mirrors
+from tidegate.groups.offsets import entry_json
+from tidegate.groups.retention import sweep
+from tidegate.log.mirror_news import PartitionNews
+from tidegate.settings import Settings
+from tidegate.store.keys import LogKeys
+from tidegate.store.store import Store
+from tidegate.topics.catalog import Topic
 
 
 @dataclass(slots=True)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from kio.schema.errors import ErrorCode
 
-from broker.settings import Settings
 from tests.support.machines import run_machine
 from tests.support.valkey import ValkeyServer
 from tests.support.whole_broker import ClientOf, WholeBroker
+from tidegate.settings import Settings
 
 GROUP, TOPIC = "orders", "t"
 RECORD_BYTES = 75

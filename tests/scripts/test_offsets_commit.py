@@ -12,12 +12,12 @@ import pytest
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
-from broker.groups.offsets import COMMIT_OFFSETS, Commit, Offsets, entry_json, offset_field
-from broker.settings import Settings
-from broker.store.keys import GroupKeys
-from broker.store.store import Store
 from tests.support.clock import SteppedClock
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
+from tidegate.groups.offsets import COMMIT_OFFSETS, Commit, Offsets, entry_json, offset_field
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
+from tidegate.store.store import Store
 
 NONE, UNKNOWN_PARTITION, TOO_LARGE, NOT_AVAILABLE, UNKNOWN_ID = 0, 3, 12, 15, 100
 ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE, GROUP_NOT_FOUND, FENCED = 22, 25, 27, 69, 82

@@ -9,14 +9,14 @@ from kio.schema.offset_delete.v0.request import (
     OffsetDeleteRequestTopic,
 )
 
-from broker.errors import GroupIdNotFound, InvalidGroupId, NonEmptyGroup
-from broker.groups import offsets
-from broker.groups.offsets import entry_json
-from broker.groups.retention import forget_topic
-from broker.store.keys import GroupKeys
-from broker.store.store import Store
 from tests.support.clock import SteppedClock
 from tests.support.handlers import Broker, given_group, topic
+from tidegate.errors import GroupIdNotFound, InvalidGroupId, NonEmptyGroup
+from tidegate.groups import offsets
+from tidegate.groups.offsets import entry_json
+from tidegate.groups.retention import forget_topic
+from tidegate.store.keys import GroupKeys
+from tidegate.store.store import Store
 
 NONE, UNKNOWN_PARTITION, SUBSCRIBED = 0, 3, 86
 T1, T2 = topic("t1", number=1), topic("t2", number=2)

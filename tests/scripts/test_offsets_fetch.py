@@ -9,14 +9,14 @@ import pytest
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
-from broker.errors import StoreUnavailable
-from broker.groups.offsets import Commit, Committed, Offsets, entry_json
-from broker.settings import Settings
-from broker.store.keys import GroupKeys
-from broker.store.link import Arg, Link
-from broker.store.store import Store
 from tests.scripts.test_offsets_commit import commit_request, label, name_of
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
+from tidegate.errors import StoreUnavailable
+from tidegate.groups.offsets import Commit, Committed, Offsets, entry_json
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg, Link
+from tidegate.store.store import Store
 
 NONE, NOT_COORDINATOR, UNKNOWN_ID = 0, 16, 100
 VERSIONS = range(1, 11)

@@ -9,17 +9,17 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.errors import GroupIdNotFound, NonEmptyGroup
-from broker.groups import directory, offsets
-from broker.groups.retention import forget_topic, sweep
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.scripts.test_offsets_commit import codes, commit_request
 from tests.scripts.test_offsets_fetch import answers, fetch_request
 from tests.support import clock as stepped
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
 from tests.support.machines import run_machine
 from tests.support.valkey import ValkeyServer
+from tidegate.errors import GroupIdNotFound, NonEmptyGroup
+from tidegate.groups import directory, offsets
+from tidegate.groups.retention import forget_topic, sweep
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 NONE, UNKNOWN_PARTITION, TOO_LARGE = 0, 3, 12
 ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE, GROUP_NOT_FOUND = 22, 25, 27, 69

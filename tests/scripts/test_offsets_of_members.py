@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from broker.errors import GroupIdNotFound, NonEmptyGroup, UnknownMemberId
-from broker.groups import classic, directory
-from broker.groups.retention import sweep
 from tests.scripts.test_classic_rejoining import completing
 from tests.scripts.test_offsets_commit import codes, commit_request
 from tests.scripts.test_offsets_delete import delete
 from tests.scripts.test_offsets_fetch import fetch
 from tests.support.groups import Peer, World, answer, refused
 from tests.support.handlers import Broker, FakeCatalog, topic
+from tidegate.errors import GroupIdNotFound, NonEmptyGroup, UnknownMemberId
+from tidegate.groups import classic, directory
+from tidegate.groups.retention import sweep
 
 NONE, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE, FENCED, SUBSCRIBED = 0, 22, 25, 27, 82, 86
 WEEK_MS = 7 * 24 * 3_600_000

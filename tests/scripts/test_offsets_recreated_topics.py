@@ -11,14 +11,14 @@ import pytest
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
-from broker.groups.retention import forget_topic
-from broker.log.partitions import create_partition, delete_partition
-from broker.settings import Settings
-from broker.store.store import Store
-from broker.telemetry.metrics import metrics
-from broker.topics.catalog import Catalog, PartitionStorage
-from broker.topics.model import Topic
 from tests.support.handlers import Broker
+from tidegate.groups.retention import forget_topic
+from tidegate.log.partitions import create_partition, delete_partition
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate.telemetry.metrics import metrics
+from tidegate.topics.catalog import Catalog, PartitionStorage
+from tidegate.topics.model import Topic
 
 NONE, UNKNOWN_PARTITION, LOADING, UNKNOWN_ID = 0, 3, 14, 100
 COMMIT, FETCH = 8, 9

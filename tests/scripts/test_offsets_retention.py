@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from broker.groups.offsets import entry_json
-from broker.groups.retention import Retention, sweep
-from broker.settings import Settings
-from broker.store.keys import GroupKeys
-from broker.store.store import Store
 from tests.scripts.test_offsets_commit import commit_request
 from tests.support.clock import SteppedClock
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
+from tidegate.groups.offsets import entry_json
+from tidegate.groups.retention import Retention, sweep
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
+from tidegate.store.store import Store
 
 WEEK_MS = 7 * 24 * 3_600_000
 T1, T2 = topic("t1", number=1), topic("t2", number=2)

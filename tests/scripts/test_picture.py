@@ -7,13 +7,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.errors import GroupIdNotFound
-from broker.groups.expiry import spare_shard
-from broker.groups.picture import Blobs, GroupPicture, read_picture
-from broker.protocol.consumer_blobs import assigned_partitions, subscribed_topics, write_assignment, write_subscription
-from broker.settings import Settings
 from tests.support.clock import SteppedClock
 from tests.support.groups import World, answer
+from tidegate.errors import GroupIdNotFound
+from tidegate.groups.expiry import spare_shard
+from tidegate.groups.picture import Blobs, GroupPicture, read_picture
+from tidegate.protocol.consumer_blobs import (
+    assigned_partitions,
+    subscribed_topics,
+    write_assignment,
+    write_subscription,
+)
+from tidegate.settings import Settings
 
 BLOBS = Blobs(subscribed_topics, assigned_partitions)
 ORDERS = (("range", write_subscription(["orders"])),)

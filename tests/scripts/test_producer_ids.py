@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.settings import Settings
-from broker.store.store import Store
-from broker.transactions.producers import BLOCK_IDS, TAKE_PRODUCER_IDS, ProducerIds
 from tests.support.clock import SteppedClock
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate.transactions.producers import BLOCK_IDS, TAKE_PRODUCER_IDS, ProducerIds
 
 
 async def take(store: Store) -> int:

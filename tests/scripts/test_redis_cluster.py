@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from redis.crc import key_slot as reference_slot
 
-from broker.cluster.acl import acl_rules
-from broker.cluster.server_check import check_server
-from broker.errors import CannotStart, NotEnoughReplicasAfterAppend, StoreUnavailable
-from broker.log.incarnation import MINT_INCARNATION
-from broker.settings import Settings
-from broker.store.keys import ClusterKeys
-from broker.store.node import Node
-from broker.store.scripts import registered
-from broker.store.slots import key_slot
-from broker.store.store import Store
 from tests.support.logs import FakeTopic, append, append_later, batch, broker, given_log, read_all
 from tests.support.redis_cluster import Sharded
 from tests.support.valkey import ValkeyServer
+from tidegate.cluster.acl import acl_rules
+from tidegate.cluster.server_check import check_server
+from tidegate.errors import CannotStart, NotEnoughReplicasAfterAppend, StoreUnavailable
+from tidegate.log.incarnation import MINT_INCARNATION
+from tidegate.settings import Settings
+from tidegate.store.keys import ClusterKeys
+from tidegate.store.node import Node
+from tidegate.store.scripts import registered
+from tidegate.store.slots import key_slot
+from tidegate.store.store import Store
 
 PATIENCE_S = 60.0
 SHARDS = [f"tidegate:{{co:{number}}}:groups" for number in range(50)]
@@ -221,7 +221,7 @@ async def count_both(store: Store) -> list[int]:
 
 
 async def test_nodes_are_taken_in_and_left_with_their_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.store.redis_cluster._GUEST_S", 0.5)
+    monkeypatch.setattr("tidegate.store.redis_cluster._GUEST_S", 0.5)
     slot = key_slot(MOVING)
     with Sharded(primaries=2, replicas=0) as own:
         store = Store(Settings(redis_url=own.url))

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from broker.errors import StoreUnavailable
-from broker.groups.classic import read_members
-from broker.groups.lost_writes import RAISE_GENERATION, HandedOut
-from broker.groups.offsets import Commit, Offsets
-from broker.log.append import Appended
-from broker.settings import Settings
-from broker.store.slots import key_slot
-from broker.store.store import Store
 from tests.scripts.test_redis_cluster import ANOTHER, MOVING, count_both, topic, until
 from tests.support.logs import append_later, batch, broker, given_log, read_all
 from tests.support.redis_cluster import Sharded
 from tests.support.valkey import ValkeyServer
+from tidegate.errors import StoreUnavailable
+from tidegate.groups.classic import read_members
+from tidegate.groups.lost_writes import RAISE_GENERATION, HandedOut
+from tidegate.groups.offsets import Commit, Offsets
+from tidegate.log.append import Appended
+from tidegate.settings import Settings
+from tidegate.store.slots import key_slot
+from tidegate.store.store import Store
 
 
 def stand_still(server: ValkeyServer, still: bool = True) -> None:
@@ -120,7 +120,7 @@ async def test_groups_are_raised_at_a_node_that_was_connected_before_it_had_them
 async def test_a_group_that_changes_while_its_keys_move_is_not_read_half_and_half(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("broker.store.redirected.PAUSE_S", 1.0)
+    monkeypatch.setattr("tidegate.store.redirected.PAUSE_S", 1.0)
     with Sharded(primaries=2, replicas=0) as own:
         store = Store(Settings(redis_url=own.url))
         await store.start()

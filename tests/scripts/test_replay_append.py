@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from broker.log.logs import Logs
-from broker.log.partitions import delete_partition
-from broker.records.batch import Batch
-from broker.settings import Settings
-from broker.store.keys import LogKeys
-from broker.store.store import Store
-from pipeline.errors import DataLoss, PipelineError
-from pipeline.redis_access import connect, run
-from pipeline.replay.batches import Piece, without_producer
-from pipeline.replay.target import REPLAY_APPEND, Run, Target, read_server
 from tests.support.logs import TOPIC, append, batch, batch_bytes, broker, given_log, read_all
 from tests.support.valkey import ValkeyServer
+from tidegate.log.logs import Logs
+from tidegate.log.partitions import delete_partition
+from tidegate.records.batch import Batch
+from tidegate.settings import Settings
+from tidegate.store.keys import LogKeys
+from tidegate.store.store import Store
+from tidegate_pipeline.errors import DataLoss, PipelineError
+from tidegate_pipeline.redis_access import connect, run
+from tidegate_pipeline.replay.batches import Piece, without_producer
+from tidegate_pipeline.replay.target import REPLAY_APPEND, Run, Target, read_server
 
 SOURCE = "copy|old/00:0"
 

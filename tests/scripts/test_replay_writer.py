@@ -13,23 +13,23 @@ from typing import Any
 import pytest
 from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 
-from broker.log.logs import Logs
-from broker.records.batch import Codec
-from broker.records.build import NewRecord, build_batch
-from broker.records.record import read_records
-from broker.settings import Settings
-from broker.store.store import Store
-from pipeline.errors import CorruptLimit, DataLoss, PipelineError, UsageError
-from pipeline.redis_access import connect
-from pipeline.replay import sink, target, translation
-from pipeline.replay.partitioner import murmur2, partition_of
-from pipeline.replay.sink import Plan, Replayed, ReplayWriter, plan_of, ranges_of
-from pipeline.replay.translation import Row, translate
-from pipeline.topics import Topic
 from tests.support.archive import raw_rows
 from tests.support.logs import FakeTopic, broker, given_log, read_all
 from tests.support.markers import build_marker
 from tests.support.segments import placed
+from tidegate.log.logs import Logs
+from tidegate.records.batch import Codec
+from tidegate.records.build import NewRecord, build_batch
+from tidegate.records.record import read_records
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate_pipeline.errors import CorruptLimit, DataLoss, PipelineError, UsageError
+from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.replay import sink, target, translation
+from tidegate_pipeline.replay.partitioner import murmur2, partition_of
+from tidegate_pipeline.replay.sink import Plan, Replayed, ReplayWriter, plan_of, ranges_of
+from tidegate_pipeline.replay.translation import Row, translate
+from tidegate_pipeline.topics import Topic
 
 PARTITIONS = 3
 TARGET: Any = FakeTopic(name="new", partition_count=PARTITIONS)

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from broker.errors import OffsetOutOfRange
-from broker.log.logs import Logs
-from broker.log.partition import PartitionLog
-from broker.log.retention import Kept, trim
-from broker.records.record import read_records
-from broker.settings import Settings
-from broker.store.store import Store
-from pipeline.archive.segment_writer import ArchiveFolder
-from pipeline.errors import ArchiveConflict, DataLoss, PipelineError, UsageError
-from pipeline.redis_access import connect
-from pipeline.replay import restore as restoring
-from pipeline.replay.restore import Restore, restore
-from pipeline.topics import Topic
 from tests.support.logs import TOPIC, append, broker, given_log, read, read_all
 from tests.support.segments import archive
+from tidegate.errors import OffsetOutOfRange
+from tidegate.log.logs import Logs
+from tidegate.log.partition import PartitionLog
+from tidegate.log.retention import Kept, trim
+from tidegate.records.record import read_records
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate_pipeline.archive.segment_writer import ArchiveFolder
+from tidegate_pipeline.errors import ArchiveConflict, DataLoss, PipelineError, UsageError
+from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.replay import restore as restoring
+from tidegate_pipeline.replay.restore import Restore, restore
+from tidegate_pipeline.topics import Topic
 
 COUNT = 40
 TOPIC_OF_PIPELINE = Topic("default", TOPIC.name, TOPIC.topic_hex, 1)

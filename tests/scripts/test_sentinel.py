@@ -10,14 +10,14 @@ import pytest
 import redis
 from kio.schema.errors import ErrorCode
 
-from broker.errors import StoreUnavailable
-from broker.settings import Settings
-from broker.store.addresses import Address
-from broker.store.link import Link
-from broker.store.primary import Primary, find_primary
-from broker.store.store import Store
 from tests.support.sentinels import Watched
 from tests.support.valkey import ValkeyServer, free_port
+from tidegate.errors import StoreUnavailable
+from tidegate.settings import Settings
+from tidegate.store.addresses import Address
+from tidegate.store.link import Link
+from tidegate.store.primary import Primary, find_primary
+from tidegate.store.store import Store
 
 PATIENCE_S = 60.0
 AWAY = {ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progress}

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from broker.cluster.membership import RENEW_LEASE
-from broker.errors import StoreUnavailable
-from broker.settings import Settings
-from broker.store.link import Link
-from broker.store.store import Store
 from tests.support.valkey import ValkeyServer
+from tidegate.cluster.membership import RENEW_LEASE
+from tidegate.errors import StoreUnavailable
+from tidegate.settings import Settings
+from tidegate.store.link import Link
+from tidegate.store.store import Store
 
 
 async def test_commands_of_a_tick_are_answered_in_order(store: Store) -> None:

@@ -12,16 +12,16 @@ import pytest
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from broker.errors import InvalidConfig
-from broker.log.partition import PartitionLog
-from broker.log.retention import apply_retention
-from broker.records.batch import iter_headers
-from broker.records.build import NewRecord, build_batch
-from broker.settings import Settings
-from broker.store.store import Store
-from broker.topics import configs
 from tests.support.log_broker import Connection, LogBroker, fetch_request, produce_request
 from tests.support.segments import archive
+from tidegate.errors import InvalidConfig
+from tidegate.log.partition import PartitionLog
+from tidegate.log.retention import apply_retention
+from tidegate.records.batch import iter_headers
+from tidegate.records.build import NewRecord, build_batch
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate.topics import configs
 
 COUNT = 20
 LOCAL = 4

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import CannotStart, StoreUnavailable
-from broker.settings import Settings
-from broker.store.primary import find_primary
-from broker.store.store import Store
 from tests.support.tls import Authority, TlsServer, tls_server_binary
 from tests.support.valkey import ValkeyServer
+from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.settings import Settings
+from tidegate.store.primary import find_primary
+from tidegate.store.store import Store
 
 pytestmark = pytest.mark.skipif(
     tls_server_binary() is None,

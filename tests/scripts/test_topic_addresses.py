@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import UsageError
-from pipeline.redis_access import connect
-from pipeline.sources.access import Access
-from pipeline.sources.batch_plan import plan_ranges
-from pipeline.sources.options import parse_options
 from tests.support.logs import batch_bytes
 from tests.support.many_servers import cluster, sentinel, wait_until
 from tests.support.topic_reads import access_to, archive_up_to, offsets_of
 from tests.support.topics import WrittenTopic
 from tests.support.valkey import ValkeyServer
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.sources.access import Access
+from tidegate_pipeline.sources.batch_plan import plan_ranges
+from tidegate_pipeline.sources.options import parse_options
 
 PARTITIONS = 8
 

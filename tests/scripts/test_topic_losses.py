@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
-from broker.records.build import NewRecord, build_batch
-from pipeline.decode.decoder import StoredBatch
-from pipeline.errors import CorruptLimit, DataLoss, PipelineError, UsageError
-from pipeline.redis_access import connect
-from pipeline.sources import starting
-from pipeline.sources.batch_plan import plan_ranges
-from pipeline.sources.offsets import Offsets
-from pipeline.sources.planning import Range
-from pipeline.sources.rows import RawRows
-from pipeline.sources.stream_plan import StreamPlan
-from pipeline.sources.tiers import Tier
 from tests.support.logs import batch_bytes
 from tests.support.markers import build_marker
 from tests.support.segments import batches_from
 from tests.support.topic_reads import access_to, archive_up_to, offsets_of, rows_of
 from tests.support.topics import TIMESTAMP_MS, WrittenTopic
 from tests.support.valkey import ValkeyServer
+from tidegate.records.build import NewRecord, build_batch
+from tidegate_pipeline.decode.decoder import StoredBatch
+from tidegate_pipeline.errors import CorruptLimit, DataLoss, PipelineError, UsageError
+from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.sources import starting
+from tidegate_pipeline.sources.batch_plan import plan_ranges
+from tidegate_pipeline.sources.offsets import Offsets
+from tidegate_pipeline.sources.planning import Range
+from tidegate_pipeline.sources.rows import RawRows
+from tidegate_pipeline.sources.stream_plan import StreamPlan
+from tidegate_pipeline.sources.tiers import Tier
 
 
 @pytest.fixture

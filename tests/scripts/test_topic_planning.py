@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from broker.store.keys import ClusterKeys
-from pipeline.errors import UsageError
-from pipeline.jobs.archive import ArchiveJob
-from pipeline.sources import starting
-from pipeline.sources.batch_plan import plan_ranges
-from pipeline.sources.offsets import Offsets
-from pipeline.sources.stream_plan import StreamPlan
-from pipeline.sources.walking import Limits, LogGone, LogWalker, Step
 from tests.support.logs import batch_bytes
 from tests.support.topic_reads import access_to, archive_up_to, offsets_of, rows_of
 from tests.support.topics import TIMESTAMP_MS, WrittenTopic
 from tests.support.valkey import ValkeyServer
+from tidegate.store.keys import ClusterKeys
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.jobs.archive import ArchiveJob
+from tidegate_pipeline.sources import starting
+from tidegate_pipeline.sources.batch_plan import plan_ranges
+from tidegate_pipeline.sources.offsets import Offsets
+from tidegate_pipeline.sources.stream_plan import StreamPlan
+from tidegate_pipeline.sources.walking import Limits, LogGone, LogWalker, Step
 
 
 def walker(client: Any, topic: WrittenTopic) -> LogWalker:

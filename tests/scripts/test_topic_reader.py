@@ -12,10 +12,10 @@ from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from pipeline.errors import UsageError
-from pipeline.sources.topic_source import TopicSource, TopicStreamReader
 from tests.support.topics import WrittenTopic
 from tests.support.valkey import ValkeyServer
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.sources.topic_source import TopicSource, TopicStreamReader
 
 
 def source(valkey: ValkeyServer, **options: str) -> TopicSource:

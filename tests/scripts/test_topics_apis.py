@@ -12,16 +12,16 @@ import pytest
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from broker.apis import configs, discovery, topics
-from broker.apis.call import Client, Rooms
-from broker.cluster.membership import SINGLE_NODE_ID, Membership
-from broker.log.logs import Logs
-from broker.log.partitions import create_partition, delete_partition
-from broker.protocol import codec
-from broker.settings import Settings
-from broker.store.store import Store
-from broker.topics.catalog import Catalog, PartitionStorage
 from tests.support.asking import ask
+from tidegate.apis import configs, discovery, topics
+from tidegate.apis.call import Client, Rooms
+from tidegate.cluster.membership import SINGLE_NODE_ID, Membership
+from tidegate.log.logs import Logs
+from tidegate.log.partitions import create_partition, delete_partition
+from tidegate.protocol import codec
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate.topics.catalog import Catalog, PartitionStorage
 
 assert discovery and topics and configs  # registered by being imported
 

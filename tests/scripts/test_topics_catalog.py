@@ -8,13 +8,19 @@ from uuid import UUID
 
 import pytest
 
-from broker.errors import InvalidPartitions, InvalidTopic, StoreUnavailable, TopicAlreadyExists, UnknownTopicOrPartition
-from broker.log.partitions import create_partition, delete_partition
-from broker.settings import Settings
-from broker.store.keys import LogKeys
-from broker.store.store import Store
-from broker.topics.catalog import Catalog, PartitionStorage, Topic
-from broker.topics.steps import new_topic_id
+from tidegate.errors import (
+    InvalidPartitions,
+    InvalidTopic,
+    StoreUnavailable,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from tidegate.log.partitions import create_partition, delete_partition
+from tidegate.settings import Settings
+from tidegate.store.keys import LogKeys
+from tidegate.store.store import Store
+from tidegate.topics.catalog import Catalog, PartitionStorage, Topic
+from tidegate.topics.steps import new_topic_id
 
 ORG = "default"
 REAL = PartitionStorage(create_partition, delete_partition)

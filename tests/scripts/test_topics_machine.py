@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.errors import KafkaError, StoreUnavailable
-from broker.log.partitions import create_partition, delete_partition
-from broker.settings import Settings
-from broker.store.keys import LogKeys
-from broker.store.store import Store
-from broker.topics.catalog import Catalog, PartitionStorage
 from tests.support.machines import PHASES
 from tests.support.valkey import ValkeyServer
+from tidegate.errors import KafkaError, StoreUnavailable
+from tidegate.log.partitions import create_partition, delete_partition
+from tidegate.settings import Settings
+from tidegate.store.keys import LogKeys
+from tidegate.store.store import Store
+from tidegate.topics.catalog import Catalog, PartitionStorage
 
 ORG = "default"
 NAMES = ("a", "b.c", "b_c")

@@ -14,16 +14,16 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from broker.apis import registry
-from broker.errors import CannotStart
-from broker.server.listener import Server
-from broker.server.turn import Turn
-from broker.settings import Settings
-from broker.store.store import Store
-from broker.tracing import Tracing
 from tests.support.whole_broker import WholeBroker
 from tests.support.whole_broker import request as asked
 from tests.support.wire import RawClient
+from tidegate.apis import registry
+from tidegate.errors import CannotStart
+from tidegate.server.listener import Server
+from tidegate.server.turn import Turn
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate.tracing import Tracing
 
 
 @dataclass

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from broker.errors import OffsetOutOfRange, UnknownTopicOrPartition
-from broker.log.logs import Logs
-from broker.log.partition import PartitionLog
-from broker.log.partitions import delete_partition
-from broker.log.retention import Kept, apply_retention, trim
-from broker.records.record import iter_heads
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.logs import TOPIC, append, batch, batches_of, broker, given_log, read, read_all
 from tests.support.segments import archive
+from tidegate.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from tidegate.log.logs import Logs
+from tidegate.log.partition import PartitionLog
+from tidegate.log.partitions import delete_partition
+from tidegate.log.retention import Kept, apply_retention, trim
+from tidegate.records.record import iter_heads
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 SIZE = batch(count=2, value=b"x" * 1_000).size
 

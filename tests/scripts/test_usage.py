@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from broker.errors import StoreUnavailable
-from broker.log.usage import UsageReports
-from broker.records.build import NewRecord, build_batch
-from broker.records.segments import Segment
-from broker.settings import Settings
-from broker.store.store import Store
 from tests.support.log_broker import LogBroker, fetch_request, produce_request
+from tidegate.errors import StoreUnavailable
+from tidegate.log.usage import UsageReports
+from tidegate.records.build import NewRecord, build_batch
+from tidegate.records.segments import Segment
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 BATCH = build_batch([NewRecord(b"1"), NewRecord(b"2")])
 
@@ -89,7 +89,7 @@ async def test_the_stream_is_capped_and_an_idle_broker_is_heard(broker: LogBroke
 
 
 async def test_what_nobody_wants_to_know_is_forgotten(broker: LogBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.log.usage._FORGOTTEN_MS", 1)
+    monkeypatch.setattr("tidegate.log.usage._FORGOTTEN_MS", 1)
     broker.store.settings = broker.store.settings.model_copy(update={"usage_sample_interval_ms": 0})
     told = reports(broker)
     await told.start()

@@ -6,21 +6,21 @@ import asyncio
 import random
 from typing import Any, Final
 
-import broker.app
-from broker.app import App
-from broker.errors import CannotStart
-from broker.process import ProcessUse
-from broker.settings import Settings
+import tidegate.app
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.network import Network
 from tests.simulation.redis_link import SimRedis
+from tidegate.app import App
+from tidegate.errors import CannotStart
+from tidegate.process import ProcessUse
+from tidegate.settings import Settings
 
 RESTART_S: Final = 1.0
 """Until a broker that could not start is started again."""
 
 
 class BoundPort:
-    """What `broker.process.bind` gives: the port is the network's to open."""
+    """What `tidegate.process.bind` gives: the port is the network's to open."""
 
     def __init__(self, host: str, port: int, setting: str) -> None:
         self._address = (host, port)
@@ -64,10 +64,10 @@ class MadeUpUse(ProcessUse):
 
 def replace_outside_world() -> None:
     """What a broker asks of its host, as the simulation has it. For the life of this process."""
-    broker.app.bind = BoundPort
-    broker.app.ProcessUse = MadeUpUse
-    broker.app.AdminServer = NoAdmin
-    broker.app.gc = NoCollector()
+    tidegate.app.bind = BoundPort
+    tidegate.app.ProcessUse = MadeUpUse
+    tidegate.app.AdminServer = NoAdmin
+    tidegate.app.gc = NoCollector()
 
 
 class Broker:

@@ -10,9 +10,9 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.store.scripts import registered
 from tests.simulation.brokers import Broker
 from tests.simulation.redis_link import LOST_SHARE, RedisLink
+from tidegate.store.scripts import registered
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

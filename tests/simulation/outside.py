@@ -40,7 +40,7 @@ def taken_from(loop: SimLoop, seed: int, errors: list[str]) -> Iterator[None]:
     named = [
         (module, name, value)
         for module_name, module in list(sys.modules.items())
-        if module_name.startswith("broker.")
+        if module_name.startswith("tidegate.")
         for name, value in list(vars(module).items())
         if any(value is _REAL[clock_name] for clock_name in _CLOCKS)
     ]

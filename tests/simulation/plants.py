@@ -1,7 +1,7 @@
 """Bugs planted on purpose: exact pieces of the product's text, changed in a copy, to see that a run finds them.
 
 A script's plant changes what is sent to the server, a module's what is imported; files stay as they are. A plant
-must be sown before anything of `broker` is imported.
+must be sown before anything of `tidegate` is imported.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ PLANTS: Final = {
         "P2: a group that shrinks to one member keeps its generation",
     ),
     "hold-outlasts-rebalance": Plant(
-        "broker/groups/holds.py",
+        "broker/tidegate/groups/holds.py",
         'for holder in list(self._groups.get(payload.rsplit(b":", 3)[0].decode(), ())):',
         "for holder in list[Holder]():",
         "P6: a held heartbeat is not released when its group starts to rebalance",
     ),
     "no-look-without-message": Plant(
-        "broker/groups/waiting.py",
+        "broker/tidegate/groups/waiting.py",
         "wait_ms = min(due_ms, self._poll_ms) if due_ms >= 0 else self._poll_ms",
         "wait_ms = due_ms if due_ms >= 0 else 3_600_000",
         "P6: a lost message leaves parked requests waiting",
@@ -67,11 +67,11 @@ def sow(name: str) -> None:
     """Plant a bug in this process."""
     plant = PLANTS[name]
     if plant.path.endswith(".lua"):
-        from broker.store import scripts
+        from tidegate.store import scripts
 
         scripts.swap_include(plant.path.removeprefix("redis_scripts/").removesuffix(".lua"), plant.grown())
         return
-    module_name = plant.path.removesuffix(".py").replace("/", ".")
+    module_name = plant.path.removeprefix("broker/").removesuffix(".py").replace("/", ".")
     if module_name in sys.modules:
         raise RuntimeError(f"{module_name} is imported already")
     sys.meta_path.insert(0, _Nursery(module_name, plant))

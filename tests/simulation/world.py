@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from time import process_time
 from typing import Any, Final
 
-from broker.settings import Settings
-from broker.store.keys import ShardKeys
-from broker.telemetry.metrics import metrics
 from tests.simulation import outside
 from tests.simulation.brokers import Broker, replace_outside_world
 from tests.simulation.faults import Faults
@@ -25,6 +22,9 @@ from tests.simulation.redis_link import SERVER_OPTIONS, ServerConnection, SimRed
 from tests.simulation.report import Plan, Report
 from tests.support import clock
 from tests.support.valkey import ValkeyServer
+from tidegate.settings import Settings
+from tidegate.store.keys import ShardKeys
+from tidegate.telemetry.metrics import metrics
 
 PORTS: Final = (9092, 9093, 9094)
 PREFIX: Final = "tidegate"

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-import pipeline
-from pipeline.session import spark_session
+import tidegate_pipeline
+from tidegate_pipeline.session import spark_session
 
 SETTINGS = {
     "spark.driver.memory": "512m",
@@ -35,7 +35,7 @@ def counting(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        told = json.dumps({"cwd": os.getcwd(), "package": pipeline.__file__})
+        told = json.dumps({"cwd": os.getcwd(), "package": tidegate_pipeline.__file__})
         Path(folder, f"began-{context.partitionId()}-{context.attemptNumber()}").write_text(told)
         while not Path(folder, "go").exists():
             time.sleep(0.1)
@@ -60,7 +60,7 @@ def main(master: str, redis: str, folder: str) -> dict[str, Any]:
     query.awaitTermination()
     table = spark.read.parquet(f"{folder}/table")
     told = {
-        "package": pipeline.__file__,
+        "package": tidegate_pipeline.__file__,
         "rows": sum(row.rows for row in counted),
         "offsets": sum(row.offsets for row in counted),
         "micro_batches": sum(1 for progress in query.recentProgress if progress.numInputRows),

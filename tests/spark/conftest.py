@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.errors import UsageError
-from pipeline.java import find_java
-from pipeline.session import register, spark_session
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.java import find_java
+from tidegate_pipeline.session import register, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

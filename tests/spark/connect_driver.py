@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any
 
-from pipeline.session import spark_session
+from tidegate_pipeline.session import spark_session
 
 
 def main(server: str, redis: str, folder: str) -> dict[str, Any]:

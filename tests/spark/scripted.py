@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from pipeline import errors
-from pipeline.jobs.job import Job, JobContext
+from tidegate_pipeline import errors
+from tidegate_pipeline.jobs.job import Job, JobContext
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

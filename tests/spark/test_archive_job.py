@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyarrow import parquet
 
-from broker.records.segment_file import SegmentFile
-from pipeline.archive.index import ArchiveIndex
-from pipeline.archive.segment_writer import ArchiveFolder
-from pipeline.archive.upkeep import Upkeep
-from pipeline.errors import ArchiveConflict, CorruptLimit, DataLoss
-from pipeline.jobs.archive import ArchiveJob
-from pipeline.jobs.failures import cause_of
-from pipeline.jobs.job import JobContext
-from pipeline.redis_access import connect
-from pipeline.session import register
-from pipeline.settings import PipelineSettings
 from tests.support.logs import batch_bytes
 from tests.support.segments import placed
 from tests.support.topics import WrittenTopic
 from tests.support.valkey import ValkeyServer
+from tidegate.records.segment_file import SegmentFile
+from tidegate_pipeline.archive.index import ArchiveIndex
+from tidegate_pipeline.archive.segment_writer import ArchiveFolder
+from tidegate_pipeline.archive.upkeep import Upkeep
+from tidegate_pipeline.errors import ArchiveConflict, CorruptLimit, DataLoss
+from tidegate_pipeline.jobs.archive import ArchiveJob
+from tidegate_pipeline.jobs.failures import cause_of
+from tidegate_pipeline.jobs.job import JobContext
+from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.session import register
+from tidegate_pipeline.settings import PipelineSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

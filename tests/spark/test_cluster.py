@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.redis_access import connect
 from tests.support.spark_cluster import SparkCluster, python_of_the_wheel, python_without_us
 from tests.support.topics import WrittenTopic
 from tests.support.valkey import ValkeyServer
+from tidegate_pipeline.redis_access import connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -94,7 +94,7 @@ def test_doctor_on_a_cluster(python: Path, topic: str, tmp_path: Path) -> None:
     def doctor(**more: str) -> tuple[int, dict[str, str]]:
         spark = json.dumps({**settings, **more, "spark.master": cluster.url})
         process = started(
-            python, tmp_path, ["-m", "broker", "pipeline", "doctor", "--json"], TIDEGATE_REDIS_URL=topic,
+            python, tmp_path, ["-m", "tidegate", "pipeline", "doctor", "--json"], TIDEGATE_REDIS_URL=topic,
             TIDEGATE_PIPELINE_SPARK=spark, TIDEGATE_PIPELINE_ARCHIVE_PATH=str(tmp_path / "archive"),
             TIDEGATE_PIPELINE_LOG_PATH=str(tmp_path / "doctor.log"),
         )  # fmt: skip

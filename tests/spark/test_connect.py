@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from pyspark.find_spark_home import _find_spark_home
 
-from pipeline.redis_access import connect
 from tests.support.topics import WrittenTopic
 from tests.support.valkey import ValkeyServer, free_port
+from tidegate_pipeline.redis_access import connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

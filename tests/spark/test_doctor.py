@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.doctor.examination import all_findings
-from pipeline.doctor.findings import State
-from pipeline.redis_access import connect
-from pipeline.settings import PipelineSettings
 from tests.support.valkey import ValkeyServer
+from tidegate_pipeline.doctor.examination import all_findings
+from tidegate_pipeline.doctor.findings import State
+from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.settings import PipelineSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 
 from bench.cluster import Cluster
-from broker.records.batch import Batch
-from broker.records.record import read_records
-from broker.records.segment_file import SegmentFile
-from pipeline.archive.index import ArchiveIndex
-from pipeline.archive.segment_writer import ArchiveFolder
-from pipeline.archive.selection import places
-from pipeline.archive.upkeep import Upkeep
-from pipeline.redis_access import Client, connect
-from pipeline.settings import PipelineSettings
-from pipeline.topics import read_topics
 from tests.spark.killing import JobUnderTest, Producing, Row, Sums, killed_often
 from tests.support.machines import chosen_seed
+from tidegate.records.batch import Batch
+from tidegate.records.record import read_records
+from tidegate.records.segment_file import SegmentFile
+from tidegate_pipeline.archive.index import ArchiveIndex
+from tidegate_pipeline.archive.segment_writer import ArchiveFolder
+from tidegate_pipeline.archive.selection import places
+from tidegate_pipeline.archive.upkeep import Upkeep
+from tidegate_pipeline.redis_access import Client, connect
+from tidegate_pipeline.settings import PipelineSettings
+from tidegate_pipeline.topics import read_topics
 
 TOPIC = "killed"
 PARTITIONS = 3
@@ -69,7 +69,7 @@ def test_the_archive_has_every_record_once_though_its_job_is_killed_again_and_ag
         client = connect(cluster.redis_url)
         job = JobUnderTest(
             command=[
-                sys.executable, "-m", "broker", "pipeline", "archive", "--topics", TOPIC,
+                sys.executable, "-m", "tidegate", "pipeline", "archive", "--topics", TOPIC,
                 "--config", str(tmp_path / "pipeline.toml"), "--checkpoint", str(tmp_path / "checkpoint"),
             ],
             environment={

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline.settings import CommitSettings, StormSettings, TimelineSettings, UsageSettings
-from pipeline.sources.events import SCHEMA as EVENTS
-from pipeline.sources.usage import SCHEMA as USAGE
+from tidegate_pipeline.settings import CommitSettings, StormSettings, TimelineSettings, UsageSettings
+from tidegate_pipeline.sources.events import SCHEMA as EVENTS
+from tidegate_pipeline.sources.usage import SCHEMA as USAGE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,7 +102,7 @@ def pieces(rows: Sequence[dict[str, Any]], count: int) -> list[Sequence[dict[str
 def test_storms_open_and_close_in_any_batches_and_what_is_too_late_is_dropped(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from pipeline.history.frames import incidents
+    from tidegate_pipeline.history.frames import incidents
 
     rows = sorted(storm("a", 0) + storm("b", 3) + storm("quiet", 2, 4) + storm("a", 30, 6), key=lambda row: row["ts"])
     later = storm("later", 91, 5) + storm("b", 98.5, 3)  # by then the watermark is at 98 minutes
@@ -140,7 +140,7 @@ def test_storms_open_and_close_in_any_batches_and_what_is_too_late_is_dropped(
 
 @pytest.mark.timeout(400)
 def test_generations_are_one_row_each_in_any_batches(spark: SparkSession, tmp_path: Path) -> None:
-    from pipeline.history.frames import generations
+    from tidegate_pipeline.history.frames import generations
 
     rows = []
     for number in range(1, 7):
@@ -176,7 +176,7 @@ def test_generations_are_one_row_each_in_any_batches(spark: SparkSession, tmp_pa
 
 @pytest.mark.timeout(400)
 def test_commits_that_stop_burst_and_go_back(spark: SparkSession, tmp_path: Path) -> None:
-    from pipeline.history.frames import anomalies
+    from tidegate_pipeline.history.frames import anomalies
 
     counted: list[dict[str, Any]] = []
     waiting: list[dict[str, Any]] = []
@@ -222,7 +222,7 @@ def test_commits_that_stop_burst_and_go_back(spark: SparkSession, tmp_path: Path
 
 
 def test_usage_by_the_hour(spark: SparkSession) -> None:
-    from pipeline.history.frames import usage_by_interval
+    from tidegate_pipeline.history.frames import usage_by_interval
 
     def told(minute: float, topic: str | None, *figures: int | None) -> tuple[Any, ...]:
         ts = datetime.fromtimestamp(START_S - START_S % 3600 + minute * 60, UTC)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broker.store.keys import ShardKeys, shard_of
-from pipeline.jobs.job import JobContext
-from pipeline.jobs.lag import LagJob
-from pipeline.settings import ArchiveSettings, LagSettings, PipelineSettings, RedisSettings
 from tests.support.valkey import ValkeyServer
+from tidegate.store.keys import ShardKeys, shard_of
+from tidegate_pipeline.jobs.job import JobContext
+from tidegate_pipeline.jobs.lag import LagJob
+from tidegate_pipeline.settings import ArchiveSettings, LagSettings, PipelineSettings, RedisSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

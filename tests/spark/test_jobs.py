@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.errors import DataLoss
-from pipeline.jobs.job import JobContext
-from pipeline.jobs.progress import Display
-from pipeline.jobs.running import Run, run_all
-from pipeline.settings import load
 from tests.spark.scripted import CountedJob
+from tidegate_pipeline.errors import DataLoss
+from tidegate_pipeline.jobs.job import JobContext
+from tidegate_pipeline.jobs.progress import Display
+from tidegate_pipeline.jobs.running import Run, run_all
+from tidegate_pipeline.settings import load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

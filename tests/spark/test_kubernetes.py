@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from pyspark.find_spark_home import _find_spark_home
 
-from pipeline.redis_access import connect
 from tests.support.kubernetes_api import KubernetesApi, Resource
 from tests.support.spark_cluster import REPOSITORY, python_of_the_wheel
 from tests.support.valkey import ValkeyServer
+from tidegate_pipeline.redis_access import connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -30,7 +30,7 @@ def image(java: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
     (root / "spark").mkdir()
     for part in Path(_find_spark_home()).iterdir():
         (root / "spark" / part.name).symlink_to(part)
-    (root / "tidegate.py").symlink_to(python.with_name("tidegate"))
+    (root / "tidegate-command.py").symlink_to(python.with_name("tidegate"))
     path = f"{python.parent}:{java / 'bin'}:{os.environ['PATH']}"
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))
@@ -63,7 +63,7 @@ def test_the_documented_command_makes_a_driver(image: dict[str, str]) -> None:
     assert container["args"] == [
         "driver", "--properties-file", "/opt/spark/conf/spark.properties",
         "--class", "org.apache.spark.deploy.PythonRunner",
-        "local:///opt/tidegate/tidegate.py", "pipeline", "archive", "--every", "30s",
+        "local:///opt/tidegate/tidegate-command.py", "pipeline", "archive", "--every", "30s",
     ]  # fmt: skip
     variables = {one["name"]: one for one in container["env"]}
     assert variables["TIDEGATE_REDIS_URL"]["valueFrom"]["secretKeyRef"] == {"name": "tidegate-redis", "key": "url"}
@@ -109,7 +109,7 @@ def test_executors_are_started_by_the_entry_point(image: dict[str, str], valkey:
     try:
         with KubernetesApi(started) as api:
             words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-            program = [str(Path(image["SPARK_HOME"]).with_name("tidegate.py")), "pipeline", "doctor", "--json"]
+            program = [str(Path(image["SPARK_HOME"]).with_name("tidegate-command.py")), "pipeline", "doctor", "--json"]
             ran = submit(
                 image, ["--master", f"k8s://{api.url}", *words, *program], TIDEGATE_REDIS_URL=valkey.url,
                 TIDEGATE_PIPELINE_ARCHIVE_PATH=str(tmp_path / "archive"),

@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.redis_access import connect
 from tests.support.topics import WrittenTopic
 from tests.support.valkey import ValkeyServer
+from tidegate_pipeline.redis_access import connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -44,7 +44,7 @@ def begun(folder: Path, url: str, *, every: str = "") -> subprocess.Popen[str]:
     """The process, its settings in a file."""
     (folder / "pipeline.toml").write_text(FILE.format(folder=folder, every=every))
     return subprocess.Popen(
-        [sys.executable, "-m", "broker", "pipeline", "run", "--config", str(folder / "pipeline.toml"), "--json"],
+        [sys.executable, "-m", "tidegate", "pipeline", "run", "--config", str(folder / "pipeline.toml"), "--json"],
         env={**os.environ, "TIDEGATE_REDIS_URL": url}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.session import register
+from tidegate_pipeline.session import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

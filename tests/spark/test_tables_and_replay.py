@@ -11,23 +11,23 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
-from broker.records.batch import Batch
-from broker.records.build import NewRecord, build_batch
-from broker.records.record import read_records
-from broker.store.keys import ClusterKeys
-from pipeline.errors import PipelineError, UsageError
-from pipeline.jobs.decode import DecodeJob
-from pipeline.jobs.job import Job, JobContext
-from pipeline.jobs.replay import ReplayJob
-from pipeline.redis_access import connect, with_whole_entries
-from pipeline.replay.choice import choice_of
-from pipeline.replay.translation import Table, translate
-from pipeline.session import register
-from pipeline.settings import PipelineSettings
-from pipeline.tables.compaction import compact
-from pipeline.tables.folder import files
 from tests.support.topics import TIMESTAMP_MS, WrittenTopic
 from tests.support.valkey import ValkeyServer
+from tidegate.records.batch import Batch
+from tidegate.records.build import NewRecord, build_batch
+from tidegate.records.record import read_records
+from tidegate.store.keys import ClusterKeys
+from tidegate_pipeline.errors import PipelineError, UsageError
+from tidegate_pipeline.jobs.decode import DecodeJob
+from tidegate_pipeline.jobs.job import Job, JobContext
+from tidegate_pipeline.jobs.replay import ReplayJob
+from tidegate_pipeline.redis_access import connect, with_whole_entries
+from tidegate_pipeline.replay.choice import choice_of
+from tidegate_pipeline.replay.translation import Table, translate
+from tidegate_pipeline.session import register
+from tidegate_pipeline.settings import PipelineSettings
+from tidegate_pipeline.tables.compaction import compact
+from tidegate_pipeline.tables.folder import files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

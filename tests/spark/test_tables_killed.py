@@ -13,9 +13,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from bench.cluster import Cluster
-from pipeline.tables.folder import files, form_of
 from tests.spark.killing import JobUnderTest, Producing, Sums, killed_often
 from tests.support.machines import chosen_seed
+from tidegate_pipeline.tables.folder import files, form_of
 
 TOPIC = "killed"
 PARTITIONS = 3
@@ -41,7 +41,7 @@ def test_a_table_has_every_record_once_though_its_job_is_killed_again_and_again(
     with Cluster(brokers=2) as cluster:
 
         def job(trigger: list[str], bytes_per_trigger: int) -> JobUnderTest:
-            command = [sys.executable, "-m", "broker", "pipeline", "decode", "--topic", TOPIC, "--to", form, *trigger]
+            command = [sys.executable, "-m", "tidegate", "pipeline", "decode", "--topic", TOPIC, "--to", form, *trigger]
             paths = ["--config", str(tmp_path / "pipeline.toml"), "--checkpoint", str(tmp_path / "checkpoint")]
             environment = {
                 "TIDEGATE_REDIS_URL": cluster.redis_url,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from broker.records.batch import Batch
 from tests.support.topics import TIMESTAMP_MS, WrittenTopic
 from tests.support.valkey import ValkeyServer
+from tidegate.records.batch import Batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

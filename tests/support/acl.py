@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.cluster import Cluster, server_binary
-from broker.cluster.acl import acl_rules
-from broker.settings import Settings
-from broker.store.addresses import Address, Topology
-from broker.store.link import Arg, Link
+from tidegate.cluster.acl import acl_rules
+from tidegate.settings import Settings
+from tidegate.store.addresses import Address, Topology
+from tidegate.store.link import Arg, Link
 
 ON: Final = os.environ.get("TIDEGATE_TEST_ACL") == "1"
 USER: Final = "by-the-rules"

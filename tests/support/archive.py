@@ -9,15 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from broker.records.batch import Batch
-from broker.records.segment_file import SegmentFile
-from broker.records.segments import Segment
-from broker.store.keys import LogKeys
-from pipeline.archive.index import ArchiveIndex
-from pipeline.archive.segment_writer import ArchiveFolder
-from pipeline.archive.sink import ArchiveSink, ArchiveWriter
-from pipeline.decode.schema import RAW_RANGE_ARROW, raw_schema
-from pipeline.redis_access import connect
+from tidegate.records.batch import Batch
+from tidegate.records.segment_file import SegmentFile
+from tidegate.records.segments import Segment
+from tidegate.store.keys import LogKeys
+from tidegate_pipeline.archive.index import ArchiveIndex
+from tidegate_pipeline.archive.segment_writer import ArchiveFolder
+from tidegate_pipeline.archive.sink import ArchiveSink, ArchiveWriter
+from tidegate_pipeline.decode.schema import RAW_RANGE_ARROW, raw_schema
+from tidegate_pipeline.redis_access import connect
 
 TOPIC_ID = "0" * 31 + "1"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker.apis import registry
-from broker.apis.call import Body, Call, Client, Rooms
-from broker.errors import KafkaError
-from broker.protocol import codec
-from broker.protocol.error_responses import error_response
-from broker.server.dispatch import code_of
 from tests.support import wire
+from tidegate.apis import registry
+from tidegate.apis.call import Body, Call, Client, Rooms
+from tidegate.errors import KafkaError
+from tidegate.protocol import codec
+from tidegate.protocol.error_responses import error_response
+from tidegate.server.dispatch import code_of
 
 
 async def ask(rooms: Rooms, request: Any, client: Client | None = None, client_id: str = "test") -> Any:

@@ -10,10 +10,10 @@ import redis
 from kio.schema.errors import ErrorCode
 
 from bench.cluster import BrokerProcess, Cluster
-from broker.store.keys import GroupKeys
 from tests.support.members import Member
 from tests.support.proxy import Proxy
 from tests.support.wire import RawClient
+from tidegate.store.keys import GroupKeys
 
 LONG_MS, SHORT_MS = 120_000, 2_500
 """Timeouts of members that are to stay, and of those that are to be missed."""

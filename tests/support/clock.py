@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.store import scripts
-from broker.store.store import Store
+from tidegate.store import scripts
+from tidegate.store.store import Store
 
 KEY = "test:now_ms"
 START_MS = 1_700_000_000_000

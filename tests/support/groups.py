@@ -9,18 +9,18 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from broker.errors import KafkaError, MemberIdRequired
-from broker.groups import classic
-from broker.groups.expiry import GroupExpiry, settle_group
-from broker.groups.heartbeats import Heartbeats
-from broker.groups.lost_writes import HandedOut
-from broker.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membership, Synced, SyncRequest
-from broker.groups.waiters import Waiter
-from broker.groups.waiting import GroupWaits
-from broker.settings import Settings
-from broker.store.keys import GroupKeys
-from broker.store.store import Store
 from tests.support.clock import SteppedClock
+from tidegate.errors import KafkaError, MemberIdRequired
+from tidegate.groups import classic
+from tidegate.groups.expiry import GroupExpiry, settle_group
+from tidegate.groups.heartbeats import Heartbeats
+from tidegate.groups.lost_writes import HandedOut
+from tidegate.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membership, Synced, SyncRequest
+from tidegate.groups.waiters import Waiter
+from tidegate.groups.waiting import GroupWaits
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
+from tidegate.store.store import Store
 
 Answer = TypeVar("Answer")
 

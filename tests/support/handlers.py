@@ -16,13 +16,13 @@ from uuid import UUID
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from broker.apis import committed_offsets, fetched_offsets, registry
-from broker.apis.call import Call, Client, Rooms
-from broker.groups.offsets import Offsets
-from broker.protocol import codec
-from broker.settings import Settings
-from broker.store.keys import GroupKeys
-from broker.store.store import Store
+from tidegate.apis import committed_offsets, fetched_offsets, registry
+from tidegate.apis.call import Call, Client, Rooms
+from tidegate.groups.offsets import Offsets
+from tidegate.protocol import codec
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
+from tidegate.store.store import Store
 
 FAR_MS = 9_000_000_000_000
 

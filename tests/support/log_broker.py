@@ -12,17 +12,17 @@ from typing import Any
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from broker.apis import fetch, positions, produce, registry, transactions
-from broker.apis.call import Call, Client, Rooms
-from broker.errors import KafkaError
-from broker.log.logs import Logs
-from broker.log.partitions import create_partition, delete_partition
-from broker.protocol import codec
-from broker.protocol.error_responses import error_response
-from broker.settings import Settings
-from broker.store.store import Store
-from broker.topics.catalog import Catalog, PartitionStorage, Topic
-from broker.transactions.producers import ProducerIds
+from tidegate.apis import fetch, positions, produce, registry, transactions
+from tidegate.apis.call import Call, Client, Rooms
+from tidegate.errors import KafkaError
+from tidegate.log.logs import Logs
+from tidegate.log.partitions import create_partition, delete_partition
+from tidegate.protocol import codec
+from tidegate.protocol.error_responses import error_response
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate.topics.catalog import Catalog, PartitionStorage, Topic
+from tidegate.transactions.producers import ProducerIds
 
 _HANDLERS = (fetch, positions, produce, transactions)  # importing a module registers its handlers
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from crc32c import crc32c
 
-from broker.log.append import Appended
-from broker.log.logs import Logs
-from broker.log.partition import PartitionLog
-from broker.log.partitions import create_partition
-from broker.log.read import Slice
-from broker.records.batch import Batch
-from broker.settings import Settings
-from broker.store.store import Store
+from tidegate.log.append import Appended
+from tidegate.log.logs import Logs
+from tidegate.log.partition import PartitionLog
+from tidegate.log.partitions import create_partition
+from tidegate.log.read import Slice
+from tidegate.records.batch import Batch
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 
 def _varint(value: int) -> bytes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from broker.records.batch import CONTROL, TRANSACTIONAL
-from broker.records.build import NewRecord, build_batch
+from tidegate.records.batch import CONTROL, TRANSACTIONAL
+from tidegate.records.build import NewRecord, build_batch
 
 
 def build_marker(

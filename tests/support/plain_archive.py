@@ -7,17 +7,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from broker.log.entries import parse_entry
-from broker.records.batch import Batch
-from broker.records.segments import Segment
-from pipeline.archive.cutting import Cut
-from pipeline.archive.index import ArchiveIndex, Archiver, Outcome
-from pipeline.archive.place import Place
-from pipeline.archive.segment_writer import ArchiveFolder, Shape, write_segment
-from pipeline.decode.schema import RAW_RANGE_ARROW
-from pipeline.redis_access import connect
-from pipeline.topics import Topic, read_topics
 from tests.support.segments import placed
+from tidegate.log.entries import parse_entry
+from tidegate.records.batch import Batch
+from tidegate.records.segments import Segment
+from tidegate_pipeline.archive.cutting import Cut
+from tidegate_pipeline.archive.index import ArchiveIndex, Archiver, Outcome
+from tidegate_pipeline.archive.place import Place
+from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Shape, write_segment
+from tidegate_pipeline.decode.schema import RAW_RANGE_ARROW
+from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.topics import Topic, read_topics
 
 _READ = "return redis.call('XRANGE', KEYS[1], ARGV[1], '+')"  # as a command redis-py would make it a dict
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import redis
 
-from broker.store.slots import SLOTS, key_slot
 from tests.support.many_servers import wait_until
 from tests.support.valkey import ValkeyServer, free_port
+from tidegate.store.slots import SLOTS, key_slot
 
 _AT_ONCE = 100
 _MEET_S = 5.0

@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from broker.log.entries import Buffer
-from broker.log.partition import PartitionLog
-from broker.records.batch import Batch
-from broker.records.segments import (
+from tests.support.logs import TOPIC, batch_bytes, read_all
+from tidegate.log.entries import Buffer
+from tidegate.log.partition import PartitionLog
+from tidegate.records.batch import Batch
+from tidegate.records.segments import (
     COLUMNS,
     FORMAT_VERSION,
     METADATA_KEY,
@@ -23,7 +24,6 @@ from broker.records.segments import (
     new_file_name,
     partition_folder,
 )
-from tests.support.logs import TOPIC, batch_bytes, read_all
 
 SCHEMA = pa.schema([pa.field(name, getattr(pa, kind)(), nullable=False) for name, kind in COLUMNS])
 

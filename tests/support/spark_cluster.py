@@ -15,20 +15,21 @@ from types import TracebackType
 
 from pyspark.find_spark_home import _find_spark_home
 
-from pipeline.java import find_java
 from tests.support.valkey import free_port
+from tidegate_pipeline.java import find_java
 
 REPOSITORY = Path(__file__).parents[2]
 START_TIMEOUT_S = 120
 
 
 def python_of_the_wheel(folder: Path) -> Path:
-    """A new virtual environment with the wheel of this tree; everything else is seen from the present one."""
+    """A new virtual environment with both wheels of this tree; everything else is seen from the present one."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", folder / "wheel", REPOSITORY], check=True)
-    (wheel,) = (folder / "wheel").glob("tidegate-*.whl")
+    for distribution in (REPOSITORY, REPOSITORY / "pipeline"):
+        subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", folder / "wheels", distribution], check=True)
     python = python_without_us(folder / "with")
-    subprocess.run([*pip, "--python", python, "install", "-q", "--no-deps", wheel], check=True)
+    wheels = sorted((folder / "wheels").glob("*.whl"))
+    subprocess.run([*pip, "--python", python, "install", "-q", "--no-deps", *wheels], check=True)
     return python
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.records.batch import HEADER, HEADER_BYTES, Codec
-from broker.records.build import NewRecord, encode_record, seal
-from broker.records.compression import compress
+from tidegate.records.batch import HEADER, HEADER_BYTES, Codec
+from tidegate.records.build import NewRecord, encode_record, seal
+from tidegate.records.compression import compress
 
 
 def sealed_batch(area: bytes, codec: int = Codec.NONE, **header: int) -> bytes:

@@ -8,15 +8,15 @@ from typing import Any
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.archive.index import ArchiveIndex, Archiver
-from pipeline.decode import schema
-from pipeline.sources.access import Access
-from pipeline.sources.extents import extents
-from pipeline.sources.options import parse_options
-from pipeline.sources.planning import Range
-from pipeline.sources.tasks import arrow_rows
 from tests.support.segments import batches_from, write_segment
 from tests.support.topics import TIMESTAMP_MS, WrittenTopic
+from tidegate_pipeline.archive.index import ArchiveIndex, Archiver
+from tidegate_pipeline.decode import schema
+from tidegate_pipeline.sources.access import Access
+from tidegate_pipeline.sources.extents import extents
+from tidegate_pipeline.sources.options import parse_options
+from tidegate_pipeline.sources.planning import Range
+from tidegate_pipeline.sources.tasks import arrow_rows
 
 
 def access_to(url: str, **options: str) -> Access:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.records.batch import Batch
-from broker.store.keys import ClusterKeys, LogKeys
 from tests.support.logs import batch_bytes
+from tidegate.records.batch import Batch
+from tidegate.store.keys import ClusterKeys, LogKeys
 
 PREFIX = "tidegate"
 TIMESTAMP_MS = 1_700_000_000_000

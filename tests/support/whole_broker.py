@@ -14,22 +14,22 @@ from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-from broker.apis import classic_groups, committed_offsets, fetch, fetched_offsets, group_admin, metadata, produce
-from broker.apis.call import Client, Rooms
-from broker.groups.heartbeats import Heartbeats
-from broker.groups.offsets import Offsets
-from broker.groups.waiting import GroupWaits
-from broker.log.logs import Logs
-from broker.log.mirror import Mirror
-from broker.log.partitions import create_partition, delete_partition
-from broker.protocol.consumer_blobs import write_assignment, write_subscription
-from broker.settings import Settings
-from broker.store.store import Store
-from broker.topics.catalog import Catalog, PartitionStorage, Topic
-from broker.transactions.producers import ProducerIds
 from tests.support.asking import ask
 from tests.support.log_broker import fetch_request, produce_request
 from tests.support.logs import batch_bytes
+from tidegate.apis import classic_groups, committed_offsets, fetch, fetched_offsets, group_admin, metadata, produce
+from tidegate.apis.call import Client, Rooms
+from tidegate.groups.heartbeats import Heartbeats
+from tidegate.groups.offsets import Offsets
+from tidegate.groups.waiting import GroupWaits
+from tidegate.log.logs import Logs
+from tidegate.log.mirror import Mirror
+from tidegate.log.partitions import create_partition, delete_partition
+from tidegate.protocol.consumer_blobs import write_assignment, write_subscription
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate.topics.catalog import Catalog, PartitionStorage, Topic
+from tidegate.transactions.producers import ProducerIds
 
 # Importing registers them.
 _HANDLERS = (classic_groups, committed_offsets, fetch, fetched_offsets, group_admin, metadata, produce)

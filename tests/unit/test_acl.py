@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.cluster import acl
-from broker.cluster.acl import acl_rules
-from broker.settings import Settings
-from broker.store import scripts
+from tidegate.cluster import acl
+from tidegate.cluster.acl import acl_rules
+from tidegate.settings import Settings
+from tidegate.store import scripts
 
 BROKER = Path(acl.__file__).parent.parent
 WITHOUT_A_RIGHT = {"HELLO", "AUTH"}
@@ -29,8 +29,8 @@ CALLED_IN_PYTHON = re.compile(
 
 def called_by_scripts() -> set[str]:
     """Every command of every script of brokers, with its subcommand where it is one of a container."""
-    importlib.import_module("broker.app")  # and with it every module that declares a script
-    importlib.import_module("broker.admin.log_repair")  # but that of a command which may use the brokers' user
+    importlib.import_module("tidegate.app")  # and with it every module that declares a script
+    importlib.import_module("tidegate.admin.log_repair")  # but that of a command which may use the brokers' user
     declared = {name for path in BROKER.rglob("*.py") for name in DECLARED.findall(path.read_text())}
     found = set()
     for script in scripts.registered():

@@ -11,10 +11,10 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from broker.settings import Settings
-from pipeline.settings import load
 from tests.support import compose
 from tests.support.compose import PROFILES, REPOSITORY, brokers, listeners, published, services
+from tidegate.settings import Settings
+from tidegate_pipeline.settings import load
 
 ONE_SHOT: Final = {"setup", "certificates"}
 NAMES: Final = sorted(services())

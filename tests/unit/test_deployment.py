@@ -14,9 +14,9 @@ import pytest
 import typer
 import yaml
 
-from broker.settings import SECRETS_DIR, Settings
-from pipeline.cli import application
-from pipeline.settings import PipelineSettings
+from tidegate.settings import SECRETS_DIR, Settings
+from tidegate_pipeline.cli import application
+from tidegate_pipeline.settings import PipelineSettings
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 KNOWN: Final = {SECRETS_DIR, *(f"TIDEGATE_{name}".upper() for name in Settings.model_fields)} | {
@@ -86,9 +86,9 @@ def test_the_manifests_of_the_pipeline_fit_together() -> None:
     assert spec["executor"]["env"] == spec["driver"]["env"]
     assert spec["arguments"][0] == "pipeline"
     assert spec["arguments"][1] in typer.main.get_command(application()).commands  # type: ignore[attr-defined]
-    assert re.search(rf"pyspark\S*=={spec['sparkVersion'].rpartition('.')[0]}\.", text("pyproject.toml"))
-    assert spec["mainApplicationFile"] == "local:///opt/tidegate/tidegate.py"
-    assert "ln -s bin/tidegate /opt/tidegate/tidegate.py" in text("Dockerfile")
+    assert re.search(rf"pyspark\S*=={spec['sparkVersion'].rpartition('.')[0]}\.", text("pipeline/pyproject.toml"))
+    assert spec["mainApplicationFile"] == "local:///opt/tidegate/tidegate-command.py"
+    assert "ln -s bin/tidegate /opt/tidegate/tidegate-command.py" in text("Dockerfile")
 
 
 def test_image_runs_what_the_tree_has() -> None:
@@ -101,16 +101,17 @@ def test_image_runs_what_the_tree_has() -> None:
     assert all((REPOSITORY / name).exists() for name in copied)
     assert {f"!{name}" for name in copied} <= set(ignored.splitlines())
     package = tomllib.loads(text("pyproject.toml"))
-    built_of = package["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    built_of = {name.split("/")[0] for name in package["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]}
     assert {*built_of, package["project"]["readme"], *package["project"]["license-files"]} <= set(copied)
     assert re.search(r"^USER 10001", dockerfile, re.MULTILINE)
     assert "/health/ready" in dockerfile
 
 
 def test_chart_and_package_have_one_version() -> None:
-    (version,) = re.findall(r'^__version__ = "(.+)"$', text("broker/__init__.py"), re.MULTILINE)
+    (version,) = re.findall(r'^__version__ = "(.+)"$', text("broker/tidegate/__init__.py"), re.MULTILINE)
 
     assert f'appVersion: "{version}"' in text("helm/Chart.yaml")
+    assert f'"tidegate=={version}"' in text("pipeline/pyproject.toml")
 
 
 def test_schema_covers_the_values() -> None:

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from broker.apis import registry
-from broker.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
-from broker.store.scripts import Script
+from tidegate.apis import registry
+from tidegate.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
+from tidegate.store.scripts import Script
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 SCRIPTS: Final = REPOSITORY / "redis_scripts"

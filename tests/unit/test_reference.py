@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from bench.clients import CLIENTS
-from broker import errors
 from observability.reference import alerts
 from tests.reference.__main__ import ROOT, files
 from tests.reference.clients import SUITES, software
 from tests.reference.errors import answered
+from tidegate import errors
 
 
 @pytest.mark.parametrize("path", [path for path, _ in files()], ids=lambda path: path.name)

@@ -1,1 +1,1 @@
-"""Unit tests of broker.apis."""
+"""Unit tests of tidegate.apis."""

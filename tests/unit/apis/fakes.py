@@ -9,15 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from broker.apis.call import Client, Rooms
-from broker.errors import OffsetOutOfRange
-from broker.log.append import Appended
-from broker.log.read import Slice
-from broker.log.view import Known
-from broker.records.batch import Batch
-from broker.records.build import NewRecord, build_batch
-from broker.settings import Settings
 from tests.support.log_broker import Connection
+from tidegate.apis.call import Client, Rooms
+from tidegate.errors import OffsetOutOfRange
+from tidegate.log.append import Appended
+from tidegate.log.read import Slice
+from tidegate.log.view import Known
+from tidegate.records.batch import Batch
+from tidegate.records.build import NewRecord, build_batch
+from tidegate.settings import Settings
 
 BATCH = build_batch([NewRecord(bytes(32))])
 BATCH_BYTES = 100

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from broker.apis.fetch_reading import holds_zstd
-from broker.errors import StoreUnavailable
-from broker.records.batch import Codec, place
-from broker.records.build import NewRecord, build_batch
 from tests.support.log_broker import fetch_request
 from tests.unit.apis.fakes import BATCH_BYTES, FakeBroker, FakeLog
+from tidegate.apis.fetch_reading import holds_zstd
+from tidegate.errors import StoreUnavailable
+from tidegate.records.batch import Codec, place
+from tidegate.records.build import NewRecord, build_batch
 
 ALL = [("t", [(index, 0) for index in range(4)])]
 

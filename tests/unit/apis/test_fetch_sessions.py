@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from broker.apis.fetch_sessions import EVICTABLE_AFTER_S, FetchSessions, Opened
-from broker.protocol.fast_writers import FetchPartition
+from tidegate.apis.fetch_sessions import EVICTABLE_AFTER_S, FetchSessions, Opened
+from tidegate.protocol.fast_writers import FetchPartition
 
 MINE, OTHERS = 1, 2
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.errors import OutOfOrderSequenceNumber, RequestTimedOut, StoreUnavailable
-from broker.log.unresolved import LogUnreachable
-from broker.records.batch import Codec
-from broker.records.build import NewRecord, build_batch, seal
-from broker.records.validation import INLINE_RECORDS_MAX, OPENED_RECORDS_MAX
 from tests.support.log_broker import produce_request
 from tests.unit.apis.fakes import FakeBroker, FakeLog
+from tidegate.errors import OutOfOrderSequenceNumber, RequestTimedOut, StoreUnavailable
+from tidegate.log.unresolved import LogUnreachable
+from tidegate.records.batch import Codec
+from tidegate.records.build import NewRecord, build_batch, seal
+from tidegate.records.validation import INLINE_RECORDS_MAX, OPENED_RECORDS_MAX
 
 NOW = NewRecord(b"value", b"key", int(time.time() * 1000))
 

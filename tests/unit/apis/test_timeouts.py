@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from broker.apis.timeouts import Timeouts
+from tidegate.apis.timeouts import Timeouts
 
 
 @dataclass(eq=False)

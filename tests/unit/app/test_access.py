@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from yarl import URL
 
-from broker.admin import routes
-from broker.admin.access import HEADERS, Access, FailedLogins
-from broker.admin.health import Health
-from broker.admin.secrets import Role, Secrets
-from broker.admin.sessions import COOKIE, CSRF_HEADER, SESSION_S, Sessions
-from broker.errors import CannotStart
-from broker.settings import Settings
+from tidegate.admin import routes
+from tidegate.admin.access import HEADERS, Access, FailedLogins
+from tidegate.admin.health import Health
+from tidegate.admin.secrets import Role, Secrets
+from tidegate.admin.sessions import COOKIE, CSRF_HEADER, SESSION_S, Sessions
+from tidegate.errors import CannotStart
+from tidegate.settings import Settings
 
 TOKEN, PASSWORD, VIEW = "t" * 16, "correct horse", "v" * 16
 ALL = Secrets(TOKEN, PASSWORD, VIEW)

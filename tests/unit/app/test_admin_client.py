@@ -8,9 +8,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from broker.admin import admin_client
-from broker.admin.failures import CommandFailed
-from broker.admin.places import AdminHttp
+from tidegate.admin import admin_client
+from tidegate.admin.failures import CommandFailed
+from tidegate.admin.places import AdminHttp
 
 
 def _server(answers: dict[str, tuple[int, Any]]) -> TestServer:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from broker.admin.doctor import address_judging, admin_looks, cluster_judging, redis_judging
-from broker.admin.doctor.asking import Answer, Look, Told, Trouble
-from broker.admin.doctor.certificates import Certificate
-from broker.admin.doctor.finding import KINDS, Finding, Severity, by_severity
-from broker.admin.doctor.redis_looks import RedisLook, Server
-from broker.admin.doctor.seen import Advertised, Lease, Seen
+from tidegate.admin.doctor import address_judging, admin_looks, cluster_judging, redis_judging
+from tidegate.admin.doctor.asking import Answer, Look, Told, Trouble
+from tidegate.admin.doctor.certificates import Certificate
+from tidegate.admin.doctor.finding import KINDS, Finding, Severity, by_severity
+from tidegate.admin.doctor.redis_looks import RedisLook, Server
+from tidegate.admin.doctor.seen import Advertised, Lease, Seen
 
 MINE = "cluster-of-ours"
 

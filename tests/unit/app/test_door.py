@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from broker.admin import routes
-from broker.admin.health import Health
-from broker.admin.routes import AdminServer
-from broker.settings import Settings
+from tidegate.admin import routes
+from tidegate.admin.health import Health
+from tidegate.admin.routes import AdminServer
+from tidegate.settings import Settings
 
 WHOLE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LONG_MS = 60_000

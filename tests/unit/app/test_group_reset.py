@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.admin import group_guard
-from broker.admin.group_guard import Guard
+from tidegate.admin import group_guard
+from tidegate.admin.group_guard import Guard
 
 GUARD = SimpleNamespace(member_id="guard-1", client_id="tidegate-group@here:1", group_instance_id=None)
 BACK = SimpleNamespace(member_id="web-2", client_id="web", group_instance_id=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.admin.health import Health
+from tidegate.admin.health import Health
 
 
 def test_a_broker_is_ready_when_all_is_up() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.admin import kafka_client
-from broker.admin.failures import CommandFailed
-from broker.admin.kafka_client import LATEST, KafkaClient, Topic
-from broker.admin.places import Brokers
-from broker.apis.registry import ApiKey
+from tidegate.admin import kafka_client
+from tidegate.admin.failures import CommandFailed
+from tidegate.admin.kafka_client import LATEST, KafkaClient, Topic
+from tidegate.admin.places import Brokers
+from tidegate.apis.registry import ApiKey
 
 TOPICS = {"orders": Topic("orders", {0: 1, 1: 2, 2: -1})}
 WANTED = {("orders", index): LATEST for index in range(3)}

@@ -7,9 +7,9 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
-from broker.telemetry import declared_cluster, declared_foreign
-from broker.telemetry.declared import BROKER, LINK_UP
-from broker.telemetry.metrics import Metrics, error_name
+from tidegate.telemetry import declared_cluster, declared_foreign
+from tidegate.telemetry.declared import BROKER, LINK_UP
+from tidegate.telemetry.metrics import Metrics, error_name
 
 
 def exposed(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

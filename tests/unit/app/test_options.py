@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin import options
-from broker.errors import CannotStart
-from broker.settings import Settings
+from tidegate.admin import options
+from tidegate.errors import CannotStart
+from tidegate.settings import Settings
 
 
 def test_an_option_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

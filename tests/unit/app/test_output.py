@@ -9,9 +9,9 @@ import pytest
 import structlog
 import yaml
 
-from broker.admin.output import Column, Form, write_findings, write_pairs, write_rows
-from broker.telemetry.logs import configure
-from broker.telemetry.visible import CONTROLS
+from tidegate.admin.output import Column, Form, write_findings, write_pairs, write_rows
+from tidegate.telemetry.logs import configure
+from tidegate.telemetry.visible import CONTROLS
 
 NASTY = "a\x1b[2J\x9b31m\rb"
 SHOWN = r"a\x1b[2J\x9b31m\rb"

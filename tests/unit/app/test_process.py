@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from broker.errors import CannotStart
-from broker.process import bind
+from tidegate.errors import CannotStart
+from tidegate.process import bind
 
 
 def test_port_0_takes_a_free_one() -> None:

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from broker.admin.failures import CommandFailed
-from broker.admin.places import RedisServer
-from broker.admin.redis_access import connected
-from broker.settings import Settings
+from tidegate.admin.failures import CommandFailed
+from tidegate.admin.places import RedisServer
+from tidegate.admin.redis_access import connected
+from tidegate.settings import Settings
 
 
 def test_a_server_that_hangs_up_is_told_at_once_and_not_tried_again() -> None:

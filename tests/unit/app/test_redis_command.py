@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from broker.admin.redis_command import Failure, Reply, Status, raw, read_reply, shown
+from tidegate.admin.redis_command import Failure, Reply, Status, raw, read_reply, shown
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.admin.redis_keys import KINDS, classify
-from broker.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
+from tidegate.admin.redis_keys import KINDS, classify
+from tidegate.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
 
 CHANNELS = {"topic_changes", "wake"}
 TOPIC_ID = "0123456789abcdef0123456789abcdef"

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import errors
-from broker.admin import problems, redis_views
-from broker.admin.overview_views import _of_redis
-from broker.errors import KafkaError
-from broker.telemetry.metrics import Meter
+from tidegate import errors
+from tidegate.admin import problems, redis_views
+from tidegate.admin.overview_views import _of_redis
+from tidegate.errors import KafkaError
+from tidegate.telemetry.metrics import Meter
 
 
 def test_replicas_are_told_with_how_far_they_are_behind() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin.failures import CommandFailed
-from broker.admin.kafka_client import Topic
-from broker.admin.reset_plan import (
+from tidegate.admin.failures import CommandFailed
+from tidegate.admin.kafka_client import Topic
+from tidegate.admin.reset_plan import (
     Choice,
     Move,
     _move,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 
-from broker.admin import routes
-from broker.admin.health import Health
+from tidegate.admin import routes
+from tidegate.admin.health import Health
 
 
 async def test_a_broker_that_is_not_ready_says_why() -> None:

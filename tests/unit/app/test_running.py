@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin import running
-from broker.admin.running import DevCluster
-from broker.errors import CannotStart
+from tidegate.admin import running
+from tidegate.admin.running import DevCluster
+from tidegate.errors import CannotStart
 
 
 @pytest.fixture(autouse=True)

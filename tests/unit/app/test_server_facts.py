@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.store.server_facts import values_of
-from broker.telemetry import declared_cluster as own
+from tidegate.store.server_facts import values_of
+from tidegate.telemetry import declared_cluster as own
 
 
 def test_eviction_and_failed_writes_are_told() -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from typer.main import get_command
 
-from broker.__main__ import tidegate
-from broker.admin import options, reference
-from pipeline import settings_reference
-from pipeline.cli import JOBS, application
-from pipeline.jobs.several import runs_of
-from pipeline.settings import load
+from tidegate.__main__ import command_line
+from tidegate.admin import options, reference
+from tidegate_pipeline import settings_reference
+from tidegate_pipeline.cli import JOBS, application
+from tidegate_pipeline.jobs.several import runs_of
+from tidegate_pipeline.settings import load
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -26,7 +26,7 @@ def test_the_page_of_the_pipeline_is_up_to_date() -> None:
 
 def test_the_page_of_the_command_is_up_to_date() -> None:
     written = (DOCS / "cli.md").read_text("utf-8")
-    root = get_command(tidegate)
+    root = get_command(command_line)
 
     assert reference.page(written, root, root.make_context("tidegate", ["version"])) == written, "run `make docs`"
 

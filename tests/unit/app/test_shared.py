@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.admin import shared as shared_module
-from broker.admin.shared import Shared
-from broker.errors import StoreUnavailable
+from tidegate.admin import shared as shared_module
+from tidegate.admin.shared import Shared
+from tidegate.errors import StoreUnavailable
 
 
 class Kept(Shared):

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from broker.errors import StoreUnavailable
-from broker.telemetry import supervised
-from broker.telemetry.supervised import Supervised
+from tidegate.errors import StoreUnavailable
+from tidegate.telemetry import supervised
+from tidegate.telemetry.supervised import Supervised
 
 
 @pytest.fixture(autouse=True)

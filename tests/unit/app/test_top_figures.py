@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.admin.top.figures import Line, Rates, barrier_line, cells, chosen, rate, short
+from tidegate.admin.top.figures import Line, Rates, barrier_line, cells, chosen, rate, short
 
 
 def row(group: str, lag: int, **others: Any) -> dict[str, Any]:

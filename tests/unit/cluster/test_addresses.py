@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.addresses import advertised_endpoints
-from broker.cluster.listeners import listeners_of
-from broker.errors import CannotStart
-from broker.settings import Settings
+from tidegate.cluster.addresses import advertised_endpoints
+from tidegate.cluster.listeners import listeners_of
+from tidegate.errors import CannotStart
+from tidegate.settings import Settings
 
 ANY = "0.0.0.0"
 HERE = {"host": "10.0.0.5"}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.cluster import deadlines
-from broker.cluster.deadlines import Deadlines
+from tidegate.cluster import deadlines
+from tidegate.cluster.deadlines import Deadlines
 
 
 async def test_a_shard_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.listeners import listeners_of, single_listeners
-from broker.errors import CannotStart
-from broker.settings import Settings
+from tidegate.cluster.listeners import listeners_of, single_listeners
+from tidegate.errors import CannotStart
+from tidegate.settings import Settings
 
 TLS = {"ssl_certificate_file": "c.pem"}
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.membership import BrokerInfo
-from broker.cluster.placement import coordinator_of, leader_of
+from tidegate.cluster.membership import BrokerInfo
+from tidegate.cluster.placement import coordinator_of, leader_of
 
 TOPIC = uuid.UUID(int=0x1234_5678_9ABC_DEF0_0FED_CBA9_8765_4321)
 GOLDEN_LEADERS = [1, 3, 2, 1, 1, 2, 3, 1, 3, 3, 2, 1]

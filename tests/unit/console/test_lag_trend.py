@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.admin.console.lag_trend import Lag, LagTrend, parse_sample
-from broker.groups.lag_reading import Look
-from broker.groups.lag_samples import sample_text
+from tidegate.admin.console.lag_trend import Lag, LagTrend, parse_sample
+from tidegate.groups.lag_reading import Look
+from tidegate.groups.lag_samples import sample_text
 
 
 def text(lag: int, waits_ms: int | None = 0, now_ms: int = 60_000) -> bytes:

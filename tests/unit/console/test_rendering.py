@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.admin.console.rendering import commands, number, rendered, size, sparkline, told, url, when, words
+from tidegate.admin.console.rendering import commands, number, rendered, size, sparkline, told, url, when, words
 
 ANONYMOUS = {"who": "anonymous", "csrf": "", "operator": False, "operators": False, "notice": ""}
 NASTY = "<script>alert('x')</script>&\"/../%2e%2e?#`"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.admin.console.timeline import SPAN_MS, WIDTH, bars
+from tidegate.admin.console.timeline import SPAN_MS, WIDTH, bars
 
 NOW_MS = 10 * SPAN_MS
 

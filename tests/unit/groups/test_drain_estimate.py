@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from broker.groups.drain_estimate import WINDOW_MS, DrainEstimates
+from tidegate.groups.drain_estimate import WINDOW_MS, DrainEstimates
 
 
 def estimates(*lags: int, step_ms: int = 10_000) -> list[float | None]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.groups.explain import Finding, Partition, Severity, explain, summary
-from broker.groups.picture import GroupPicture, MemberPicture, PendingPicture
-from broker.groups.story import Event
+from tidegate.groups.explain import Finding, Partition, Severity, explain, summary
+from tidegate.groups.picture import GroupPicture, MemberPicture, PendingPicture
+from tidegate.groups.story import Event
 
 NOW = 1_795_000_000_000
 TOPICS = frozenset({"orders"})

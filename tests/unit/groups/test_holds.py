@@ -8,10 +8,10 @@ from typing import Any
 
 import uvloop
 
-from broker.groups.holds import Holder, Holds
-from broker.groups.model import Membership
-from broker.settings import Settings
-from broker.store.keys import GroupKeys
+from tidegate.groups.holds import Holder, Holds
+from tidegate.groups.model import Membership
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
 
 
 def test_holds_whose_end_has_passed_already_end_at_once() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.identity import SLUG_LENGTH_MAX, candidate, locator, sanitize, slug
-from broker.store.keys import GroupKeys
+from tidegate.groups.identity import SLUG_LENGTH_MAX, candidate, locator, sanitize, slug
+from tidegate.store.keys import GroupKeys
 
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 SLUGS = st.from_regex(r"[a-z0-9]{1,9}(-[a-z0-9]{1,9}){0,5}", fullmatch=True)

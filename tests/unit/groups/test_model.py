@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.directory import metadata_of
-from broker.groups.model import GroupState, JoinRequest, pack_protocols
+from tidegate.groups.directory import metadata_of
+from tidegate.groups.model import GroupState, JoinRequest, pack_protocols
 
 REQUEST = JoinRequest("", None, "client", "/127.0.0.1", 10_000, 20_000, "consumer", (("range", b"m"),))
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.directory import ListedGroup, matches, metadata_of
-from broker.groups.model import pack_protocols
-from broker.groups.offsets import Committed, entry_json, metadata_fits, offset_field, parse_entry, split_field
+from tidegate.groups.directory import ListedGroup, matches, metadata_of
+from tidegate.groups.model import pack_protocols
+from tidegate.groups.offsets import Committed, entry_json, metadata_fits, offset_field, parse_entry, split_field
 
 TOPIC_ID = "0123456789abcdef" * 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.groups.pace import Pace
+from tidegate.groups.pace import Pace
 
 
 class Member:

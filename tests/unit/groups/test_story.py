@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from broker.groups.phrases import listed, ranges, span, who
-from broker.groups.story import Event, event_of, in_words, rebalances
+from tidegate.groups.phrases import listed, ranges, span, who
+from tidegate.groups.story import Event, event_of, in_words, rebalances
 
 A = Event(0, 0, "", member_id="a-1", client_id="a", host="/10.0.0.1")
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker.errors import FencedInstanceId, RebalanceInProgress, UnknownMemberId
-from broker.groups.model import JoinRefused, Synced
-from broker.groups.waiters import AGAIN, Look, Opened, Waiter
+from tidegate.errors import FencedInstanceId, RebalanceInProgress, UnknownMemberId
+from tidegate.groups.model import JoinRefused, Synced
+from tidegate.groups.waiters import AGAIN, Look, Opened, Waiter
 
 PREPARING = Look("PreparingRebalance", 4, 10, 7, "consumer", "range", "leader", 4, -1)
 COMPLETING = Look("CompletingRebalance", 5, 11, 7, "consumer", "coop", "leader", 4, -1)

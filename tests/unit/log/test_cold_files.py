@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.log.cold_files import ColdFiles
-from broker.settings import Settings
+from tidegate.log.cold_files import ColdFiles
+from tidegate.settings import Settings
 
 
 @pytest.mark.parametrize(("open_files", "kept"), [(16, 4), (256, 10), (resource.RLIM_INFINITY, 10)])

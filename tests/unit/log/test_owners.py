@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.log.owners import Owned, Owner, parse_owners
+from tidegate.log.owners import Owned, Owner, parse_owners
 
 OWNER = Owner("cgp_1", 3, "a-1", "a", "/127.0.0.1")
 

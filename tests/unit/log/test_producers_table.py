@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.producers_table import (
+from tidegate.log.producers_table import (
     AppendedBatch,
     ProducerState,
     Verdict,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.entries import Entry, parse_entry
-from broker.log.read import gather
-from broker.log.tail import LogPages, TailCache
-from broker.log.view import View
 from tests.support.logs import batch_bytes
+from tidegate.log.entries import Entry, parse_entry
+from tidegate.log.read import gather
+from tidegate.log.tail import LogPages, TailCache
+from tidegate.log.view import View
 
 
 def entry(base: int, *counts: int, size: int = 0) -> Entry:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.errors import RequestTimedOut, StoreUnavailable, UnknownTopicOrPartition
-from broker.log.outgoing import Filed
-from broker.log.producers_table import is_after
-from broker.log.unresolved import GIVEN_UP_KEPT_S, LogUnreachable, Unresolved
 from tests.support.logs import batch
+from tidegate.errors import RequestTimedOut, StoreUnavailable, UnknownTopicOrPartition
+from tidegate.log.outgoing import Filed
+from tidegate.log.producers_table import is_after
+from tidegate.log.unresolved import GIVEN_UP_KEPT_S, LogUnreachable, Unresolved
 
 AWAY = StoreUnavailable("away")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from broker.log import usage
-from broker.log.usage import BACK_MAX, Commits, Served, Usage
+from tidegate.log import usage
+from tidegate.log.usage import BACK_MAX, Commits, Served, Usage
 
 
 def topic(name: str, topic_hex: str = "aa") -> Any:

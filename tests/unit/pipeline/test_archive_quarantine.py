@@ -8,7 +8,7 @@ from typing import Any
 
 from pyarrow import parquet
 
-from pipeline.archive.quarantine import Quarantine
+from tidegate_pipeline.archive.quarantine import Quarantine
 
 
 def corrupt(base_offset: int, batch: bytes = b"\x00broken", ts: int = 1_700_000_000_000) -> dict[str, Any]:

@@ -15,17 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from broker.records.build import NewRecord, build_batch
-from broker.records.segment_file import SegmentFile
-from broker.records.segments import COLUMNS, STATISTICS
-from pipeline.archive.cutting import Cut, cut
-from pipeline.archive.place import Place
-from pipeline.archive.quarantine import Quarantine
-from pipeline.archive.segment_writer import ArchiveFolder, Shape, write_segment
-from pipeline.errors import UsageError
-from pipeline.replay.translation import Row, Table
 from tests.support.archive import TOPIC_ID, raw_rows
 from tests.support.segments import batches_from
+from tidegate.records.build import NewRecord, build_batch
+from tidegate.records.segment_file import SegmentFile
+from tidegate.records.segments import COLUMNS, STATISTICS
+from tidegate_pipeline.archive.cutting import Cut, cut
+from tidegate_pipeline.archive.place import Place
+from tidegate_pipeline.archive.quarantine import Quarantine
+from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Shape, write_segment
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.replay.translation import Row, Table
 
 PLACE = Place("default", "orders", TOPIC_ID, 0)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.history.commits import QUIET_MAX, Back, Commits, Rules, Sample
+from tidegate_pipeline.history.commits import QUIET_MAX, Back, Commits, Rules, Sample
 
 MINUTE_MS = 60_000
 RULES = Rules()

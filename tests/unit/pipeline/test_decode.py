@@ -13,15 +13,15 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.records.batch import TIMESTAMP_TYPE, TRANSACTIONAL, Codec
-from broker.records.build import NewRecord, encode_record
-from pipeline.decode import plain
-from pipeline.decode.decoder import Decoder, Engine, EngineName, StoredBatch, find_engine
-from pipeline.decode.opening import Opener
-from pipeline.decode.schema import DECODED_ARROW, DECODED_ARROW_WITHOUT_HEADERS
-from pipeline.errors import UsageError
 from tests.support.markers import build_marker
 from tests.support.stored_batches import sealed_batch, stored_batch
+from tidegate.records.batch import TIMESTAMP_TYPE, TRANSACTIONAL, Codec
+from tidegate.records.build import NewRecord, encode_record
+from tidegate_pipeline.decode import plain
+from tidegate_pipeline.decode.decoder import Decoder, Engine, EngineName, StoredBatch, find_engine
+from tidegate_pipeline.decode.opening import Opener
+from tidegate_pipeline.decode.schema import DECODED_ARROW, DECODED_ARROW_WITHOUT_HEADERS
+from tidegate_pipeline.errors import UsageError
 
 ENGINES: list[EngineName] = ["numpy", "numba"]
 CODECS = list(Codec)
@@ -187,7 +187,7 @@ def test_what_the_quick_way_leaves_to_the_plain_one_is_read_too(engine: EngineNa
 
 def test_a_group_beyond_what_arrow_addresses_is_refused(decoder: Decoder, monkeypatch: pytest.MonkeyPatch):
     stored = StoredBatch(stored_batch([NewRecord(b"x" * 100)]), 0)
-    monkeypatch.setattr("pipeline.decode.decoder._DATA_BYTES_MAX", 100)
+    monkeypatch.setattr("tidegate_pipeline.decode.decoder._DATA_BYTES_MAX", 100)
 
     with pytest.raises(UsageError, match="too many for one Arrow batch"):
         decoder.decode("topic", 3, [stored])

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import CorruptMessage, InvalidRecord
-from broker.records.batch import CRC_FROM, HEADER_BYTES, Codec
-from broker.records.build import NewRecord, encode_record, seal
-from pipeline.decode import plain
-from pipeline.decode.decoder import CorruptBatch, Decoder, EngineName, StoredBatch
-from pipeline.decode.opening import TIMESTAMP_MS_MAX, Opener
-from pipeline.decode.schema import DECODED_ARROW
 from tests.support.stored_batches import sealed_batch, stored_batch
+from tidegate.errors import CorruptMessage, InvalidRecord
+from tidegate.records.batch import CRC_FROM, HEADER_BYTES, Codec
+from tidegate.records.build import NewRecord, encode_record, seal
+from tidegate_pipeline.decode import plain
+from tidegate_pipeline.decode.decoder import CorruptBatch, Decoder, EngineName, StoredBatch
+from tidegate_pipeline.decode.opening import TIMESTAMP_MS_MAX, Opener
+from tidegate_pipeline.decode.schema import DECODED_ARROW
 
 ENGINES: list[EngineName] = ["numpy", "numba"]
 BYTES_MAX = 1 << 20

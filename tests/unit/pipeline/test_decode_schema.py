@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pipeline.decode import schema
+from tidegate_pipeline.decode import schema
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import parquet
 
-from pipeline.decode.schema import DECODED_ARROW
-from pipeline.errors import ArchiveConflict, PipelineError
-from pipeline.tables import compaction, delta
-from pipeline.tables.delta import DeltaPlan, DeltaWriter, Tabled
-from pipeline.tables.folder import TableFile
+from tidegate_pipeline.decode.schema import DECODED_ARROW
+from tidegate_pipeline.errors import ArchiveConflict, PipelineError
+from tidegate_pipeline.tables import compaction, delta
+from tidegate_pipeline.tables.delta import DeltaPlan, DeltaWriter, Tabled
+from tidegate_pipeline.tables.folder import TableFile
 
 START = datetime(2026, 3, 1, 23, 0, tzinfo=UTC)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.doctor.examination import lines
-from pipeline.doctor.findings import Finding, State, compared, of_redis
+from tidegate_pipeline.doctor.examination import lines
+from tidegate_pipeline.doctor.findings import Finding, State, compared, of_redis
 
 
 def seen(host: str = "a", **other: Any) -> dict[str, Any]:

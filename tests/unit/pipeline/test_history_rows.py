@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import UsageError
-from pipeline.jobs.history_job import history_options
-from pipeline.settings import load
-from pipeline.sources.capped_streams import Part, Place, fair_shares, from_offsets, id_key, spread, to_offsets
-from pipeline.sources.events import SCHEMA, EventsSource, event_row
-from pipeline.sources.history_source import HistoryOptions, Wanted
-from pipeline.sources.lag import SCHEMA as LAG_SCHEMA
-from pipeline.sources.lag import LagSource
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.jobs.history_job import history_options
+from tidegate_pipeline.settings import load
+from tidegate_pipeline.sources.capped_streams import Part, Place, fair_shares, from_offsets, id_key, spread, to_offsets
+from tidegate_pipeline.sources.events import SCHEMA, EventsSource, event_row
+from tidegate_pipeline.sources.history_source import HistoryOptions, Wanted
+from tidegate_pipeline.sources.lag import SCHEMA as LAG_SCHEMA
+from tidegate_pipeline.sources.lag import LagSource
 
 EVENT = {
     "time": "1700000000123", "group": "default/a%2Fb%20c", "generation": "7", "kind": "rebalance_started",

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from pipeline import session
-from pipeline.errors import UsageError
-from pipeline.java import find_java, java_version
+from tidegate_pipeline import session
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.java import find_java, java_version
 
 
 def a_java(home: Path, version: str) -> Path:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli import application
-from pipeline.errors import PipelineError, UsageError
-from pipeline.jobs.writable import check_writable
+from tidegate_pipeline.cli import application
+from tidegate_pipeline.errors import PipelineError, UsageError
+from tidegate_pipeline.jobs.writable import check_writable
 
 
 class Catalogue:
@@ -32,8 +32,8 @@ def no_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def started(*_: Any, **__: Any) -> None:
         raise PipelineError("Spark was started")
 
-    monkeypatch.setattr("pipeline.jobs.command.connect", lambda *_: Catalogue())
-    monkeypatch.setattr("pipeline.jobs.command.spark_session", started)
+    monkeypatch.setattr("tidegate_pipeline.jobs.command.connect", lambda *_: Catalogue())
+    monkeypatch.setattr("tidegate_pipeline.jobs.command.spark_session", started)
     monkeypatch.setenv("TIDEGATE_PIPELINE_CHECKPOINT_PATH", str(tmp_path / "checkpoints"))
     monkeypatch.setenv("TIDEGATE_PIPELINE_ARCHIVE_PATH", str(tmp_path / "archive"))
 

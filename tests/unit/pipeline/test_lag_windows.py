@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.history.lag_windows import FORGET_MS, SCHEMA, LagWindows, Sample
+from tidegate_pipeline.history.lag_windows import FORGET_MS, SCHEMA, LagWindows, Sample
 
 NAMES = [column.split(" ")[0] for column in SCHEMA.split(", ")]
 MINUTE_MS = 60_000

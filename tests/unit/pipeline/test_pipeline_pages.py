@@ -12,8 +12,8 @@ import pytest
 import typer
 from pydantic import validate_call
 
-from pipeline.cli import JOBS, application
-from pipeline.sources.options import TopicOptions
+from tidegate_pipeline.cli import JOBS, application
+from tidegate_pipeline.sources.options import TopicOptions
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = [*sorted(DOCS.glob("pipeline*.md")), DOCS.parent / "README.md"]

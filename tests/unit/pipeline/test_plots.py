@@ -15,11 +15,11 @@ from matplotlib.image import imread
 from pyarrow import parquet
 from typer.testing import CliRunner
 
-from pipeline.cli import application
-from pipeline.errors import UsageError
-from pipeline.plots.lag import by_partition, stuck_stretches, together, total
-from pipeline.plots.storm import MEMBERS_MAX, latest, most_troublesome
-from pipeline.plots.tables import moment
+from tidegate_pipeline.cli import application
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.plots.lag import by_partition, stuck_stretches, together, total
+from tidegate_pipeline.plots.storm import MEMBERS_MAX, latest, most_troublesome
+from tidegate_pipeline.plots.tables import moment
 
 START = datetime(2026, 11, 21, 18, tzinfo=UTC)
 

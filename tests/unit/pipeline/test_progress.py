@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli import trigger
-from pipeline.errors import CorruptLimit, DataLoss, PipelineError, UsageError
-from pipeline.jobs.failures import cause_of
-from pipeline.jobs.progress import Display, Figures, positions
+from tidegate_pipeline.cli import trigger
+from tidegate_pipeline.errors import CorruptLimit, DataLoss, PipelineError, UsageError
+from tidegate_pipeline.jobs.failures import cause_of
+from tidegate_pipeline.jobs.progress import Display, Figures, positions
 
 WORKER_TEXT = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted: Task 0
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -23,7 +23,7 @@ The above exception was the direct cause of the following exception:
 Traceback (most recent call last):
   File "reading.py", line 9, in read
     raise DataLoss(text)
-pipeline.errors.DataLoss: orders-0 offset 7 is cut
+tidegate_pipeline.errors.DataLoss: orders-0 offset 7 is cut
 and what to do
 
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
@@ -69,7 +69,7 @@ def test_other_failures_become_one_line() -> None:
     wrapped.__cause__ = CorruptLimit("101 corrupt batches")
     assert cause_of(wrapped) is wrapped.__cause__
 
-    bug = cause_of(RuntimeError(WORKER_TEXT.replace("pipeline.errors.DataLoss", "KeyError")))
+    bug = cause_of(RuntimeError(WORKER_TEXT.replace("tidegate_pipeline.errors.DataLoss", "KeyError")))
     assert type(bug) is PipelineError
     assert (str(bug), bug.exit_status) == ("KeyError: orders-0 offset 7 is cut", 1)
     assert str(cause_of(ValueError("[PATH_NOT_FOUND] no such path.\nJVM stacktrace:"))) == (
@@ -104,7 +104,7 @@ def test_what_a_source_of_topics_counted_is_among_the_figures() -> None:
 def test_progress_without_a_terminal_is_a_line_that_says_what_rows_are(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.jobs.progress._LINE_EVERY_S", 0)
+    monkeypatch.setattr("tidegate_pipeline.jobs.progress._LINE_EVERY_S", 0)
     figures = Figures(rows=1_200, micro_batches=3, reached={("a", 0): 5}, latest={("a", 0): 12})
     Display().show("archive", figures, "batches")
 

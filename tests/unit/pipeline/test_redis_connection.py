@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.redis_access import connect
+from tidegate_pipeline.redis_access import connect
 
 
 def options(url: str) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.errors import UsageError
-from pipeline.replay.batches import Piece, entries_of
-from pipeline.replay.choice import Choice, choice_of
-from pipeline.replay.pace import Pace
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.replay.batches import Piece, entries_of
+from tidegate_pipeline.replay.choice import Choice, choice_of
+from tidegate_pipeline.replay.pace import Pace
 
 
 def test_ranges_and_times() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.history.group_events import GroupEvent
-from pipeline.history.storms import Storms
+from tidegate_pipeline.history.group_events import GroupEvent
+from tidegate_pipeline.history.storms import Storms
 
 WINDOW_MS = 600_000
 MINUTE_MS = 60_000

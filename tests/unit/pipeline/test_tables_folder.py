@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from pipeline.errors import UsageError
-from pipeline.tables.compaction import compact
-from pipeline.tables.folder import check, files, form_of
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.tables.compaction import compact
+from tidegate_pipeline.tables.folder import check, files, form_of
 
 
 def given_parquet(table: Path, micro_batches: int) -> list[str]:

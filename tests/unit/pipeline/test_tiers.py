@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.sources.tiers import Piece, Span, Spans, Tier, arrange
+from tidegate_pipeline.sources.tiers import Piece, Span, Spans, Tier, arrange
 
 
 @pytest.mark.parametrize(

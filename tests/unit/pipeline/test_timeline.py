@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.protocol.consumer_blobs import owners_text, write_assignment
-from pipeline.history.group_events import GroupEvent
-from pipeline.history.timeline import Timeline, moved, parse_owners
+from tidegate.protocol.consumer_blobs import owners_text, write_assignment
+from tidegate_pipeline.history.group_events import GroupEvent
+from tidegate_pipeline.history.timeline import Timeline, moved, parse_owners
 
 NAMES = (
     "generation", "outcome", "cause", "member", "reason", "started_ms", "first_join_ms", "joined_ms", "assigned_ms",

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pipeline.sources.filters import Pushed
+from tidegate_pipeline.sources.filters import Pushed
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOON_MS = int(NOON.timestamp()) * 1000

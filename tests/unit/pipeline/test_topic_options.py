@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from pipeline.errors import UsageError
-from pipeline.sources.options import OPTIONS, TopicOptions, parse_options
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.sources.options import OPTIONS, TopicOptions, parse_options
 
 URL = "redis://127.0.0.1:6379/0"
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.records.segments import Segment
-from pipeline.sources.offsets import Offsets
-from pipeline.sources.planning import share_out, walk_segments
-from pipeline.sources.tiers import Piece, Tier
-from pipeline.sources.walking import Limits
 from tests.support.archive import segment
+from tidegate.records.segments import Segment
+from tidegate_pipeline.sources.offsets import Offsets
+from tidegate_pipeline.sources.planning import share_out, walk_segments
+from tidegate_pipeline.sources.tiers import Piece, Tier
+from tidegate_pipeline.sources.walking import Limits
 
 
 @dataclass

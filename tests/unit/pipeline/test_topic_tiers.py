@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.sources.tiers import Piece, Span, Spans, Tier, arrange
+from tidegate_pipeline.sources.tiers import Piece, Span, Spans, Tier, arrange
 
 REDIS, ARCHIVE, LOST = Tier.REDIS, Tier.ARCHIVE, Tier.LOST
 

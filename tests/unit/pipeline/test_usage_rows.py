@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline.sources.usage import SCHEMA, UsageSource
+from tidegate_pipeline.sources.usage import SCHEMA, UsageSource
 
 ENTRY = {
     b"time": b"1700000060000",

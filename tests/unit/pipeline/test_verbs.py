@@ -10,14 +10,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from broker.__main__ import tidegate
-from pipeline.cli import JobMaker, application, job_command
-from pipeline.errors import DataLoss, UsageError
-from pipeline.jobs.command import context_of
-from pipeline.jobs.job import Job, JobContext
-from pipeline.jobs.several import runs_of
-from pipeline.jobs.summary import plan_lines, summary_lines
-from pipeline.settings import load
+from tidegate.__main__ import command_line
+from tidegate_pipeline.cli import JobMaker, application, job_command
+from tidegate_pipeline.errors import DataLoss, UsageError
+from tidegate_pipeline.jobs.command import context_of
+from tidegate_pipeline.jobs.job import Job, JobContext
+from tidegate_pipeline.jobs.several import runs_of
+from tidegate_pipeline.jobs.summary import plan_lines, summary_lines
+from tidegate_pipeline.settings import load
 
 
 class Counting(Job):
@@ -159,11 +159,11 @@ def test_a_summary_is_one_screen() -> None:
 
 def test_the_group_is_mounted_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert application().registered_commands
-    monkeypatch.setattr("broker.__main__.find_spec", lambda name: None)
+    monkeypatch.setattr("tidegate.__main__.find_spec", lambda name: None)
 
-    ended = CliRunner().invoke(tidegate, ["pipeline", "doctor", "--json"])
+    ended = CliRunner().invoke(command_line, ["pipeline", "doctor", "--json"])
     assert ended.exit_code == 2
-    assert ended.stderr == "tidegate: the pipeline is not installed here: pip install 'tidegate[pipeline]'\n"
+    assert ended.stderr == "tidegate: the pipeline is not installed here: pip install tidegate-pipeline\n"
 
 
 def test_settings_are_shown_without_passwords(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ def test_the_first_call_of_a_process_counts() -> None:
         [
             sys.executable,
             "-c",
-            "import gc; from pipeline.worker_heap import settle; none = gc.get_freeze_count(); settle();"
+            "import gc; from tidegate_pipeline.worker_heap import settle; none = gc.get_freeze_count(); settle();"
             "first = gc.get_freeze_count(); kept = [[] for _ in range(1000)]; settle();"
             "print(none, first > 1000, first - gc.get_freeze_count() < 100, gc.get_freeze_count() <= first)",
         ],

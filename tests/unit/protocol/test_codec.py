@@ -15,12 +15,12 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from broker.protocol import codec
-from broker.protocol.codec import DecodeError
-from broker.protocol.error_responses import error_response
-from broker.protocol.schema_walk import plan_of, write_uvarint
-from broker.protocol.versions import VERSIONS, Fields
 from tests.support.samples import sample
+from tidegate.protocol import codec
+from tidegate.protocol.codec import DecodeError
+from tidegate.protocol.error_responses import error_response
+from tidegate.protocol.schema_walk import plan_of, write_uvarint
+from tidegate.protocol.versions import VERSIONS, Fields
 
 EVERY = [(key, version) for key, (first, last) in VERSIONS.items() for version in range(first, last + 1)]
 every_version = pytest.mark.parametrize(("api_key", "version"), EVERY)

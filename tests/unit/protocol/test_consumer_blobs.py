@@ -13,7 +13,7 @@ from kio.schema.consumer_protocol_assignment.v3.data import TopicPartition as As
 from kio.schema.consumer_protocol_subscription.v3.data import ConsumerProtocolSubscription, TopicPartition
 from kio.serial import entity_writer
 
-from broker.protocol.consumer_blobs import (
+from tidegate.protocol.consumer_blobs import (
     OWNED_MAX,
     assigned_partitions,
     owners_text,

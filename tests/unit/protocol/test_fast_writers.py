@@ -16,8 +16,8 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from broker.protocol import codec, fast_writers
-from broker.protocol.versions import Fields
+from tidegate.protocol import codec, fast_writers
+from tidegate.protocol.versions import Fields
 
 NO_TIME = datetime.timedelta(0)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

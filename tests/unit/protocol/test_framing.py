@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.protocol.framing import LARGE_BYTES, STEP_BYTES, FrameError, Splitter
+from tidegate.protocol.framing import LARGE_BYTES, STEP_BYTES, FrameError, Splitter
 
 FRAME_BYTES_MAX = 1 << 20
 

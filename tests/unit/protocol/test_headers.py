@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from broker.protocol import headers
-from broker.protocol.versions import VERSIONS
+from tidegate.protocol import headers
+from tidegate.protocol.versions import VERSIONS
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(12, 4), (0, 13), (9999, 0), (-1, -1), (18, -5), (32767, 32767)])

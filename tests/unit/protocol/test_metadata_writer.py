@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.apis.slices import PARTITIONS, batches_of, join_topics
-from broker.protocol import codec
-from broker.protocol.metadata_writer import TopicWriter
-from broker.protocol.versions import Fields
+from tidegate.apis.slices import PARTITIONS, batches_of, join_topics
+from tidegate.protocol import codec
+from tidegate.protocol.metadata_writer import TopicWriter
+from tidegate.protocol.versions import Fields
 
 LEADERS = [7, 8] * 100
 

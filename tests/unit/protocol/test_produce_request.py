@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_writer
 
-from broker.protocol import codec
-from broker.protocol.produce_request import read_produce
-from broker.protocol.schema_walk import DecodeError
 from tests.support.log_broker import produce_request
+from tidegate.protocol import codec
+from tidegate.protocol.produce_request import read_produce
+from tidegate.protocol.schema_walk import DecodeError
 
 VERSIONS = range(3, 14)
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)

@@ -6,11 +6,18 @@ import struct
 
 import pytest
 
-from broker.errors import MESSAGE_LENGTH_MAX, InvalidConfig
-from broker.protocol import codec
-from broker.protocol.consumer_blobs import TOPICS_MAX, assigned_partitions, subscribed_topics, topic_count
-from broker.protocol.produce_request import PARTITIONS_MAX, read_produce
-from broker.protocol.schema_walk import ELEMENTS_MAX, FEW_ELEMENTS_MAX, TAGS_MAX, DecodeError, skip_tags, write_uvarint
+from tidegate.errors import MESSAGE_LENGTH_MAX, InvalidConfig
+from tidegate.protocol import codec
+from tidegate.protocol.consumer_blobs import TOPICS_MAX, assigned_partitions, subscribed_topics, topic_count
+from tidegate.protocol.produce_request import PARTITIONS_MAX, read_produce
+from tidegate.protocol.schema_walk import (
+    ELEMENTS_MAX,
+    FEW_ELEMENTS_MAX,
+    TAGS_MAX,
+    DecodeError,
+    skip_tags,
+    write_uvarint,
+)
 
 
 def tags(count: int) -> bytes:

@@ -1,1 +1,1 @@
-"""Unit tests of broker.records."""
+"""Unit tests of tidegate.records."""

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge, UnsupportedCompressionType
-from broker.records.batch import CONTROL, TRANSACTIONAL, Batch, Codec, iter_headers, parse_produced, place
-from broker.records.build import NewRecord, build_batch, seal, with_create_time, with_log_append_time
 from tests.support.markers import build_marker
+from tidegate.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge, UnsupportedCompressionType
+from tidegate.records.batch import CONTROL, TRANSACTIONAL, Batch, Codec, iter_headers, parse_produced, place
+from tidegate.records.build import NewRecord, build_batch, seal, with_create_time, with_log_append_time
 
 ONE = build_batch([NewRecord(b"value", timestamp=5)])
 THREE = build_batch(

@@ -10,12 +10,12 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.errors import CorruptMessage, InvalidRecord
-from broker.records.batch import Batch, Codec
-from broker.records.build import NewRecord, build_batch
-from broker.records.compression import compress, decompress
-from broker.records.record import Record, iter_heads, read_records
 from tests.support.markers import build_marker
+from tidegate.errors import CorruptMessage, InvalidRecord
+from tidegate.records.batch import Batch, Codec
+from tidegate.records.build import NewRecord, build_batch
+from tidegate.records.compression import compress, decompress
+from tidegate.records.record import Record, iter_heads, read_records
 
 CODECS = list(Codec)
 headers = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pyarrow import fs, parquet
 
-from broker.records.batch import Batch
-from broker.records.record import read_records
-from broker.records.segment_file import SegmentFile, open_archive
-from broker.records.segments import SegmentMissing, SegmentUnreadable
 from tests.support.segments import batches_from, write_segment
+from tidegate.records.batch import Batch
+from tidegate.records.record import read_records
+from tidegate.records.segment_file import SegmentFile, open_archive
+from tidegate.records.segments import SegmentMissing, SegmentUnreadable
 
 LOCAL = fs.LocalFileSystem()
 

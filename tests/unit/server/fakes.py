@@ -14,12 +14,12 @@ import uvloop
 from kio.schema.create_topics.v7.response import CreateTopicsResponse
 from kio.schema.errors import ErrorCode
 
-from broker.apis.call import Call, Rooms
-from broker.apis.registry import Api
-from broker.protocol import fast_writers
-from broker.server.listener import Server
-from broker.settings import Settings
 from tests.support.wire import RawClient
+from tidegate.apis.call import Call, Rooms
+from tidegate.apis.registry import Api
+from tidegate.protocol import fast_writers
+from tidegate.server.listener import Server
+from tidegate.settings import Settings
 
 API_VERSIONS, PRODUCE, FETCH, CREATE_TOPICS, HEARTBEAT, JOIN_GROUP = 18, 0, 1, 19, 12, 11
 

@@ -10,11 +10,11 @@ from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
-from broker.apis.call import Call
-from broker.groups.holds import Released
-from broker.protocol import fast_writers
 from tests.support.samples import sample
 from tests.unit.server.fakes import Handlers, closed, connected, on_both_loops, until
+from tidegate.apis.call import Call
+from tidegate.groups.holds import Released
+from tidegate.protocol import fast_writers
 
 BEATS: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 VERSIONS: Any = ApiVersionsRequest(client_software_name="t", client_software_version="1")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.apis import registry
-from broker.app import _MEMBERS_APIS
-from broker.protocol import headers
-from broker.server.dispatch import Routes
+from tidegate.apis import registry
+from tidegate.app import _MEMBERS_APIS
+from tidegate.protocol import headers
+from tidegate.server.dispatch import Routes
 
 
 async def test_every_version_of_what_members_ask_is_made_beside_the_loop() -> None:

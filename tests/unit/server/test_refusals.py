@@ -11,9 +11,6 @@ from typing import Any
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
-from broker.errors import GroupMaxSizeReached, StoreUnavailable
-from broker.protocol.schema_walk import write_uvarint
-from broker.server.listener import Server
 from tests.support.samples import sample
 from tests.support.wire import decode_response, encode_request, request_type
 from tests.unit.server.fakes import (
@@ -27,6 +24,9 @@ from tests.unit.server.fakes import (
     on_both_loops,
     until,
 )
+from tidegate.errors import GroupMaxSizeReached, StoreUnavailable
+from tidegate.protocol.schema_walk import write_uvarint
+from tidegate.server.listener import Server
 
 VERSIONS: Any = ApiVersionsRequest(client_software_name="t", client_software_version="1")
 BEAT: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)

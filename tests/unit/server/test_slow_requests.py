@@ -9,12 +9,12 @@ from typing import Any
 
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
-from broker.admin.health import Health
-from broker.server import limits
-from broker.server.limits import HOST_SHARE, RequestBytes
 from tests.support.samples import sample
 from tests.support.wire import RawClient, encode_request, request_type
 from tests.unit.server.fakes import PRODUCE, Handlers, another, closed, connected, on_both_loops, until
+from tidegate.admin.health import Health
+from tidegate.server import limits
+from tidegate.server.limits import HOST_SHARE, RequestBytes
 
 MIB = 1 << 20
 ANNOUNCED = 100 * MIB

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.server.spreading import PAUSE_FACTOR_MAX, Spreading
+from tidegate.server.spreading import PAUSE_FACTOR_MAX, Spreading
 
 
 class Clock:
@@ -63,7 +63,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     clock = Clock()
-    monkeypatch.setattr("broker.server.spreading.asyncio.get_running_loop", lambda: clock)
+    monkeypatch.setattr("tidegate.server.spreading.asyncio.get_running_loop", lambda: clock)
     return World(clock)
 
 

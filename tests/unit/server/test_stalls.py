@@ -7,10 +7,10 @@ from typing import Any
 
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
-from broker.server.listener import Server
 from tests.support.samples import sample
 from tests.support.wire import encode_request, request_type
 from tests.unit.server.fakes import CREATE_TOPICS, FETCH, PRODUCE, Handlers, another, connected, on_both_loops, until
+from tidegate.server.listener import Server
 
 BEAT: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 CHANGE: Any = sample(request_type(CREATE_TOPICS, 7))

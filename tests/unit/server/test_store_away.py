@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.errors import CoordinatorLoadInProgress, StoreUnavailable
-from broker.server.dispatch import code_of
+from tidegate.errors import CoordinatorLoadInProgress, StoreUnavailable
+from tidegate.server.dispatch import code_of
 
 GROUP_APIS = (8, 10, 11, 12, 13, 14, 15, 16, 42, 47)
 OFFSET_FETCH = 9

@@ -11,9 +11,9 @@ from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.fetch.v12.request import FetchRequest
 
-from broker.server import sweeping
 from tests.support.samples import sample
 from tests.unit.server.fakes import Handlers, another, closed, connected, on_both_loops, running, until
+from tidegate.server import sweeping
 
 VERSIONS: Any = ApiVersionsRequest(client_software_name="t", client_software_version="1")
 CREATES: Any = sample(CreateTopicsRequest)

@@ -15,16 +15,16 @@ from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.fetch.v12.request import FetchRequest
 from structlog.testing import capture_logs
 
-from broker.apis.call import Rooms
-from broker.errors import CannotStart
-from broker.process import bind
-from broker.server.certificates import Certificates
-from broker.server.listener import Server
-from broker.settings import Settings
 from tests.support.certificates import Authority
 from tests.support.samples import sample
 from tests.support.wire import RawClient
 from tests.unit.server.fakes import Handlers, closed, on_both_loops, until
+from tidegate.apis.call import Rooms
+from tidegate.errors import CannotStart
+from tidegate.process import bind
+from tidegate.server.certificates import Certificates
+from tidegate.server.listener import Server
+from tidegate.settings import Settings
 
 VERSIONS: Any = ApiVersionsRequest(client_software_name="t", client_software_version="1")
 FETCHES: Any = sample(FetchRequest)

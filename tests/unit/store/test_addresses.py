@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.store.addresses import parse_redis_url, without_password
+from tidegate.store.addresses import parse_redis_url, without_password
 
 
 @pytest.mark.parametrize("scheme", ["redis", "valkey"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.store.sentinels import Place, View, believed
+from tidegate.store.sentinels import Place, View, believed
 
 OLD, NEW, OTHER = ("10.0.0.1", 6379), ("10.0.0.2", 6379), ("10.0.0.3", 6379)
 

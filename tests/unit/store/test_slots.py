@@ -5,7 +5,7 @@ from __future__ import annotations
 import hiredis
 import pytest
 
-from broker.store.slots import Owned, Refusal, is_refusal, key_of, parse_refusal, parse_slots
+from tidegate.store.slots import Owned, Refusal, is_refusal, key_of, parse_refusal, parse_slots
 
 
 def test_a_node_that_knows_no_name_of_another_means_the_host_that_was_asked() -> None:

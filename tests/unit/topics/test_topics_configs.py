@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.errors import InvalidConfig
-from broker.settings import Settings
-from broker.topics import configs, names
-from broker.topics.config_keys import CONFIG_KEYS
-from broker.topics.configs import Source
+from tidegate.errors import InvalidConfig
+from tidegate.settings import Settings
+from tidegate.topics import configs, names
+from tidegate.topics.config_keys import CONFIG_KEYS
+from tidegate.topics.configs import Source
 
 SETTINGS = Settings()
 

@@ -1,0 +1,169 @@
+"""One endpoint: how it is run, and what it takes and gives as pydantic models, of which the document is made."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tidegate.admin.access import ACTOR
+from tidegate.admin.audit import Actor
+from tidegate.admin.problems import Problem
+from tidegate.admin.shared import Shared
+from tidegate.apis.call import Rooms
+
+PREFIX: Final = "/api/v1"
+ROOMS: Final = web.AppKey("rooms", Rooms)
+LOOKS: Final = web.AppKey("looks", Shared)
+BODY_BYTES_MAX: Final = 4 << 20
+"""A reset that names 50,000 partitions fits."""
+
+_NAMED: Final = re.compile(r"{(\w+)}")
+
+
+class Model(BaseModel):
+    """Of what is taken: nothing unknown. Of what is given: nothing that the document does not tell.
+
+    Pydantic makes its validator when it is first used: all of them together delay the start of a broker.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+
+class Nothing(Model):
+    """No query, or no body."""
+
+
+Org = Annotated[
+    str, Field(default="default", pattern=r"^[a-z0-9-]{1,63}$", description="organisation; a part of key names")
+]
+
+
+class OfOrg(Model):
+    """The query that everything of an organisation takes."""
+
+    org: Org = "default"
+
+
+Query = TypeVar("Query", bound=Model)
+Body = TypeVar("Body", bound=Model)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request: who asks, the names in its path, its query and body as the endpoint declares them."""
+
+    rooms: Rooms
+    actor: Actor
+    names: Mapping[str, str]
+    query: Any
+    body: Any
+
+
+Answers = Callable[[Asked], Awaitable[Mapping[str, Any] | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A declared handler. `gives` is None where the answer has no body (204)."""
+
+    method: str
+    path: str
+    handler: Answers
+    gives: type[Model] | None
+    query: type[Model]
+    body: type[Model] | None
+    tag: str
+    fails: tuple[int, ...] = field(default=())
+    shared: bool = False
+    """Dear, the same for all, and names nothing: who asks within a moment is told the same."""
+
+    @property
+    def operation_id(self) -> str:
+        """What generated clients call it."""
+        return self.handler.__name__
+
+    @property
+    def names(self) -> list[str]:
+        """Names in the path."""
+        return _NAMED.findall(self.path)
+
+    @property
+    def changes(self) -> bool:
+        """Whether it takes an operator."""
+        return self.method != "GET"
+
+    def route(self) -> web.RouteDef:
+        """As aiohttp takes it. A name is anything but a slash, braces too, which aiohttp leaves out."""
+        path = _NAMED.sub(r"{\1:[^/]+}", self.path)
+        return web.route(self.method, f"{PREFIX}{path}", self._run)
+
+    async def _run(self, request: web.Request) -> web.Response:
+        query = _taken(self.query, dict(request.query), "query")
+        body = _taken(self.body, await _read(request), "body") if self.body is not None else None
+        asked = Asked(request.config_dict[ROOMS], request[ACTOR], request.match_info, query, body)
+        looks = request.config_dict[LOOKS]
+        if self.shared:
+            text = await looks.get((self.path, query), lambda: self._told(asked))
+        else:
+            try:
+                text = await self._told(asked)
+            finally:
+                if self.changes:
+                    looks.forget()
+        if self.gives is None:
+            return web.Response(status=204)
+        return web.Response(text=text, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+    async def _told(self, asked: Asked) -> str:
+        return json.dumps(await self.handler(asked))
+
+
+endpoints: Final[list[Endpoint]] = []
+"""Every endpoint, in the order of declaration."""
+
+
+def endpoint(
+    method: str,
+    path: str,
+    gives: type[Model] | None,
+    *,
+    query: type[Model] = Nothing,
+    body: type[Model] | None = None,
+    fails: tuple[int, ...] = (),
+    shared: bool = False,
+) -> Callable[[Answers], Answers]:
+    """Declare a handler; `fails` are the statuses that it may answer beside those that all may."""
+
+    def declare(handler: Answers) -> Answers:
+        tag = path.split("/")[1]
+        endpoints.append(Endpoint(method, path, handler, gives, query, body, tag, fails, shared))
+        return handler
+
+    return declare
+
+
+def _taken(model: type[Model], values: Any, where: str) -> Model:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        wrong = [
+            {"at": ".".join([where, *map(str, one["loc"])]), "detail": one["msg"].removeprefix("Value error, ")}
+            for one in error.errors()
+        ]
+        detail = "; ".join(f"{one['at']}: {one['detail']}" for one in wrong[:3])
+        raise Problem(400, detail, errors=wrong) from None
+
+
+async def _read(request: web.Request) -> Any:
+    if request.content_type != "application/json":
+        raise Problem(415, "The body must be application/json.")
+    try:
+        return json.loads(await request.text())
+    except (ValueError, LookupError, RecursionError):
+        raise Problem(400, "The body is not JSON, or nested too deep.") from None

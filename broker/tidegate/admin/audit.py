@@ -1,0 +1,179 @@
+"""What administrators changed: `{cluster}:audit`, an entry before each change and one with its outcome.
+
+The first holds all that is needed to take the change back, so a broker that dies in between leaves a trace that says
+so: an action whose outcome is missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from tidegate.admin.problems import Problem
+from tidegate.errors import KafkaError, StoreUnavailable
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+ADD_AUDIT = Script("cluster/add_audit")
+
+logger = structlog.get_logger()
+
+OPEN: Final = "open"
+"""The outcome of an action that goes on, or whose broker died."""
+DONE: Final = "done"
+REFUSED: Final = "refused"
+FAILED: Final = "failed"
+"""It may have been done, or a part of it."""
+
+_READ_FACTOR: Final = 2
+"""An action is two entries."""
+_PLAIN_BYTES: Final = 2_048
+"""What undoes an action is kept readable up to here, and compressed above."""
+_COMPRESSED: Final = "zlib,b85:"
+_PAGE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who asks for a change: a user name, the role that it comes with, the address that it comes from."""
+
+    name: str
+    role: str
+    remote: str
+
+
+@dataclass(slots=True)
+class Entry:
+    """An action under way. What it learns is put into `result` as it goes."""
+
+    action_id: str
+    undoable: bool
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+class Audit:
+    """`async with audit.action(...) as entry`: the intent stands before the body runs, its outcome after it."""
+
+    def __init__(
+        self, store: Store, broker: int, actor: Actor, action: str, arguments: Mapping[str, Any], undo: Any = None
+    ) -> None:
+        self._store, self._broker, self._actor = store, broker, actor
+        self._action, self._arguments = action, arguments
+        self._undo = None if undo is None else _packed(undo)
+        fits = self._undo is not None and len(self._undo) <= store.settings.admin_audit_undo_bytes_max
+        self._entry = Entry(uuid.uuid4().hex, undoable=fits)
+
+    async def __aenter__(self) -> Entry:
+        fields = {
+            "action_id": self._entry.action_id,
+            "who": self._actor.name,
+            "role": self._actor.role,
+            "remote": self._actor.remote,
+            "broker": str(self._broker),
+            "action": self._action,
+            "arguments": _json(self._arguments),
+        }
+        if self._undo is not None:
+            fields |= {"undo": self._undo} if self._entry.undoable else {"undo_bytes": str(len(self._undo))}
+        await _add(self._store, fields)
+        return self._entry
+
+    async def __aexit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        if error is not None and not isinstance(error, KafkaError | Problem):
+            return  # a bug, or this broker ends: how far it came is not known
+        fields = {"action_id": self._entry.action_id, "outcome": _outcome(error), "result": _json(self._entry.result)}
+        if error is not None:
+            fields["error"] = str(error)
+        try:
+            await _add(self._store, fields)
+        except StoreUnavailable as away:  # what was done is done: who asked is told so
+            logger.error("audit_without_outcome", action=self._action, reason=str(away))
+
+
+def _outcome(error: BaseException | None) -> str:
+    if error is None:
+        return DONE
+    unsure = isinstance(error, StoreUnavailable) or (isinstance(error, Problem) and error.status >= 500)
+    return FAILED if unsure else REFUSED
+
+
+async def _add(store: Store, fields: Mapping[str, str]) -> None:
+    flat = [text for pair in fields.items() for text in pair]
+    await store.run(ADD_AUDIT, [store.cluster_keys.audit], store.settings.admin_audit_entries_max * _READ_FACTOR, *flat)
+
+
+async def entries(store: Store, count: int) -> list[dict[str, Any]]:
+    """The last actions, newest first, without what undoes them. Raises StoreUnavailable."""
+    found = await store.read("XREVRANGE", store.cluster_keys.audit, "+", "-", "COUNT", count * _READ_FACTOR)
+    actions = _merged(found)[:count]
+    for action in actions:
+        del action["undo"], action["undo_too_large"]
+    return actions
+
+
+async def find(store: Store, action_id: str) -> dict[str, Any] | None:
+    """One action by its id, with what undoes it. Raises StoreUnavailable."""
+    before: str = "+"
+    newer: list[Any] = []
+    while found := await store.read("XREVRANGE", store.cluster_keys.audit, before, "-", "COUNT", _PAGE):
+        newer += [one for one in found if action_id.encode() in one[1]]
+        for action in _merged(newer):
+            if action["action_id"] == action_id:  # and not one by somebody of that name
+                return action
+        before = f"({found[-1][0].decode()}"
+    return None
+
+
+def _merged(found: list[Any]) -> list[dict[str, Any]]:
+    """Each intent with its outcome, which stands before it in what was read."""
+    outcomes: dict[str, dict[str, str]] = {}
+    actions: list[dict[str, Any]] = []
+    for _, flat in found:
+        fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        if "outcome" in fields:
+            outcomes.setdefault(fields["action_id"], fields)
+        elif all(one["action_id"] != fields["action_id"] for one in actions[-1:]):
+            actions.append(_action(fields, outcomes.get(fields["action_id"], {})))
+    return actions
+
+
+def _action(intent: Mapping[str, str], outcome: Mapping[str, str]) -> dict[str, Any]:
+    undo = _unpacked(intent["undo"]) if "undo" in intent else None
+    return {
+        "action_id": intent["action_id"],
+        "time_ms": int(intent["time"]),
+        "ended_ms": int(outcome["time"]) if outcome else None,
+        "who": intent["who"],
+        "role": intent["role"],
+        "remote": intent["remote"],
+        "broker": int(intent["broker"]),
+        "action": intent["action"],
+        "arguments": json.loads(intent["arguments"]),
+        "outcome": outcome.get("outcome", OPEN),
+        "error": outcome.get("error"),
+        "result": json.loads(outcome.get("result", "{}")),
+        "undoable": undo is not None,
+        "undo": undo,
+        "undo_too_large": "undo_bytes" in intent,
+    }
+
+
+def _packed(undo: Any) -> str:
+    text = _json(undo)
+    return text if len(text) <= _PLAIN_BYTES else _COMPRESSED + base64.b85encode(zlib.compress(text.encode())).decode()
+
+
+def _unpacked(kept: str) -> Any:
+    compressed = kept.removeprefix(_COMPRESSED)
+    return json.loads(kept if compressed is kept else zlib.decompress(base64.b85decode(compressed)))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

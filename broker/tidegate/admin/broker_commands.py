@@ -1,0 +1,167 @@
+"""`tidegate broker ...`: who is there, and have one go."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Final
+
+import typer
+
+from tidegate.admin.failures import BAD_NEWS, CommandFailed
+from tidegate.admin.output import Column, Form, Output
+from tidegate.admin.places import AdminHttp, Brokers, RedisServer, to_places
+from tidegate.admin.sizes import size
+from tidegate.admin.verbs import verbs
+
+broker = verbs("broker", "Brokers: who is there, and have one go.")
+
+_LOOK_S: Final = 0.25
+_MORE: Final = ("state", "version", "uptime_s", "connections", "memory_bytes")
+"""What the admin HTTP alone tells."""
+
+
+def _span(seconds: float) -> str:
+    from tidegate.groups.phrases import span
+
+    return span(int(seconds * 1000))
+
+
+_LIST = [
+    Column("node_id", "NODE", right=True),
+    Column("address", "ADDRESS"),
+    Column("rack", "RACK"),
+    Column("leads", "LEADS", right=True),
+    Column("state", "STATE"),
+    Column("version", "VERSION"),
+    Column("uptime_s", "UP", _span, right=True),
+    Column("connections", "CONNECTIONS", right=True),
+    Column("memory_bytes", "MEMORY", size, right=True),
+]
+
+
+@broker.command("list")
+@to_places
+def list_brokers(brokers: Brokers, admin: AdminHttp, output: Output = Form.TABLE) -> None:
+    """Every broker that clients are told of: address, partitions that it leads, and what the admin HTTP adds."""
+    from tidegate.admin.output import write_rows
+
+    rows, missing = asyncio.run(_rows(brokers, admin))
+    if missing:
+        typer.echo(f"tidegate: states and figures are not known: {missing}", err=True)
+    write_rows(output, _LIST, rows)
+
+
+async def _rows(brokers: Brokers, admin: AdminHttp) -> tuple[list[dict[str, Any]], str]:
+    from tidegate.admin import admin_client
+    from tidegate.admin.kafka_client import KafkaClient
+
+    told: dict[int, dict[str, Any]] = {}
+    missing = ""
+    try:
+        told = {one["node_id"]: one for one in (await admin_client.ask(admin, "GET", "/brokers"))["brokers"]}
+    except CommandFailed as failure:
+        missing = str(failure)
+    async with KafkaClient(brokers) as kafka:
+        topics = await kafka.topics()
+        leaders = [leader for topic in topics.values() for leader in topic.leaders.values()]
+        return [
+            {
+                "node_id": one.node_id,
+                "address": f"{one.host}:{one.port}",
+                "rack": one.rack,
+                "leads": leaders.count(one.node_id),
+                **{name: told.get(one.node_id, {}).get(name) for name in _MORE},
+            }
+            for one in sorted(kafka.listed, key=lambda one: int(one.node_id))
+        ], missing
+
+
+@broker.command()
+@to_places
+def drain(
+    node_id: Annotated[int, typer.Argument(min=0, help="Which.")],
+    admin: AdminHttp,
+    redis: RedisServer,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it is gone.")] = True,
+    timeout_s: Annotated[float, typer.Option(min=0, help="Longest wait, seconds.")] = 120,
+) -> None:
+    """Have a broker leave as by SIGTERM: it is no longer named, answers what waits, closes, and ends with code 0.
+
+    Asks Redis where its address is known (--redis-url, TIDEGATE_REDIS_URL, a running `tidegate dev`), unless --admin is
+    given; else the admin HTTP, which wants an operator's --token and keeps it in the audit. Exit code 1 where it is
+    still there in the end.
+    """
+    way = _through_redis if redis.given and not admin.given else _through_admin
+    left = asyncio.run(way(admin, redis, node_id, timeout_s if wait else 0))
+    if not wait:
+        typer.echo(f"node {node_id} was asked to drain")
+    elif left:
+        typer.echo(f"tidegate: node {node_id} is still there after {timeout_s:g} s: it drains, or is stuck", err=True)
+        raise typer.Exit(BAD_NEWS)
+    else:
+        typer.echo(f"node {node_id} has left")
+
+
+async def _through_admin(admin: AdminHttp, redis: RedisServer, node_id: int, timeout_s: float) -> bool:
+    from tidegate.admin import admin_client
+
+    async def there() -> bool:
+        found = await admin_client.ask(admin, "GET", "/brokers")
+        return any(one["node_id"] == node_id for one in found["brokers"])
+
+    await admin_client.ask(admin, "POST", f"/brokers/{node_id}/drain")
+    return await _stays(node_id, there, timeout_s)
+
+
+async def _through_redis(admin: AdminHttp, redis: RedisServer, node_id: int, timeout_s: float) -> bool:
+    import socket
+
+    from tidegate.admin.audit import Actor, Audit
+    from tidegate.admin.kafka_client import own_name
+    from tidegate.cluster.drains import request_drain
+    from tidegate.errors import KafkaError, StoreUnavailable
+    from tidegate.store.store import Store
+
+    store = Store(redis.settings)
+    who = Actor(own_name(), "redis", socket.gethostname())
+    gone_ms = redis.settings.lease_gone_ms
+
+    async def there() -> bool:
+        renewed = await store.command("ZSCORE", store.cluster_keys.leases, node_id)
+        seconds, _ = await store.command("TIME")
+        return renewed is not None and int(seconds) * 1000 - float(renewed) < gone_ms
+
+    try:
+        await store.start()
+        async with Audit(store, node_id, who, "broker.drain", {"node_id": node_id}):
+            await request_drain(store, node_id)
+        return await _stays(node_id, there, timeout_s)
+    except StoreUnavailable as error:
+        raise CommandFailed(f"Redis does not answer: {error}") from None
+    except KafkaError as error:
+        raise CommandFailed(f"node {node_id}: {error}") from None
+    finally:
+        await store.close()
+
+
+async def _stays(node_id: int, there: Callable[[], Awaitable[bool]], timeout_s: float) -> bool:
+    """Whether it is there until the end; who waits at a terminal sees for how long."""
+    started = time.monotonic()
+    terminal = sys.stderr.isatty()
+    stays = True
+    while stays and (waited_s := time.monotonic() - started) < timeout_s:
+        if terminal:
+            sys.stderr.write(f"\r\033[Knode {node_id} drains: {waited_s:.0f} s")
+            sys.stderr.flush()
+        await asyncio.sleep(_LOOK_S)
+        try:
+            stays = await there()
+        except CommandFailed:
+            if waited_s + 10 > timeout_s:
+                raise  # it may be the very broker that we asked; others are tried first
+    if terminal:
+        sys.stderr.write("\r\033[K")
+    return stays

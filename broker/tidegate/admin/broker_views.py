@@ -1,0 +1,64 @@
+"""Brokers as the admin HTTP shows them: what their leases say, what they measure, what clients ask them for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from tidegate.apis.call import Rooms
+from tidegate.cluster.figures import read_figures
+from tidegate.cluster.membership import BrokerInfo
+from tidegate.cluster.placement import coordinator_of, leader_of
+from tidegate.topics.model import Topic
+
+
+async def brokers(rooms: Rooms) -> list[dict[str, Any]]:
+    """Every broker that has a lease, in order of node id. Raises StoreUnavailable.
+
+    What a broker measures is None where it told nothing within 20 s. `shards` and `partitions` are how many shards of
+    groups and partitions clients are sent to it for; every broker serves all of them all the same.
+    """
+    live, preferred = rooms.membership.live(), rooms.membership.preferred()
+    told, time = await asyncio.gather(
+        read_figures(rooms.store, (one.node_id for one in live)), rooms.store.command("TIME")
+    )
+    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    shards = Counter(
+        coordinator_of(shard, preferred).node_id for shard in range(rooms.settings.coordinator_shards) if preferred
+    )
+    leads = await asyncio.to_thread(_leads, rooms.catalog.all_topics(), preferred)
+    found = []
+    for one in live:
+        figures = told.get(one.node_id)
+        found.append(
+            {
+                "node_id": one.node_id,
+                "listeners": [
+                    {"name": name, "host": host, "port": port} for name, (host, port) in one.endpoints.items()
+                ],
+                "rack": one.rack,
+                "version": one.version,
+                "state": "suspect" if one.suspect else one.state,
+                "answers": one.node_id == rooms.membership.node_id,
+                "uptime_s": figures.uptime_s if figures else None,
+                "started_ms": now_ms - round(figures.uptime_s * 1000) if figures else None,
+                "connections": figures.connections if figures else None,
+                "loop_lag_ms": figures.loop_lag_ms if figures else None,
+                "cpu_share": figures.cpu_share if figures else None,
+                "memory_bytes": figures.memory_bytes if figures else None,
+                "shards": shards[one.node_id],
+                "partitions": leads[one.node_id],
+            }
+        )
+    return found
+
+
+def _leads(topics: Sequence[Topic], preferred: Sequence[BrokerInfo]) -> Counter[int]:
+    """How many partitions each broker is named as the leader of; ten thousand take 50 ms, hence in a thread."""
+    return Counter(
+        leader_of(topic.topic_id, partition, preferred).node_id
+        for topic in topics
+        for partition in range(topic.partition_count if preferred else 0)
+    )

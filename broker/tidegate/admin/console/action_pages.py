@@ -1,0 +1,66 @@
+"""What operators do from the console: a form, the same action as REST's, and back to a page that says what came of it.
+
+Who may is decided before, for every request that is no read (`broker/tidegate/admin/access.py`).
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from aiohttp import web
+
+from tidegate.admin import actions
+from tidegate.admin.access import ACTOR
+from tidegate.admin.console.rendering import url
+from tidegate.admin.console.site import console_of, valid_org
+from tidegate.admin.forms import form_of
+
+_REASON = "removed by an administrator"
+
+
+async def field(request: web.Request, name: str) -> str:
+    """A field of the form. Raises HTTPBadRequest."""
+    value = (await form_of(request)).get(name, "")
+    if not isinstance(value, str) or not value:
+        raise web.HTTPBadRequest(text=f"The form has no {name}.")
+    return value
+
+
+async def group_of(request: web.Request) -> tuple[str, str]:
+    """The organisation and the group of a form. Raises HTTPBadRequest."""
+    return valid_org(await field(request, "org")), await field(request, "group")
+
+
+async def confirmed(request: web.Request, name: str) -> None:
+    """Raises HTTPBadRequest unless the name was typed as it is; line ends are as forms send them."""
+    typed = await field(request, "typed")
+    if typed.split() != name.split():
+        raise web.HTTPBadRequest(text=f"Type {name} to confirm; nothing was changed.")
+
+
+def back_to(page: str, **query: object) -> NoReturn:
+    """Show a page after a form."""
+    raise web.HTTPSeeOther(url(page, **query))
+
+
+async def delete_group(request: web.Request) -> web.StreamResponse:
+    """Delete an empty group, once its name was typed."""
+    org, group_id = await group_of(request)
+    await confirmed(request, group_id)
+    await actions.delete_group(console_of(request).rooms, request[ACTOR], org, group_id)
+    back_to("", org=org, done="deleted", what=group_id)
+
+
+async def remove_member(request: web.Request) -> web.StreamResponse:
+    """Remove one member of a group."""
+    org, group_id = await group_of(request)
+    member = await field(request, "member")
+    found = await actions.remove_member(console_of(request).rooms, request[ACTOR], org, group_id, member, _REASON)
+    back_to("group", group=group_id, org=org, done="removed", what=found["client_id"])
+
+
+async def drain(request: web.Request) -> web.StreamResponse:
+    """Have a broker drain."""
+    node_id = await field(request, "node_id")
+    await actions.drain_broker(console_of(request).rooms, request[ACTOR], node_id)
+    back_to("brokers", done="drains", what=node_id)

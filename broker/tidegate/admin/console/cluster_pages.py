@@ -1,0 +1,107 @@
+"""Pages of what groups stand on: topics, brokers, Redis, producers, and what operators changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Final
+
+from aiohttp import web
+
+from tidegate.admin import audit, producer_views
+from tidegate.admin.broker_views import brokers
+from tidegate.admin.console.site import console_of, named, org_of, page
+from tidegate.admin.redis_views import redis
+from tidegate.admin.topic_views import topic, topics
+
+TOPICS_MAX: Final = 1_000
+ENTRIES_SHOWN: Final = 200
+_TOPICS_ASKED_MAX: Final = 20
+"""Topics whose producers the page of producers looks for, those with most records in Redis first."""
+_PRODUCERS_SHOWN: Final = 200
+_VALUE_LENGTH_MAX: Final = 200
+
+
+async def topics_page(request: web.Request) -> web.StreamResponse:
+    """All topics of an organisation."""
+    console, org = console_of(request), org_of(request)
+    words = request.query.get("q", "").strip()
+    found = await console.look(("topics", org), lambda: topics(console.rooms, org, count_max=TOPICS_MAX))
+    rows = [one for one in found if all(word in one["topic"].lower() for word in words.lower().split())]
+    return await page(request, "topics.html", rows=rows, total=len(found), words=words, most=TOPICS_MAX)
+
+
+async def topic_page(request: web.Request) -> web.StreamResponse:
+    """One topic: partitions, configs, who reads it, who writes it."""
+    console, org, name = console_of(request), org_of(request), named(request, "topic")
+    found, writers = await asyncio.gather(
+        topic(console.rooms, org, name), producer_views.producers(console.rooms, org, name)
+    )
+    return await page(request, "topic.html", topic=found, producers=_flat([writers]))
+
+
+async def brokers_page(request: web.Request) -> web.StreamResponse:
+    """All brokers."""
+    console = console_of(request)
+    return await page(request, "brokers.html", brokers=await console.look("brokers", lambda: brokers(console.rooms)))
+
+
+async def redis_page(request: web.Request) -> web.StreamResponse:
+    """The server that keeps everything."""
+    console = console_of(request)
+    found = await console.look("redis", lambda: redis(console.rooms))
+    return await page(request, "redis.html", redis=found)
+
+
+async def producers_page(request: web.Request) -> web.StreamResponse:
+    """Producers with an id, of the topics that hold most."""
+    console, org = console_of(request), org_of(request)
+    every = await topics(console.rooms, org, count_max=TOPICS_MAX)
+    asked = sorted(every, key=lambda one: -one["bytes"])[:_TOPICS_ASKED_MAX]
+    told = await asyncio.gather(*(producer_views.producers(console.rooms, org, one["topic"]) for one in asked))
+    rows = _flat(told)
+    return await page(
+        request,
+        "producers_page.html",
+        producers=rows[:_PRODUCERS_SHOWN],
+        left_out=max(len(rows) - _PRODUCERS_SHOWN, 0),
+        topics_asked=len(asked),
+        topics_total=len(every),
+    )
+
+
+def _flat(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row a producer and partition, seen last first."""
+    rows = [
+        {"topic": one["topic"], "partition": partition["partition"], **producer}
+        for one in told
+        for partition in one["partitions"]
+        for producer in partition["producers"]
+    ]
+    return sorted(rows, key=lambda row: -(row["seen_ms"] or 0))
+
+
+async def audit_page(request: web.Request) -> web.StreamResponse:
+    """What operators changed, newest first."""
+    store = console_of(request).rooms.store
+    return await page(
+        request,
+        "audit.html",
+        entries=[
+            {**one, "told": _told(one["arguments"]), "came_of_it": _told(one["result"])}
+            for one in await audit.entries(store, ENTRIES_SHOWN)
+        ],
+        most=ENTRIES_SHOWN,
+    )
+
+
+def _told(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and values, short; what is not so is left out."""
+    return [(name.replace("_", " "), _in_short(value)) for name, value in values.items() if value]
+
+
+def _in_short(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        value = "; ".join(value)
+    text = "yes" if value is True else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _VALUE_LENGTH_MAX else f"{text[:_VALUE_LENGTH_MAX]}…"

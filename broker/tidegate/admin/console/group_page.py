@@ -1,0 +1,149 @@
+"""One group: what is wrong and why, the barrier while one is open, members, partitions, rebalances."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from aiohttp import web
+
+from tidegate.admin import group_views
+from tidegate.admin.console.lag_trend import Lag, Place, read_partitions
+from tidegate.admin.console.site import Console, console_of, named, org_of, page
+from tidegate.admin.console.timeline import bars
+from tidegate.groups.picture import GroupPicture, MemberPicture
+
+REBALANCES_SHOWN: Final = 50
+EVENTS_SHOWN: Final = 100
+_IN_BARRIER_S, _CALM_S = 1, 5
+"""How often the page asks again."""
+_STATES: Final = {"PreparingRebalance": "join", "CompletingRebalance": "sync"}
+_DOING_ORDER: Final = ("missing", "unsynced", "joined", "waiting", "synced")
+_DOING: Final = {
+    "missing": "has to rejoin",
+    "joined": "has joined",
+    "waiting": "waits for the leader",
+    "unsynced": "has to sync",
+    "synced": "working",
+}
+
+
+async def _look(console: Console, org: str, group_id: str) -> tuple[group_views.GroupView, Any, Any]:
+    found = await asyncio.gather(
+        group_views.view(console.rooms, org, group_id),
+        group_views.history(console.rooms, org, group_id, EVENTS_SHOWN),
+        console.look(
+            ("lag", org, group_id),
+            lambda: read_partitions(console.rooms.store, console.rooms.store.group_keys(org, group_id).ref),
+        ),
+    )
+    return found[0], found[1], found[2]
+
+
+async def group(request: web.Request) -> web.StreamResponse:
+    """The page."""
+    console, org, group_id = console_of(request), org_of(request), named(request, "group")
+    found, history, lags = await console.look(("group", org, group_id), lambda: _look(console, org, group_id))
+    told, shown = group_views.described(found), group_views.explained(found)
+    picture = found.picture
+    barrier = barrier_of(picture)
+    partitions = partition_rows(told["partitions"], lags, picture)
+    return await page(
+        request,
+        "group.html",
+        group=told,
+        summary=shown["summary"],
+        findings=shown["findings"],
+        severity=next((one["severity"] for one in shown["findings"] if one["severity"] != "note"), ""),
+        barrier=barrier,
+        every_s=_IN_BARRIER_S if barrier is not None else _CALM_S,
+        members=member_rows(picture, partitions),
+        partitions=partitions,
+        lag=sum(one["lag"] or 0 for one in partitions),
+        behind_ms=max((one["behind_ms"] for one in partitions if one["behind_ms"]), default=None),
+        rebalances=history["rebalances"][:REBALANCES_SHOWN],
+        bars=bars(history["rebalances"], picture.now_ms),
+        events=history["events"],
+        now_ms=picture.now_ms,
+    )
+
+
+def barrier_of(picture: GroupPicture) -> dict[str, Any] | None:
+    """The barrier that is open: who has come, who is awaited, when it ends at the latest; None where none is."""
+    kind = _STATES.get(picture.state)
+    if kind is None:
+        return None
+    done = ("joined",) if kind == "join" else ("synced", "waiting")
+    ends_ms = picture.join_deadline_ms if kind == "join" else picture.sync_deadline_ms
+    leader = next((member for member in picture.members if member.leads), None)
+    awaited = [member for member in picture.members if member.doing not in done]
+    return {
+        "kind": kind,
+        "awaited": awaited,
+        "arrived": [member for member in picture.members if member.doing in done],
+        "count": len(picture.members),
+        "leader": leader if kind == "sync" and leader is not None and leader in awaited else None,
+        "pending": picture.pending,
+        "open_ms": picture.now_ms - picture.state_since_ms,
+        "ends_ms": ends_ms,
+        "left_ms": max(ends_ms - picture.now_ms, 0) if ends_ms else None,
+        "total_ms": max(ends_ms - picture.state_since_ms, 1) if ends_ms else None,
+    }
+
+
+def member_rows(picture: GroupPicture, partitions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Members with what they own and how far behind that is; those that are awaited first."""
+    lag = Counter[str]()
+    for one in partitions:
+        if one["owner"]:
+            lag[one["owner"]] += one["lag"] or 0
+    ordered = sorted(picture.members, key=lambda one: (_DOING_ORDER.index(one.doing), one.client_id, one.member_id))
+    return [_member_row(one, picture.now_ms, lag[one.member_id]) for one in ordered]
+
+
+def _member_row(member: MemberPicture, now_ms: int, lag: int) -> dict[str, Any]:
+    return {
+        "member": member,
+        "doing": _DOING[member.doing],
+        "owned": list((member.owned or {}).items()),
+        "owned_count": sum(map(len, (member.owned or {}).values())),
+        "lag": lag,
+        "heard_ago_ms": None if member.heard_ms is None else max(now_ms - member.heard_ms, 0),
+        "session_left_ms": max(member.session_ends_ms - now_ms, 0),
+    }
+
+
+def partition_rows(
+    told: Sequence[Mapping[str, Any]], lags: Mapping[Place, Sequence[Lag]], picture: GroupPicture
+) -> list[dict[str, Any]]:
+    """Partitions with their trend, the furthest behind first."""
+    owners = {member.member_id: member.instance_id or member.client_id for member in picture.members}
+    rows = []
+    for one in told:
+        trend = lags.get((one["topic"], one["partition"]), ())
+        behind = 0 if one["lag"] == 0 else (trend[-1].behind_ms or None) if trend else None
+        rows.append(
+            {
+                **one,
+                "owner_name": owners.get(one["owner"], ""),
+                "behind_ms": behind,
+                "trend": [sample.records for sample in trend],
+            }
+        )
+    return sorted(rows, key=lambda row: (-(row["lag"] or 0), row["topic"], row["partition"]))
+
+
+async def lag(request: web.Request) -> web.StreamResponse:
+    """A group's lag within the last half hour, for its chart: times in s, records, seconds behind."""
+    console, org, group_id = console_of(request), org_of(request), named(request, "group")
+    await console.trend.read(console.rooms.store)
+    points = console.trend.of(console.rooms.store.group_keys(org, group_id).ref)
+    return web.json_response(
+        {
+            "time_s": [one.time_ms / 1000 for one in points],
+            "records": [one.records for one in points],
+            "behind_s": [None if one.behind_ms is None else round(one.behind_ms / 1000, 1) for one in points],
+        }
+    )

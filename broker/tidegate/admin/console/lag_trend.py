@@ -1,0 +1,130 @@
+"""How far behind groups were lately, from the samples in `{cluster}:lag`.
+
+Of all groups in total, read on from where it was read last; of one group by partition, where somebody looks at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from tidegate.groups.offsets import split_field
+from tidegate.store.store import Store
+
+SPAN_MS: Final = 30 * 60_000
+SCANNED_MAX: Final = 6_000
+"""Entries that are looked through for one group's partitions; the others' are among them."""
+_POINTS_MAX: Final = 400
+_PAGE: Final = 500
+_HEAD: Final = 4
+"""Values of an entry before its partitions: the time and the group, each with its name."""
+_FRESH_S: Final = 2.0
+_ONE_POINT_MS: Final = 1_000
+"""Entries of a group within it are one point: one round has several where partitions are many, or rounds are close."""
+
+Place = tuple[str, int]
+Entry = tuple[bytes, list[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far behind at one moment: records, and ms since the first of them was written; None where nobody knows."""
+
+    time_ms: int
+    records: int
+    behind_ms: int | None
+
+
+def total(time_ms: int, parts: Iterable[Lag]) -> Lag:
+    """The sum of a group's partitions; the longest wait that is known."""
+    records, waits = 0, []
+    for part in parts:
+        records += part.records
+        if part.behind_ms is not None:
+            waits.append(part.behind_ms)
+    return Lag(time_ms, records, max(waits, default=None))
+
+
+def parse_sample(text: bytes, time_ms: int) -> Lag:
+    """What `sample_text` of the sampler wrote for a partition."""
+    fields = dict(part.split(b"=", 1) for part in text.split(b" ", 7)[:7])
+    records, next_ms = int(fields[b"lag"]), int(fields[b"next_time"])
+    return Lag(time_ms, records, 0 if not records else max(time_ms - next_ms, 0) if next_ms >= 0 else None)
+
+
+def _partitions(values: list[bytes]) -> Iterator[tuple[bytes, Lag]]:
+    time_ms = int(values[1])
+    for field, text in zip(values[_HEAD::2], values[_HEAD + 1 :: 2], strict=True):
+        yield field, parse_sample(text, time_ms)
+
+
+class LagTrend:
+    """Totals of every group within the last half hour. It is a cache: what is lost is read again."""
+
+    def __init__(self) -> None:
+        self._after = b""
+        self._read_s = -_FRESH_S
+        self._reading = asyncio.Lock()
+        self._points: defaultdict[str, deque[Lag]] = defaultdict(lambda: deque(maxlen=_POINTS_MAX))
+        self._newest: dict[str, dict[bytes, Lag]] = {}
+        """By group, the partitions of its last point."""
+
+    async def read(self, store: Store) -> None:
+        """Catch up with the samples. Raises StoreUnavailable."""
+        async with self._reading:
+            if monotonic() - self._read_s < _FRESH_S:
+                return
+            seconds, micros = await store.read("TIME")
+            now_ms = int(seconds) * 1000 + int(micros) // 1000
+            start = f"({self._after.decode()}" if self._after else str(now_ms - SPAN_MS)
+            while page := await store.read("XRANGE", store.cluster_keys.lag, start, "+", "COUNT", _PAGE):
+                await asyncio.to_thread(self._take, page)
+                self._after = page[-1][0]
+                start = f"({self._after.decode()}"
+            self._forget(now_ms - SPAN_MS)
+            self._read_s = monotonic()
+
+    def _take(self, page: Iterable[Entry]) -> None:
+        for _, values in page:
+            if len(values) > _HEAD:
+                self._add(values[3].decode(), int(values[1]), dict(_partitions(values)))
+
+    def _add(self, ref: str, time_ms: int, parts: dict[bytes, Lag]) -> None:
+        """A point counts each partition once, with its last sample: rounds may follow each other closely."""
+        points = self._points[ref]
+        if points and time_ms - points[-1].time_ms < _ONE_POINT_MS:
+            time_ms = points.pop().time_ms
+            parts = self._newest[ref] | parts
+        points.append(total(time_ms, parts.values()))
+        self._newest[ref] = parts
+
+    def _forget(self, before_ms: int) -> None:
+        for ref, points in list(self._points.items()):
+            while points and points[0].time_ms < before_ms:
+                points.popleft()
+            if not points:
+                del self._points[ref], self._newest[ref]
+
+    def of(self, ref: str) -> list[Lag]:
+        """A group's totals, oldest first; `ref` is its name in its shard's keys."""
+        return list(self._points.get(ref, ()))
+
+
+async def read_partitions(store: Store, ref: str) -> dict[Place, list[Lag]]:
+    """One group's samples by partition, oldest first, of those that are among the last. Raises StoreUnavailable."""
+    found: defaultdict[Place, list[Lag]] = defaultdict(list)
+    group, end, left = ref.encode(), "+", SCANNED_MAX
+    while left > 0:
+        page: list[Entry] = await store.read("XREVRANGE", store.cluster_keys.lag, end, "-", "COUNT", _PAGE)
+        for _, values in page:
+            if values[3] == group:
+                for field, lag in _partitions(values):
+                    found[split_field(field.decode())].append(lag)
+        if len(page) < _PAGE:
+            break
+        left, end = left - len(page), "(" + page[-1][0].decode()
+    return {place: points[::-1] for place, points in found.items()}

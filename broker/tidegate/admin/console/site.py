@@ -1,0 +1,221 @@
+"""The console's routes, what every answer of it carries, and failures as pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+import tidegate
+from tidegate.admin.access import ACTOR, ROLE
+from tidegate.admin.console.lag_trend import LagTrend
+from tidegate.admin.console.rendering import DIRECTORY, ROOT, rendered
+from tidegate.admin.login import ACCESS, csrf_token
+from tidegate.admin.problems import Problem, as_problem
+from tidegate.admin.secrets import Role
+from tidegate.admin.shared import Found, Shared
+from tidegate.apis.call import Rooms
+from tidegate.errors import GroupIdNotFound, KafkaError, StoreUnavailable, UnknownTopicOrPartition
+
+logger = structlog.get_logger()
+
+DONE: Final = {
+    "deleted": "Group {} and its offsets are deleted; the audit can put the offsets back.",
+    "removed": "{} is removed; the others rebalance, and it joins again if it is alive.",
+    "drains": "Broker {} is asked to drain; it ends when its clients are gone.",
+}
+"""What a page says of the form that led to it; words of an address alone are nobody's but its maker's."""
+_STATIC: Final = {path.name: path for path in (DIRECTORY / "static").iterdir()}
+_KEPT: Final = "public, max-age=31536000, immutable"
+_ORG: Final = re.compile(r"[a-z0-9-]{1,63}")
+_FRESH_S: Final = 1.0
+_COMPRESSED_FROM: Final = 4_096
+
+
+@dataclass(slots=True)
+class Console:
+    """What the pages share: this broker's rooms, and looks that serve several readers."""
+
+    rooms: Rooms
+    looks: Shared
+    trend: LagTrend = field(default_factory=LagTrend)
+
+    async def look(self, key: Hashable, look: Callable[[], Awaitable[Found]]) -> Found:
+        """What a page shows that is open at several readers."""
+        return await self.looks.get(key, look, _FRESH_S)
+
+
+CONSOLE: Final = web.AppKey("console", Console)
+
+
+def console_of(request: web.Request) -> Console:
+    """What the pages share."""
+    return request.config_dict[CONSOLE]
+
+
+def org_of(request: web.Request) -> str:
+    """The organisation that a page is about. Raises HTTPBadRequest."""
+    return valid_org(request.query.get("org", "default"))
+
+
+def valid_org(org: str) -> str:
+    """An organisation's name as it is. Raises HTTPBadRequest where it could not be one."""
+    if _ORG.fullmatch(org) is None:
+        raise web.HTTPBadRequest(text="An organisation is 1 to 63 of a-z, 0-9 and -.")
+    return org
+
+
+def named(request: web.Request, name: str) -> str:
+    """A name that the page's address must hold. Raises HTTPNotFound."""
+    value = request.query.get(name, "")
+    if not value:
+        raise web.HTTPNotFound(text=f"This address names no {name}.")
+    return value
+
+
+async def page(request: web.Request, template: str, *, status: int = 200, **values: Any) -> web.Response:
+    """An answer: the template with what every page shows."""
+    rooms = console_of(request).rooms
+    org = values.pop("org", request.query.get("org", "default"))
+    role = request.get(ROLE, Role.NOBODY)  # who was refused before anybody asked who it is has none
+    known = rooms.catalog.all_topics() if role >= Role.VIEWER else ()  # the form to log in is open to all
+    orgs = sorted({"default", org, *(topic.org for topic in known)})
+    text = await rendered(
+        template,
+        retry=values.pop("retry", status >= 500 and request.method == "GET"),
+        version=tidegate.__version__,
+        node_id=rooms.membership.node_id,
+        path=request.path,
+        here=request.path_qs,
+        again=request.path_qs if request.method == "GET" else _from(request),
+        org=org,
+        orgs=orgs,
+        operator=role is Role.OPERATOR,
+        operators=request.config_dict[ACCESS].secrets.operators,
+        who=request[ACTOR].name if ACTOR in request else "anonymous",
+        notice=DONE.get(request.query.get("done", ""), "").format(request.query.get("what", "")),
+        csrf=csrf_token(request),
+        **values,
+    )
+    answer = web.Response(text=text, content_type="text/html", status=status)
+    answer.headers["Cache-Control"] = "no-store"
+    if len(text) > _COMPRESSED_FROM:
+        answer.enable_compression()
+    return answer
+
+
+def _from(request: web.Request) -> str:
+    """The page of ours whose form this is; "" where it is not said."""
+    came = urlsplit(request.headers.get("Referer", ""))
+    own = came.netloc == request.host and came.path.startswith(ROOT)
+    return f"{came.path}{'?' + came.query if came.query else ''}" if own else ""
+
+
+@web.middleware
+async def failures(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Failures as pages that say what is known and what to do."""
+    try:
+        return await handler(request)
+    except (GroupIdNotFound, UnknownTopicOrPartition):
+        what = "topic" if "topic" in request.query else "group"
+        return await page(
+            request,
+            "error.html",
+            status=404,
+            title=f"There is no such {what}",
+            sentence=f"Organisation {request.query.get('org', 'default')} has no {what} {request.query.get(what, '')}.",
+            advice=f"It may have been deleted, or it belongs to another organisation. See the list of {what}s.",
+        )
+    except StoreUnavailable as error:
+        return await _redis_away(request, error)
+    except KafkaError as error:
+        problem = as_problem(error)
+        return await page(
+            request,
+            "error.html",
+            status=problem.status,
+            title="This was refused" if request.method == "POST" else "This cannot be told now",
+            sentence=problem.detail,
+            advice="Nothing else was changed." if request.method == "POST" else "The page tries again by itself.",
+        )
+    except Problem as problem:
+        return await refused(request, problem)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return await page(
+            request,
+            "error.html",
+            status=error.status,
+            title=error.reason,
+            sentence=error.text or "",
+            advice="Start from the overview.",
+        )
+    except Exception:
+        logger.exception("page_failed", path=request.path)
+        return await page(
+            request,
+            "error.html",
+            status=500,
+            title="This page is broken",
+            sentence="The broker failed to make this page; its log says where.",
+            advice="Clients are not affected. The command line tells the same: tidegate group explain.",
+        )
+    finally:
+        if request.method == "POST":
+            console_of(request).looks.forget()
+
+
+async def refused(request: web.Request, problem: Problem) -> web.Response:
+    """What programs are told as a problem, as a page; also of what was refused before it got to one."""
+    answer = await page(
+        request,
+        "error.html",
+        status=problem.status,
+        title="This was refused" if request.method == "POST" else "This cannot be shown",
+        sentence=problem.detail,
+        advice="Nothing was changed." if request.method == "POST" and problem.status < 500 else "",
+        retry=False,
+    )
+    answer.headers.update(problem.headers or {})
+    return answer
+
+
+async def _redis_away(request: web.Request, error: StoreUnavailable) -> web.Response:
+    links = console_of(request).rooms.store.links
+    down = [link.name for link in links if not link.connected]
+    return await page(
+        request,
+        "error.html",
+        status=503,
+        title="Redis does not answer",
+        sentence=f"This broker has no answer from Redis: {error}.",
+        advice="Groups, offsets and logs are in Redis: nothing can be shown of them until it is back. Brokers answer "
+        "clients with errors that they try again on, and members keep their place if it is back within their session "
+        "timeout. This page tries again by itself.",
+        facts=[
+            ("Connections to Redis that are down", f"{len(down)} of {len(links)}: {', '.join(down) or 'none'}"),
+            ("Groups of members", "not lost: they are in Redis"),
+        ],
+    )
+
+
+async def static(request: web.Request) -> web.StreamResponse:
+    """A script or style sheet; its address changes with the version."""
+    name = request.match_info["name"]
+    if name not in _STATIC:
+        raise web.HTTPNotFound(text=f"There is no {name}.")
+    return web.FileResponse(_STATIC[name], headers={"Cache-Control": _KEPT})
+
+
+def application(routes: list[web.RouteDef]) -> web.Application:
+    """The console, to be mounted at its root in what holds CONSOLE."""
+    app = web.Application(middlewares=[failures])
+    app.add_routes([*routes, web.get(r"/static/{version}/{name}", static)])
+    return app

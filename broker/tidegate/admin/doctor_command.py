@@ -1,0 +1,80 @@
+"""`tidegate doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidegate.admin.failures import BAD_NEWS, DONE, FAILED
+from tidegate.admin.output import Column, Form, Output
+from tidegate.admin.places import AdminHttp, Brokers, RedisServer, to_places
+from tidegate.admin.progress import progress
+
+if TYPE_CHECKING:
+    from tidegate.admin.doctor.examine import Report
+
+
+@to_places
+def doctor(
+    brokers: Brokers,
+    admin: AdminHttp,
+    redis: RedisServer,
+    tries: Annotated[
+        int, typer.Option(min=1, max=100, help="Connections to each address: a load balancer shows only then.")
+    ] = 4,
+    no_redis: Annotated[bool, typer.Option("--no-redis", help="Do not look at Redis.")] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """What a Kafka client will see from here, and what is wrong with it.
+
+    Resolves and connects to every address that clients are told, compares who answers there with who should, and looks
+    at Redis where an address of it is known (--redis-url, TIDEGATE_REDIS_URL, a running `tidegate dev`). Redis and the
+    admin HTTP (--admin) tell the addresses of all other listeners too; those are looked at as well.
+
+    Exit code 0: fine; 1: warnings; 2: problems.
+    """
+    from tidegate.admin.doctor import examine
+    from tidegate.admin.doctor.finding import Severity
+
+    with progress("addresses") as told:
+        asked = examine.Asked(
+            brokers, admin if admin.given else None, redis if redis.given and not no_redis else None, tries
+        )
+        report = asyncio.run(examine.examine(asked, told))
+    _write(output, report)
+    raise typer.Exit({None: DONE, Severity.WARNING: BAD_NEWS, Severity.PROBLEM: FAILED}[report.worst])
+
+
+_ADDRESSES = [
+    Column("node_id", "NODE", right=True),
+    Column("listener", "LISTENER"),
+    Column("address", "ADDRESS"),
+    Column("ips", "RESOLVES TO", " ".join),
+    Column("tls", "TLS", lambda value: "yes" if value else "no"),
+    Column("answers", "ANSWERS"),
+    Column("median_ms", "MS", right=True),
+]
+_FINDINGS = [Column(name, name.upper()) for name in ("severity", "kind", "where", "sentence", "evidence", "advice")]
+
+
+def _write(output: Form, report: Report) -> None:
+    from tidegate.admin.doctor import examine
+    from tidegate.admin.output import write_findings, write_rows, write_whole
+    from tidegate.groups.phrases import counted
+
+    findings = [one.described() for one in report.findings]
+    if output is Form.CSV:
+        write_rows(output, _FINDINGS, findings)
+    elif output is not Form.TABLE:
+        write_whole(output, examine.as_json(report))
+    else:
+        for line in examine.story(report):
+            typer.echo(line)
+        if report.seen.advertised:
+            typer.echo()
+            write_rows(output, _ADDRESSES, examine.address_rows(report))
+        bad = sum(one["severity"] != "note" for one in findings)
+        typer.echo()
+        write_findings(f"{counted(bad, 'thing')} to mend." if bad else "Nothing is wrong from here.", findings)

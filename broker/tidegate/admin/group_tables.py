@@ -1,0 +1,165 @@
+"""What the group commands show of each thing, in which words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tidegate.admin.output import Column
+from tidegate.groups.phrases import moment, ranges, span, who
+
+
+def _ago(ms: int) -> str:
+    return f"{span(int(time.time() * 1000) - ms)} ago"
+
+
+def _number(value: int) -> str:
+    return f"{value:,}"
+
+
+def _host(value: str) -> str:
+    return value.removeprefix("/")
+
+
+def _words(value: str) -> str:
+    return value.replace("_", " ")
+
+
+def _partitions(owned: Mapping[str, list[int]]) -> str:
+    return " ".join(f"{topic}:{ranges(partitions)}" for topic, partitions in owned.items()) or "none"
+
+
+LIST: Final = [
+    Column("group", "GROUP"),
+    Column("state", "STATE"),
+    Column("type", "TYPE"),
+    Column("members", "MEMBERS", right=True),
+    Column("generation", "GENERATION", right=True),
+    Column("lag", "LAG", _number, right=True),
+    Column("state_since_ms", "SINCE", _ago),
+    Column("severity", "SEVERITY"),
+    Column("trouble", "TROUBLE", _words),
+]
+
+MEMBERS: Final = [
+    Column("member_id", "MEMBER"),
+    Column("client_id", "CLIENT"),
+    Column("client_host", "HOST"),
+    Column("instance_id", "INSTANCE"),
+    Column("session_timeout_ms", "SESSION", span, right=True),
+    Column("rebalance_timeout_ms", "REBALANCE", span, right=True),
+    Column("heard_age_ms", "LAST HEARD", span, right=True),
+    Column("doing", "NOW"),
+    Column("leads", "LEADS", lambda value: "yes" if value else ""),
+    Column("owned", "PARTITIONS", _partitions),
+]
+
+LAG: Final = [
+    Column("topic", "TOPIC"),
+    Column("partition", "PARTITION", right=True),
+    Column("committed", "COMMITTED", right=True),
+    Column("end", "END", right=True),
+    Column("lag", "LAG", _number, right=True),
+    Column("commit_age_ms", "COMMITTED AGO", span, right=True),
+    Column("client_id", "CLIENT"),
+    Column("host", "HOST", _host),
+    Column("owner", "OWNER"),
+]
+
+HISTORY: Final = [
+    Column("time_ms", "BEGAN", moment),
+    Column("generation", "GENERATION", right=True),
+    Column("members", "MEMBERS", right=True),
+    Column("calm_ms", "CALM BEFORE", span, right=True),
+    Column("joining_ms", "JOINING", span, right=True),
+    Column("syncing_ms", "ASSIGNING", span, right=True),
+    Column("stable_ms", "IN ALL", span, right=True),
+    Column("outcome", "OUTCOME"),
+    Column("sentence", "CAUSE"),
+]
+
+EVENTS: Final = [
+    Column("time_ms", "TIME", moment),
+    Column("generation", "GENERATION", right=True),
+    Column("kind", "KIND"),
+    Column("cause", "CAUSE"),
+    Column("member_id", "MEMBER"),
+    Column("client_id", "CLIENT"),
+    Column("host", "HOST", _host),
+    Column("instance_id", "INSTANCE"),
+    Column("reason", "REASON"),
+    Column("detail", "DETAIL"),
+    Column("members", "MEMBERS", right=True),
+    Column("broker", "BROKER", right=True),
+    Column("duration_ms", "DURATION", span, right=True),
+]
+
+FINDINGS: Final = [
+    Column("group", "GROUP"),
+    Column("kind", "KIND"),
+    Column("severity", "SEVERITY"),
+    Column("sentence", "SENTENCE"),
+    Column("evidence", "EVIDENCE"),
+    Column("advice", "ADVICE"),
+]
+
+
+def member_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Members as rows; ages are from the server's clock."""
+    rows = []
+    for member in found["members"]:
+        heard = member["heard_ms"]
+        rows.append({**member, "heard_age_ms": None if heard is None else max(found["now_ms"] - heard, 0)})
+    return rows
+
+
+def facts(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A group without its members and partitions, as machines get it."""
+    lists = {"members", "pending", "partitions"}
+    return {
+        **{name: value for name, value in found.items() if name not in lists},
+        "members": len(found["members"]),
+        "static_members": sum(member["instance_id"] is not None for member in found["members"]),
+        "ids_not_used": len(found["pending"]),
+        "lag": sum(partition["lag"] or 0 for partition in found["partitions"]),
+    }
+
+
+def pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A group as people read it."""
+    members, now = found["members"], found["now_ms"]
+    static = sum(member["instance_id"] is not None for member in members)
+    leader = next((member for member in members if member["leads"]), None)
+    last = found["last_rebalance"]
+    lines = [
+        ("group", found["group_id"]),
+        ("id", found["id"]),
+        ("locator", found["locator"]),
+        ("tier", f"{found['tier']} ({found['org']})" if found["tier"] else ""),
+        ("created", moment(found["created_ms"])),
+        ("state", f"{found['state']} since {moment(found['state_since_ms'])} ({span(now - found['state_since_ms'])})"),
+        ("generation", str(found["generation"])),
+        ("protocol", " ".join(part for part in (found["protocol_type"], found["protocol"]) if part)),
+        ("leader", f"{leader['member_id']} ({_who(leader)})" if leader else ""),
+        ("members", f"{len(members)}: {static} static, {len(members) - static} dynamic"),
+        ("subscribed", ", ".join(found["subscribed"] or ()) if found["subscribed"] is not None else "not known"),
+        ("lag", _number(sum(partition["lag"] or 0 for partition in found["partitions"]))),
+        ("last rebalance", f"{moment(last['time_ms'])}: {last['sentence']} ({last['outcome']})" if last else ""),
+        ("session timeout", _timeouts(members, "session_timeout_ms")),
+        ("rebalance timeout", _timeouts(members, "rebalance_timeout_ms")),
+        ("key in Redis", found["key"]),
+    ]
+    for name, what in (("join_deadline_ms", "join barrier ends"), ("sync_deadline_ms", "sync barrier ends")):
+        if found[name]:
+            lines.insert(6, (what, f"{moment(found[name])} (in {span(found[name] - now)})"))
+    return lines
+
+
+def _who(member: Mapping[str, Any]) -> str:
+    return who(member["client_id"], member["client_host"], member["instance_id"])
+
+
+def _timeouts(members: list[dict[str, Any]], name: str) -> str:
+    values = sorted({member[name] for member in members})
+    return " to ".join(span(value) for value in (values[:1] + values[-1:] if len(values) > 1 else values))

@@ -1,0 +1,208 @@
+"""Where commands go: brokers, the admin HTTP, Redis; the options that name them, the same for every command.
+
+A command says which it needs by the types of its parameters, and `to_places` gives it their options.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import shlex
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tidegate.admin.failures import CommandFailed, reporting
+
+if TYPE_CHECKING:
+    from tidegate.settings import Settings
+
+_VARIABLES: Final = "TIDEGATE_CLI_"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How to reach a TLS listener: whom to trust (the system's authorities without `ca_file`), and who we are."""
+
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    verify: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """Raises CommandFailed."""
+        try:
+            made = ssl.create_default_context(cafile=self.ca_file)
+            if self.certificate_file is not None:
+                made.load_cert_chain(self.certificate_file, self.key_file)
+        except OSError as error:  # SSLError too
+            files = ", ".join(str(path) for path in (self.ca_file, self.certificate_file, self.key_file) if path)
+            raise CommandFailed(f"{files}: {error.strerror or error}") from None
+        if not self.verify:
+            made.check_hostname = False
+            made.verify_mode = ssl.CERT_NONE
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """Kafka listeners, `host:port,...`, in clear or through TLS."""
+
+    bootstrap: str
+    tls: Tls | None = None
+    given: bool = True
+    """Whether the user named them."""
+
+    def as_typed(self) -> str:
+        """The options of a command line that reach them again."""
+        words = ["--bootstrap", self.bootstrap] if self.given else []
+        if self.tls:
+            files = ("ca", self.tls.ca_file), ("cert", self.tls.certificate_file), ("key", self.tls.key_file)
+            words += ["--tls", *(word for name, path in files if path for word in (f"--{name}-file", str(path)))]
+            words += [] if self.tls.verify else ["--no-verify"]
+        return "".join(f" {shlex.quote(word)}" for word in words)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminHttp:
+    """The admin HTTP of brokers, `host:port,...`: the first that answers is asked."""
+
+    addresses: str
+    token: str | None = None
+    given: bool = True
+    """Whether the user named it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisServer:
+    """The Redis of the brokers, as a broker with these settings would reach it; `given` unless it is the default."""
+
+    settings: Settings
+    given: bool = True
+
+    @property
+    def url(self) -> str:
+        """Its address, which may hold a password."""
+        return self.settings.redis_url
+
+    @property
+    def shown(self) -> str:
+        """Its address without the password."""
+        from tidegate.store.addresses import without_password
+
+        return without_password(self.url)
+
+    @property
+    def prefix(self) -> str:
+        """Of all keys."""
+        return self.settings.key_prefix
+
+
+def _brokers(
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            envvar=f"{_VARIABLES}BOOTSTRAP",
+            help="Brokers, host:port,...  [default: a running `tidegate dev`, else 127.0.0.1:9092]",
+        ),
+    ] = None,
+    tls: Annotated[bool, typer.Option("--tls", envvar=f"{_VARIABLES}TLS", help="Through TLS.")] = False,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(envvar=f"{_VARIABLES}CA_FILE", help="Authorities to trust (PEM).  [default: the system's]"),
+    ] = None,
+    cert_file: Annotated[
+        Path | None, typer.Option(envvar=f"{_VARIABLES}CERT_FILE", help="Our own certificate (PEM), for mTLS.")
+    ] = None,
+    key_file: Annotated[
+        Path | None, typer.Option(envvar=f"{_VARIABLES}KEY_FILE", help="Its key, where CERT_FILE has it not.")
+    ] = None,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Take any certificate: for a look, not for work.")
+    ] = False,
+) -> Brokers:
+    from tidegate.admin import running
+
+    cluster = running.find() if bootstrap is None else None
+    where = bootstrap or (cluster.bootstrap if cluster else "127.0.0.1:9092")
+    wanted = tls or no_verify or ca_file is not None or cert_file is not None
+    return Brokers(where, Tls(ca_file, cert_file, key_file, not no_verify) if wanted else None, bootstrap is not None)
+
+
+def _admin(
+    admin: Annotated[
+        str | None,
+        typer.Option(
+            envvar=f"{_VARIABLES}ADMIN",
+            help="Admin HTTP of brokers, host:port,...  [default: a running `tidegate dev`, else 127.0.0.1:8080]",
+        ),
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar=f"{_VARIABLES}TOKEN", help="The admin HTTP's token, where it asks for one.")
+    ] = None,
+) -> AdminHttp:
+    from tidegate.admin import running
+
+    cluster = running.find() if admin is None else None
+    where = admin or (",".join(cluster.admin) if cluster else "http://127.0.0.1:8080")
+    return AdminHttp(where, token, admin is not None)
+
+
+def _redis(
+    redis_url: Annotated[
+        str | None,
+        typer.Option(help="Which Redis.  [default: that of a running `tidegate dev`, else TIDEGATE_REDIS_URL]"),
+    ] = None,
+    key_prefix: Annotated[
+        str | None, typer.Option(help="Prefix of the cluster's keys.  [default: TIDEGATE_KEY_PREFIX, else tidegate]")
+    ] = None,
+) -> RedisServer:
+    from tidegate.admin import options, running
+
+    cluster = running.find() if redis_url is None else None
+    url = cluster.redis_url if cluster is not None else redis_url
+    settings = options.load({"redis_url": url, "key_prefix": key_prefix})
+    return RedisServer(settings, cluster is not None or "redis_url" in settings.model_fields_set)
+
+
+def brokers_of_environment() -> Brokers:
+    """Where a command without options goes; for the shell's completion, which sees none."""
+    files = {name: os.environ.get(f"{_VARIABLES}{name.upper()}_FILE") for name in ("ca", "cert", "key")}
+    ca_file, cert_file, key_file = (Path(path) if path else None for path in files.values())
+    wanted = os.environ.get(f"{_VARIABLES}TLS", "").lower() in ("1", "true", "yes", "on")
+    return _brokers(os.environ.get(f"{_VARIABLES}BOOTSTRAP"), wanted, ca_file, cert_file, key_file)
+
+
+PLACES: Final[dict[Any, Callable[..., Any]]] = {Brokers: _brokers, AdminHttp: _admin, RedisServer: _redis}
+"""Each with what makes it of its options."""
+
+
+def to_places(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of its places; what fails is one line on stderr and exit code 2."""
+    places, own, added = {}, [], []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        make = PLACES.get(parameter.annotation)
+        if make is None:
+            own.append(parameter)
+            continue
+        options = inspect.signature(make, eval_str=True).parameters
+        places[parameter.name] = make, tuple(options)
+        added += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in options.values()]
+
+    @functools.wraps(command)
+    def found(**given: Any) -> None:
+        def work() -> None:
+            made = {name: make(**{one: given.pop(one) for one in taken}) for name, (make, taken) in places.items()}
+            command(**given, **made)
+
+        reporting(work)
+
+    keyword_only = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    found.__signature__ = inspect.Signature([*keyword_only, *added])  # type: ignore[attr-defined]
+    found.__annotations__ = {one.name: one.annotation for one in [*own, *added]}
+    return found

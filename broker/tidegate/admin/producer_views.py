@@ -1,0 +1,66 @@
+"""Idempotent producers of a topic: what the logs say of who wrote to them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from tidegate.apis.call import Rooms
+from tidegate.errors import UnknownTopicOrPartition
+from tidegate.log.producers_table import ProducerState
+
+PARTITIONS_MAX: Final = 100
+"""Partitions that one answer tells of: a log that this broker does not know is read from its last snapshot on."""
+PRODUCERS_MAX: Final = 1_000
+"""Producers of one partition that are shown, those seen last."""
+NOTE: Final = "This version serves no transactions, so no producer has one open."
+
+_AT_ONCE: Final = 8
+
+
+async def producers(
+    rooms: Rooms, org: str, topic: str, first: int = 0, count_max: int = PARTITIONS_MAX
+) -> dict[str, Any]:
+    """Who wrote with a producer id to the partitions of a topic from `first` on.
+
+    Raises UnknownTopicOrPartition, StoreUnavailable.
+    """
+    found = await rooms.catalog.find(org, topic)
+    if found is None:
+        raise UnknownTopicOrPartition
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(index: int) -> dict[str, Any]:
+        async with gate:
+            view = await rooms.logs.partition(found, index).look()
+            return _partition(index, view.end, dict(view.producers))
+
+    indexes = range(first, min(found.partition_count, first + count_max))
+    return {
+        "topic": topic,
+        "partition_count": found.partition_count,
+        "partitions": await asyncio.gather(*map(look, indexes)),
+        "note": NOTE,
+    }
+
+
+def _partition(index: int, end: int, states: dict[int, ProducerState]) -> dict[str, Any]:
+    latest = sorted(states.items(), key=lambda one: (-one[1].seen_ms, one[0]))
+    return {
+        "partition": index,
+        "log_end": end,
+        "producer_count": len(states),
+        "producers": [_producer(producer_id, state) for producer_id, state in latest[:PRODUCERS_MAX]],
+    }
+
+
+def _producer(producer_id: int, state: ProducerState) -> dict[str, Any]:
+    last = state.batches[-1] if state.batches else None
+    return {
+        "producer_id": producer_id,
+        "epoch": state.epoch,
+        "last_sequence": last.last_sequence if last else None,
+        "last_base_offset": last.base_offset if last else None,
+        "last_timestamp_ms": last.timestamp if last else None,
+        "seen_ms": state.seen_ms,
+    }

@@ -1,0 +1,181 @@
+"""The admin HTTP of one broker: health for probes, metrics for Prometheus, REST for programs, a console for people.
+
+Any broker answers for the whole cluster, out of Redis; none asks another. Loopback unless configured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from functools import cache
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+import tidegate
+from tidegate.admin import api, login, problems
+from tidegate.admin.access import HEADERS, OWN_DRAIN_PATH, Access, is_page
+from tidegate.admin.api import openapi
+from tidegate.admin.api.endpoint import BODY_BYTES_MAX, LOOKS, PREFIX, ROOMS
+from tidegate.admin.console import pages as console
+from tidegate.admin.console.rendering import ROOT as CONSOLE_ROOT
+from tidegate.admin.console.site import CONSOLE, Console, refused
+from tidegate.admin.door import LOOK_INTERVAL_MS, Door
+from tidegate.admin.health import Health
+from tidegate.admin.login import ACCESS
+from tidegate.admin.problems import Problem
+from tidegate.admin.secrets import Secrets
+from tidegate.admin.shared import Shared
+from tidegate.apis.call import Rooms
+from tidegate.errors import KafkaError
+from tidegate.telemetry.metrics import exposition
+from tidegate.telemetry.supervised import Supervised
+
+HEALTH = web.AppKey("health", Health)
+
+_INDEX = f"""tidegate {tidegate.__version__}
+/health/live           200 as long as the event loop turns
+/health/ready          200, or 503 and the reasons
+/metrics               Prometheus
+{PREFIX}/openapi.json   groups, topics, brokers, Redis, audit: what there is to ask and to change
+/console/              the same for people
+"""
+
+
+async def index(request: web.Request) -> web.Response:
+    """What there is, for who looks with curl; a browser is led to the console."""
+    if "text/html" in request.headers.get("Accept", ""):
+        raise web.HTTPFound(f"{CONSOLE_ROOT}/")
+    return web.Response(text=_INDEX)
+
+
+async def live(request: web.Request) -> web.Response:
+    """200 as long as the event loop turns."""
+    return web.json_response({"live": True})
+
+
+async def ready(request: web.Request) -> web.Response:
+    """200 when a new client would be served, else 503 with the reasons."""
+    reasons = request.app[HEALTH].reasons()
+    return web.json_response({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+
+
+async def metrics(request: web.Request) -> web.StreamResponse:
+    """Prometheus' text format, or OpenMetrics where the scraper asks for it."""
+    pieces, content_type = exposition(request.headers.get("Accept", ""))
+    response = web.StreamResponse(headers={"Content-Type": content_type})
+    response.content_length = sum(map(len, pieces))
+    await response.prepare(request)
+    for piece in pieces:
+        await response.write(piece)
+    return response
+
+
+async def drain(request: web.Request) -> web.Response:
+    """Have this broker drain and end as by SIGTERM: for a program on its own machine, as Kubernetes' preStop, or an
+    operator. It is told at once, and Redis is not needed for it.
+    """
+    request.app[ROOMS].ask_to_drain(f"admin HTTP, {request.remote}")
+    return web.json_response({"draining": True}, status=202)
+
+
+async def describe_api(request: web.Request) -> web.Response:
+    """The OpenAPI document."""
+    return web.Response(text=await asyncio.to_thread(_document), content_type="application/json")
+
+
+@cache
+def _document() -> str:
+    return json.dumps(openapi.document(api.endpoints))
+
+
+@web.middleware
+async def _failures(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Failures that have a meaning, as RFC 9457 tells them."""
+    try:
+        return await handler(request)
+    except Problem as problem:
+        if is_page(request) and CONSOLE in request.config_dict:
+            return await refused(request, problem)
+        return problems.answer(problem, request.path)
+    except KafkaError as error:
+        return problems.answer(problems.as_problem(error), request.path)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+        return problems.answer(Problem(error.status, f"{error.reason}.", headers=allowed), request.path)
+
+
+async def _guard(request: web.Request, answer: web.StreamResponse) -> None:
+    """The headers that keep foreign scripts and frames out, on every answer."""
+    for name, value in HEADERS.items():
+        answer.headers.setdefault(name, value)
+
+
+def application(
+    health: Health, rooms: Rooms | None = None, access: Access | None = None, door: Door | None = None
+) -> web.Application:
+    """The routes over one broker's health and rooms; `access` says who may ask, `door` is what connections come by."""
+    rules = access or Access(Secrets(), "", "127.0.0.1")
+    before = [door.middleware] if door is not None else []
+    app = web.Application(middlewares=[*before, _failures, rules.middleware], client_max_size=BODY_BYTES_MAX)
+    app.on_response_prepare.append(_guard)
+    app[HEALTH] = health
+    app[ACCESS] = rules
+    if rooms is not None:
+        app[ROOMS], app[LOOKS] = rooms, Shared()
+        app[CONSOLE] = Console(rooms, app[LOOKS])
+        app.add_routes([one.route() for one in api.endpoints])
+        app.add_routes([web.get(f"{PREFIX}/openapi.json", describe_api), web.post(OWN_DRAIN_PATH, drain)])
+        app.add_routes(login.routes())
+        app.add_subapp(f"{CONSOLE_ROOT}/", console.application())
+    app.add_routes(
+        [
+            web.get("/", index),
+            web.get("/health/live", live),
+            web.get("/health/ready", ready),
+            web.get("/metrics", metrics),
+        ]
+    )
+    return app
+
+
+class AdminServer:
+    """The admin HTTP server on a bound socket. Raises CannotStart for secrets that cannot be read, and OSError at
+    `start` when it cannot listen.
+    """
+
+    def __init__(self, health: Health, sock: socket.socket, rooms: Rooms) -> None:
+        settings = rooms.settings
+        bound_to = str(sock.getsockname()[0])
+        access = Access(Secrets.read(settings), rooms.membership.cluster_id, bound_to, settings.admin_allowed_hosts)
+        self._door = Door(settings)
+        self._runner = web.AppRunner(
+            application(health, rooms, access, self._door),
+            access_log=None,
+            shutdown_timeout=1.0,
+            keepalive_timeout=settings.admin_idle_timeout_ms / 1000,
+            auto_decompress=False,  # nobody needs to send us more than they send
+        )
+        self._sock = sock
+        self._loops = Supervised()
+        self._listening: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen."""
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_server(lambda: self._door.protocol(server), sock=self._sock)
+        self._loops.every("admin_door", LOOK_INTERVAL_MS, self._door.close_slow)
+
+    async def close(self) -> None:
+        """Stop listening and close what is open."""
+        if self._listening is not None:
+            self._listening.close()
+        await self._loops.close()
+        await self._runner.cleanup()
+        self._sock.close()

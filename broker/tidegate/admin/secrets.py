@@ -1,0 +1,89 @@
+"""The secrets of the admin HTTP, from settings or files, and who comes with which."""
+
+from __future__ import annotations
+
+import enum
+import hmac
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidegate.errors import CannotStart
+from tidegate.settings import Settings
+
+OPERATOR: Final = "operator"
+VIEWER: Final = "viewer"
+"""User names, for HTTP basic and the console."""
+TO_SET: Final = "TIDEGATE_ADMIN_OPERATOR_TOKEN or TIDEGATE_ADMIN_OPERATOR_PASSWORD (or ..._FILE)"
+
+
+class Role(enum.IntEnum):
+    """What somebody may do; each may what the one before it may."""
+
+    NOBODY = 0
+    VIEWER = 1
+    OPERATOR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """None where a secret is not set."""
+
+    operator_token: str | None = None
+    operator_password: str | None = None
+    viewer_token: str | None = None
+
+    @classmethod
+    def read(cls, settings: Settings) -> Secrets:
+        """From settings and files. Raises CannotStart, naming a setting and never what is in it."""
+        names = ("operator_token", "operator_password", "viewer_token")
+        return cls(*(_secret(settings, f"admin_{name}") for name in names))
+
+    @property
+    def operators(self) -> bool:
+        """Whether anybody may change anything."""
+        return self.operator_token is not None or self.operator_password is not None
+
+    @property
+    def anonymous(self) -> Role:
+        """Who shows nothing at all."""
+        return Role.VIEWER if self.viewer_token is None else Role.NOBODY
+
+    def role_of_token(self, given: str) -> Role:
+        """Whose bearer token this is."""
+        if _same(given, self.operator_token):
+            return Role.OPERATOR
+        return Role.VIEWER if _same(given, self.viewer_token) else Role.NOBODY
+
+    def role_of_user(self, name: str, given: str) -> Role:
+        """`operator` comes with the password or the token of operators, `viewer` with the token of viewers."""
+        if name == OPERATOR:
+            fine = [_same(given, self.operator_password), _same(given, self.operator_token)]
+            return Role.OPERATOR if any(fine) else Role.NOBODY
+        return Role.VIEWER if name == VIEWER and _same(given, self.viewer_token) else Role.NOBODY
+
+
+def same(given: str, secret: str) -> bool:
+    """In the same time whatever they have in common. What comes from headers may be no text at all."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret.encode())
+
+
+def _same(given: str, secret: str | None) -> bool:
+    return same(given, secret or "") and secret is not None
+
+
+def _secret(settings: Settings, name: str) -> str | None:
+    value, file = getattr(settings, name), getattr(settings, f"{name}_file")
+    variable = f"TIDEGATE_{name}".upper()
+    if value is not None and file is not None:
+        raise CannotStart(f"{variable} and {variable}_FILE are both set: one of them, please")
+    if file is None:
+        return None if value is None else str(value.get_secret_value())
+    try:
+        text = Path(file).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotStart(f"{variable}_FILE={file}: {getattr(error, 'strerror', None) or 'not text'}") from None
+    shortest = 8 if name.endswith("password") else 16
+    if len(text) < shortest:
+        raise CannotStart(f"{variable}_FILE={file}: at least {shortest} characters are needed")
+    return text

@@ -1,0 +1,141 @@
+"""Stream entries of logs that no broker appended: found from Redis itself, so also where no broker has met them.
+
+The end of every log is cheap to examine (`examine_ends`); all of a log is read only where it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+import redis
+
+from tidegate.log.entries import Entry, StrayEntry, parse_entry, parse_id
+from tidegate.store.keys import ClusterKeys, LogKeys
+from tidegate.store.scripts import Script
+from tidegate.topics.model import Record, TopicState
+
+EXAMINE_END = Script("log/examine_end")
+
+_AT_ONCE: Final = 64
+_PAGE: Final = 64
+_COMMANDS: Final = ("XRANGE", "XREVRANGE")
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition of a topic that clients are shown."""
+
+    org: str
+    topic: str
+    index: int
+    keys: LogKeys
+
+    def __str__(self) -> str:
+        prefix = "" if self.org == "default" else f"{self.org}/"
+        return f"{prefix}{self.topic} partition {self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A log to which nothing can be appended, and why."""
+
+    partition: Partition
+    stray: StrayEntry
+
+
+@dataclass(slots=True)
+class Scanned:
+    """What is wrong with all of a log: entries to leave out, and whether appends are refused for one of them."""
+
+    end: int = 0
+    entries: int = 0
+    strays: list[StrayEntry] = field(default_factory=list)
+    stopped: StrayEntry | None = None
+
+
+def with_plain_entries(client: Any) -> Any:
+    """The client, whose XRANGE replies keep every field: redis-py would make a dict of them."""
+    nodes = client.get_nodes() if hasattr(client, "get_primaries") else ()
+    for node in [client.get_redis_connection(node) for node in nodes] or [client]:
+        for command in _COMMANDS:
+            node.set_response_callback(command, lambda reply, **_: reply)
+    return client
+
+
+def partitions(client: Any, prefix: str) -> Iterator[Partition]:
+    """Every partition of every topic, in order of name."""
+    for field_, text in sorted(client.hgetall(ClusterKeys(prefix).topics).items()):
+        org, _, topic = field_.decode().partition("/")
+        record = Record.parse(text)
+        if record.state is TopicState.READY:
+            for index in range(record.partitions):
+                yield Partition(org, topic, index, LogKeys.of(prefix, org, topic, index, record.topic_id.hex))
+
+
+def examine_ends(client: Any, prefix: str) -> list[Stopped]:
+    """The logs to which nothing can be appended; one small script a partition, many a round trip."""
+    client = with_plain_entries(client)
+    every, found = partitions(client, prefix), list[Stopped]()
+    while some := list(islice(every, _AT_ONCE)):
+        for one, (code, *where) in zip(some, _ends(client, [one.keys for one in some]), strict=True):
+            stray = None if code else _behind(client, one.keys.log, where[0], parse_id(where[1]))
+            if stray is not None:
+                found.append(Stopped(one, stray))
+    return found
+
+
+def _ends(client: Any, logs: Sequence[LogKeys]) -> list[list[Any]]:
+    """What the script answers for each: EVAL_RO for users that only read, EVAL for brokers' own, who may not."""
+
+    def ask(verb: str) -> list[list[Any]]:
+        with client.pipeline(transaction=False) as asking:
+            for keys in logs:
+                getattr(asking, verb)(EXAMINE_END.source, 2, keys.log, keys.meta)
+            return list(asking.execute())
+
+    try:
+        return ask("eval_ro")
+    except redis.exceptions.NoPermissionError:
+        return ask("eval")
+
+
+def _behind(client: Any, log: str, end: int, last_id: tuple[int, int]) -> StrayEntry | None:
+    """What keeps appends out of a log; of an entry that was removed only the stream's last id is left."""
+    removed = StrayEntry(last_id, "it was removed, and Redis takes no id below it", removed=True)
+    if not removed.stops(end):
+        return None
+    for item in client.execute_command("XREVRANGE", log, "+", f"{end}-1", "COUNT", 1):
+        try:
+            parse_entry(item)
+        except StrayEntry as stray:
+            return stray
+    return removed
+
+
+def read_log(client: Any, log: str, after: str = "-") -> Iterator[tuple[bytes, list[bytes], Entry | StrayEntry]]:
+    """Each entry behind an id, as it is in the stream and as what it is."""
+    first = after if after == "-" else f"({after}"
+    while reply := client.execute_command("XRANGE", log, first, "+", "COUNT", _PAGE):
+        for item in reply:
+            try:
+                parsed: Entry | StrayEntry = parse_entry(item)
+            except StrayEntry as stray:
+                parsed = stray
+            yield item[0], item[1], parsed
+        first = f"({reply[-1][0].decode()}"
+
+
+def scan(client: Any, keys: LogKeys) -> Scanned:
+    """Read all of a log."""
+    scanned = Scanned()
+    for _, _, parsed in read_log(with_plain_entries(client), keys.log):
+        if isinstance(parsed, StrayEntry):
+            scanned.strays.append(parsed)
+        else:
+            scanned.end, scanned.entries = parsed.end, scanned.entries + 1
+    ((code, *where),) = _ends(client, [keys])
+    scanned.stopped = None if code else _behind(client, keys.log, where[0], parse_id(where[1]))
+    return scanned

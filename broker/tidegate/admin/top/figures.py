@@ -1,0 +1,160 @@
+"""What the live view shows of groups: rates, order, short texts for 80 columns. No textual here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidegate.admin.admin_client import SEVERITIES
+from tidegate.groups.phrases import ranges, span
+
+_STATES: Final = {"PreparingRebalance": "joining", "CompletingRebalance": "assigning"}
+_LARGE: Final = ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k"))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One group. `rate` is records by which its lag grows each second, None before the second look."""
+
+    group: str
+    state: str
+    members: int
+    lag: int
+    rate: float | None
+    since_ms: int
+    severity: str
+    trouble: str
+    sentence: str
+
+
+class Rates:
+    """How quickly each group's lag grows, from look to look."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    def lines(self, rows: Iterable[Mapping[str, Any]], now_s: float, now_ms: int) -> list[Line]:
+        """The groups of one look; `now_s` of a clock that only goes on."""
+        found, seen = [], {}
+        for row in rows:
+            before = self._seen.get(row["group"])
+            seen[row["group"]] = now_s, row["lag"]
+            span_s = now_s - before[0] if before else 0
+            rate = (row["lag"] - before[1]) / span_s if before and span_s > 0 else None
+            found.append(
+                Line(
+                    row["group"],
+                    _STATES.get(row["state"], row["state"].lower()),
+                    row["members"],
+                    row["lag"],
+                    rate,
+                    max(now_ms - row["state_since_ms"], 0),
+                    row["severity"],
+                    row["trouble"].replace("_", " "),
+                    row.get("sentence", ""),
+                )
+            )
+        self._seen = seen
+        return found
+
+
+ORDERS: Final[dict[str, Callable[[Line], Any]]] = {
+    "trouble": lambda line: (SEVERITIES.index(line.severity), -line.lag, line.group),
+    "lag": lambda line: (-line.lag, line.group),
+    "rate": lambda line: (-(line.rate or 0), line.group),
+    "members": lambda line: (-line.members, line.group),
+    "since": lambda line: (line.since_ms, line.group),
+    "name": lambda line: line.group,
+}
+"""Names of orders, and what each sorts by."""
+
+
+def chosen(lines: Iterable[Line], order: str, text: str) -> list[Line]:
+    """Those whose id, state or trouble has the text, in order."""
+    wanted = text.lower()
+    found = (line for line in lines if wanted in f"{line.group} {line.state} {line.trouble}".lower())
+    return sorted(found, key=ORDERS[order])
+
+
+def short(count: float) -> str:
+    """A count in at most seven characters."""
+    for size, unit in _LARGE:
+        if abs(count) >= size:
+            return f"{count / (1_000 if unit == 'k' else size):,.1f}{unit}"
+    return f"{count:,.0f}"
+
+
+def rate(value: float | None) -> str:
+    """With its sign: + is falling behind."""
+    return "" if value is None else "0" if round(value) == 0 else f"{'+' if value > 0 else ''}{short(value)}"
+
+
+def cells(line: Line) -> tuple[str, ...]:
+    """A line of the table."""
+    return (
+        line.group,
+        line.state,
+        str(line.members),
+        short(line.lag),
+        rate(line.rate),
+        span(line.since_ms),
+        line.trouble,
+    )
+
+
+# -- one group
+
+
+def facts(found: Mapping[str, Any], summary: str, now_ms: int) -> list[str]:
+    """Some lines above the tables; `now_ms` by Redis's clock."""
+    protocol = " ".join(part for part in (found["protocol_type"], found["protocol"]) if part)
+    lag = sum(one["lag"] or 0 for one in found["partitions"])
+    lines = [
+        f"{found['state']} for {span(now_ms - found['state_since_ms'])}   generation {found['generation']}   "
+        f"{protocol}   lag {lag:,}"
+    ]
+    if barrier := barrier_line(found, now_ms):
+        lines.append(barrier)
+    if last := found.get("last_rebalance"):
+        lines.append(f"last rebalance {span(now_ms - last['time_ms'])} ago: {last['sentence']} ({last['outcome']})")
+    return [*lines, summary] if summary else lines
+
+
+def barrier_line(found: Mapping[str, Any], now_ms: int) -> str:
+    """Which barrier is open, how long yet, for whom it waits; "" where none is."""
+    for field, what, awaited in (
+        ("join_deadline_ms", "join", "missing"),
+        ("sync_deadline_ms", "assignment", "unsynced"),
+    ):
+        if found[field]:
+            left = max(found[field] - now_ms, 0)
+            late = [one["client_id"] or one["member_id"] for one in found["members"] if one["doing"] == awaited]
+            names = f"; waits for {', '.join(late[:3])}{' …' if len(late) > 3 else ''}" if late else ""
+            return f"{what} barrier ends in {left / 1000:.0f} s{names}"
+    return ""
+
+
+def member_cells(member: Mapping[str, Any], now_ms: int) -> tuple[str, ...]:
+    """Who, since when unheard, what it does, what it owns."""
+    heard = "" if member["heard_ms"] is None else span(now_ms - member["heard_ms"])
+    owned = " ".join(f"{topic}:{ranges(partitions)}" for topic, partitions in (member["owned"] or {}).items())
+    name = member["instance_id"] or member["client_id"] or member["member_id"]
+    return name, member["client_host"].removeprefix("/"), str(member["doing"]), heard, owned
+
+
+def partition_cells(one: Mapping[str, Any], names: Mapping[str, str]) -> tuple[str, ...]:
+    """Place, committed, end, lag, owner."""
+    committed, end = one["committed"], one["log_end"]
+    return (
+        f"{one['topic']}:{one['partition']}",
+        "" if committed is None else f"{committed:,}",
+        "" if end is None else f"{end:,}",
+        "" if one["lag"] is None else f"{one['lag']:,}",
+        names.get(one["owner"] or "", one["owner"] or ""),
+    )
+
+
+def names_of(members: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Member id -> what people call it."""
+    return {one["member_id"]: one["instance_id"] or one["client_id"] or one["member_id"] for one in members}

@@ -1,0 +1,248 @@
+"""`tidegate topic ...`: look at topics, make, change and delete them, over Kafka's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.admin.completion import complete_topics
+from tidegate.admin.failures import BAD_NEWS, CommandFailed
+from tidegate.admin.output import Column, Form, Output
+from tidegate.admin.places import Brokers, RedisServer, to_places
+from tidegate.admin.verbs import verbs
+
+topic = verbs("topic", "Topics: look, make, change, delete.")
+
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topics)]
+Configs = Annotated[
+    list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A config of it; may be repeated.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only ask whether it could be done.")]
+
+
+def _number(value: int) -> str:
+    return f"{value:,}"
+
+
+_LIST = [
+    Column("topic", "TOPIC"),
+    Column("partitions", "PARTITIONS", right=True),
+    Column("records", "RECORDS", _number, right=True),
+]
+_PARTITIONS = [
+    Column("partition", "PARTITION", right=True),
+    Column("leader", "LEADER", right=True),
+    Column("start", "START", right=True),
+    Column("end", "END", right=True),
+    Column("records", "RECORDS", _number, right=True),
+    Column("error", "ERROR AT END", lambda value: value or ""),
+]
+_LEFT_OUT = [
+    Column("partition", "PARTITION", right=True),
+    Column("end", "END", right=True),
+    Column("entry", "ENTRY"),
+    Column("stops_appends", "STOPS APPENDS", lambda value: "yes" if value else "no"),
+    Column("reason", "WHAT IT IS"),
+]
+_CONFIGS = [Column("name", "CONFIG"), Column("value", "VALUE"), Column("source", "SET FOR")]
+
+
+@topic.command("list")
+@to_places
+def list_topics(brokers: Brokers, output: Output = Form.TABLE) -> None:
+    """Every topic: partitions, and the offsets that they span."""
+    from tidegate.admin import topic_requests
+    from tidegate.admin.kafka_client import KafkaClient
+    from tidegate.admin.output import write_rows
+
+    async def look() -> list[dict[str, Any]]:
+        async with KafkaClient(brokers) as kafka:
+            return await topic_requests.topic_rows(kafka)
+
+    write_rows(output, _LIST, asyncio.run(look()))
+
+
+@topic.command()
+@to_places
+def describe(
+    name: TopicName,
+    brokers: Brokers,
+    all_configs: Annotated[bool, typer.Option("--all", help="Also the configs that are defaults.")] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """One topic: each partition's leader and offsets, what readers at its end are refused with, and what is configured.
+
+    As CSV the partitions alone. KAFKA_STORAGE_ERROR at an end: see `tidegate redis check`.
+    """
+    from tidegate.admin import topic_requests
+    from tidegate.admin.kafka_client import KafkaClient
+    from tidegate.admin.output import write_rows, write_whole
+
+    async def look() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        async with KafkaClient(brokers) as kafka:
+            found = await topic_requests.described(kafka, name)
+            rows = await topic_requests.with_errors(
+                kafka, found, await topic_requests.partition_rows(kafka, {name: found})
+            )
+            return rows, await topic_requests.configs(kafka, name, not all_configs)
+
+    partitions, configs = asyncio.run(look())
+    if output in (Form.JSON, Form.YAML):
+        write_whole(output, {"topic": name, "partitions": partitions, "configs": configs})
+        return
+    write_rows(output, _PARTITIONS, partitions)
+    if output is Form.TABLE and configs:
+        typer.echo()
+        write_rows(output, _CONFIGS, configs)
+
+
+@topic.command()
+@to_places
+def create(
+    name: TopicName,
+    brokers: Brokers,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=-1, help="How many; -1: the brokers' default.")
+    ] = -1,
+    config: Configs = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Fine if it is there already.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Make a topic."""
+    from tidegate.admin import topic_requests
+    from tidegate.admin.kafka_client import KafkaClient
+
+    async def make() -> bool:
+        async with KafkaClient(brokers) as kafka:
+            return await topic_requests.create(kafka, name, partitions, _assigned(config), dry_run)
+
+    if not asyncio.run(make()):
+        if not if_not_exists:
+            raise CommandFailed(f"topic {name} is there already")
+        typer.echo(f"{name} is there already")
+    else:
+        typer.echo(f"{name} can be created" if dry_run else f"created {name}")
+
+
+@topic.command()
+@to_places
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=complete_topics)],
+    brokers: Brokers,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete topics and all their records. Exit code 1 where one was not."""
+    from tidegate.admin import topic_requests
+    from tidegate.admin.kafka_client import KafkaClient
+    from tidegate.groups.phrases import listed
+
+    async def drop() -> dict[str, str]:
+        async with KafkaClient(brokers) as kafka:
+            return await topic_requests.delete(kafka, names)
+
+    if not yes and not typer.confirm(f"Delete {listed(names)} and all records?", err=True):
+        typer.echo("nothing deleted", err=True)
+        raise typer.Exit(BAD_NEWS)
+    outcomes = asyncio.run(drop())
+    for name, why in outcomes.items():
+        typer.echo(f"tidegate: topic {name}: {why}" if why else f"deleted {name}", err=bool(why))
+    if any(outcomes.values()):
+        raise typer.Exit(BAD_NEWS)
+
+
+@topic.command()
+@to_places
+def alter(
+    name: TopicName,
+    brokers: Brokers,
+    config: Configs = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default; may be repeated.")
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Set and unset configs of a topic; the others stay."""
+    from tidegate.admin import topic_requests
+    from tidegate.admin.kafka_client import KafkaClient
+
+    async def change() -> None:
+        async with KafkaClient(brokers) as kafka:
+            await topic_requests.alter(kafka, name, _assigned(config), unset or (), dry_run)
+
+    if not config and not unset:
+        raise CommandFailed("nothing to change: --config NAME=VALUE or --unset NAME")
+    asyncio.run(change())
+    typer.echo(f"{name} can be altered" if dry_run else f"altered {name}")
+
+
+@topic.command()
+@to_places
+def partitions(
+    name: TopicName,
+    count: Annotated[int, typer.Argument(min=1, help="How many it is to have in all.")],
+    brokers: Brokers,
+    dry_run: DryRun = False,
+) -> None:
+    """Give a topic more partitions. Records with keys go to other partitions from then on."""
+    from tidegate.admin import topic_requests
+    from tidegate.admin.kafka_client import KafkaClient
+
+    async def grow() -> None:
+        async with KafkaClient(brokers) as kafka:
+            await topic_requests.grow(kafka, name, count, dry_run)
+
+    asyncio.run(grow())
+    typer.echo(f"{name} can have {count} partitions" if dry_run else f"{name} has {count} partitions")
+
+
+@topic.command()
+@to_places
+def repair(
+    name: TopicName,
+    server: RedisServer,
+    partition: Annotated[int | None, typer.Argument(min=0, help="One partition.  [default: all]")] = None,
+    org: Annotated[str, typer.Option(help="The topic's organisation.")] = "default",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be left out.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Leave out stream entries that no broker appended, or that are torn, so that produce and fetch work again.
+
+    The good entries are copied into a new stream, which takes the log's place. Goes to Redis, not to brokers.
+    """
+    from tidegate.admin import log_repair
+    from tidegate.admin.output import write_rows
+    from tidegate.admin.redis_access import connected
+    from tidegate.admin.stray_entries import partitions as partitions_of
+
+    with connected(server) as client:
+        named = [one for one in partitions_of(client, server.prefix) if (one.org, one.topic) == (org, name)]
+        chosen = [one for one in named if partition in (None, one.index)]
+        if not chosen:
+            raise CommandFailed(f"there is no topic {name}" if not named else f"{name} has no partition {partition}")
+        examined = {one: log_repair.examine(client, one) for one in chosen}
+        bad = [one for one, scanned in examined.items() if scanned.strays or scanned.stopped]
+        rows = [row for one in bad for row in log_repair.rows(one, examined[one])]
+        write_rows(output, _LEFT_OUT, rows)
+        if not bad:
+            typer.echo(f"{name}: nothing to repair in {len(chosen)} partitions", err=True)
+        elif not dry_run:
+            if not yes and not typer.confirm(f"Leave these out of {name}, at {server.shown}?", err=True):
+                typer.echo("nothing changed", err=True)
+                raise typer.Exit(BAD_NEWS)
+            for one in bad:
+                end, left_out = log_repair.repair(client, one)
+                typer.echo(f"{one}: repaired, ends at {end}, {len(left_out)} entries left out", err=True)
+
+
+def _assigned(configs: Sequence[str] | None) -> dict[str, str]:
+    found = {}
+    for text in configs or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise CommandFailed(f"--config {text}: not NAME=VALUE")
+        found[name.strip()] = value
+    return found

@@ -1,0 +1,155 @@
+"""What the topic commands ask of Kafka brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from tidegate.admin.failures import CommandFailed
+from tidegate.admin.kafka_client import EARLIEST, LATEST, KafkaClient, Topic, error_at
+from tidegate.admin.kafka_wire import request
+from tidegate.apis.registry import ApiKey
+
+_TIMEOUT: Final = timedelta(seconds=30)
+_TOPIC: Final = 2
+"""Kafka's resource type of a topic's configs."""
+_SET, _DELETE = 0, 1
+"""Operations of IncrementalAlterConfigs."""
+_SOURCES: Final = {1: "topic", 2: "broker", 3: "cluster", 4: "broker", 5: "default", 6: "logger"}
+
+
+async def described(kafka: KafkaClient, name: str) -> Topic:
+    """A topic. Raises CommandFailed where there is none."""
+    found = await kafka.topics([name])
+    if name not in found:
+        raise CommandFailed(f"there is no topic {name}")
+    return found[name]
+
+
+async def partition_rows(kafka: KafkaClient, topics: Mapping[str, Topic]) -> list[dict[str, Any]]:
+    """Each partition: leader, log start, end (None where nobody can tell), in order."""
+    places = [(topic.name, index) for topic in topics.values() for index in sorted(topic.leaders)]
+    starts = await kafka.offsets_known(dict.fromkeys(places, EARLIEST), topics)
+    ends = await kafka.offsets_known(dict.fromkeys(places, LATEST), topics)
+    rows = []
+    for name, index in places:
+        start, end = starts.get((name, index)), ends.get((name, index))
+        rows.append(
+            {
+                "topic": name,
+                "partition": index,
+                "leader": topics[name].leaders[index],
+                "start": start,
+                "end": end,
+                "records": None if start is None or end is None else end - start,
+            }
+        )
+    return rows
+
+
+async def with_errors(kafka: KafkaClient, topic: Topic, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a topic's partitions with the error that a consumer at the end gets, None for none."""
+
+    async def error(row: dict[str, Any]) -> str | None:
+        if row["end"] is None:
+            return None
+        return await error_at(kafka, (topic.name, row["partition"]), row["leader"], row["end"])
+
+    found = [await error(row) for row in rows]
+    return [{**row, "error": one} for row, one in zip(rows, found, strict=True)]
+
+
+async def topic_rows(kafka: KafkaClient) -> list[dict[str, Any]]:
+    """Each topic: how many partitions, how many offsets they span."""
+    topics = await kafka.topics()
+    by_topic: dict[str, list[dict[str, Any]]] = {name: [] for name in sorted(topics)}
+    for row in await partition_rows(kafka, topics):
+        by_topic[row["topic"]].append(row)
+    return [
+        {
+            "topic": name,
+            "partitions": len(rows),
+            "records": sum(row["records"] or 0 for row in rows),
+            "unknown": sum(row["records"] is None for row in rows),
+        }
+        for name, rows in by_topic.items()
+    ]
+
+
+async def configs(kafka: KafkaClient, name: str, own_only: bool) -> list[dict[str, Any]]:
+    """What a topic goes by: all, or what is set for it."""
+    part = request(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource
+    resource = part(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
+    answer = await kafka.ask(
+        ApiKey.DESCRIBE_CONFIGS, resources=(resource,), include_synonyms=False, include_documentation=False
+    )
+    (result,) = answer.results
+    _check(result, f"topic {name}")
+    rows = [
+        {"name": one.name, "value": one.value, "source": _SOURCES.get(one.config_source, str(one.config_source))}
+        for one in sorted(result.configs, key=lambda one: str(one.name))
+    ]
+    return [row for row in rows if row["source"] == "topic" or not own_only]
+
+
+async def create(
+    kafka: KafkaClient, name: str, partitions: int, overrides: Mapping[str, str], validate_only: bool
+) -> bool:
+    """Make a topic; -1 partitions for the brokers' default. False where it is there already."""
+    module = request(ApiKey.CREATE_TOPICS)
+    configs = tuple(module.CreatableTopicConfig(name=key, value=value) for key, value in overrides.items())
+    topic = module.CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=-1, assignments=(), configs=configs
+    )
+    answer = await kafka.ask(ApiKey.CREATE_TOPICS, topics=(topic,), timeout=_TIMEOUT, validate_only=validate_only)
+    (result,) = answer.topics
+    if result.error_code is ErrorCode.topic_already_exists:
+        return False
+    _check(result, f"topic {name}")
+    return True
+
+
+async def delete(kafka: KafkaClient, names: Sequence[str]) -> dict[str, str]:
+    """Delete topics; why each was not, "" where it was."""
+    part = request(ApiKey.DELETE_TOPICS).DeleteTopicState
+    topics = tuple(part(name=name, topic_id=None) for name in names)
+    answer = await kafka.ask(ApiKey.DELETE_TOPICS, topics=topics, timeout=_TIMEOUT)
+    return {one.name: _why(one) for one in answer.responses}
+
+
+async def grow(kafka: KafkaClient, name: str, count: int, validate_only: bool) -> None:
+    """Have a topic so many partitions."""
+    part = request(ApiKey.CREATE_PARTITIONS).CreatePartitionsTopic
+    answer = await kafka.ask(
+        ApiKey.CREATE_PARTITIONS,
+        topics=(part(name=name, count=count, assignments=None),),
+        timeout=_TIMEOUT,
+        validate_only=validate_only,
+    )
+    (result,) = answer.results
+    _check(result, f"topic {name}")
+
+
+async def alter(
+    kafka: KafkaClient, name: str, values: Mapping[str, str], unset: Iterable[str], validate_only: bool
+) -> None:
+    """Set and unset single configs (KIP-339)."""
+    module = request(ApiKey.INCREMENTAL_ALTER_CONFIGS)
+    changes = [(key, _SET, value) for key, value in values.items()] + [(key, _DELETE, None) for key in unset]
+    parts = tuple(module.AlterableConfig(name=key, config_operation=what, value=value) for key, what, value in changes)
+    resource = module.AlterConfigsResource(resource_type=_TOPIC, resource_name=name, configs=parts)
+    answer = await kafka.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, resources=(resource,), validate_only=validate_only)
+    (result,) = answer.responses
+    _check(result, f"topic {name}")
+
+
+def _why(result: Any) -> str:
+    return "" if result.error_code is ErrorCode.none else result.error_message or result.error_code.name.upper()
+
+
+def _check(result: Any, what: str) -> None:
+    if why := _why(result):
+        raise CommandFailed(f"{what}: {why}")

@@ -1,0 +1,162 @@
+"""Topics as the admin HTTP shows them: partitions, what they hold, what they go by, who reads them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from tidegate.apis.call import Rooms
+from tidegate.cluster.placement import leader_of
+from tidegate.errors import KafkaError, UnknownTopicOrPartition
+from tidegate.groups import directory
+from tidegate.groups.offsets import offset_field, parse_entry
+from tidegate.topics import configs
+from tidegate.topics.configs import Source
+from tidegate.topics.model import Topic
+
+PARTITIONS_MAX: Final = 1_000
+"""Partitions that one answer tells of."""
+_COMMITS_MAX: Final = 200_000
+"""Commits that are asked for to tell who reads a topic: of so many groups times so many partitions."""
+_AT_ONCE: Final = 32
+_SOURCES: Final = {Source.TOPIC: "topic", Source.STATIC_BROKER: "broker", Source.DEFAULT: "default"}
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+
+async def topics(rooms: Rooms, org: str, after: str = "", count_max: int | None = None) -> list[dict[str, Any]]:
+    """The topics of an organisation in order of name, those behind `after`. Raises StoreUnavailable."""
+    await rooms.catalog.refresh()
+    listed = [topic for topic in rooms.catalog.topics(org) if topic.name > after][:count_max]
+    held = await _some_at_once(listed, lambda topic: _held(rooms, topic))
+    return [
+        {
+            "topic": topic.name,
+            "id": str(topic.topic_id),
+            "partition_count": topic.partition_count,
+            "bytes": sum(size for size, _ in sizes),
+            "batches": sum(batches for _, batches in sizes),
+            "cleanup_policy": ",".join(sorted(topic.config.cleanup_policy)),
+            "retention_ms": topic.config.retention_ms,
+            "retention_bytes": topic.config.retention_bytes,
+            "tiered": topic.config.remote_storage,
+            "configs_set": len(topic.overrides),
+        }
+        for topic, sizes in zip(listed, held, strict=True)
+    ]
+
+
+async def topic(rooms: Rooms, org: str, name: str, first: int = 0, count_max: int = PARTITIONS_MAX) -> dict[str, Any]:
+    """One topic with its partitions from `first` on; groups are those that read these partitions.
+
+    Raises UnknownTopicOrPartition, StoreUnavailable.
+    """
+    found = await rooms.catalog.find(org, name)
+    if found is None:
+        raise UnknownTopicOrPartition(f"there is no topic {name}")
+    indexes = range(first, min(first + count_max, found.partition_count))
+    held, partitions = await asyncio.gather(
+        _held(rooms, found), _some_at_once(indexes, lambda index: _offsets(rooms, found, index))
+    )
+    for partition in partitions:
+        partition["bytes"], partition["batches"] = held[partition["partition"]]
+    ends = {partition["partition"]: partition["high_watermark"] for partition in partitions}
+    groups, left_out = await _groups(rooms, found, ends) if ends else ([], 0)
+    return {
+        "topic": found.name,
+        "id": str(found.topic_id),
+        "partition_count": found.partition_count,
+        "bytes": sum(size for size, _ in held),
+        "partitions": partitions,
+        "configs": [
+            {
+                "name": one.name,
+                "value": one.value,
+                "source": _SOURCES[one.source],
+                "type": one.type.name.lower(),
+                "doc": one.doc,
+            }
+            for one in configs.describe_topic(rooms.settings, found.overrides)
+        ],
+        "groups": groups,
+        "groups_not_asked": left_out,
+    }
+
+
+async def _held(rooms: Rooms, topic: Topic) -> list[tuple[int, int]]:
+    """Bytes and batches that Redis holds of each partition, as its own estimates have them."""
+
+    async def read(index: int) -> tuple[int, int]:
+        meta = rooms.store.log_keys(topic.org, topic.name, index, topic.topic_hex).meta
+        size, batches = await rooms.store.read("HMGET", meta, "bytes", "batches")
+        return max(int(size or 0), 0), max(int(batches or 0), 0)
+
+    return await _some_at_once(range(topic.partition_count), read)
+
+
+async def _offsets(rooms: Rooms, topic: Topic, index: int) -> dict[str, Any]:
+    """Offsets are None where the log cannot be read now."""
+    preferred = rooms.membership.preferred()
+    leader = leader_of(topic.topic_id, index, preferred).node_id if preferred else None
+    log = rooms.logs.partition(topic, index)
+    try:
+        known = await log.end_offset()
+    except KafkaError:
+        known = None
+    return {
+        "partition": index,
+        "leader": leader,
+        "leader_epoch": known.leader_epoch if known else None,
+        "log_start": known.log_start_offset if known else None,
+        "local_start": known.local_start_offset if known else None,
+        "high_watermark": known.high_watermark if known else None,
+        "log_end": known.log_end_offset if known else None,
+        "stray_entry": str(log.stray) if log.stray is not None else None,
+    }
+
+
+async def _groups(rooms: Rooms, topic: Topic, ends: Mapping[int, int | None]) -> tuple[list[dict[str, Any]], int]:
+    """Groups that subscribe to the topic or have committed for these partitions; and how many were not asked."""
+    groups_max = max(_COMMITS_MAX // len(ends), 1)
+    listed = await directory.list_groups(rooms.store, topic.org, range(rooms.settings.coordinator_shards))
+    fields = [offset_field(topic.name, index) for index in ends]
+
+    async def ask(group: directory.ListedGroup) -> dict[str, Any] | None:
+        keys = rooms.store.group_keys(topic.org, group.group_id)
+        subscribed, offsets = await asyncio.gather(
+            rooms.store.read("HGET", keys.group, "subscribed"), rooms.store.read("HMGET", keys.offsets, *fields)
+        )
+        reads = f'"{topic.name}"'.encode() in (subscribed or b"") and group.state != "Empty"
+        commits = [
+            (parse_entry(value), end) for value, end in zip(offsets, ends.values(), strict=True) if value is not None
+        ]
+        lags = [
+            max(end - commit.offset, 0)
+            for commit, end in commits
+            if end is not None and commit.topic_id in ("", topic.topic_hex)
+        ]
+        if not reads and not lags:
+            return None
+        return {
+            "group": group.group_id,
+            "state": group.state,
+            "subscribed": reads,
+            "committed_partitions": len(lags),
+            "lag": sum(lags),
+        }
+
+    found = await _some_at_once(listed[:groups_max], ask)
+    return [one for one in found if one is not None], max(len(listed) - groups_max, 0)
+
+
+async def _some_at_once(items: Iterable[Item], work: Callable[[Item], Awaitable[Found]]) -> list[Found]:
+    """The results in order; a large topic shall not fill the link to Redis."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(item: Item) -> Found:
+        async with gate:
+            return await work(item)
+
+    return list(await asyncio.gather(*map(one, items)))

@@ -1,0 +1,181 @@
+"""JoinGroup, SyncGroup and LeaveGroup (they may wait for others), Heartbeat (hot: no task and no future)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+from kio.schema.errors import ErrorCode
+from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
+from kio.static.primitive import i32Timedelta
+
+from tidegate.apis.call import Call
+from tidegate.apis.mirroring import note_assigned
+from tidegate.apis.registry import ApiKey, api, hot_api
+from tidegate.errors import InconsistentGroupProtocol, InvalidGroupId
+from tidegate.groups import classic
+from tidegate.groups.heartbeats import OnCode
+from tidegate.groups.holds import Holder, Holds, bears_holds
+from tidegate.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membership, SyncRequest
+from tidegate.protocol import fast_writers
+from tidegate.protocol.consumer_blobs import TOPICS_MAX, owners_text, subscribed_topics, topic_count
+from tidegate.store.keys import GroupKeys
+from tidegate.telemetry.metrics import metrics
+
+logger = structlog.get_logger()
+
+_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+_MS: Final = timedelta(milliseconds=1)
+_CONSUMER: Final = "consumer"
+_HEARTBEATS: Final = metrics.apis[ApiKey.HEARTBEAT]
+_JOINS: Final = metrics.apis[ApiKey.JOIN_GROUP]
+_LEAVES: Final = metrics.apis[ApiKey.LEAVE_GROUP]
+
+
+@api(ApiKey.JOIN_GROUP, first=0, last=9)
+async def join_group(call: Call, request: Any) -> list[bytes]:
+    """Join a group, or join it again, and wait for the others.
+
+    v0: the session timeout is also the rebalance timeout. v4: new members come back with the id that they are
+    given (KIP-394). v5: static members (KIP-345). v7: protocol type (KIP-559). v8: reason (KIP-800).
+    v9: skip_assignment (KIP-814).
+    """
+    if not request.group_id:
+        raise InvalidGroupId
+    keys = call.store.group_keys(call.org, request.group_id)
+    if call.client.holder is not None:
+        call.client.holder.rejoins(request.session_timeout.total_seconds())
+    try:
+        joined = await classic.join(call.store, call.rooms.waits, keys, _join_request(call, request))
+    except JoinRefused as refused:
+        code = refused.error.code.value
+        _JOINS.error(code)
+        return fast_writers.join_group(call.version, code, -1, None, None, "", refused.member_id, ())
+    if joined.members and not joined.skip_assignment and joined.protocol_type == _CONSUMER:
+        _note_subscribed(call, keys, joined)
+    return fast_writers.join_group(
+        call.version,
+        ErrorCode.none.value,
+        joined.generation,
+        joined.protocol_type or None,
+        joined.protocol or None,
+        joined.leader,
+        joined.member_id,
+        [(member.member_id, member.instance_id, member.metadata) for member in joined.members],
+        joined.skip_assignment,
+    )
+
+
+def _join_request(call: Call, request: Any) -> JoinRequest:
+    return JoinRequest(
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        client_id=call.client_id or "",
+        client_host=f"/{call.client.host}",
+        session_timeout_ms=request.session_timeout // _MS,
+        rebalance_timeout_ms=request.rebalance_timeout // _MS,
+        protocol_type=request.protocol_type,
+        protocols=[(protocol.name, protocol.metadata) for protocol in request.protocols],
+        id_required=call.version >= 4,
+        static_leader_list=call.version >= 9,
+        reason=request.reason or "",
+        client_software=call.client.called_itself,
+    )
+
+
+def _note_subscribed(call: Call, keys: GroupKeys, joined: Joined) -> None:
+    """What the generation subscribes to protects offsets from deletion; without the note all topics are protected."""
+    topics: set[str] | None = set()
+    subscriptions = {member.metadata for member in joined.members}  # most members say the same
+    readable = sum(map(topic_count, subscriptions)) <= TOPICS_MAX
+    for metadata in subscriptions:
+        subscribed = subscribed_topics(metadata) if readable else None
+        if subscribed is None:
+            logger.warning("subscription_unreadable", group=keys.ref)
+            topics = None
+            break
+        assert topics is not None
+        topics |= subscribed
+    classic.note_subscribed(call.store, keys, joined.generation, topics)
+
+
+@api(ApiKey.SYNC_GROUP, first=0, last=5)
+async def sync_group(call: Call, request: Any) -> bytes:
+    """Hand in the leader's assignments, or wait for one's own. v3: static members. v5: protocol named (KIP-559)."""
+    if call.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+        raise InconsistentGroupProtocol
+    if not request.group_id:
+        raise InvalidGroupId
+    keys = call.store.group_keys(call.org, request.group_id)
+    assignments = [(assigned.member_id, assigned.assignment) for assigned in request.assignments]
+    entered = SyncRequest(
+        Membership(request.member_id, request.generation_id, request.group_instance_id),
+        request.protocol_type,
+        request.protocol_name,
+        assignments,
+        owners_text(assignments) if request.protocol_type in (_CONSUMER, None) else "",
+    )
+    synced = await classic.sync(call.rooms.waits, keys, entered)
+    note_assigned(call, keys, request, synced)
+    return fast_writers.sync_group(
+        call.version,
+        ErrorCode.none.value,
+        synced.protocol_type or None,
+        synced.protocol or None,
+        synced.assignment,
+    )
+
+
+@hot_api(ApiKey.HEARTBEAT, first=0, last=4)
+def heartbeat(call: Call, request: Any) -> None:
+    """Keep a member alive, and tell it of a rebalance (KIP-62). v3: static members (KIP-345)."""
+    if not request.group_id:
+        raise InvalidGroupId
+    version, reply = call.version, call.reply
+    keys = call.store.group_keys(call.org, request.group_id)
+    membership = Membership(request.member_id, request.generation_id, request.group_instance_id)
+    add = call.rooms.heartbeats.add if call.rooms.holds is None else _beat(call, call.rooms.holds)
+
+    def answer(code: int) -> None:
+        if code:
+            _HEARTBEATS.error(code)
+        reply(fast_writers.heartbeat(version, code))
+
+    add(keys, membership, answer)
+
+
+def _beat(call: Call, holds: Holds) -> Callable[[GroupKeys, Membership, OnCode], None]:
+    """How a heartbeat is filed: its answer may be kept back on a connection that carries nothing but the group's."""
+    client = call.client
+    if client.fetched or call.draining.is_set() or not bears_holds(client.software_name, call.client_id):
+        return call.rooms.heartbeats.add
+    if client.holder is None:
+        client.holder = Holder(holds)
+    return client.holder.beat
+
+
+@api(ApiKey.LEAVE_GROUP, first=0, last=5)
+async def leave_group(call: Call, request: Any) -> LeaveGroupResponse:
+    """Members go, or an administrator removes them: one rebalance for all. v3: several members (KIP-345)."""
+    if not request.group_id:
+        raise InvalidGroupId
+    keys = call.store.group_keys(call.org, request.group_id)
+    leaving = [Leaving(member.member_id, member.group_instance_id, member.reason or "") for member in request.members]
+    broker, host = call.rooms.waits.broker(), f"/{call.client.host}"
+    codes = await classic.leave(call.store, keys, leaving, broker, client_id=call.client_id or "", client_host=host)
+    for code in set(codes) - {ErrorCode.none.value}:
+        _LEAVES.error(code)
+    return LeaveGroupResponse(
+        throttle_time=_NOT_THROTTLED, error_code=ErrorCode.none, members=_left(request.members, codes)
+    )
+
+
+def _left(members: Sequence[Any], codes: Sequence[int]) -> tuple[MemberResponse, ...]:
+    return tuple(
+        MemberResponse(
+            member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=ErrorCode(code)
+        )
+        for member, code in zip(members, codes, strict=True)
+    )

@@ -1,0 +1,315 @@
+"""OffsetCommit (hot: no task and no future while the topics are known) and OffsetDelete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_delete.v0.response import (
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from kio.static.primitive import i32Timedelta
+
+from tidegate.apis.call import Call
+from tidegate.apis.mirroring import note_committed
+from tidegate.apis.registry import ApiKey, api, hot_api
+from tidegate.apis.slices import batches_of, join_topics
+from tidegate.apis.topic_looks import NAMES_UNTIL, Label, code_of, label_of, look_again, start_look, topic_of
+from tidegate.errors import InvalidGroupId
+from tidegate.groups import offsets
+from tidegate.groups.offsets import Commit, entry_json, offset_field
+from tidegate.log.offload import DECODED
+from tidegate.protocol import fast_writers
+from tidegate.protocol.versions import Fields
+from tidegate.telemetry.metrics import metrics
+from tidegate.topics.model import Topic
+
+_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_NONE: Final = ErrorCode.none.value
+_UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition.value
+_UNKNOWN_ID: Final = ErrorCode.unknown_topic_id.value
+_UNKNOWN: Final = (_UNKNOWN_PARTITION, _UNKNOWN_ID)
+_METADATA_TOO_LARGE: Final = ErrorCode.offset_metadata_too_large.value
+_GROUP_NOT_FOUND: Final = ErrorCode.group_id_not_found.value
+_ILLEGAL_GENERATION: Final = ErrorCode.illegal_generation.value
+_TRY_AGAIN: Final = ErrorCode.coordinator_load_in_progress.value
+_METER: Final = metrics.apis[ApiKey.OFFSET_COMMIT]
+
+Judged = list[tuple[Any, Topic | None]]
+"""The topics of a request that are answered, each with what this broker knew of it."""
+Results = list[tuple[Label, list[tuple[int, int]]]]
+"""Per topic that is answered: what the answer calls it, and its partitions with their codes."""
+
+
+# -- OffsetCommit
+
+
+class _PartCall(Call):
+    """A part of a commit of many partitions: what it comes to is not answered but handed to `future`."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, call: Call) -> None:
+        for name in Call.__slots__:
+            setattr(self, name, getattr(call, name))
+        self.future: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
+
+
+def _commit_large(call: Call, request: Any) -> None:
+    """A commit of many partitions, stored part by part."""
+    start_look(_commit_in_parts(call, request))
+
+
+async def _commit_in_parts(call: Call, request: Any) -> None:
+    results: Results = []
+    for topics in batches_of(request.topics, "partitions"):
+        part = _PartCall(call)
+        try:
+            offset_commit(part, Fields(request, topics=topics))
+            results += await part.future
+        except Exception as error:  # noqa: BLE001 - the request must be answered
+            code = code_of(error, ErrorCode.coordinator_not_available)
+            results += [(label_of(call, one), [(p.partition_index, code) for p in one.partitions]) for one in topics]
+    call.reply(await DECODED.run(fast_writers.offset_commit, call.version, join_topics(results)))
+
+
+@hot_api(ApiKey.OFFSET_COMMIT, first=2, last=10, large=_commit_large)
+def offset_commit(call: Call, request: Any) -> None:
+    """Store the offsets of a member, or of anybody while the group is empty.
+
+    v2-4: retention_time (KIP-211 ended it). v6: leader epoch. v7: static members (KIP-345). v9: an unknown
+    group is GROUP_ID_NOT_FOUND. v10: topics by id. The group's error is repeated on each partition.
+    """
+    held, group = call.rooms.offsets.held, call.store.group_keys(call.org, request.group_id).group
+    if group in held:
+        held[group].append((call, request))
+    elif not _commit(call, request, looked=False):
+        held[group] = deque([(call, request)])
+        start_look(_commit_held(held, group))
+
+
+async def _commit_held(held: dict[str, deque[tuple[Call, Any]]], group: str) -> None:
+    """Ask the store about topics unknown here; commits of the group that arrive meanwhile keep their turn."""
+    try:
+        while held[group]:
+            call, request = held[group].popleft()
+            await _commit_after_look(call, request)
+    finally:
+        del held[group]
+
+
+async def _commit_after_look(call: Call, request: Any) -> None:
+    try:
+        if not _commit(call, request, looked=False):
+            await look_again(call, _unknown_topics(call, request))
+            _commit(call, request, looked=True)
+    except Exception as error:  # noqa: BLE001 - the request must be answered
+        code = code_of(error, ErrorCode.coordinator_not_available)
+        _METER.error(code)
+        _reply_commit(
+            call, [(label_of(call, one), [(p.partition_index, code) for p in one.partitions]) for one in request.topics]
+        )
+
+
+def _unknown_topics(call: Call, request: Any) -> set[Label]:
+    """Topics of the request that this broker does not know, or not that many partitions of."""
+    missing = set()
+    for wanted in request.topics:
+        label = label_of(call, wanted)
+        topic = topic_of(call, label)
+        if topic is None or any(not 0 <= one.partition_index < topic.partition_count for one in wanted.partitions):
+            missing.add(label)
+    return missing
+
+
+def _commit(call: Call, request: Any, looked: bool) -> bool:
+    """Judge the partitions by what this broker knows, and file the rest for the group's script.
+
+    Does nothing and returns False where a partition is unknown and the store was not `looked` at for it yet.
+    """
+    rooms, org, by_name = call.rooms, call.client.org, call.version <= NAMES_UNTIL
+    get_topic, takes_metadata = rooms.catalog.get, rooms.offsets.takes_metadata
+    entries: list[str] = []
+    topics: Judged = []
+    results: Results = []
+    to_judge = False
+    for wanted in request.topics:
+        label: Label = wanted.name if by_name else wanted.topic_id
+        topic = get_topic(org, wanted.name) if by_name else topic_of(call, label)
+        if topic is None:
+            name, partition_count, topic_id = "", 0, ""
+        else:
+            name, partition_count, topic_id = topic.name, topic.partition_count, topic.topic_hex
+        codes: list[tuple[int, int]] = []
+        for one in wanted.partitions:
+            index, metadata = one.partition_index, one.committed_metadata or ""
+            if not 0 <= index < partition_count:
+                if not looked:
+                    return False
+                codes.append((index, _UNKNOWN_PARTITION if by_name or topic is not None else _UNKNOWN_ID))
+                continue
+            to_judge = True
+            if metadata and not takes_metadata(metadata):
+                codes.append((index, _METADATA_TOO_LARGE))
+                continue
+            entries.append(offset_field(name, index))
+            entries.append(entry_json(one.committed_offset, one.committed_leader_epoch, topic_id, metadata))
+            codes.append((index, _NONE))
+        if codes or topic is None:  # as in Kafka, a topic that exists is not answered without partitions
+            topics.append((wanted, topic))
+            results.append((label, codes))
+    if not to_judge:
+        _count_own(results)
+        _reply_commit(call, results)
+        return True
+    retention_ms = max(-1, request.retention_time // _MILLISECOND) if call.version < 5 else -1
+    commit = Commit(
+        request.generation_id_or_member_epoch,
+        request.member_id,
+        request.group_instance_id,
+        entries,
+        retention_ms,
+        call.client_id or "",
+        call.client.host,
+    )
+    keys = rooms.store.group_keys(org, request.group_id)
+    known = rooms.catalog.version, rooms.offsets.next_question
+    rooms.offsets.commit(keys, commit, partial(_committed, call, request, known, topics, results))
+    return True
+
+
+def _committed(
+    call: Call,
+    request: Any,
+    known: tuple[int, int],
+    topics: Judged,
+    results: Results,
+    answer: int | Exception,
+) -> None:
+    """Repeat the group's code on every partition that exists, and answer."""
+    code = answer if isinstance(answer, int) else code_of(answer, ErrorCode.coordinator_not_available)
+    if code == _NONE:
+        catalog = call.rooms.catalog
+        version, question = known
+        if version == catalog.version and call.rooms.offsets.topics_were(catalog.stored_version, question):
+            _stored(call, request, topics, results)
+        else:
+            start_look(_confirm(call, request, topics, results))
+        return
+    if code == _GROUP_NOT_FOUND and call.version < 9:
+        code = _ILLEGAL_GENERATION
+    _METER.error(code)
+    _reply_commit(
+        call,
+        [(label, [(index, own if own in _UNKNOWN else code) for index, own in codes]) for label, codes in results],
+    )
+
+
+async def _confirm(call: Call, request: Any, topics: Judged, results: Results) -> None:
+    """The topics changed as the offsets were stored: whether these are still theirs.
+
+    An offset stored for a topic that had been deleted, and perhaps made again, will be read by nobody: the client is
+    told to try again, and nothing is acknowledged that is lost.
+    """
+    try:
+        await call.rooms.catalog.refresh()
+        changed = _UNKNOWN_ID if call.version > NAMES_UNTIL else _TRY_AGAIN
+        for place, (_, topic) in enumerate(topics):
+            now = topic and call.rooms.catalog.by_id(topic.org, topic.topic_id)
+            if topic is not None and now is None:
+                gone = changed if call.rooms.catalog.get(topic.org, topic.name) else _UNKNOWN_PARTITION
+                label, codes = results[place]
+                results[place] = label, [(index, own or gone) for index, own in codes]
+    except Exception as error:  # noqa: BLE001 - the request must be answered
+        code = code_of(error, ErrorCode.coordinator_not_available)
+        results = [(label, [(index, own or code) for index, own in codes]) for label, codes in results]
+    _stored(call, request, topics, results)
+
+
+def _stored(call: Call, request: Any, topics: Judged, results: Results) -> None:
+    _count_own(results)
+    _reply_commit(call, results)
+    note_committed(call, request.group_id, topics, results)
+    moved = (
+        (topic, index, one.committed_offset)
+        for (wanted, topic), (_, codes) in zip(topics, results, strict=True)
+        if topic is not None
+        for one, (index, code) in zip(wanted.partitions, codes, strict=True)
+        if not code
+    )
+    call.rooms.usage.committed(call.store.group_keys(call.org, request.group_id).ref, call.client_id or "", moved)
+
+
+def _count_own(results: Results) -> None:
+    """Count the errors that are a partition's own, each code once."""
+    own = {code for _, codes in results for _, code in codes}
+    if own != {_NONE}:
+        for code in own - {_NONE}:
+            _METER.error(code)
+
+
+def _reply_commit(call: Call, results: Results) -> None:
+    if isinstance(call, _PartCall):
+        call.future.set_result(results)
+    else:
+        call.reply(fast_writers.offset_commit(call.version, results))
+
+
+# -- OffsetDelete
+
+
+@api(ApiKey.OFFSET_DELETE, first=0, last=0)
+async def offset_delete(call: Call, request: Any) -> OffsetDeleteResponse:
+    """Forget a group's offsets of topics that it is not subscribed to (KIP-496)."""
+    missing = _unknown_topics(call, request)
+    if missing:
+        await look_again(call, missing)
+    if not request.group_id:
+        raise InvalidGroupId
+    wanted: dict[str, set[int]] = {}
+    for asked in request.topics:
+        topic = call.rooms.catalog.get(call.org, asked.name)
+        known = [
+            one.partition_index
+            for one in asked.partitions
+            if topic and 0 <= one.partition_index < topic.partition_count
+        ]
+        if known:
+            wanted.setdefault(asked.name, set()).update(known)
+    keys = call.store.group_keys(call.org, request.group_id)
+    subscribed = await offsets.delete(
+        call.store,
+        keys,
+        str(call.rooms.membership.node_id),
+        {name: sorted(indexes) for name, indexes in wanted.items()},
+    )
+
+    def code_for(topic: str, partition: int) -> ErrorCode:
+        if partition not in wanted.get(topic, ()):
+            return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.group_subscribed_to_topic if topic in subscribed else ErrorCode.none
+
+    return OffsetDeleteResponse(
+        error_code=ErrorCode.none,
+        throttle_time=_NOT_THROTTLED,
+        topics=tuple(
+            OffsetDeleteResponseTopic(
+                name=asked.name,
+                partitions=tuple(
+                    OffsetDeleteResponsePartition(
+                        partition_index=one.partition_index, error_code=code_for(asked.name, one.partition_index)
+                    )
+                    for one in asked.partitions
+                ),
+            )
+            for asked in request.topics
+            if asked.partitions or call.rooms.catalog.get(call.org, asked.name) is None  # as in OffsetCommit
+        ),
+    )

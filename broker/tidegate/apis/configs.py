@@ -1,0 +1,155 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: what topics go by; a broker's settings are shown only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, AlterConfigsResponse
+from kio.schema.describe_configs.v4.response import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v1.response import (
+    AlterConfigsResourceResponse as IncrementalAlterConfigsResourceResponse,
+)
+from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
+
+from tidegate.apis.call import Call
+from tidegate.apis.registry import ApiKey, api
+from tidegate.apis.topics import failure
+from tidegate.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
+from tidegate.protocol.error_responses import NO_TIME
+from tidegate.topics import configs, names
+from tidegate.topics.configs import Change, Described, Operation
+
+TOPIC: Final = 2
+BROKER: Final = 4
+
+
+@api(ApiKey.DESCRIBE_CONFIGS, first=1, last=4)
+async def describe_configs(call: Call, request: Any) -> DescribeConfigsResponse:
+    """Configs of topics and of this broker. v1: sources and synonyms (KIP-226). v3: types and documentation."""
+    results = [await _describe(call, resource, request) for resource in request.resources]
+    return DescribeConfigsResponse(throttle_time=NO_TIME, results=tuple(results))  # type: ignore[arg-type]
+
+
+async def _describe(call: Call, resource: Any, request: Any) -> DescribeConfigsResult:
+    code, message, found = ErrorCode.none, None, list[Described]()
+    try:
+        found = await _configs_of(call, resource)
+    except KafkaError as error:
+        code, message = failure(error)
+    wanted = set(resource.configuration_keys or ())
+    values: dict[str, Any] = {
+        "error_code": code,
+        "error_message": message,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "configs": tuple(_result(one, request) for one in found if not wanted or one.name in wanted),
+    }
+    return DescribeConfigsResult(**values)
+
+
+async def _configs_of(call: Call, resource: Any) -> list[Described]:
+    settings, membership = call.rooms.settings, call.rooms.membership
+    if resource.resource_type == TOPIC:
+        names.check(resource.resource_name)
+        topic = await call.rooms.catalog.find(call.org, resource.resource_name)
+        if topic is None:
+            raise UnknownTopicOrPartition
+        return configs.describe_topic(settings, topic.overrides)
+    if resource.resource_type == BROKER:
+        if not resource.resource_name:
+            return []  # what is set for all brokers at run time: nothing can be
+        shown = membership.shown_node_id(call.client.listener)
+        if resource.resource_name not in (str(membership.node_id), str(shown)):
+            raise InvalidRequest(f"this is broker {shown}, not {resource.resource_name!r}")
+        return configs.describe_broker(settings)
+    raise InvalidRequest(f"configs of resource type {resource.resource_type} are not served")
+
+
+def _result(config: Described, request: Any) -> DescribeConfigsResourceResult:
+    synonyms = config.synonyms if request.include_synonyms else ()
+    values: dict[str, Any] = {
+        "name": config.name,
+        "value": config.value,
+        "read_only": config.read_only,
+        "config_source": int(config.source),
+        "is_sensitive": False,
+        "synonyms": tuple(
+            DescribeConfigsSynonym(name=one.name, value=one.value, source=int(one.source))  # type: ignore[arg-type]
+            for one in synonyms
+        ),
+        "config_type": int(config.type),
+        "documentation": config.doc if request.include_documentation else None,
+    }
+    return DescribeConfigsResourceResult(**values)
+
+
+# -- changes
+
+
+@api(ApiKey.ALTER_CONFIGS, first=0, last=2)
+async def alter_configs(call: Call, request: Any) -> AlterConfigsResponse:
+    """Replace all own configs of topics; what is not named goes back to its default."""
+    times = _times(request)
+    responses = [
+        AlterConfigsResourceResponse(**await _alter(call, one, times, request.validate_only, replace=True))
+        for one in request.resources
+    ]
+    return AlterConfigsResponse(throttle_time=NO_TIME, responses=tuple(responses))  # type: ignore[arg-type]
+
+
+@api(ApiKey.INCREMENTAL_ALTER_CONFIGS, first=0, last=1)
+async def incremental_alter_configs(call: Call, request: Any) -> IncrementalAlterConfigsResponse:
+    """Set, delete, append to and subtract from single configs of topics (KIP-339)."""
+    times = _times(request)
+    responses = [
+        IncrementalAlterConfigsResourceResponse(**await _alter(call, one, times, request.validate_only, replace=False))
+        for one in request.resources
+    ]
+    return IncrementalAlterConfigsResponse(throttle_time=NO_TIME, responses=tuple(responses))  # type: ignore[arg-type]
+
+
+def _times(request: Any) -> Counter[tuple[int, str]]:
+    return Counter((one.resource_type, one.resource_name) for one in request.resources)
+
+
+async def _alter(
+    call: Call, resource: Any, times: Counter[tuple[int, str]], validate_only: bool, *, replace: bool
+) -> dict[str, Any]:
+    """Change one resource; its line of the answer."""
+    code, message = ErrorCode.none, None
+    try:
+        if times[resource.resource_type, resource.resource_name] > 1:
+            raise InvalidRequest("the resource stands in the request more than once")
+        if resource.resource_type != TOPIC:
+            raise InvalidRequest("only topics can be altered: a broker reads its settings when it starts")
+        names.check(resource.resource_name)
+        await _alter_topic(call, resource, validate_only, replace)
+    except KafkaError as error:
+        code, message = failure(error)
+    return {
+        "error_code": code,
+        "error_message": message,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+    }
+
+
+async def _alter_topic(call: Call, resource: Any, validate_only: bool, replace: bool) -> None:
+    changes: list[Change] = [
+        (one.name, getattr(one, "config_operation", Operation.SET), one.value) for one in resource.configs
+    ]
+    if len({name for name, _, _ in changes}) != len(changes):
+        raise InvalidRequest("a config stands in the request more than once")
+
+    def plan(overrides: Mapping[str, str]) -> dict[str, str]:
+        return configs.altered(call.rooms.settings, overrides, changes, replace=replace)
+
+    await call.rooms.catalog.alter_configs(call.org, resource.resource_name, plan, validate_only)

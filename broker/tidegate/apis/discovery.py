@@ -1,0 +1,189 @@
+"""What is served and who is there: ApiVersions, Metadata, FindCoordinator, DescribeCluster.
+
+The first two are hot: no task and no future while nothing must be looked up.
+
+Who is named as leader or coordinator is a hint; every broker serves every partition and group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import structlog
+from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
+from kio.schema.errors import ErrorCode
+
+from tidegate.apis import metadata as answers
+from tidegate.apis import registry
+from tidegate.apis.call import Call
+from tidegate.apis.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS, Looked, Question
+from tidegate.apis.registry import ApiKey, api, hot_api
+from tidegate.apis.slices import SLICE, in_slices
+from tidegate.cluster.membership import BrokerInfo
+from tidegate.cluster.placement import coordinator_of
+from tidegate.errors import InvalidRequest, MismatchedEndpointType, UnsupportedEndpointType
+from tidegate.protocol import codec, fast_writers
+from tidegate.protocol.error_responses import NO_TIME, error_response
+from tidegate.protocol.group_writers import Coordinator
+from tidegate.store.keys import shard_of
+
+logger = structlog.get_logger()
+
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_SOFTWARE_LENGTH_MAX: Final = 256
+_GROUP, _TRANSACTION = 0, 1
+_BROKERS, _CONTROLLERS = 1, 2
+_FEATURES_EPOCH: Final = 0
+"""What is finalized never changes while the cluster lives: a broker's features are those of its version."""
+
+_looks: set[asyncio.Task[None]] = set()
+
+
+def _start(work: Coroutine[Any, Any, None]) -> None:
+    """Run the rare part of a hot request that must wait for the store."""
+    task = asyncio.get_running_loop().create_task(work)
+    _looks.add(task)
+    task.add_done_callback(_looks.discard)
+
+
+# -- ApiVersions
+
+
+@hot_api(ApiKey.API_VERSIONS, first=0, last=4)
+def api_versions(call: Call, request: Any) -> None:
+    """What is served (KIP-35). v3: the client's software (KIP-511). A version of the future is dispatch's to answer."""
+    if call.version >= 3:
+        name, version = request.client_software_name, request.client_software_version
+        if not (_is_software(name) and _is_software(version)):
+            call.reply(fast_writers.api_versions(call.version, ErrorCode.invalid_request.value, ()))
+            return
+        call.client.note_software(name, version)
+    call.reply(
+        fast_writers.api_versions(
+            call.version, ErrorCode.none.value, _listed(), finalized_features_epoch=_FEATURES_EPOCH
+        )
+    )
+
+
+def _is_software(text: str) -> bool:
+    return len(text) <= _SOFTWARE_LENGTH_MAX and _SOFTWARE.fullmatch(text) is not None
+
+
+def _listed() -> list[tuple[int, int, int]]:
+    return [(key, one.listed_first, one.last) for key, one in sorted(registry.served.items())]
+
+
+# -- Metadata
+
+
+@hot_api(ApiKey.METADATA, first=0, last=13)
+def metadata(call: Call, request: Any) -> None:
+    """Brokers, topics and the leaders that clients are told.
+
+    v1: null is all topics. v4: allow_auto_topic_creation. v7: leader epochs. v12: topics by id. Unknown topics
+    are looked up in the store, and created before the answer where that is allowed: no retry is needed.
+    """
+    if call.version in (10, 11) and any(one.topic_id or one.name is None for one in request.topics or ()):
+        raise InvalidRequest("topic ids are read from version 12 on")
+    question = Question.of(call, request)
+    if question.wanted is not None and len(question.wanted) > SLICE:
+        _start(_metadata_after_look(call, request, question, None))
+        return
+    encoded = answers.encoded_of(call.rooms.catalog)
+    body = encoded.get(call, question)
+    if body is None:
+        unknown = question.unknown(call.rooms.catalog)
+        if unknown or answers.is_large(call, question):
+            _start(_metadata_after_look(call, request, question, unknown))
+            return
+        body = answers.answer(call, question, Looked())
+        encoded.put(call, question, body)
+    call.reply(body)
+
+
+async def _metadata_after_look(
+    call: Call, request: Any, question: Question, unknown: list[answers.Wanted] | None
+) -> None:
+    """Answer after a look at the store for what is `unknown` (None: find out), in slices where there is much."""
+    try:
+        held = unknown is not None and not unknown
+        if unknown is None:
+            catalog = call.rooms.catalog
+            unknown = [one async for one in in_slices(question.wanted or ()) if question.is_unknown(catalog, one)]
+        looked = await answers.look(call, question, unknown) if unknown else Looked()
+        if answers.is_large(call, question):
+            encoded = answers.encoded_of(call.rooms.catalog)
+            state = encoded.state_of(call)
+            body = await answers.answer_in_slices(call, question, looked)
+            if held and state == encoded.state_of(call):
+                encoded.put(call, question, body)
+        else:
+            body = answers.answer(call, question, looked)
+    except Exception:
+        logger.exception("request_failed", api="metadata", version=call.version)
+        failed = error_response(ApiKey.METADATA, request, ErrorCode.unknown_server_error)
+        body = codec.encode(ApiKey.METADATA, call.version, failed)
+    call.reply(body)
+
+
+# -- FindCoordinator
+
+_KEYS_IN_BATCHES: Final = 4
+_KEYS_SLICE: Final = 100
+
+
+@api(ApiKey.FIND_COORDINATOR, first=0, last=6)
+async def find_coordinator(call: Call, request: Any) -> bytes:
+    """Which broker to ask about a group or transactional id. v4: several keys (KIP-699). v6: share groups (no)."""
+    if request.key_type not in (_GROUP, _TRANSACTION):
+        message = f"coordinators of type {request.key_type} are not served"
+        found = [_no_coordinator(key, ErrorCode.invalid_request, message) for key in request.coordinator_keys]
+    else:
+        found = [_coordinator(call, key) async for key in in_slices(request.coordinator_keys, _KEYS_SLICE)]
+    return fast_writers.find_coordinator(call.version, found)
+
+
+def _coordinator(call: Call, key: str) -> Coordinator:
+    brokers = call.rooms.membership.nameable(call.client.listener)
+    if not brokers:
+        return _no_coordinator(key, ErrorCode.coordinator_not_available, "no broker is live")
+    info = coordinator_of(shard_of(key, call.rooms.settings.coordinator_shards), brokers)
+    host, port = info.endpoint(call.client.listener)
+    message = "NONE" if call.version < _KEYS_IN_BATCHES else ""  # as Kafka says that there is no error
+    return key, info.node_id, host, port, ErrorCode.none.value, message
+
+
+def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
+    return key, -1, "", -1, code.value, message
+
+
+# -- DescribeCluster
+
+
+@api(ApiKey.DESCRIBE_CLUSTER, first=0, last=2)
+async def describe_cluster(call: Call, request: Any) -> DescribeClusterResponse:
+    """The live brokers (KIP-700). v1: endpoint type (KIP-919). v2: fenced brokers, of which there are none."""
+    if request.endpoint_type == _CONTROLLERS:
+        raise MismatchedEndpointType("this is a broker's listener")
+    if request.endpoint_type != _BROKERS:
+        raise UnsupportedEndpointType
+    membership, listener = call.rooms.membership, call.client.listener
+    asked = request.include_cluster_authorized_operations
+    values: dict[str, Any] = {
+        "throttle_time": NO_TIME,
+        "error_code": ErrorCode.none,
+        "cluster_id": membership.cluster_id,
+        "controller_id": membership.shown_node_id(listener),
+        "brokers": tuple(_described(info, listener) for info in membership.shown(listener)),
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NO_OPERATIONS,
+    }
+    return DescribeClusterResponse(**values)
+
+
+def _described(info: BrokerInfo, listener: str) -> DescribeClusterBroker:
+    host, port = info.endpoint(listener)
+    values: dict[str, Any] = {"broker_id": info.node_id, "host": host, "port": port, "rack": info.rack}
+    return DescribeClusterBroker(**values, is_fenced=False)

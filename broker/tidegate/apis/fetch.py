@@ -1,0 +1,188 @@
+"""Fetch: long polls over one partition or thousands, in a session or not.
+
+A request reads what is due (`fetch_reading`). With enough bytes, an error or no time to wait it is answered;
+else it listens to its partitions, and a change has only that partition read on. While nothing happens a
+waiting fetch costs a timer. Source: KafkaApis.handleFetchRequest, ReplicaManager.readFromLog, DelayedFetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from tidegate.apis.call import Call
+from tidegate.apis.fetch_reading import BY_ORDER, Reading
+from tidegate.apis.fetch_sessions import NO_SESSION, FetchSet, Wanted
+from tidegate.apis.mirroring import note_fetched
+from tidegate.apis.registry import ApiKey, hot_api
+from tidegate.errors import ClusterAuthorizationFailed
+from tidegate.protocol import fast_writers
+from tidegate.protocol.fast_writers import FetchPartition
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+@hot_api(ApiKey.FETCH, first=4, last=18)
+def fetch(call: Call, request: Any) -> None:
+    """Read batches. v5: log start. v7: sessions. v9: leader epochs. v10: zstd. v12: divergence. v13: topic ids."""
+    rooms, connection_id = call.rooms, call.client.connection_id
+    if request.replica_state.replica_id >= 0:
+        raise ClusterAuthorizationFailed("brokers of this cluster do not fetch from each other")
+    call.client.fetched = True
+    if rooms.fetch_waits.follow(connection_id):
+        call.client.on_closed.append(lambda: rooms.fetch_waits.close_connection(connection_id))
+        call.client.on_closed.append(lambda: rooms.fetch_sessions.close_connection(connection_id))
+    slots = rooms.settings.max_incremental_fetch_session_cache_slots
+    opened = rooms.fetch_sessions.open(request, call.version, connection_id, slots)
+    if opened.fetch_set is None:
+        call.reply(fast_writers.fetch(call.version, opened.error.value, NO_SESSION, []))
+    else:
+        Fetching(call, request, opened.fetch_set, opened.session_id, full=opened.full).start()
+
+
+class Fetching(Reading):
+    """One fetch under way."""
+
+    __slots__ = ("_full", "_min_bytes", "_parked", "_session_id", "_timer", "_timer_s", "_woken")
+
+    def __init__(self, call: Call, request: Any, fetch_set: FetchSet, session_id: int, *, full: bool) -> None:
+        settings = call.rooms.settings
+        max_bytes = max(0, min(request.max_bytes, settings.fetch_max_bytes))
+        wait_ms = min(request.max_wait // _MILLISECOND, settings.connections_max_idle_ms)
+        deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000 if wait_ms > 0 else 0.0
+        super().__init__(call, fetch_set, request.isolation_level, max_bytes, deadline_s)
+        self._min_bytes = min(request.min_bytes, max_bytes)
+        self._session_id = session_id
+        self._full = full
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+        self._parked = self._woken = False
+
+    # -- waiting
+
+    def _settle(self) -> None:
+        """All that was due is evaluated: answer, or wait for more."""
+        blocked, self._blocked = self._blocked, None
+        if blocked is not None and not self._size and blocked.log is not None:
+            budget = min(blocked.bytes_max, self._max_bytes)
+            self._ask(blocked, blocked.log, blocked.offset, max(budget, 0), at_least_one=True)
+        elif self._enough():
+            self.answer()
+        else:
+            self._park()
+
+    def _enough(self) -> bool:
+        if self._urgent or self._size >= self._min_bytes or not self._set.wanted:
+            return True
+        return self._deadline_s <= self._loop.time() or self._call.draining.is_set()
+
+    def _park(self) -> None:
+        call = self._call
+        if not self._parked:
+            if not call.rooms.fetch_waits.park(call.client.connection_id, self, call.draining):
+                self.cancel()
+                return
+            self._parked = True
+            self._set.waiter = self
+        if self._timer is None or self._timer_s > self._deadline_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_s = self._loop.call_at(self._deadline_s, self.answer), self._deadline_s
+        for wanted in self._todo:
+            if wanted.result is not None and not wanted.result.error_code:
+                self._set.listen(wanted)
+        if self._set.due:
+            self.wake()
+
+    def wake(self) -> None:
+        """A partition has changed."""
+        if not self._woken and self._parked:
+            self._woken = True
+            self._call.rooms.fetch_waits.wake(self)
+
+    def resume(self) -> None:
+        """Read on where something changed."""
+        self._woken = False
+        if not self._answered and not self._reading and self._set.due:
+            self._begin()
+
+    def cancel(self) -> None:
+        """The client is gone."""
+        self._answered = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._set.waiter = None
+        self._set.close()
+
+    # -- answering
+
+    def answer(self) -> None:
+        """Answer with what there is."""
+        if self._answered:
+            return
+        self._answered = True
+        call = self._call
+        if self._parked:
+            self._set.waiter = None
+            call.rooms.fetch_waits.leave(call.client.connection_id, self)
+            if self._timer is not None:
+                self._timer.cancel()
+        topics: dict[str | bytes, list[FetchPartition]] = {}
+        told = self._told()
+        for wanted in told:
+            assert wanted.result is not None
+            topics.setdefault(wanted.key, []).append(wanted.result)
+        body = fast_writers.fetch(call.version, ErrorCode.none.value, self._session_id, list(topics.items()))
+        note_fetched(call, told)
+        call.rooms.usage.fetched(
+            (wanted.log.topic, wanted.result.size)
+            for wanted in told
+            if wanted.log is not None and wanted.result is not None and wanted.result.size
+        )
+        if self._session_id == NO_SESSION:
+            self._set.close()
+        else:
+            self._remember()
+        call.reply(body)
+
+    def _told(self) -> list[Wanted]:
+        """All partitions, or in an incremental answer those with something new since the client was told last."""
+        if self._full:
+            return [wanted for wanted in self._set.wanted.values() if wanted.result is not None]
+        told = [wanted for wanted in self._evaluated if wanted.result is not None and _is_news(wanted, wanted.result)]
+        return sorted(told, key=BY_ORDER)
+
+    def _remember(self) -> None:
+        """What the session knows from now on: what was told, whose turn it is, and what must be looked at again."""
+        fetch_set = self._set
+        for wanted in self._evaluated:
+            result = wanted.result
+            if result is None:
+                fetch_set.due[wanted] = None
+                continue
+            wanted.sent_high_watermark = -1 if result.error_code else result.high_watermark
+            wanted.sent_log_start = result.log_start_offset
+            if result.size:
+                fetch_set.rotate(wanted)
+            if wanted in self._reading or result.size or not _is_at_end(wanted, result):
+                wanted.result = None
+                fetch_set.due[wanted] = None
+            else:
+                fetch_set.listen(wanted)
+
+
+def _is_news(wanted: Wanted, result: FetchPartition) -> bool:
+    return bool(
+        result.size
+        or result.error_code
+        or result.diverging is not None
+        or result.high_watermark != wanted.sent_high_watermark
+        or result.log_start_offset != wanted.sent_log_start
+    )
+
+
+def _is_at_end(wanted: Wanted, result: FetchPartition) -> bool:
+    return not result.error_code and result.diverging is None and wanted.offset >= result.high_watermark

@@ -1,0 +1,345 @@
+"""Read what a fetch is due, in order, as far as its byte budget reaches. When all is read, the fetch settles.
+
+The log calls back, at once for what is cached. Reads that are not go side by side as long as all that they
+may bring is within the budget. What must be awaited (an unknown topic, a log not opened yet, epochs that
+differ) runs beside, rarely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import structlog
+
+from tidegate.apis.call import Call
+from tidegate.apis.fetch_sessions import FetchSet, Wanted
+from tidegate.apis.slices import SLICE
+from tidegate.errors import (
+    FencedLeaderEpoch,
+    KafkaError,
+    KafkaStorageError,
+    OffsetOutOfRange,
+    StoreUnavailable,
+    UnknownLeaderEpoch,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    UnsupportedCompressionType,
+)
+from tidegate.protocol.fast_writers import FetchPartition
+from tidegate.records.batch import Codec
+
+if TYPE_CHECKING:
+    from tidegate.log.partition import PartitionLog
+    from tidegate.log.read import Slice
+    from tidegate.log.view import Known
+
+logger = structlog.get_logger()
+
+_READ_COMMITTED: Final = 1
+_ZSTD_FROM: Final = 10
+_STORE_AWAY_PAUSE_S: Final = 0.1
+_PLACE_BYTES: Final = 16
+_LENGTH_AT: Final = 8
+_LENGTH_END: Final = 12
+_ATTRIBUTES_LOW_AT: Final = 22
+_CODEC_BITS: Final = 0x07
+BY_ORDER: Final = attrgetter("order")
+
+
+class Reading:
+    """The reading half of a fetch. Sizes in bytes; `_reserved` is what the reads under way may still bring.
+
+    `_urgent` is set by what must be told at once; `_deadline_s` is the loop's time when waiting ends.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_at",
+        "_blocked",
+        "_call",
+        "_deadline_s",
+        "_evaluated",
+        "_filling",
+        "_filling_later",
+        "_isolation",
+        "_looked_up",
+        "_loop",
+        "_max_bytes",
+        "_reading",
+        "_reserved",
+        "_set",
+        "_size",
+        "_todo",
+        "_urgent",
+    )
+
+    def __init__(self, call: Call, fetch_set: FetchSet, isolation: int, max_bytes: int, deadline_s: float) -> None:
+        self._call = call
+        self._set = fetch_set
+        self._isolation = isolation
+        self._max_bytes = max_bytes
+        self._deadline_s = deadline_s
+        self._loop = asyncio.get_running_loop()
+        self._todo: list[Wanted] = []
+        self._at = self._size = self._reserved = 0
+        self._reading: dict[Wanted, int] = {}
+        self._evaluated: dict[Wanted, None] = {}
+        self._looked_up: set[Wanted] = set()
+        self._blocked: Wanted | None = None
+        self._filling = self._filling_later = self._urgent = self._answered = False
+
+    def _settle(self) -> None:
+        """All that was due is evaluated."""
+        raise NotImplementedError
+
+    # -- evaluating
+
+    def start(self) -> None:
+        """Evaluate what is due; then answer or wait."""
+        fetch_set, version = self._set, self._call.rooms.catalog.version
+        if fetch_set.catalog_version != version:
+            fetch_set.catalog_version = version
+            for wanted in fetch_set.wanted.values():
+                self._locate_again(wanted)
+        for wanted in fetch_set.due:
+            wanted.result = None
+        self._begin()
+
+    def _locate_again(self, wanted: Wanted) -> None:
+        """Topics have changed: is it the same log?"""
+        if wanted.log is not None and wanted.log is not self._locate(wanted):
+            self._set.stop_listening(wanted)
+            self._set.due[wanted] = None
+            wanted.log = None
+
+    def _begin(self) -> None:
+        """Take what is due, in order."""
+        due = self._set.due
+        self._todo, self._at = sorted(due, key=BY_ORDER), 0
+        self._evaluated.update(due)
+        due.clear()
+        self._fill()
+
+    def _fill(self) -> None:
+        """Evaluate as far as the budget surely reaches; settle when nothing is left."""
+        if self._filling or self._filling_later or self._answered:
+            return
+        self._filling = True
+        stop = self._at + SLICE
+        while self._at < len(self._todo):
+            if self._at == stop:
+                self._filling, self._filling_later = False, True
+                self._loop.call_soon(self._fill_on)
+                return
+            wanted, left = self._todo[self._at], self._max_bytes - self._size - self._reserved
+            if self._reserved and left < wanted.bytes_max:
+                break
+            self._at += 1
+            self._evaluate(wanted, max(left, 0), None)
+        self._filling = False
+        if not self._reading and self._at == len(self._todo):
+            self._settle()
+
+    def _fill_on(self) -> None:
+        self._filling_later = False
+        self._fill()
+
+    def _locate(self, wanted: Wanted) -> PartitionLog | KafkaError | None:
+        """The log of a partition; None when the cache holds no such topic."""
+        rooms, org, key = self._call.rooms, self._call.client.org, wanted.key
+        topic = rooms.catalog.get(org, key) if isinstance(key, str) else rooms.catalog.by_id(org, UUID(bytes=key))
+        if topic is None:
+            return None
+        if not 0 <= wanted.index < topic.partition_count:
+            return UnknownTopicOrPartition()
+        return rooms.logs.partition(topic, wanted.index)
+
+    async def _look_up(self, key: str | bytes) -> None:
+        catalog, org = self._call.rooms.catalog, self._call.client.org
+        await (catalog.find(org, key) if isinstance(key, str) else catalog.find_by_id(org, UUID(bytes=key)))
+
+    def _evaluate(self, wanted: Wanted, left: int, known: Known | None) -> None:
+        log = wanted.log
+        if log is None:
+            located = self._locate(wanted)
+            if located is None and wanted not in self._looked_up:
+                self._beside(wanted, left, self._look_up(wanted.key))
+                return
+            if located is None:
+                located = UnknownTopicOrPartition() if isinstance(wanted.key, str) else UnknownTopicId()
+            if isinstance(located, KafkaError):
+                self._fail(wanted, located)
+                return
+            log = wanted.log = located
+        known = log.known() or known
+        result = wanted.result
+        if result is not None and known is not None and not _changed(result, known):
+            return
+        if wanted.leader_epoch >= 0 or wanted.last_epoch >= 0:
+            if known is None:
+                self._beside(wanted, left, log.ensure())
+                return
+            if not self._epochs_agree(wanted, log, known, left):
+                return
+        self._read(wanted, log, known, left)
+
+    def _epochs_agree(self, wanted: Wanted, log: PartitionLog, known: Known, left: int) -> bool:
+        """Whether the client knows this log's epochs (KIP-320, KIP-595); if not, that is or will be the answer."""
+        if 0 <= wanted.leader_epoch != known.leader_epoch:
+            old = wanted.leader_epoch < known.leader_epoch
+            self._fail(wanted, FencedLeaderEpoch() if old else UnknownLeaderEpoch())
+            return False
+        last_epoch = wanted.last_epoch
+        if last_epoch < 0 or (last_epoch == known.leader_epoch and wanted.offset <= known.log_end_offset):
+            return True
+        self._beside(wanted, left, self._verify(wanted, log, known))
+        return False
+
+    async def _verify(self, wanted: Wanted, log: PartitionLog, known: Known) -> None:
+        """Does the client's last epoch end where ours does? If so it is not asked again until the client moves on."""
+        epoch, end_offset = await log.epoch_end(wanted.last_epoch)
+        if epoch < 0:
+            raise OffsetOutOfRange(f"there was no leader epoch {wanted.last_epoch}")
+        if epoch >= wanted.last_epoch and end_offset >= wanted.offset:
+            wanted.last_epoch = -1
+            return
+        self._urgent = True
+        offsets = known.high_watermark, known.last_stable_offset, known.log_start_offset
+        wanted.result = FetchPartition(wanted.index, 0, *offsets, diverging=(epoch, end_offset))
+
+    def _beside(self, wanted: Wanted, left: int, work: Awaitable[Any]) -> None:
+        """What must be awaited first, rarely; then the partition is evaluated again."""
+        self._looked_up.add(wanted)
+        self._reading[wanted] = left
+        self._reserved += left
+        rooms = self._call.rooms
+
+        async def run() -> None:
+            outcome: Any = None
+            try:
+                outcome = await work
+            except Exception as error:  # noqa: BLE001 - becomes the partition's error
+                outcome = error
+            self._reserved -= self._reading.pop(wanted)
+            if self._answered:
+                return
+            if isinstance(outcome, Exception):
+                self._fail(wanted, outcome)
+            elif wanted.result is None or wanted.result.diverging is None:
+                self._evaluate(wanted, max(self._max_bytes - self._size - self._reserved, 0), outcome)
+            self._fill()
+
+        rooms.fetch_waits.run(run())
+
+    # -- reading
+
+    def _read(self, wanted: Wanted, log: PartitionLog, known: Known | None, left: int) -> None:
+        """Read from the offset asked for, or on from what was read before."""
+        result = wanted.result
+        if result is not None and result.size:
+            budget = min(wanted.bytes_max - result.size, left)
+            if budget > 0:
+                self._ask(wanted, log, wanted.end_offset, budget, at_least_one=False)
+            return
+        budget = min(wanted.bytes_max, left)
+        first = self._size == 0 and not self._reading
+        if budget <= 0 and not first and known is not None and _holds(known, wanted.offset):
+            self._take(wanted, known, [], 0)
+            self._note_blocked(wanted, known.high_watermark)
+            return
+        self._ask(wanted, log, wanted.offset, max(budget, 0), at_least_one=first)
+
+    def _ask(self, wanted: Wanted, log: PartitionLog, offset: int, budget: int, *, at_least_one: bool) -> None:
+        self._reading[wanted] = budget
+        self._reserved += budget
+        log.read(offset, budget, at_least_one, lambda outcome: self._arrived(wanted, at_least_one, outcome))
+
+    def _arrived(self, wanted: Wanted, at_least_one: bool, outcome: Slice | Exception) -> None:
+        if wanted not in self._reading:
+            return
+        self._reserved -= self._reading.pop(wanted)
+        if self._answered:
+            return
+        if isinstance(outcome, Exception):
+            self._fail(wanted, outcome)
+        elif outcome.size and self._call.version < _ZSTD_FROM and holds_zstd(outcome.buffers):
+            self._fail(wanted, UnsupportedCompressionType("zstd needs Fetch v10"))
+        else:
+            self._found(wanted, at_least_one, outcome)
+        self._fill()
+
+    def _found(self, wanted: Wanted, at_least_one: bool, found: Slice) -> None:
+        before = wanted.result
+        if found.log_start_offset > wanted.offset:
+            self._fail(wanted, OffsetOutOfRange())
+            return
+        if before is not None and before.size:
+            self._take(wanted, found, [*before.buffers, *found.buffers], before.size + found.size)
+            wanted.bases = [*wanted.bases, *found.bases]
+        else:
+            self._take(wanted, found, found.buffers, found.size)
+            wanted.bases = found.bases
+        self._size += found.size
+        wanted.end_offset = found.end_offset
+        if not found.size and not at_least_one:
+            self._note_blocked(wanted, found.high_watermark)
+
+    def _note_blocked(self, wanted: Wanted, high_watermark: int) -> None:
+        """Nothing was read: is there a batch that does not fit? The first such partition gives it, if all give none."""
+        if wanted.offset < high_watermark and (self._blocked is None or wanted.order < self._blocked.order):
+            self._blocked = wanted
+
+    def _take(self, wanted: Wanted, offsets: Slice | Known, buffers: Sequence[Any], size: int) -> None:
+        aborted: list[tuple[int, int]] | None = [] if self._isolation == _READ_COMMITTED else None
+        wanted.result = FetchPartition(
+            wanted.index, 0, offsets.high_watermark, offsets.last_stable_offset, offsets.log_start_offset,
+            aborted, buffers, size,
+        )  # fmt: skip
+
+    def _fail(self, wanted: Wanted, error: Exception) -> None:
+        """The partition's answer is an error. That a tier is away is told after a pause, lest clients spin."""
+        if wanted.result is not None:
+            self._size -= wanted.result.size
+        if isinstance(error, StoreUnavailable | KafkaStorageError):
+            error = KafkaStorageError(error.message)
+            self._deadline_s = min(self._deadline_s, self._loop.time() + _STORE_AWAY_PAUSE_S)
+        else:
+            self._urgent = True
+        if not isinstance(error, KafkaError):
+            logger.error("fetch_failed", exc_info=error)
+            error = KafkaError()
+        known = wanted.log.known() if wanted.log is not None else None
+        log_start_offset = known.log_start_offset if known is not None else -1
+        wanted.result = FetchPartition(wanted.index, error.code.value, log_start_offset=log_start_offset)
+
+
+def _changed(result: FetchPartition, known: Known) -> bool:
+    return result.high_watermark != known.high_watermark or result.log_start_offset != known.log_start_offset
+
+
+def _holds(known: Known, offset: int) -> bool:
+    return known.log_start_offset <= offset <= known.log_end_offset
+
+
+def holds_zstd(buffers: Sequence[bytes | bytearray | memoryview]) -> bool:
+    """Whether a batch of a read is compressed with zstd; a buffer is whole batches, or one's place, then its rest."""
+    skip = False
+    for i, buffer in enumerate(buffers):
+        if skip:
+            skip = False
+            continue
+        skip = len(buffer) == _PLACE_BYTES
+        if skip:
+            if buffers[i + 1][_ATTRIBUTES_LOW_AT - _PLACE_BYTES] & _CODEC_BITS == Codec.ZSTD:
+                return True
+            continue
+        start = 0
+        while start < len(buffer):
+            if buffer[start + _ATTRIBUTES_LOW_AT] & _CODEC_BITS == Codec.ZSTD:
+                return True
+            start += _LENGTH_END + int.from_bytes(buffer[start + _LENGTH_AT : start + _LENGTH_END])
+    return False

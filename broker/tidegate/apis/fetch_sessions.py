@@ -1,0 +1,254 @@
+"""Fetch sessions (KIP-227): the partitions that a client fetches, remembered between its requests.
+
+A session lives in this broker's memory and belongs to one connection; a client that comes elsewhere is told
+FETCH_SESSION_ID_NOT_FOUND and begins anew. A partition that stood at its end and was not heard of since is
+not looked at again, so that a request costs what has changed, not what is subscribed. Source: FetchSession.scala.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from kio.schema.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tidegate.log.partition import PartitionLog
+    from tidegate.protocol.fast_writers import FetchPartition
+
+TOPIC_IDS_FROM: Final = 13
+SESSIONS_FROM: Final = 7
+EVICTABLE_AFTER_S: Final = 120.0
+NO_SESSION: Final = 0
+_SESSIONLESS_EPOCH: Final = -1
+_NEW_SESSION_EPOCH: Final = 0
+_EPOCH_MAX: Final = 2_147_483_647
+_CANDIDATES_MAX: Final = 16
+_NO_TOPIC_ID: Final = bytes(16)
+
+
+class Waiter(Protocol):
+    """The fetch that waits on a set."""
+
+    def wake(self) -> None:
+        """Something is due."""
+
+
+class Wanted:
+    """One partition that a client fetches: where and how much, what was found, and what the client was told last.
+
+    `key` is the topic's name, or the 16 bytes of its id. `result` is None until it is evaluated;
+    `end_offset` is where its records end, `bases` where the entries that they are from start.
+    """
+
+    __slots__ = (
+        "bases", "bytes_max", "end_offset", "index", "key", "last_epoch", "leader_epoch", "log", "offset", "order",
+        "result", "sent_high_watermark", "sent_log_start", "stop_listening",
+    )  # fmt: skip
+
+    def __init__(self, key: str | bytes, index: int) -> None:
+        self.key = key
+        self.index = index
+        self.offset = self.bytes_max = self.order = self.end_offset = 0
+        self.bases: Sequence[int] = ()
+        self.leader_epoch = self.last_epoch = -1
+        self.sent_high_watermark = self.sent_log_start = -1
+        self.log: PartitionLog | None = None
+        self.result: FetchPartition | None = None
+        self.stop_listening: Callable[[], None] | None = None
+
+
+class FetchSet:
+    """The partitions of a fetch. `due` are those that must be looked at before the next answer."""
+
+    __slots__ = ("by_ids", "catalog_version", "closed", "due", "order", "waiter", "wanted")
+
+    def __init__(self, by_ids: bool) -> None:
+        self.by_ids = by_ids
+        self.wanted: dict[tuple[str | bytes, int], Wanted] = {}
+        self.due: dict[Wanted, None] = {}
+        self.order = 0
+        self.catalog_version = -1
+        self.waiter: Waiter | None = None
+        self.closed = False
+
+    def want(self, request: Any) -> None:
+        """Add the partitions of a request, or replace what was asked of them."""
+        for topic in request.topics:
+            key = _key(topic, self.by_ids)
+            for asked in topic.partitions:
+                wanted = self.wanted.get((key, asked.partition))
+                if wanted is None:
+                    wanted = self.wanted[key, asked.partition] = Wanted(key, asked.partition)
+                    self.rotate(wanted)
+                wanted.offset = asked.fetch_offset
+                wanted.bytes_max = asked.partition_max_bytes
+                wanted.leader_epoch = asked.current_leader_epoch
+                wanted.last_epoch = asked.last_fetched_epoch
+                self.due[wanted] = None
+
+    def forget(self, request: Any) -> None:
+        """Remove what a request no longer wants."""
+        for topic in request.forgotten_topics_data:
+            key = _key(topic, self.by_ids)
+            for index in topic.partitions:
+                wanted = self.wanted.pop((key, index), None)
+                if wanted is not None:
+                    self.due.pop(wanted, None)
+                    self.stop_listening(wanted)
+
+    def rotate(self, wanted: Wanted) -> None:
+        """Put a partition behind all others."""
+        self.order += 1
+        wanted.order = self.order
+
+    def listen(self, wanted: Wanted) -> None:
+        """Hear of the partition's changes; what changed since it was read makes it due at once."""
+        log, result = wanted.log, wanted.result
+        if log is None or result is None or self.closed:
+            return
+        if wanted.stop_listening is None:
+            wanted.stop_listening = log.on_change(lambda: self._changed(wanted))
+        known = log.known()
+        if known is None or (known.high_watermark, known.log_start_offset) != (
+            result.high_watermark,
+            result.log_start_offset,
+        ):
+            self._changed(wanted)
+
+    def _changed(self, wanted: Wanted) -> None:
+        self.due[wanted] = None
+        if self.waiter is not None:
+            self.waiter.wake()
+
+    def stop_listening(self, wanted: Wanted) -> None:
+        """Hear of it no more; so it must be looked at again."""
+        if wanted.stop_listening is not None:
+            wanted.stop_listening()
+            wanted.stop_listening = None
+
+    def close(self) -> None:
+        """Let go of every log."""
+        self.closed = True
+        for wanted in self.wanted.values():
+            self.stop_listening(wanted)
+
+
+def _key(topic: Any, by_ids: bool) -> str | bytes:
+    if not by_ids:
+        return str(topic.topic)
+    return _NO_TOPIC_ID if topic.topic_id is None else topic.topic_id.bytes
+
+
+class Session(FetchSet):
+    """A fetch set that outlives its requests. `epoch` is the one that the next request must carry."""
+
+    __slots__ = ("connection_id", "created_s", "epoch", "session_id", "used_s")
+
+    def __init__(self, by_ids: bool, connection_id: int, session_id: int, now_s: float) -> None:
+        super().__init__(by_ids)
+        self.connection_id = connection_id
+        self.session_id = session_id
+        self.epoch = 1
+        self.created_s = self.used_s = now_s
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a request means: the set to fetch, and whether all of it is told; or the error that answers it."""
+
+    fetch_set: FetchSet | None
+    session_id: int = NO_SESSION
+    full: bool = True
+    error: ErrorCode = ErrorCode.none
+
+
+class FetchSessions:
+    """The sessions of a broker, at most as many as the setting says, the longest unused first."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._sessions: OrderedDict[int, Session] = OrderedDict()
+        self._of_connection: dict[int, set[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, request: Any, version: int, connection_id: int, slots: int) -> Opened:
+        """Find out which partitions a request fetches; see the module and KIP-227 for the table."""
+        by_ids = version >= TOPIC_IDS_FROM
+        session_id, epoch = request.session_id, request.session_epoch
+        if version < SESSIONS_FROM or epoch in (_SESSIONLESS_EPOCH, _NEW_SESSION_EPOCH):
+            self._close_own(session_id, connection_id)
+            session = None
+            if version >= SESSIONS_FROM and epoch == _NEW_SESSION_EPOCH:
+                session = self._create(request, by_ids, connection_id, slots)
+            fetch_set = session or FetchSet(by_ids)
+            fetch_set.want(request)
+            return Opened(fetch_set, session.session_id if session is not None else NO_SESSION)
+        return self._go_on(request, session_id, epoch, by_ids, connection_id)
+
+    def _go_on(self, request: Any, session_id: int, epoch: int, by_ids: bool, connection_id: int) -> Opened:
+        session = self._sessions.get(session_id)
+        if session is None or session.connection_id != connection_id:
+            return Opened(None, error=ErrorCode.fetch_session_id_not_found)
+        if epoch != session.epoch:
+            return Opened(None, error=ErrorCode.invalid_fetch_session_epoch)
+        if by_ids != session.by_ids:
+            return Opened(None, error=ErrorCode.fetch_session_topic_id_error)
+        session.forget(request)
+        session.want(request)
+        if not session.wanted:
+            self._close(session)
+            return Opened(FetchSet(by_ids))
+        session.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
+        session.used_s = self._clock()
+        self._sessions.move_to_end(session_id)
+        return Opened(session, session_id, full=False)
+
+    def close_connection(self, connection_id: int) -> None:
+        """The client is gone, and its sessions with it."""
+        for session_id in self._of_connection.pop(connection_id, ()):
+            session = self._sessions.pop(session_id, None)
+            if session is not None:
+                session.close()
+
+    def _close_own(self, session_id: int, connection_id: int) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None and session.connection_id == connection_id:
+            self._close(session)
+
+    def _close(self, session: Session) -> None:
+        session.close()
+        del self._sessions[session.session_id]
+        ids = self._of_connection.get(session.connection_id)
+        if ids is not None:
+            ids.discard(session.session_id)
+
+    def _create(self, request: Any, by_ids: bool, connection_id: int, slots: int) -> Session | None:
+        size = sum(len(topic.partitions) for topic in request.topics)
+        if not size or not self._make_room(size, slots):
+            return None
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = secrets.randbelow(_EPOCH_MAX)
+        session = self._sessions[session_id] = Session(by_ids, connection_id, session_id, self._clock())
+        self._of_connection.setdefault(connection_id, set()).add(session_id)
+        return session
+
+    def _make_room(self, size: int, slots: int) -> bool:
+        """Whether a session of `size` partitions may come in: an idle one goes, else an older, smaller one."""
+        if len(self._sessions) < slots:
+            return True
+        now_s = self._clock()
+        for session, _ in zip(self._sessions.values(), range(_CANDIDATES_MAX), strict=False):
+            idle = now_s - session.used_s > EVICTABLE_AFTER_S
+            smaller = len(session.wanted) < size and now_s - session.created_s > EVICTABLE_AFTER_S
+            if idle or smaller:
+                self._close(session)
+                return True
+        return False

@@ -1,0 +1,224 @@
+"""OffsetFetch (hot: no task and no future while the topics are known)."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from tidegate.apis.call import Call
+from tidegate.apis.registry import ApiKey, hot_api
+from tidegate.apis.slices import batches_of, join_topics
+from tidegate.apis.topic_looks import NAMES_UNTIL, Label, code_of, label_of, look_again, start_look, topic_of
+from tidegate.groups.offsets import Committed, offset_field, split_field
+from tidegate.log.offload import DECODED
+from tidegate.protocol import fast_writers
+from tidegate.protocol.versions import Fields
+from tidegate.telemetry.metrics import metrics
+
+_NONE: Final = ErrorCode.none.value
+_UNKNOWN_ID: Final = ErrorCode.unknown_topic_id.value
+_GROUP_ERRORS_FROM: Final = 8
+_METER: Final = metrics.apis[ApiKey.OFFSET_FETCH]
+
+FetchedTopics = list[tuple[Label, list[tuple[int, int, int, str, int]]]]
+"""Per topic, per partition: index, offset, leader epoch, metadata, code."""
+
+
+def _fetch_large(call: Call, request: Any) -> None:
+    """Many partitions, read part by part."""
+    start_look(_fetch_in_parts(call, request))
+
+
+async def _fetch_in_parts(call: Call, request: Any) -> None:
+    groups = []
+    for group in request.groups:
+        whole = [group.topics] if not group.topics else batches_of(group.topics, "partition_indexes")
+        topics: FetchedTopics = []
+        worst = _NONE
+        for wanted in whole:
+            part = _PartReply(call, Fields(request, groups=[Fields(group, topics=wanted)]))
+            unknown = part.unknown() if call.version > NAMES_UNTIL else []
+            if unknown:
+                await part.ask_after_look(unknown)
+            else:
+                part.ask()
+            [(_, code, found)] = await part.future
+            worst = worst or code
+            topics += found
+        if worst and call.version >= _GROUP_ERRORS_FROM:
+            topics = []
+        groups.append((group.group_id, worst, join_topics(topics)))
+    call.reply(await DECODED.run(fast_writers.offset_fetch, call.version, groups))
+
+
+@hot_api(ApiKey.OFFSET_FETCH, first=1, last=10, large=_fetch_large)
+def offset_fetch(call: Call, request: Any) -> None:
+    """Read a group's committed offsets; members and generations play no part, nothing is changed.
+
+    v2: topics null means all; an error at the top. v5: leader epoch. v7: require_stable (KIP-447), which changes
+    nothing while there are no transactions. v8: several
+    groups (KIP-709). v9: member id and epoch, which classic groups ignore. v10: topics by id.
+    """
+    reply = _FetchReply(call, request)
+    unknown = reply.unknown() if call.version > NAMES_UNTIL else []
+    if unknown:
+        start_look(reply.ask_after_look(unknown))
+    else:
+        reply.ask()
+
+
+class _FetchReply:
+    """One OffsetFetch while its groups are read; each group has a place in the answer."""
+
+    __slots__ = ("_by_id", "_call", "_groups", "_outstanding", "_wanted")
+
+    def __init__(self, call: Call, request: Any) -> None:
+        self._call = call
+        self._by_id = call.version > NAMES_UNTIL
+        self._wanted = request.groups
+        self._groups: list[tuple[str, int, FetchedTopics]] = [(group.group_id, _NONE, []) for group in request.groups]
+        self._outstanding = len(self._groups)
+
+    # -- asking
+
+    def unknown(self) -> list[Label]:
+        """Topic ids of the request that this broker does not know."""
+        asked = {topic.topic_id for group in self._wanted for topic in group.topics or ()}
+        return [topic_id for topic_id in asked if topic_of(self._call, topic_id) is None]
+
+    async def ask_after_look(self, unknown: list[Label]) -> None:
+        """Ask when the store was looked at for topics; what is unknown still is answered so."""
+        try:
+            await look_again(self._call, unknown)
+        except Exception as error:  # noqa: BLE001 - the request must be answered
+            for place in range(len(self._wanted)):
+                self._refused(place, error)
+        else:
+            self.ask()
+
+    def ask(self) -> None:
+        """Read each group."""
+        if not self._wanted:
+            self._finish()
+        for place, group in enumerate(self._wanted):
+            fields = None
+            if group.topics is not None:
+                fields = [
+                    offset_field(name, index)
+                    for topic in group.topics
+                    if (name := self._name(topic)) is not None
+                    for index in topic.partition_indexes
+                ]
+            keys = self._call.store.group_keys(self._call.org, group.group_id)
+            self._call.rooms.offsets.fetch(keys, fields, partial(self._fetched, place))
+
+    def _name(self, wanted: Any) -> str | None:
+        """The name of a topic asked for; None for an id that is unknown."""
+        if not self._by_id:
+            name: str = wanted.name
+            return name
+        topic = topic_of(self._call, wanted.topic_id)
+        return None if topic is None else topic.name
+
+    # -- what was read
+
+    def _fetched(self, place: int, answer: dict[str, Committed] | Exception) -> None:
+        if isinstance(answer, Exception):
+            self._refused(place, answer)
+            return
+        other = self._of_other_topics(answer)
+        if other:
+            start_look(self._after_look(place, answer, other))
+        else:
+            self._found(place, answer)
+
+    def _of_other_topics(self, found: dict[str, Committed]) -> set[str]:
+        """Fields whose commit names another topic id than this broker knows for the name; partition by partition,
+
+        for a topic that was made again may have offsets of its own beside those that the old one left behind.
+        """
+        get, org, other = self._call.rooms.catalog.get, self._call.org, set()
+        for name, committed in found.items():
+            topic = get(org, split_field(name)[0])
+            if topic is None or topic.topic_hex != committed.topic_id:
+                other.add(name)
+        return other
+
+    async def _after_look(self, place: int, found: dict[str, Committed], other: set[str]) -> None:
+        """What this broker knows may be old: only after a look is a commit known to be of a topic that is gone."""
+        try:
+            await look_again(self._call, {split_field(name)[0] for name in other})
+            gone = self._of_other_topics(found)
+            self._found(place, {name: one for name, one in found.items() if name not in gone})
+        except Exception as error:  # noqa: BLE001 - the request must be answered
+            self._refused(place, error)
+
+    def _found(self, place: int, found: dict[str, Committed]) -> None:
+        wanted = self._wanted[place]
+        if wanted.topics is None:
+            topics = self._all(found)
+        else:
+            topics = [(label_of(self._call, topic), self._partitions(topic, found)) for topic in wanted.topics]
+        self._place(place, _NONE, topics)
+
+    def _all(self, found: dict[str, Committed]) -> FetchedTopics:
+        by_topic: dict[str, list[tuple[int, int, int, str, int]]] = {}
+        for name in found:
+            topic, index = split_field(name)
+            by_topic.setdefault(topic, []).append(_fetched_partition(index, found[name]))
+        named = [(topic, sorted(partitions)) for topic, partitions in sorted(by_topic.items())]
+        if not self._by_id:
+            return [*named]
+        known = [(topic_of(self._call, name), partitions) for name, partitions in named]
+        return [(topic.topic_id, partitions) for topic, partitions in known if topic is not None]
+
+    def _partitions(self, wanted: Any, found: dict[str, Committed]) -> list[tuple[int, int, int, str, int]]:
+        name = self._name(wanted)
+        if name is None:
+            return [(index, -1, -1, "", _UNKNOWN_ID) for index in wanted.partition_indexes]
+        return [_fetched_partition(index, found.get(offset_field(name, index))) for index in wanted.partition_indexes]
+
+    # -- the answer
+
+    def _refused(self, place: int, error: Exception) -> None:
+        """Before v8 also on each partition: a client that looks only there would take it for "nothing committed"."""
+        code = code_of(error, ErrorCode.not_coordinator)
+        topics: FetchedTopics = []
+        if self._call.version < 8 and self._wanted[place].topics is not None:
+            topics = [
+                (topic.name, [(index, -1, -1, "", code) for index in topic.partition_indexes])
+                for topic in self._wanted[place].topics
+            ]
+        _METER.error(code)
+        self._place(place, code, topics)
+
+    def _place(self, place: int, code: int, topics: FetchedTopics) -> None:
+        self._groups[place] = self._wanted[place].group_id, code, topics
+        self._outstanding -= 1
+        if not self._outstanding:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._call.reply(fast_writers.offset_fetch(self._call.version, self._groups))
+
+
+class _PartReply(_FetchReply):
+    """A part of a group's partitions, which is not answered but handed to `future`."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, call: Call, request: Any) -> None:
+        super().__init__(call, request)
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def _finish(self) -> None:
+        self.future.set_result(self._groups)
+
+
+def _fetched_partition(index: int, committed: Committed | None) -> tuple[int, int, int, str, int]:
+    if committed is None:
+        return index, -1, -1, "", _NONE
+    return index, committed.offset, committed.leader_epoch, committed.metadata, _NONE

@@ -1,0 +1,147 @@
+"""ListGroups, DescribeGroups, DeleteGroups: what an administrator asks about classic groups."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
+from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
+from kio.schema.types import GroupId
+from kio.static.primitive import i32, i32Timedelta
+
+from tidegate.apis.call import Call
+from tidegate.apis.mirroring import mirrors_of
+from tidegate.apis.registry import ApiKey, api
+from tidegate.cluster.placement import coordinator_of
+from tidegate.errors import GroupIdNotFound, KafkaError
+from tidegate.groups import directory
+
+_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
+_GROUP_OPERATIONS: Final = i32(
+    1 << _READ | 1 << _DELETE | 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS | 1 << _ALTER_CONFIGS
+)
+"""Bits of what may be done to a group: everything that Kafka knows, while there are no access rules."""
+
+_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+
+
+@api(ApiKey.LIST_GROUPS, first=0, last=5)
+async def list_groups(call: Call, request: Any) -> ListGroupsResponse:
+    """List the groups that this broker is named as coordinator of: clients ask every broker that they see, and merge.
+
+    v4: states (KIP-518). v5: types (KIP-848).
+    """
+    membership, listener = call.rooms.membership, call.client.listener
+    brokers, node_id = membership.nameable(listener), membership.shown_node_id(listener)
+    shards = [
+        shard
+        for shard in range(call.rooms.settings.coordinator_shards)
+        if coordinator_of(shard, brokers).node_id == node_id
+    ]
+    listed = await directory.list_groups(call.store, call.org, shards)
+    return ListGroupsResponse(
+        throttle_time=_NOT_THROTTLED,
+        error_code=ErrorCode.none,
+        groups=tuple(
+            ListedGroup(
+                group_id=GroupId(group.group_id),
+                protocol_type=group.protocol_type,
+                group_state=group.state,
+                group_type=group.type,
+            )
+            for group in listed
+            if directory.matches(group, request.states_filter, request.types_filter)
+        ),
+    )
+
+
+@api(ApiKey.DESCRIBE_GROUPS, first=0, last=6)
+async def describe_groups(call: Call, request: Any) -> DescribeGroupsResponse:
+    """Describe groups and their members, each on its own.
+
+    v3: what the caller may do (KIP-430). v4: static members. v6: a group that does not exist is
+    GROUP_ID_NOT_FOUND instead of just `Dead` (KIP-1043).
+    """
+    groups = await asyncio.gather(*(_describe(call, group_id) for group_id in request.groups))
+    if request.include_authorized_operations:
+        groups = [
+            replace(group, authorized_operations=_GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
+            for group in groups
+        ]
+    return DescribeGroupsResponse(throttle_time=_NOT_THROTTLED, groups=tuple(groups))
+
+
+async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
+    try:
+        keys = call.store.group_keys(call.org, group_id)
+        found = await directory.describe(call.store, keys, str(call.rooms.membership.node_id))
+    except GroupIdNotFound:
+        return _absent(group_id, call.version)
+    except KafkaError as error:
+        return _undescribed(group_id, error.code, "", error.message)
+    return DescribedGroup(
+        error_code=ErrorCode.none,
+        group_id=group_id,
+        group_state=found.state,
+        protocol_type=found.protocol_type,
+        protocol_data=found.protocol,
+        members=tuple(
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in found.members
+        ),
+    )
+
+
+def _absent(group_id: GroupId, version: int) -> DescribedGroup:
+    if version < 6:
+        return _undescribed(group_id, ErrorCode.none, "Dead", None)
+    return _undescribed(group_id, ErrorCode.group_id_not_found, "Dead", f"Group {group_id} not found.")
+
+
+def _undescribed(group_id: GroupId, code: ErrorCode, state: str, message: str | None) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=code,
+        error_message=message,
+        group_id=group_id,
+        group_state=state,
+        protocol_type="",
+        protocol_data="",
+        members=(),
+    )
+
+
+@api(ApiKey.DELETE_GROUPS, first=0, last=2)
+async def delete_groups(call: Call, request: Any) -> DeleteGroupsResponse:
+    """Delete empty groups and their offsets (KIP-229), each on its own; named twice is named once."""
+    group_ids = list(dict.fromkeys(request.groups_names))
+    codes = await asyncio.gather(*(_delete(call, group_id) for group_id in group_ids))
+    return DeleteGroupsResponse(
+        throttle_time=_NOT_THROTTLED,
+        results=tuple(
+            DeletableGroupResult(group_id=group_id, error_code=code)
+            for group_id, code in zip(group_ids, codes, strict=True)
+        ),
+    )
+
+
+async def _delete(call: Call, group_id: GroupId) -> ErrorCode:
+    try:
+        keys = call.store.group_keys(call.org, group_id)
+        forget_mirrors = await mirrors_of(call, keys)
+        await directory.delete_group(call.store, keys, str(call.rooms.membership.node_id))
+        forget_mirrors()
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.none

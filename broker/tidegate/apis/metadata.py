@@ -1,0 +1,326 @@
+"""What a Metadata answer says, and the encoded answers that are given again while nothing has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import structlog
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v13.response import (
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+from tidegate.apis.call import Call
+from tidegate.apis.slices import SLICE, each, in_slices
+from tidegate.cluster.membership import BrokerInfo
+from tidegate.cluster.placement import leader_of
+from tidegate.errors import InvalidTopic, KafkaError, LeaderNotAvailable, StoreUnavailable, TopicAlreadyExists
+from tidegate.protocol import codec
+from tidegate.protocol.metadata_writer import TopicWriter
+from tidegate.protocol.versions import Fields
+from tidegate.topics import names
+from tidegate.topics.catalog import Topic
+
+if TYPE_CHECKING:
+    from tidegate.topics.catalog import Catalog
+
+logger = structlog.get_logger()
+
+METADATA: Final = 3
+NO_OPERATIONS: Final = -(1 << 31)
+TOPIC_OPERATIONS: Final = 0b1101_1111_1000
+"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
+CLUSTER_OPERATIONS: Final = 0b1_1111_1010_0000
+"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
+
+_NO_TIME: Final = datetime.timedelta(0)
+_AT_ONCE: Final = 16
+
+Wanted = tuple[str | None, UUID | None]
+"""A topic's name or its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One Metadata request: `wanted` None is all topics; `operations` which of (topic, cluster) are asked for."""
+
+    org: str
+    listener: str
+    version: int
+    wanted: tuple[Wanted, ...] | None
+    may_create: bool
+    operations: tuple[bool, bool]
+
+    @classmethod
+    def of(cls, call: Call, request: Any) -> Question:
+        """Read a request of any version."""
+        wanted: tuple[Wanted, ...] | None = None
+        if request.topics is not None and (request.topics or call.version > 0):
+            wanted = tuple((None if one.topic_id else one.name, one.topic_id) for one in request.topics)
+        return cls(
+            call.org,
+            call.client.listener,
+            call.version,
+            wanted,
+            request.allow_auto_topic_creation and call.rooms.settings.auto_create_topics_enable,
+            (
+                request.include_topic_authorized_operations,
+                bool(getattr(request, "include_cluster_authorized_operations", False)),
+            ),
+        )
+
+    def unknown(self, catalog: Catalog) -> list[Wanted]:
+        """Those that the cache does not know and the store might."""
+        return [wanted for wanted in self.wanted or () if self.is_unknown(catalog, wanted)]
+
+    def is_unknown(self, catalog: Catalog, wanted: Wanted) -> bool:
+        """Whether the cache does not know it and the store might."""
+        name, topic_id = wanted
+        if topic_id:
+            return catalog.by_id(self.org, topic_id) is None
+        return catalog.get(self.org, name or "") is None and names.is_legal(name or "")
+
+
+class Encoded:
+    """Answers in bytes, while neither topics, brokers nor leader epochs change. What was unknown is never kept."""
+
+    def __init__(self) -> None:
+        self._state: tuple[int, int, int] = (-1, -1, -1)
+        self._leader_epoch = 0
+        self._bodies: dict[Question, bytes] = {}
+        self._bytes = 0
+
+    def get(self, call: Call, question: Question) -> bytes | None:
+        """The answer, if it was given before and still holds."""
+        state = self.state_of(call)
+        if state != self._state:
+            self._state, self._bytes = state, 0
+            self._bodies.clear()
+        return self._bodies.get(question)
+
+    def state_of(self, call: Call) -> tuple[int, int, int]:
+        """What answers are made from: the versions of topics and brokers, and the leader epoch."""
+        return call.rooms.catalog.version, call.rooms.membership.version, self.leader_epoch(call)
+
+    def leader_epoch(self, call: Call) -> int:
+        """The leader epoch of every partition, as `log/fence_log` writes it: the server's incarnation less 1.
+
+        While the incarnation is not known it is the last one: an epoch that goes back is old news to clients.
+        """
+        number = call.rooms.logs.incarnations.number
+        if number is not None:
+            self._leader_epoch = max(self._leader_epoch, number - 1)
+        return self._leader_epoch
+
+    def put(self, call: Call, question: Question, body: bytes) -> None:
+        """Keep an answer while there is room."""
+        size = len(body) + 100 * len(question.wanted or ())
+        if self._bytes + size <= call.rooms.settings.metadata_cache_bytes:
+            self._bytes += size
+            self._bodies[question] = body
+
+
+_encoded: weakref.WeakKeyDictionary[Catalog, Encoded] = weakref.WeakKeyDictionary()
+
+
+def encoded_of(catalog: Catalog) -> Encoded:
+    """The encoded answers over one catalogue."""
+    found = _encoded.get(catalog)
+    if found is None:
+        found = _encoded[catalog] = Encoded()
+    return found
+
+
+@dataclass(slots=True)
+class Looked:
+    """What a look at the store, or a creation, could not give: name or id -> code."""
+
+    failed: dict[str | UUID, ErrorCode] = field(default_factory=dict)
+
+
+def is_large(call: Call, question: Question) -> bool:
+    """Whether its answer is made in slices."""
+    if question.wanted is not None:
+        return len(question.wanted) > SLICE or _partitions_asked(call, question) > SLICE
+    return sum(topic.partition_count for topic in call.rooms.catalog.topics(question.org)) > SLICE
+
+
+def _partitions_asked(call: Call, question: Question) -> int:
+    catalog = call.rooms.catalog
+    found = (
+        catalog.by_id(question.org, topic_id) if topic_id else catalog.get(question.org, name or "")
+        for name, topic_id in question.wanted or ()
+    )
+    return sum(topic.partition_count for topic in found if topic is not None)
+
+
+async def answer_in_slices(call: Call, question: Question, looked: Looked) -> bytes:
+    """The same as `answer`; the event loop has its turn after every some hundred partitions."""
+    membership, listener = call.rooms.membership, question.listener
+    nameable = membership.nameable(listener)
+    catalog = call.rooms.catalog
+    epoch = encoded_of(catalog).leader_epoch(call)
+    writer = TopicWriter(question.version)
+    parts: list[bytes] = []
+    operations = TOPIC_OPERATIONS if question.operations[0] else NO_OPERATIONS
+    count = 0
+    async for topic, missing in in_slices(_found(catalog, question), SLICE):
+        count += 1
+        if topic is None:
+            parts.append(writer.topic(_no_topic(*missing, looked)))
+            continue
+        empty = _topic(topic, nameable, epoch, operations, partition_count=0)
+        before, after = writer.around_partitions(empty, topic.partition_count)
+        parts.append(before)
+        for first in range(0, topic.partition_count, SLICE):
+            last = min(first + SLICE, topic.partition_count)
+            leaders = [leader_of(topic.topic_id, index, nameable).node_id for index in range(first, last)]
+            parts.append(writer.partitions(first, leaders, epoch))
+            if last - first == SLICE:
+                await asyncio.sleep(0)
+        parts.append(after)
+    whole = codec.encode(METADATA, question.version, _whole(call, question, ()))
+    before, after = writer.around_topics(whole, count)
+    return b"".join([before, *parts, after])
+
+
+def _found(catalog: Catalog, question: Question) -> Iterator[tuple[Topic | None, Wanted]]:
+    """Each topic once, however often it was asked for, or what was asked where there is none."""
+    if question.wanted is None:
+        for topic in list(catalog.topics(question.org)):
+            yield topic, (None, None)
+        return
+    answered: set[str | UUID | None] = set()
+    for name, topic_id in question.wanted:
+        found = catalog.by_id(question.org, topic_id) if topic_id else catalog.get(question.org, name or "")
+        key = (found.topic_id if found else topic_id) or name
+        if key not in answered:
+            answered.add(key)
+            yield found, (name, topic_id)
+
+
+def answer(call: Call, question: Question, looked: Looked) -> bytes:
+    """The encoded answer from what this broker knows now."""
+    membership, listener = call.rooms.membership, question.listener
+    nameable = membership.nameable(listener)
+    epoch = encoded_of(call.rooms.catalog).leader_epoch(call)
+    topics = tuple(_topics(call.rooms.catalog, question, looked, nameable, epoch))
+    return codec.encode(METADATA, question.version, _whole(call, question, topics))
+
+
+def _whole(call: Call, question: Question, topics: tuple[MetadataResponseTopic, ...]) -> Fields:
+    membership, listener = call.rooms.membership, question.listener
+    return Fields(
+        throttle_time=_NO_TIME,
+        brokers=tuple(_broker(one, listener) for one in membership.shown(listener)),
+        cluster_id=membership.cluster_id,
+        controller_id=membership.shown_node_id(listener),
+        topics=topics,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if question.operations[1] else NO_OPERATIONS,
+        error_code=ErrorCode.none,
+    )
+
+
+def _broker(info: BrokerInfo, listener: str) -> MetadataResponseBroker:
+    host, port = info.endpoint(listener)
+    values: dict[str, Any] = {"node_id": info.node_id, "host": host, "port": port, "rack": info.rack}
+    return MetadataResponseBroker(**values)
+
+
+def _topics(
+    catalog: Catalog, question: Question, looked: Looked, nameable: list[BrokerInfo], epoch: int
+) -> Iterator[MetadataResponseTopic]:
+    """One entry a topic, however often it was asked for."""
+    operations = TOPIC_OPERATIONS if question.operations[0] else NO_OPERATIONS
+    for found, (name, topic_id) in _found(catalog, question):
+        yield _topic(found, nameable, epoch, operations) if found else _no_topic(name, topic_id, looked)
+
+
+def _topic(
+    topic: Topic, nameable: list[BrokerInfo], epoch: int, operations: int, partition_count: int | None = None
+) -> MetadataResponseTopic:
+    values: dict[str, Any] = {
+        "error_code": ErrorCode.none,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.name in names.INTERNAL,
+        "partitions": tuple(
+            _partition(index, leader_of(topic.topic_id, index, nameable).node_id, epoch)
+            for index in range(topic.partition_count if partition_count is None else partition_count)
+        ),
+        "topic_authorized_operations": operations,
+    }
+    return MetadataResponseTopic(**values)
+
+
+def _partition(index: int, leader_id: int, epoch: int) -> MetadataResponsePartition:
+    """A partition has one replica, its leader: copies are the store's business."""
+    values: dict[str, Any] = {
+        "error_code": ErrorCode.none,
+        "partition_index": index,
+        "leader_id": leader_id,
+        "leader_epoch": epoch,
+        "replica_nodes": (leader_id,),
+        "isr_nodes": (leader_id,),
+    }
+    return MetadataResponsePartition(**values)
+
+
+def _no_topic(name: str | None, topic_id: UUID | None, looked: Looked) -> MetadataResponseTopic:
+    key = topic_id or name or ""
+    if topic_id:
+        code = ErrorCode.unknown_topic_id
+    elif not names.is_legal(name or ""):
+        code = ErrorCode.invalid_topic_exception
+    else:
+        code = ErrorCode.unknown_topic_or_partition
+    values: dict[str, Any] = {
+        "error_code": looked.failed.get(key, code),
+        "name": name,
+        "topic_id": topic_id,
+        "partitions": (),
+    }
+    return MetadataResponseTopic(**values)
+
+
+async def look(call: Call, question: Question, unknown: list[Wanted]) -> Looked:
+    """Ask the store about topics that the cache does not know, and create those that may be."""
+    looked = Looked()
+
+    async def one(wanted: Wanted) -> None:
+        name, topic_id = wanted
+        try:
+            if topic_id:
+                await call.rooms.catalog.find_by_id(question.org, topic_id)
+            else:
+                await _find_or_create(call, question, name or "")
+        except (StoreUnavailable, LeaderNotAvailable):
+            looked.failed[topic_id or name or ""] = ErrorCode.leader_not_available
+        except KafkaError as error:
+            looked.failed[topic_id or name or ""] = error.code
+
+    await each(dict.fromkeys(unknown), one, _AT_ONCE)
+    return looked
+
+
+async def _find_or_create(call: Call, question: Question, name: str) -> None:
+    catalog = call.rooms.catalog
+    found = await catalog.find(question.org, name)
+    if found is not None or not question.may_create or name in names.INTERNAL:
+        return
+    try:
+        await catalog.create(question.org, name)
+    except TopicAlreadyExists:
+        if await catalog.find(question.org, name) is None:
+            raise LeaderNotAvailable from None
+    except InvalidTopic:
+        logger.info("topic_not_created", org=question.org, topic=name, reason="too like another name")
+        raise

@@ -1,0 +1,119 @@
+"""What handlers tell the mirrors of groups: records handed out, offsets committed, assignments stored, groups deleted.
+
+All of it when the client's answer is settled, and nothing here fails a request. Without a mirror it does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from tidegate.apis.call import Call, Rooms
+from tidegate.apis.fetch_sessions import Wanted
+from tidegate.groups.clients import read_clients
+from tidegate.groups.model import Synced
+from tidegate.groups.offsets import committed_partitions
+from tidegate.log.mirror import Mirror
+from tidegate.log.owners import Owner
+from tidegate.protocol.consumer_blobs import assigned_partitions
+from tidegate.store.keys import GroupKeys
+from tidegate.topics.model import Topic
+
+logger = structlog.get_logger()
+
+_CONSUMER: Final = "consumer"
+
+
+def note_fetched(call: Call, told: Iterable[Wanted]) -> None:
+    """A client was handed these partitions' records, or stands at their ends."""
+    if call.rooms.mirror is None:
+        return
+    try:
+        _note_fetched(call.rooms.mirror, call, told)
+    except Exception:  # the answer is yet to be sent
+        logger.exception("fetch_not_mirrored")
+
+
+def _note_fetched(mirror: Mirror, call: Call, told: Iterable[Wanted]) -> None:
+    reader = call.client_id or "", f"/{call.client.host}"
+    for wanted in told:
+        log, result = wanted.log, wanted.result
+        if log is None or result is None or result.error_code or result.diverging is not None:
+            continue
+        if result.size:
+            mirror.fetched(log.topic, wanted.index, reader, wanted.offset, wanted.end_offset, wanted.bases)
+        else:
+            mirror.fetched(log.topic, wanted.index, reader, wanted.offset, wanted.offset, ())
+
+
+def note_committed(
+    call: Call,
+    group_id: str,
+    topics: Sequence[tuple[Any, Topic | None]],
+    results: Sequence[tuple[Any, Sequence[tuple[int, int]]]],
+) -> None:
+    """A group's commit stands; of each topic what was asked, the topic itself, and in `results` its codes."""
+    mirror = call.rooms.mirror
+    if mirror is None:
+        return
+    for (wanted, topic), (_, codes) in zip(topics, results, strict=True):
+        if topic is None:
+            continue
+        for one, (index, code) in zip(wanted.partitions, codes, strict=True):
+            if not code and index < topic.partition_count:
+                mirror.committed(topic, index, group_id, one.committed_offset)
+
+
+def note_assigned(call: Call, keys: GroupKeys, request: Any, synced: Synced) -> None:
+    """A leader's assignments are stored: note each partition's owner, beside."""
+    mirror = call.rooms.mirror
+    if mirror is not None and request.assignments and synced.protocol_type == _CONSUMER:
+        mirror.run(_own(call, mirror, keys, request))
+
+
+async def _own(call: Call, mirror: Mirror, keys: GroupKeys, request: Any) -> None:
+    found = await read_clients(call.store, keys, request.generation_id, request.member_id)
+    if found is None:
+        return
+    owners: list[tuple[Topic, int, Owner]] = []
+    for member in request.assignments:
+        client = found.clients.get(member.member_id)
+        if client is None:
+            continue
+        owner = Owner(found.own_id, request.generation_id, member.member_id, *client)
+        assigned = assigned_partitions(member.assignment) or {}
+        owners += [(topic, index, owner) async for topic, index in _known(call, assigned)]
+        await asyncio.sleep(0)  # others first: this is work for as many partitions as the group has
+    await mirror.own(keys.group_id, owners)
+
+
+async def _known(call: Call, assigned: Mapping[str, Sequence[int]]) -> AsyncIterator[tuple[Topic, int]]:
+    """The partitions that there are, of topics that are mirrored."""
+    for name, indexes in assigned.items():
+        topic = await call.rooms.catalog.find(call.org, name)
+        if topic is not None and topic.config.mirror:
+            for index in indexes:
+                if 0 <= index < topic.partition_count:
+                    yield topic, index
+
+
+async def mirrors_of(call: Call, keys: GroupKeys) -> Callable[[], None]:
+    """What removes the mirrors of a group, beside, once the group is deleted: where it has committed offsets.
+
+    Others go when their partitions' owners are read next. Raises StoreUnavailable.
+    """
+    if call.rooms.mirror is None:
+        return lambda: None
+    own_id, partitions = await committed_partitions(call.store, keys)
+    return lambda: forget_mirrors(call.rooms, keys, own_id, partitions)
+
+
+def forget_mirrors(rooms: Rooms, keys: GroupKeys, own_id: str, partitions: Sequence[tuple[str, int]]) -> None:
+    """A group is deleted: remove its mirrors on these partitions, beside."""
+    if rooms.mirror is not None:
+        found = [(rooms.catalog.get(keys.org, name), index) for name, index in partitions]
+        known = [(topic, index) for topic, index in found if topic is not None]
+        rooms.mirror.run(rooms.mirror.forget(keys.group_id, own_id, known))

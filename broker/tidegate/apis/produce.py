@@ -1,0 +1,316 @@
+"""Produce: batches checked in Kafka's order, appended side by side, answered together.
+
+A partition's outcome is one tuple of the answer (`fast_writers.produce`). Nothing of a request is a task or
+a future: the log calls back, and the last partition's outcome sends the answer. Batches stay closed unless
+their topic or header gives a reason (records.validation). A topic that the cache does not hold is looked up
+once; producing creates no topic. Source: KafkaApis.handleProduceRequest, UnifiedLog, LogValidator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from tidegate.apis.call import Call
+from tidegate.apis.registry import ApiKey, hot_api
+from tidegate.errors import (
+    InvalidTopic,
+    InvalidTxnState,
+    KafkaError,
+    KafkaStorageError,
+    RequestTimedOut,
+    StoreUnavailable,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from tidegate.log.offload import PRODUCED
+from tidegate.log.unresolved import LogUnreachable
+from tidegate.protocol import fast_writers
+from tidegate.protocol.codec import DecodeError
+from tidegate.protocol.produce_request import Partition, ProduceRequest, read_produce
+from tidegate.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, parse_produced
+from tidegate.records.validation import RecordRules, RecordsRefused, open_and_check, open_inline, stays_closed
+from tidegate.topics import names
+
+if TYPE_CHECKING:
+    from tidegate.log.append import Appended
+    from tidegate.topics.catalog import Topic
+
+logger = structlog.get_logger()
+
+ACKS_ALL: Final = -1
+_ACKS: Final = (ACKS_ALL, 0, 1)
+_ATTRIBUTES_LOW_AT: Final = 22
+_PRODUCER_ID: Final = Struct(">q")
+_PRODUCER_ID_AT: Final = 43
+_COMPACT: Final = "compact"
+_SLICE: Final = 500
+"""Partitions of a request that are filed before others have their turn."""
+_LOG_APPEND_TIME: Final = "LogAppendTime"
+
+Outcome = tuple[int, int, int, int, int, Sequence[tuple[int, str | None]], str | None]
+"""Index, error code, base offset, log append time in ms, log start offset, record errors, error message."""
+
+
+@hot_api(ApiKey.PRODUCE, first=3, last=13, raw=True, listed_first=0)
+def produce(call: Call, body: memoryview) -> None:
+    """Append batches. v5: log start offset. v7: zstd. v8: record errors. v9: flexible. v13: topic ids."""
+    try:
+        request = read_produce(call.version, body)
+    except DecodeError as error:
+        call.close(f"malformed Produce v{call.version}: {error}")
+        return
+    refused = _refused_as_a_whole(request)
+    if refused is not None:
+        Producing(call, request).refuse(refused)
+        return
+    Producing(call, request).start()
+
+
+def _refused_as_a_whole(request: ProduceRequest) -> ErrorCode | None:
+    """What is wrong with the whole request (6.1 of Kafka's order: acks, then transactions)."""
+    if request.acks not in _ACKS:
+        return ErrorCode.invalid_required_acks
+    producer_ids = {
+        _PRODUCER_ID.unpack_from(records, _PRODUCER_ID_AT)[0]
+        for _, partitions in request.topics
+        for _, records in partitions
+        if records is not None and len(records) >= HEADER_BYTES and records[_ATTRIBUTES_LOW_AT] & TRANSACTIONAL
+    }
+    if producer_ids and not request.transactional_id:
+        return ErrorCode.transactional_id_authorization_failed
+    return ErrorCode.invalid_producer_id_mapping if len(producer_ids) > 1 else None
+
+
+class _MustOpen(Exception):
+    """The batch is too large to be opened on the event loop."""
+
+    def __init__(self, batch: Batch, rules: RecordRules) -> None:
+        self.batch = batch
+        self.rules = rules
+
+
+class Producing:
+    """One request under way: `_outcomes` has a place for each partition, None until it is known."""
+
+    __slots__ = ("_call", "_left", "_outcomes", "_request", "_unreachable", "answered", "deadline_s")
+
+    def __init__(self, call: Call, request: ProduceRequest) -> None:
+        self._call = call
+        self._request = request
+        self._outcomes: list[Outcome | None] = []
+        self._left = 1  # the filing itself, so that nothing is answered before all is filed
+        self._unreachable = ""
+        self.answered = False
+        self.deadline_s = 0.0
+
+    def refuse(self, code: ErrorCode) -> None:
+        """Answer every partition with the same error."""
+        for _, partitions in self._request.topics:
+            for index, _ in partitions:
+                self._outcomes.append((index, code.value, -1, -1, -1, (), None))
+        self._answer()
+
+    def start(self) -> None:
+        """File every batch; answer when the last outcome is known, or when the client's time is up."""
+        call = self._call
+        org, catalog, now_ms = call.client.org, call.rooms.catalog, int(time.time() * 1000)
+        topics = self._request.topics
+        count = len(topics[0][1]) if len(topics) == 1 else sum([len(partitions) for _, partitions in topics])
+        if count > _SLICE:
+            call.run_alone()
+            _spawn(self._start_in_slices(count))
+            return
+        for key, partitions in topics:
+            topic = catalog.get(org, key) if isinstance(key, str) else catalog.by_id(org, UUID(bytes=key))
+            place = len(self._outcomes)
+            self._outcomes += [None] * len(partitions)
+            self._left += len(partitions)
+            if topic is None:
+                _spawn(self._find_topic(key, partitions, place))
+            else:
+                self._file_topic(topic, partitions, place, now_ms)
+        self._finished_one()
+        if not self.answered:
+            call.rooms.produce_timeouts.watch(self, self._request.timeout_ms)
+
+    async def _start_in_slices(self, count: int) -> None:
+        """The same for more partitions than others should wait for."""
+        call, topics = self._call, self._request.topics
+        org, catalog, now_ms = call.client.org, call.rooms.catalog, int(time.time() * 1000)
+        self._outcomes = [None] * count
+        self._left += count
+        call.rooms.produce_timeouts.watch(self, self._request.timeout_ms)
+        place = 0
+        for key, partitions in topics:
+            topic = catalog.get(org, key) if isinstance(key, str) else catalog.by_id(org, UUID(bytes=key))
+            for at in range(0, len(partitions), _SLICE):
+                part = partitions[at : at + _SLICE]
+                if topic is None:
+                    await self._find_topic(key, part, place)
+                else:
+                    self._file_topic(topic, part, place, now_ms)
+                place += len(part)
+                await asyncio.sleep(0)
+                if self.answered:
+                    return  # timed out: later requests may be under way now, and order would be lost
+        self._finished_one()
+
+    async def _find_topic(self, key: str | bytes, partitions: Sequence[Partition], place: int) -> None:
+        """The topic may be newer than the cache: look once."""
+        catalog, org = self._call.rooms.catalog, self._call.client.org
+        error: Exception = UnknownTopicOrPartition() if isinstance(key, str) else UnknownTopicId()
+        topic = None
+        try:
+            if key in names.INTERNAL:
+                raise InvalidTopic(f"{key!r} is an internal topic: clients cannot write to it")
+            topic = await (catalog.find(org, key) if isinstance(key, str) else catalog.find_by_id(org, UUID(bytes=key)))
+        except Exception as failure:  # noqa: BLE001 - becomes the partitions' error
+            error = failure
+        if topic is not None:
+            self._file_topic(topic, partitions, place, int(time.time() * 1000))
+            return
+        for i, (index, _) in enumerate(partitions):
+            self._done(place + i, index, error)
+
+    def _file_topic(self, topic: Topic, partitions: Sequence[Partition], place: int, now_ms: int) -> None:
+        logs, acks_all = self._call.rooms.logs, self._request.acks == ACKS_ALL
+        served = self._call.rooms.usage.topic(topic)
+        served.produce_requests += 1
+        for i, (index, records) in enumerate(partitions, place):
+            served.produced_bytes += len(records or b"")
+            try:
+                if not 0 <= index < topic.partition_count:
+                    raise UnknownTopicOrPartition()
+                batch = self._checked(topic, records, now_ms)
+            except _MustOpen as found:
+                self._call.run_alone()
+                _spawn(self._open_beside(topic, found, i, index))
+                continue
+            except Exception as error:  # noqa: BLE001 - becomes the partition's error
+                self._done(i, index, error)
+                continue
+            batch.release_frame()
+            logs.partition(topic, index).append(batch, _OnDone(self, i, index), acks_all=acks_all)
+
+    async def _open_beside(self, topic: Topic, found: _MustOpen, place: int, index: int) -> None:
+        """Check the records of a large batch in a thread, then append it; later requests wait, so order stays."""
+        bytes_max = self._call.rooms.settings.decompressed_batch_bytes_max
+        try:
+            batch = await PRODUCED.run(open_and_check, found.batch, found.rules, bytes_max)
+        except Exception as error:  # noqa: BLE001 - becomes the partition's error
+            self._done(place, index, error)
+            return
+        if self.answered:
+            return  # timed out: nothing was appended, and nothing is now
+        batch.release_frame()
+        log, acks_all = self._call.rooms.logs.partition(topic, index), self._request.acks == ACKS_ALL
+        log.append(batch, _OnDone(self, place, index), acks_all=acks_all)
+
+    def _checked(self, topic: Topic, records: memoryview | None, now_ms: int) -> Batch:
+        """The batch to append. Raises KafkaError, RecordsRefused, _MustOpen."""
+        config = topic.config
+        batch = parse_produced(records, self._call.version, config.max_message_bytes)
+        if batch.attributes & TRANSACTIONAL:
+            raise InvalidTxnState("transactions are not served yet")
+        rules = RecordRules(
+            _COMPACT in config.cleanup_policy,
+            config.message_timestamp_type == _LOG_APPEND_TIME,
+            now_ms - config.message_timestamp_before_max_ms,
+            now_ms + config.message_timestamp_after_max_ms,
+        )
+        if not stays_closed(batch, rules):
+            opened = open_inline(batch, rules, self._call.rooms.settings.decompressed_batch_bytes_max)
+            if opened is None:
+                raise _MustOpen(batch, rules)
+            batch = opened
+        return batch
+
+    def _done(self, place: int, index: int, outcome: Appended | Exception) -> None:
+        """A partition's outcome is known."""
+        if not self.answered:
+            if isinstance(outcome, LogUnreachable):
+                self._unreachable = str(outcome)
+            self._outcomes[place] = _outcome(index, outcome)
+            self._finished_one()
+
+    def _finished_one(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._answer()
+
+    def time_out(self) -> None:
+        """The client's time is up: what is not done yet may or may not come to stand."""
+        timed_out = RequestTimedOut("not appended within the request's timeout")
+        place = 0
+        for _, partitions in self._request.topics:
+            for index, _ in partitions:
+                if self._outcomes[place] is None:
+                    self._outcomes[place] = _outcome(index, timed_out)
+                place += 1
+        self._answer()
+
+    def _answer(self) -> None:
+        self.answered = True
+        call, request = self._call, self._request
+        if self._unreachable:
+            call.close(f"the log cannot be reached: {self._unreachable}")
+            return
+        if request.acks == 0:
+            failed = [outcome for outcome in self._outcomes if outcome is not None and outcome[1]]
+            if failed:
+                call.close(f"Produce with acks=0 failed: {ErrorCode(failed[0][1]).name}")
+            else:
+                call.drop()
+            return
+        topics, place = [], 0
+        for key, partitions in request.topics:
+            topics.append((key, self._outcomes[place : place + len(partitions)]))
+            place += len(partitions)
+        request.topics = []  # the frame may go
+        call.reply(fast_writers.produce(call.version, topics))  # type: ignore[arg-type]
+
+
+class _OnDone:
+    """The callback of one batch."""
+
+    __slots__ = ("_index", "_place", "_producing")
+
+    def __init__(self, producing: Producing, place: int, index: int) -> None:
+        self._producing = producing
+        self._place = place
+        self._index = index
+
+    def __call__(self, outcome: Appended | Exception) -> None:
+        self._producing._done(self._place, self._index, outcome)
+
+
+def _outcome(index: int, outcome: Appended | Exception) -> Outcome:
+    if not isinstance(outcome, Exception):
+        return index, 0, outcome.base_offset, outcome.log_append_time_ms, outcome.log_start_offset, (), None
+    record_errors: Sequence[tuple[int, str | None]] = ()
+    if isinstance(outcome, RecordsRefused):
+        record_errors, outcome = outcome.record_errors, outcome.cause
+    if isinstance(outcome, StoreUnavailable):  # not appended; clients refresh their metadata and send it again
+        outcome = KafkaStorageError(outcome.message)
+    if not isinstance(outcome, KafkaError):
+        logger.error("produce_failed", exc_info=outcome)
+        outcome = KafkaError()
+    return index, outcome.code.value, -1, -1, -1, record_errors, outcome.message or outcome.code.name
+
+
+_tasks: Final[set[asyncio.Task[None]]] = set()
+
+
+def _spawn(work: Coroutine[None, None, None]) -> None:
+    """Run beside; a reference is kept until it is done."""
+    task = asyncio.get_running_loop().create_task(work)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)

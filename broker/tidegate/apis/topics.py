@@ -1,0 +1,192 @@
+"""CreateTopics, DeleteTopics, CreatePartitions: each topic of a request stands for itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
+from kio.schema.create_topics.v7.response import CreatableTopicConfigs, CreatableTopicResult, CreateTopicsResponse
+from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
+from kio.schema.errors import ErrorCode
+
+from tidegate.apis.call import Call
+from tidegate.apis.registry import ApiKey, api
+from tidegate.apis.slices import each
+from tidegate.errors import (
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    KafkaError,
+    StoreUnavailable,
+    TopicDeletionDisabled,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from tidegate.protocol.error_responses import NO_TIME
+from tidegate.topics import configs, names
+from tidegate.topics.catalog import Topic
+
+logger = structlog.get_logger()
+
+REPLICAS: Final = 1
+"""What clients are told: copies are the store's business."""
+
+_AT_ONCE: Final = 16
+
+
+def failure(error: KafkaError) -> tuple[ErrorCode, str | None]:
+    """Code and message of one topic that failed; a store that is away is worth another try."""
+    code = ErrorCode.request_timed_out if isinstance(error, StoreUnavailable) else error.code
+    return code, error.message
+
+
+# -- CreateTopics
+
+
+@api(ApiKey.CREATE_TOPICS, first=2, last=7)
+async def create_topics(call: Call, request: Any) -> CreateTopicsResponse:
+    """Make topics. v4: -1 for the default counts (KIP-464). v5: what was made (KIP-525). v7: topic ids."""
+    times = Counter(topic.name for topic in request.topics)
+    once = {topic.name: topic for topic in request.topics}
+
+    async def one(topic: Any) -> CreatableTopicResult:
+        try:
+            return await _create(call, topic, times[topic.name], request.validate_only)
+        except KafkaError as error:
+            code, message = failure(error)
+            values: dict[str, Any] = {"name": topic.name, "error_code": code, "error_message": message}
+            return CreatableTopicResult(**values, topic_id=None, configs=None)
+
+    return CreateTopicsResponse(throttle_time=NO_TIME, topics=tuple(await each(once.values(), one, _AT_ONCE)))  # type: ignore[arg-type]
+
+
+async def _create(call: Call, wanted: Any, times: int, validate_only: bool) -> CreatableTopicResult:
+    """Check in Kafka's order, then make the topic."""
+    catalog, settings = call.rooms.catalog, call.rooms.settings
+    names.check_creatable(wanted.name)
+    if times > 1:
+        raise InvalidRequest("the topic stands in the request more than once")
+    await catalog.check_new(call.org, wanted.name)
+    overrides = configs.parse(call.rooms.settings, {config.name: config.value for config in wanted.configs}, {})
+    count = _partition_count(wanted, settings.num_partitions)
+    catalog.check_count(count)
+    topic_id: UUID | None = None
+    if not validate_only:
+        topic_id = (await catalog.create(call.org, wanted.name, count, overrides)).topic_id
+    values: dict[str, Any] = {
+        "name": wanted.name,
+        "topic_id": topic_id,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "num_partitions": count,
+        "replication_factor": REPLICAS,
+        "configs": tuple(_made_with(one) for one in configs.describe_topic(settings, overrides)),
+    }
+    return CreatableTopicResult(**values)
+
+
+def _made_with(config: configs.Described) -> CreatableTopicConfigs:
+    values: dict[str, Any] = {"name": config.name, "value": config.value, "config_source": int(config.source)}
+    return CreatableTopicConfigs(**values, read_only=config.read_only, is_sensitive=False)
+
+
+def _partition_count(wanted: Any, default: int) -> int:
+    """How many partitions are asked for, by count or by assignment. Any number of replicas is as good as one."""
+    if not wanted.assignments:
+        if wanted.num_partitions != -1 and wanted.num_partitions < 1:
+            raise InvalidPartitions("number of partitions must be at least 1")
+        if wanted.replication_factor != -1 and wanted.replication_factor < 1:
+            raise InvalidReplicationFactor("replication factor must be at least 1")
+        return default if wanted.num_partitions == -1 else int(wanted.num_partitions)
+    if wanted.num_partitions != -1 or wanted.replication_factor != -1:
+        raise InvalidRequest("assignments and counts were both given")
+    indexes = sorted(one.partition_index for one in wanted.assignments)
+    if indexes != list(range(len(indexes))):
+        raise InvalidReplicaAssignment("the partitions are not 0 to n - 1")
+    _check_replicas([one.broker_ids for one in wanted.assignments])
+    return len(indexes)
+
+
+def _check_replicas(assignments: Sequence[Sequence[int]]) -> None:
+    """Replicas are not placed here, yet a list of them that cannot be is refused. Raises InvalidReplicaAssignment."""
+    for replicas in assignments:
+        if not replicas or len(set(replicas)) != len(replicas):
+            raise InvalidReplicaAssignment("a partition's replicas are empty or stand twice")
+
+
+# -- DeleteTopics
+
+
+@api(ApiKey.DELETE_TOPICS, first=1, last=6)
+async def delete_topics(call: Call, request: Any) -> DeleteTopicsResponse:
+    """Remove topics with their records and committed offsets. v6: by name or id."""
+    times = Counter((topic.name, topic.topic_id) for topic in request.topics)
+
+    async def one(wanted: tuple[str | None, UUID | None]) -> DeletableTopicResult:
+        name, topic_id = wanted
+        code, message = ErrorCode.none, None
+        try:
+            topic = await _find_to_delete(call, name, topic_id, times[wanted])
+            name, topic_id = topic.name, topic.topic_id
+            await call.rooms.catalog.delete(call.org, topic.name, topic.topic_id)
+        except KafkaError as error:
+            code, message = failure(error)
+        values: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}
+        return DeletableTopicResult(**values)
+
+    return DeleteTopicsResponse(throttle_time=NO_TIME, responses=tuple(await each(times, one, _AT_ONCE)))  # type: ignore[arg-type]
+
+
+async def _find_to_delete(call: Call, name: str | None, topic_id: UUID | None, times: int) -> Topic:
+    if not call.rooms.settings.delete_topic_enable:
+        if call.version < 3:
+            raise InvalidRequest("topic deletion is disabled")
+        raise TopicDeletionDisabled
+    if (name is None) == (topic_id is None):
+        raise InvalidRequest("either a name or an id is needed")
+    if times > 1:
+        raise InvalidRequest("the topic stands in the request more than once")
+    catalog = call.rooms.catalog
+    topic = await (catalog.find_by_id(call.org, topic_id) if topic_id else catalog.find(call.org, name or ""))
+    if topic is None:
+        raise UnknownTopicId if topic_id else UnknownTopicOrPartition
+    return topic
+
+
+# -- CreatePartitions
+
+
+@api(ApiKey.CREATE_PARTITIONS, first=0, last=3)
+async def create_partitions(call: Call, request: Any) -> CreatePartitionsResponse:
+    """Let topics grow (KIP-195); new partitions begin at offset 0."""
+    times = Counter(topic.name for topic in request.topics)
+    once = {topic.name: topic for topic in request.topics}
+
+    async def one(wanted: Any) -> CreatePartitionsTopicResult:
+        code, message = ErrorCode.none, None
+        try:
+            await _grow(call, wanted, times[wanted.name], request.validate_only)
+        except KafkaError as error:
+            code, message = failure(error)
+        return CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message)
+
+    results = await each(once.values(), one, _AT_ONCE)
+    return CreatePartitionsResponse(throttle_time=NO_TIME, results=tuple(results))  # type: ignore[arg-type]
+
+
+async def _grow(call: Call, wanted: Any, times: int, validate_only: bool) -> None:
+    if times > 1:
+        raise InvalidRequest("the topic stands in the request more than once")
+    catalog = call.rooms.catalog
+    topic = await catalog.check_growth(call.org, wanted.name, wanted.count)
+    if wanted.assignments is not None:
+        if len(wanted.assignments) != wanted.count - topic.partition_count:
+            raise InvalidReplicaAssignment("there must be one assignment for each new partition")
+        _check_replicas([one.broker_ids for one in wanted.assignments])
+    if not validate_only:
+        await catalog.add_partitions(call.org, wanted.name, wanted.count)

@@ -1,0 +1,397 @@
+"""One broker: builds the rooms; starts, drains and stops them in order.
+
+Nothing here survives the process, and nothing needs to: what must survive is in Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+import uvloop
+
+import tidegate
+from tidegate.admin.health import Health
+from tidegate.admin.routes import AdminServer
+from tidegate.apis import registry
+from tidegate.apis.call import Rooms
+from tidegate.apis.mirroring import forget_mirrors
+from tidegate.apis.registry import ApiKey
+from tidegate.cluster.addresses import Endpoints
+from tidegate.cluster.figures import FigureReports, Figures
+from tidegate.cluster.membership import BrokerInfo, Membership
+from tidegate.cluster.placement import coordinator_of, leader_of
+from tidegate.cluster.server_check import check_server
+from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.groups import retention as offsets_retention
+from tidegate.groups.cluster_page import ClusterPage
+from tidegate.groups.expiry import GroupExpiry
+from tidegate.groups.exporter_names import Brokers, ForeignNames
+from tidegate.groups.heartbeats import Heartbeats
+from tidegate.groups.holds import Holds
+from tidegate.groups.lag_samples import LagSampler
+from tidegate.groups.lost_writes import HandedOut, raise_all
+from tidegate.groups.offsets import Offsets
+from tidegate.groups.state_log import StateLog
+from tidegate.groups.waiting import GroupWaits
+from tidegate.log.logs import Logs
+from tidegate.log.mirror import Mirror
+from tidegate.log.partitions import create_partition, delete_partition
+from tidegate.log.usage import UsageReports
+from tidegate.process import LoopLag, ProcessUse, Signals, bind
+from tidegate.protocol.consumer_blobs import assigned_partitions
+from tidegate.server.listener import Server
+from tidegate.server.ports import Ports
+from tidegate.settings import Settings
+from tidegate.store.addresses import without_password
+from tidegate.store.link import Link
+from tidegate.store.store import Store
+from tidegate.telemetry import declared
+from tidegate.telemetry import logs as logging_setup
+from tidegate.telemetry.metrics import metrics
+from tidegate.telemetry.supervised import Supervised
+from tidegate.topics.catalog import Catalog, PartitionStorage
+from tidegate.topics.model import Topic
+from tidegate.tracing import Tracing
+from tidegate.transactions.producers import ProducerIds
+
+logger = structlog.get_logger()
+
+_CLOSE_S: Final = 5.0
+_GC_THRESHOLDS: Final = (50_000, 20, 100)
+"""A tick's requests are more objects than the collector's default of 700, and die by themselves."""
+_HINT_PERIODS: Final = 2
+"""Renewals of the lease that others are given to learn of a drain before clients are sent to them."""
+
+_MEMBERS_APIS: Final = (
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.JOIN_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.OFFSET_COMMIT,
+    ApiKey.LEAVE_GROUP,
+)
+_PREPARE_AFTER_S: Final = 1.0
+"""Clients that wait for the start come first."""
+
+
+class App:
+    """One broker process. `start`, then `drain` or `close`; each is called once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.tracing = Tracing() if settings.tracing else None
+        self.store = Store(settings) if self.tracing is None else self.tracing.store(settings)
+        self.health = Health(lambda: self.store.available, lambda: self.membership.held)
+        self.loops = Supervised()
+        self.lag = LoopLag()
+        self.use = ProcessUse()
+        self.drain_asked = asyncio.Event()
+        self.membership: Membership
+        self.rooms: Rooms
+        self.server: Server
+        self._served_as = -1
+        self._closing = AsyncExitStack()
+
+    # -- start
+
+    async def start(self) -> None:
+        """Start every room, in order. Raises CannotStart."""
+        settings = self.settings
+        ports = Ports(settings, bind)
+        admin_socket = bind(settings.admin_host, settings.admin_port, "TIDEGATE_ADMIN_PORT")
+        apis = registry.load_all()  # every script must be known before the store loads them
+        try:
+            await self._start_store()
+            await self._start_membership(ports.advertised())
+            await self._start_rooms()
+            await self._open(apis, ports)
+            figures = FigureReports(self.store, lambda: self.membership.node_id, self._figures)
+            await self._started(figures.start(), figures.close)
+            await self._start_admin(admin_socket)
+        except (StoreUnavailable, TimeoutError) as error:
+            raise CannotStart(f"Redis is not usable at {self._address()}: {error or 'no answer'}") from None
+        finally:
+            ports.close()
+        self._measure()
+        gc.collect()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        gc.freeze()  # what is here stays: the collector need not look at it again
+        logger.info("ready", port=ports.numbers[0], version=tidegate.__version__)
+
+    async def prepare(self) -> None:
+        """Make what members' first requests need, beside the event loop: made as they come it holds up everything."""
+        await asyncio.sleep(_PREPARE_AFTER_S)
+        for api_key in _MEMBERS_APIS:
+            await asyncio.to_thread(self.server.routes.prepare, api_key)
+
+    async def _start_store(self) -> None:
+        self._closing.push_async_callback(self.store.close)
+        try:
+            await self.store.start()
+        except StoreUnavailable as error:
+            raise CannotStart(f"Redis is not reachable at {self._address()}: {error}") from None
+        await check_server(self.store, self.settings)
+
+    async def _start_membership(self, endpoints: Endpoints) -> None:
+        settings = self.settings
+        self.membership = Membership(self.store, settings, endpoints, settings.rack, "starting")
+        self.membership.on_drain_asked.append(partial(self.ask_to_drain, "drain request"))
+        await self._started(self.membership.start(), self.membership.close)
+        logging_setup.bind(node_id=self.membership.node_id)
+
+    async def _start_rooms(self) -> None:
+        store, settings, membership = self.store, self.settings, self.membership
+        catalog = Catalog(store, settings, PartitionStorage(create_partition, delete_partition), self._forget_offsets)
+        logs = Logs(store, settings, catalog.get)
+        catalog.on_removed.append(logs.forget_topic)
+        self.rooms = Rooms(
+            settings=settings,
+            store=store,
+            membership=membership,
+            catalog=catalog,
+            logs=logs,
+            waits=GroupWaits(store, settings, self._name),
+            heartbeats=Heartbeats(store, settings, self._name),
+            offsets=Offsets(store, settings, self._name, lambda: membership.ends_ms),
+            producer_ids=ProducerIds(store, settings),
+            usage=logs.usage,
+            ask_to_drain=self.ask_to_drain,
+        )
+        await self._started(catalog.start(), catalog.close)
+        await self._started(logs.start(), logs.close)
+        mirror = self.rooms.mirror = Mirror(store, settings)
+        await self._started(mirror.start(), mirror.close)
+        reports = UsageReports(store, settings, logs.usage, self._preferred_topics, self._name)
+        await self._started(reports.start(), reports.close)
+        await self._follow_generations(logs)
+        await self._started(self.rooms.waits.start(), self.rooms.waits.close)
+        if settings.group_heartbeat_hold_max_ms:
+            holds = self.rooms.holds = Holds(store, settings, self.rooms.heartbeats)
+            membership.on_lost.append(holds.release_all)
+            metrics.sample(declared.HEARTBEATS_HELD, lambda: {(): holds.held})
+            await self._started(holds.start(), holds.close)
+        states = StateLog(store, self._prefers)
+        await self._started(states.start(), states.close)
+        expiry = GroupExpiry(store, self._prefers, self._name)
+        await self._started(expiry.start(), expiry.close)
+        membership.on_silent.append(lambda lost: expiry.broker_silent(self._named_before(lost)))
+        sweep = offsets_retention.Retention(
+            store, settings, self._preferred_shards, self._name, partial(forget_mirrors, self.rooms)
+        )
+        await self._started(sweep.start(), sweep.close)
+        sampler = self._lag_sampler(catalog)
+        await self._started(sampler.start(), sampler.close)
+
+    def _lag_sampler(self, catalog: Catalog) -> LagSampler:
+        """Who takes samples of lag, and tells of the cluster while it does."""
+        store, settings, membership = self.store, self.settings, self.membership
+        brokers = Brokers(membership.live, membership.preferred, lambda: membership.cluster_id)
+        foreign = ForeignNames(settings.metrics_exporter_names, brokers, catalog.get)
+        page = ClusterPage(store, settings, catalog.all_topics, foreign)
+        sampler = LagSampler(store, settings, catalog.get, assigned_partitions, self._name, page)
+        metrics.cluster_page = lambda: page.text if sampler.duty.seen else ()
+        metrics.sample(declared.CLUSTER_EXPORTED, lambda: {(): float(sampler.duty.seen)})
+        metrics.sample(declared.LAG_SAMPLES, lambda: {(): sampler.taken})
+        metrics.sample(declared.LAG_ROUND_SECONDS, lambda: {(): sampler.round_s})
+        return sampler
+
+    async def _follow_generations(self, logs: Logs) -> None:
+        """No generation is handed out twice, whatever Redis has lost, and whatever it loses from now on."""
+        handed_out = HandedOut(self.store, self._name)
+        await self._started(handed_out.start(), handed_out.close)
+        self.rooms.waits.on_look.append(handed_out.saw)
+        handed_out.incarnation = await logs.incarnations.ready()
+        raised = await raise_all(self.store, handed_out.incarnation, self._name())
+        if raised:
+            logger.warning("generations_skipped", groups=raised)
+        logs.incarnations.on_known.append(handed_out.known_again)
+
+    async def _started(self, starting: Awaitable[None], close: Callable[[], Awaitable[None]]) -> None:
+        self._closing.push_async_callback(close)  # first: what starts half way is closed as well
+        await starting
+
+    async def _open(self, apis: dict[int, registry.Api], ports: Ports) -> None:
+        self.server = Server(self.rooms, apis, self.settings)
+        self.rooms.dial = self.server.dial
+        self.health.requests_admitted = lambda: not self.server.request_bytes.exhausted
+        if self.tracing is not None:
+            self.tracing.trace(self.server)
+        self._served_as = self.membership.node_id
+        self.membership.on_lost.append(self._lease_lost)
+        self.membership.on_held.append(self._lease_held)
+        self.membership.on_unsure.append(self._lease_unsure)
+        self.membership.on_came.append(self.server.spreading.came)
+        self._lease_held()
+        self._closing.push_async_callback(self.server.close)
+        await ports.open(self.server)
+        if ports.certificates is not None:
+            self.loops.run("certificates", ports.certificates.watch)
+        await self.membership.serve()
+        self.health.listening = True
+
+    async def _start_admin(self, admin_socket: socket.socket) -> None:
+        admin = AdminServer(self.health, admin_socket, self.rooms)
+        try:
+            await self._started(admin.start(), admin.close)
+        except OSError as error:
+            raise CannotStart(f"cannot listen for admin HTTP (TIDEGATE_ADMIN_PORT): {error.strerror}") from None
+
+    def _address(self) -> str:
+        return without_password(self.settings.redis_url)
+
+    # -- what rooms ask of one another
+
+    def _prefers(self, shard: int) -> bool:
+        """Whether this broker is the one to look after a shard of groups."""
+        return coordinator_of(shard, self.membership.preferred()).node_id == self.membership.node_id
+
+    def _named_before(self, lost: BrokerInfo) -> Callable[[int], bool]:
+        """Whether a broker that fell silent was the one named for a shard."""
+        brokers = [*self.membership.preferred(), lost]
+        return lambda shard: coordinator_of(shard, brokers) is lost
+
+    def _preferred_shards(self) -> list[int]:
+        return [shard for shard in range(self.settings.coordinator_shards) if self._prefers(shard)]
+
+    def _preferred_topics(self) -> list[Topic]:
+        """Topics whose first partition this broker is named for: each topic has one broker that asks what it holds."""
+        brokers, own = self.membership.preferred(), self.membership.node_id
+        return [one for one in self.rooms.catalog.all_topics() if leader_of(one.topic_id, 0, brokers).node_id == own]
+
+    async def _forget_offsets(self, org: str, topic: str, topic_id: UUID, partition_count: int) -> None:
+        await offsets_retention.forget_topic(self.store, org, topic, partition_count, topic_id.hex)
+
+    def _name(self) -> str:
+        """What events call this broker."""
+        return str(self.membership.node_id)
+
+    def _lease_lost(self) -> None:
+        """Another broker may have this node id by now: trust nothing that was known. Membership leases anew."""
+        self.server.suspend()
+        self.rooms.logs.drop_views()
+
+    def _lease_held(self) -> None:
+        """Serve. Clients that know this broker under an id which it has no more are to find out where they are."""
+        node_id = self.membership.node_id
+        if node_id != self._served_as:
+            self._served_as = node_id
+            logging_setup.bind(node_id=node_id)
+            self.server.refuse()
+        self.server.serve(self.membership.ends_s)
+
+    def _lease_unsure(self) -> None:
+        """Redis did not renew the lease. While it is not known to be lost, clients are told to try again later."""
+        if self.membership.held:
+            self.server.go_on_without_redis(self.membership.ends_s)
+        else:
+            self.server.refuse()
+
+    # -- what is measured from outside
+
+    def _figures(self) -> Figures:
+        return Figures(
+            self.membership.process,
+            round(self.use.uptime_s, 1),
+            len(self.server.connections),
+            round(self.lag.worst_s * 1000, 1),
+            round(self.use.cpu_share(), 3),
+            self.use.memory_bytes(),
+        )
+
+    def _measure(self) -> None:
+        """Values that are asked for at each scrape. A lane to many primaries is up when all its links are."""
+
+        def of_lanes(value: Callable[[list[Link]], float]) -> dict[tuple[str, ...], float]:
+            return {(name,): value(links) for name, links in self.store.lanes().items()}
+
+        health, membership = self.health, self.membership
+        metrics.sample(declared.LINK_UP, lambda: of_lanes(lambda links: float(all(one.connected for one in links))))
+        metrics.sample(declared.LINK_IN_FLIGHT, lambda: of_lanes(lambda links: sum(one.in_flight for one in links)))
+        metrics.sample(declared.LINK_CONNECTS, lambda: of_lanes(lambda links: sum(one.incarnation for one in links)))
+        metrics.sample(declared.LIVE_BROKERS, lambda: {(): len(membership.live())})
+        metrics.sample(declared.READY, lambda: {(): float(health.ready)})
+        metrics.sample(declared.DRAINING, lambda: {(): float(health.draining)})
+        metrics.sample(declared.BUILD, lambda: {(tidegate.__version__,): 1})
+        metrics.sample(declared.LOOP_LAG_SECONDS, lambda: {(): self.lag.worst_s})
+        self.loops.run("loop-lag", self.lag.measure)
+
+    # -- end
+
+    def ask_to_drain(self, by: str) -> None:
+        """Have this process drain and end as by SIGTERM; `by` is for the log. May be called again and again."""
+        if not self.drain_asked.is_set():
+            logger.info("asked_to_drain", by=by)
+            self.drain_asked.set()
+
+    async def drain(self) -> None:
+        """Let clients go to other brokers, within `drain_budget_ms`; no group rebalances because of it.
+
+        Not ready and marked draining first, so that others name somebody else; then long polls are answered and
+        connections closed one by one. Parked joins and syncs wait as long as the budget lets them; what is cut
+        then keeps its place in Redis.
+        """
+        settings, clock = self.settings, asyncio.get_running_loop().time
+        ends = clock() + settings.drain_budget_ms / 1000
+        logger.info("draining", connections=len(self.server.connections), budget_ms=settings.drain_budget_ms)
+        self.health.draining = True
+        try:
+            async with asyncio.timeout(settings.drain_budget_ms / 4000):
+                await self.membership.drain()
+        except (StoreUnavailable, TimeoutError) as error:
+            logger.warning("drain_not_announced", reason=str(error) or "no answer from Redis")
+        hint_ms = settings.lease_renew_ms * _HINT_PERIODS if self.server.connections else 0
+        await asyncio.sleep(min(max(hint_ms, settings.drain_notice_ms), settings.drain_budget_ms / 4) / 1000)
+        await self.server.drain(max(0, int((ends - clock()) * 1000)))
+        self.health.listening = False
+        logger.info("drained")
+
+    async def close(self) -> None:
+        """Stop what runs, in the opposite order of the start; the lease is given up."""
+        await self.loops.close()
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._closing.aclose()
+        except TimeoutError:
+            logger.warning("not_closed_in_time", seconds=_CLOSE_S)
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
+
+
+async def _run(settings: Settings, unknown: Sequence[str]) -> None:
+    signals = Signals()
+    logging_setup.bind(pid=os.getpid())
+    for variable in unknown:
+        logger.warning("unknown_setting", variable=variable)
+    app = App(settings)
+    starting = asyncio.ensure_future(app.start())
+    asked = asyncio.ensure_future(signals.asked.wait())
+    running: list[asyncio.Future[Any]] = [starting, asked]
+    try:
+        await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            running.append(asyncio.ensure_future(app.prepare()))
+            running.append(ending := asyncio.ensure_future(app.drain_asked.wait()))
+            await asyncio.wait([asked, ending], return_when=asyncio.FIRST_COMPLETED)
+            await app.drain()  # a first SIGTERM meanwhile changes nothing
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await app.close()
+
+
+def serve(settings: Settings, unknown: Sequence[str] = ()) -> None:
+    """Run one broker until a signal. `unknown` are variables that look like settings. Raises CannotStart."""
+    logging_setup.configure(settings.log_format, settings.log_level)
+    uvloop.run(_run(settings, unknown))

@@ -1,0 +1,76 @@
+"""What a broker's user of Redis may do, and nothing else: the rules for `ACL SETUSER`.
+
+The list is written by hand, so that a right more is seen in review; a test holds it to what brokers and their scripts
+call, and `make acl` runs the tests as this user. Scripts run with the rights of who calls them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tidegate.settings import Settings
+from tidegate.store.addresses import parse_redis_url
+
+CONNECTION: Final = ("info", "memory|usage", "ping", "time")
+"""HELLO and AUTH need no right."""
+SCRIPTS: Final = ("eval", "evalsha", "script|load")
+MESSAGES: Final = ("publish", "subscribe", "unsubscribe")
+KEYS: Final = ("del", "exists", "get", "mget", "persist", "pexpire", "rename", "set", "unlink")
+"""`persist` and `rename` are those of `tidegate topic repair`, which an operator runs with the brokers' own user."""
+HASHES: Final = (
+    "hdel", "hexists", "hget", "hgetall", "hincrby", "hkeys", "hlen", "hmget", "hscan", "hset", "hsetnx", "hvals",
+)  # fmt: skip
+SORTED_SETS: Final = ("zadd", "zrange", "zrangebyscore", "zrem", "zremrangebyscore", "zrevrangebyscore", "zscore")
+STREAMS: Final = ("xadd", "xinfo|stream", "xlen", "xrange", "xread", "xrevrange", "xtrim")
+MIRROR: Final = (
+    "xack", "xclaim", "xgroup|create", "xgroup|createconsumer", "xgroup|delconsumer", "xgroup|destroy", "xgroup|setid",
+    "xinfo|consumers", "xinfo|groups", "xpending",
+)  # fmt: skip
+"""Groups shown as Redis consumer groups: needed also where `mirror_groups` is off, for a topic may turn it on."""
+
+READER: Final = (
+    "dbsize", "eval_ro", "exists", "get", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "hvals",
+    "mget", "pttl",
+    "scan", "strlen", "ttl", "type", "xinfo|consumers", "xinfo|groups", "xinfo|stream", "xlen", "xpending",
+    "xrange", "xread", "xrevrange", "zcard", "zcount", "zrange", "zrangebyscore", "zrevrange", "zrevrangebyscore",
+    "zscan", "zscore",
+)  # fmt: skip
+"""What a person needs to read keys, with redis-cli or with `tidegate redis check`, `keys` and `memory`."""
+
+_PROOFS: Final = {"memory": (), "replicated": ("wait",), "fsynced": ("wait", "waitaof")}
+
+
+def acl_rules(settings: Settings) -> list[str]:
+    """The rules of a broker's user, without its name, `on` and password: `ACL SETUSER <name> on ><password> <rules>`.
+
+    They begin with taking every right away, so that given again they leave no older one. What depends on the settings:
+    `key_prefix`, `durability` and, from `redis_url`, the database's number, Sentinel and Cluster.
+    """
+    keys = _keys(settings)
+    commands = [*CONNECTION, *SCRIPTS, *MESSAGES, *KEYS, *HASHES, *SORTED_SETS, *STREAMS, *MIRROR]
+    commands += _PROOFS[settings.durability.partition(":")[0]]
+    commands += _of_topology(settings)
+    rules = ["resetkeys", f"~{keys}", "resetchannels", f"&{keys}", "-@all"]
+    return rules + [f"+{command}" for command in commands]
+
+
+def reader_rules(settings: Settings) -> list[str]:
+    """The same of a user for people: it reads every key of ours, writes none, and publishes nothing."""
+    commands = [*CONNECTION, *READER, *_of_topology(settings)]
+    return ["resetkeys", f"%R~{_keys(settings)}", "resetchannels", "-@all", *(f"+{command}" for command in commands)]
+
+
+def _keys(settings: Settings) -> str:
+    """The pattern of all keys and channels."""
+    prefix = re.sub(r"([*?\[\]\\^])", r"\\\1", settings.key_prefix)
+    return f"{prefix}:*"
+
+
+def _of_topology(settings: Settings) -> list[str]:
+    """Commands that only some addresses need."""
+    topology = parse_redis_url(settings.redis_url)
+    commands = ["role"] if topology.kind == "sentinel" else []
+    if topology.kind == "cluster":
+        commands += ["asking", "cluster|info", "cluster|slots"]
+    return [*commands, "select"] if topology.database else commands

@@ -1,0 +1,60 @@
+"""What a broker measures of itself, for people: a key that ends by itself, written every few seconds.
+
+So any broker tells of all, and none asks another. Nothing goes by these figures.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from tidegate.store.store import Store
+from tidegate.telemetry.supervised import Supervised
+
+EVERY_MS: Final = 5_000
+_KEPT_MS: Final = 4 * EVERY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One broker, lately. `cpu_share` is of one core, `memory_bytes` what is resident."""
+
+    process: str
+    uptime_s: float
+    connections: int
+    loop_lag_ms: float
+    cpu_share: float
+    memory_bytes: int
+
+
+class FigureReports:
+    """Writes what `measure` gives under this broker's node id."""
+
+    def __init__(self, store: Store, node_id: Callable[[], int], measure: Callable[[], Figures]) -> None:
+        self._store, self._node_id, self._measure = store, node_id, measure
+        self._loops = Supervised()
+
+    async def start(self) -> None:
+        """Tell at once, and from then on. Raises StoreUnavailable."""
+        await self.tell()
+        self._loops.every("figures", EVERY_MS, self.tell)
+
+    async def close(self) -> None:
+        """Stop."""
+        await self._loops.close()
+
+    async def tell(self) -> None:
+        """Write the figures. Raises StoreUnavailable."""
+        text = json.dumps(asdict(self._measure()), separators=(",", ":"))
+        await self._store.command("SET", self._store.cluster_keys.figures(self._node_id()), text, "PX", _KEPT_MS)
+
+
+async def read_figures(store: Store, node_ids: Iterable[int]) -> dict[int, Figures]:
+    """What brokers told within the last 20 s; those that did not are left out. Raises StoreUnavailable."""
+    asked = list(node_ids)
+    if not asked:
+        return {}
+    told = await store.command("MGET", *(store.cluster_keys.figures(node_id) for node_id in asked))
+    return {node_id: Figures(**json.loads(text)) for node_id, text in zip(asked, told, strict=True) if text}

@@ -1,0 +1,43 @@
+"""What all brokers of a cluster share: its id, the layout of its keys, and settings that place data."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from typing import Final
+
+from tidegate.errors import CannotStart
+from tidegate.settings import Settings
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+OPEN_CLUSTER = Script("cluster/open_cluster")
+
+LAYOUT_VERSION: Final = 1
+"""Raised when keys or their contents change so that older brokers would misread them."""
+
+
+def new_cluster_id() -> str:
+    """A random id of 22 characters, as Kafka makes them."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+async def open_cluster(store: Store, settings: Settings, cluster_id: str | None = None) -> str:
+    """The cluster's id, made by the first broker. `cluster_id` is put back where the store lost it.
+
+    Raises CannotStart where this broker's layout or shared settings are not the cluster's, StoreUnavailable.
+    """
+    shared = {
+        "cluster_id": cluster_id or new_cluster_id(),
+        "layout": str(LAYOUT_VERSION),
+        "coordinator_shards": str(settings.coordinator_shards),
+    }
+    pairs = [text for pair in shared.items() for text in pair]
+    kept: list[str] = [value.decode() for value in await store.run(OPEN_CLUSTER, [store.cluster_keys.info], *pairs)]
+    for (name, mine), theirs in zip(shared.items(), kept, strict=True):
+        if name != "cluster_id" and mine != theirs:
+            raise CannotStart(
+                f"this cluster ({settings.key_prefix!r} on {store.home}) was made with "
+                f"{name}={theirs}, this broker has {name}={mine}"
+            )
+    return kept[0]

@@ -1,0 +1,129 @@
+"""The listeners of a broker, out of its settings: Kafka's syntax, or the simple host and port for one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.errors import CannotStart
+from tidegate.settings import AddressMode, Settings
+
+_LISTENER: Final = re.compile(r"(?P<name>[\w-]+)://(?P<host>\[[^\]]*\]|[^:/\[\]]*):(?P<port>[^/\s]+)")
+_PAIR: Final = re.compile(r"(?P<name>[\w-]+):(?P<value>\w+)")
+_TEMPLATE: Final = re.compile(r"\d+|\d*\{ordinal\}|\d+\+\{ordinal\}")
+_PROTOCOLS: Final = {"PLAINTEXT": False, "SSL": True}
+"""Security protocol -> whether it is TLS."""
+_MODES: Final[dict[str, AddressMode]] = {"direct": "direct", "single": "single", "external": "external"}
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One port: where it is bound (0 takes a free one), what it speaks, what its clients are told."""
+
+    name: str
+    host: str
+    port: int
+    tls: bool
+    mode: AddressMode
+    told_host: str | None
+    """Template of the advertised host; None: the bound one."""
+    told_port: str | None
+    setting: str
+    """The variable that a failure to listen names."""
+
+
+def listeners_of(settings: Settings) -> list[Listener]:
+    """Every listener, in the order of the settings; the first is the one that people are shown. Raises CannotStart."""
+    found = list(_listed(settings) if settings.listeners else _simple(settings))
+    if settings.ssl_certificate_file and not any(one.tls for one in found):
+        raise CannotStart(
+            "TIDEGATE_SSL_CERTIFICATE_FILE is set and no listener uses it: "
+            f"TIDEGATE_LISTENERS=SSL://{found[0].host}:{found[0].port}"
+        )
+    for one in found:
+        if one.tls and not settings.ssl_certificate_file:
+            raise CannotStart(f"listener {one.name} speaks TLS: set TIDEGATE_SSL_CERTIFICATE_FILE")
+    return found
+
+
+def single_listeners(settings: Settings) -> frozenset[str]:
+    """Names of listeners whose clients are told one load-balanced address."""
+    return frozenset(one.name for one in listeners_of(settings) if one.mode == "single")
+
+
+def _simple(settings: Settings) -> Iterator[Listener]:
+    if settings.advertised_listeners:
+        raise CannotStart("TIDEGATE_ADVERTISED_LISTENERS needs TIDEGATE_LISTENERS, whose names it repeats")
+    yield Listener(
+        "PLAINTEXT",
+        settings.host,
+        settings.port,
+        _is_tls("PLAINTEXT", _pairs(settings.listener_security_protocol_map, "LISTENER_SECURITY_PROTOCOL_MAP")),
+        _mode("PLAINTEXT", settings, _pairs(settings.listener_address_modes, "LISTENER_ADDRESS_MODES")),
+        settings.advertised_host,
+        settings.advertised_port,
+        "TIDEGATE_PORT",
+    )
+
+
+def _listed(settings: Settings) -> Iterator[Listener]:
+    if settings.advertised_host or settings.advertised_port:
+        raise CannotStart("TIDEGATE_ADVERTISED_HOST and _PORT are for one listener: set TIDEGATE_ADVERTISED_LISTENERS")
+    bound = _addresses(settings.listeners or "", "LISTENERS")
+    told = _addresses(settings.advertised_listeners or "", "ADVERTISED_LISTENERS")
+    protocols = _pairs(settings.listener_security_protocol_map, "LISTENER_SECURITY_PROTOCOL_MAP")
+    modes = _pairs(settings.listener_address_modes, "LISTENER_ADDRESS_MODES")
+    for name in [*told, *modes]:
+        if name not in bound:
+            raise CannotStart(f"{name} is advertised or has an address mode, and TIDEGATE_LISTENERS does not open it")
+    for name, (host, port) in bound.items():
+        if not port.isdecimal() or int(port) > 65_535:
+            raise CannotStart(f"TIDEGATE_LISTENERS: port {port} of {name} is not between 0 and 65535")
+        told_host, told_port = told.get(name, (None, None))
+        tls, mode = _is_tls(name, protocols), _mode(name, settings, modes)
+        yield Listener(name, host, int(port), tls, mode, told_host, told_port, "TIDEGATE_LISTENERS")
+
+
+def _addresses(text: str, setting: str) -> dict[str, tuple[str, str]]:
+    """`NAME://host:port,...` as name -> host, port."""
+    found: dict[str, tuple[str, str]] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        match = _LISTENER.fullmatch(part)
+        if match is None or _TEMPLATE.fullmatch(match["port"]) is None:
+            raise CannotStart(f"TIDEGATE_{setting}: {part!r} is not NAME://host:port")
+        name = match["name"].upper()
+        address = match["host"].strip("[]"), match["port"]
+        if name in found or (address in found.values() and address[1] != "0"):
+            raise CannotStart(f"TIDEGATE_{setting}: {part!r} has the name or the address of another listener")
+        found[name] = address
+    return found
+
+
+def _pairs(text: str | None, setting: str) -> dict[str, str]:
+    """`NAME:value,...` as name -> value."""
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in (text or "").split(","))):
+        match = _PAIR.fullmatch(part)
+        if match is None or match["name"].upper() in found:
+            raise CannotStart(f"TIDEGATE_{setting}: {part!r} is not NAME:value, or names a listener twice")
+        found[match["name"].upper()] = match["value"]
+    return found
+
+
+def _is_tls(name: str, protocols: dict[str, str]) -> bool:
+    protocol = protocols.get(name, name).upper()
+    if protocol not in _PROTOCOLS:
+        raise CannotStart(
+            f"listener {name} speaks PLAINTEXT or SSL, not {protocol}: "
+            f"TIDEGATE_LISTENER_SECURITY_PROTOCOL_MAP={name}:PLAINTEXT"
+        )
+    return _PROTOCOLS[protocol]
+
+
+def _mode(name: str, settings: Settings, modes: dict[str, str]) -> AddressMode:
+    mode = modes.get(name, settings.address_mode).lower()
+    if mode not in _MODES:
+        raise CannotStart(f"TIDEGATE_LISTENER_ADDRESS_MODES: {name}:{mode} is not direct, single or external")
+    return _MODES[mode]

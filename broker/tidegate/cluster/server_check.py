@@ -1,0 +1,146 @@
+"""What kind of server this is, and whether Tidegate can work on it; asked once, at the start."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import hiredis
+import structlog
+
+from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.settings import Settings
+from tidegate.store.node import Node
+from tidegate.store.scripts import Script
+from tidegate.store.slots import is_refusal
+from tidegate.store.store import Store
+
+logger = structlog.get_logger()
+
+PROBE_RIGHTS = Script("cluster/probe_rights")
+
+LEAST: Final = {"redis": (7, 0), "valkey": (7, 2)}
+_WAITAOF: Final = (7, 2)
+
+
+class UnsuitedRedis(CannotStart):
+    """The server lacks something that Tidegate needs; the message says what, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerReport:
+    """What a server says of itself. `maxmemory` in bytes, 0 is without limit. `warnings` are for people."""
+
+    server: str
+    flavour: str
+    version: str
+    maxmemory: int
+    maxmemory_policy: str
+    appendonly: bool
+    replicas: int
+    warnings: tuple[str, ...]
+
+
+async def check_server(store: Store, settings: Settings) -> list[ServerReport]:
+    """Look at each primary and try the rights. Raises UnsuitedRedis (of Redis Cluster: which), StoreUnavailable."""
+    reports = []
+    for node in store.nodes:
+        try:
+            reports.append(await _check(store, node, settings))
+        except UnsuitedRedis as error:
+            if store.cluster is None:
+                raise
+            raise UnsuitedRedis(f"{node}: {error}") from None
+    for warning in dict.fromkeys(warning for report in reports for warning in report.warnings):
+        servers = [report.server for report in reports if warning in report.warnings]
+        logger.warning("redis_setting", advice=warning, servers=servers)
+    return reports
+
+
+async def _check(store: Store, node: Node, settings: Settings) -> ServerReport:
+    facts = await _facts(node)
+    flavour, version = flavour_of(facts)
+    _refuse_unsuited(facts, flavour, version, settings, in_cluster=store.cluster is not None)
+    await _try_rights(store, node)
+    return ServerReport(
+        str(node),
+        flavour,
+        version,
+        int(facts.get("maxmemory", 0)),
+        facts.get("maxmemory_policy", "unknown"),
+        facts.get("aof_enabled") == "1",
+        int(facts.get("connected_slaves", 0)),
+        tuple(_warnings(facts, flavour)),
+    )
+
+
+async def _facts(node: Node) -> dict[str, str]:
+    facts: dict[str, str] = {}
+    for section in ("server", "memory", "persistence", "replication", "cluster"):
+        try:
+            reply = await node.control.call("INFO", section)
+        except hiredis.ReplyError as error:
+            raise UnsuitedRedis(f"INFO {section} is refused: {error}") from None
+        text = reply.decode("utf-8", "replace")
+        facts.update(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return facts
+
+
+def flavour_of(facts: dict[str, str]) -> tuple[str, str]:
+    """Which server this is, and its version, by what INFO says."""
+    for flavour in ("valkey", "dragonfly"):
+        if f"{flavour}_version" in facts:
+            return flavour, facts[f"{flavour}_version"]
+    return "redis", facts.get("redis_version", "0.0")
+
+
+def _refuse_unsuited(
+    facts: dict[str, str], flavour: str, version: str, settings: Settings, *, in_cluster: bool
+) -> None:
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    least = LEAST.get(flavour)
+    if least is not None and numbers < least:
+        raise UnsuitedRedis(f"{flavour} {version} is too old: {flavour} {least[0]}.{least[1]} or newer is needed")
+    if facts.get("role", "master") != "master":
+        raise UnsuitedRedis(f"this {flavour} is a replica: redis_url must name the primary")
+    if facts.get("cluster_enabled") == "1" and not in_cluster:
+        raise UnsuitedRedis(f"this {flavour} runs in cluster mode: redis_url must begin with redis+cluster://")
+    wanted = settings.durability
+    if wanted.startswith("fsynced"):
+        if least is not None and numbers < _WAITAOF:
+            raise UnsuitedRedis(f"durability={wanted} needs {flavour} 7.2 or newer (WAITAOF), not {version}")
+        if facts.get("aof_enabled") != "1":
+            raise UnsuitedRedis(f"durability={wanted} needs a server with appendonly yes")
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction" and not settings.redis_allow_eviction:
+        raise UnsuitedRedis(
+            f"maxmemory-policy is {policy}, which loses data: set it to noeviction "
+            "(or TIDEGATE_REDIS_ALLOW_EVICTION=true)"
+        )
+
+
+def _warnings(facts: dict[str, str], flavour: str) -> list[str]:
+    warnings = []
+    if flavour not in LEAST:
+        warnings.append(f"{flavour} was not tried by us")
+    if facts.get("maxmemory_policy", "noeviction") != "noeviction":
+        warnings.append("maxmemory-policy may evict keys: data will be lost")
+    if int(facts.get("maxmemory", 0)) == 0:
+        warnings.append("maxmemory is not set: the server may be killed when memory runs out")
+    if facts.get("aof_enabled") != "1":
+        warnings.append("appendonly is off: a restart of the server loses records and offsets")
+    return warnings
+
+
+async def _try_rights(store: Store, node: Node) -> None:
+    """Run a script that writes our keys and sends a message. Any refusal but a full server is a missing right."""
+    channel = store.key_at(node, store.cluster_keys.probe, store.cluster_keys.probe_at)
+    source = PROBE_RIGHTS.source
+    try:
+        await node.control.call("EVAL", source, 1, channel, channel)
+    except hiredis.ReplyError as error:
+        if is_refusal(error):
+            raise StoreUnavailable(f"{node}: {error}") from None
+        reason = str(error).split(" script:")[0].splitlines()[0]
+        raise UnsuitedRedis(f"Lua scripts on keys and channels {store.prefix}:* are refused: {reason}") from None

@@ -1,0 +1,217 @@
+"""Classic consumer groups (KIP-62 and after): join, sync, leave. The rules are in the scripts, the waits in `waiting`.
+
+A join or sync enters once, by one script; where it is parked, `GroupWaits` tells when its wait is over, and the
+answer is read from the store by whichever broker holds the connection then.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import structlog
+
+from tidegate.errors import InvalidSessionTimeout, from_code
+from tidegate.groups.directory import metadata_of
+from tidegate.groups.identity import candidate
+from tidegate.groups.model import (
+    GroupState,
+    Joined,
+    JoinedMember,
+    JoinRefused,
+    JoinRequest,
+    Leaving,
+    Synced,
+    SyncRequest,
+    pack_protocols,
+)
+from tidegate.groups.settled import forgive, group_script_args, group_script_keys
+from tidegate.groups.waiters import AGAIN, Again, Opened
+from tidegate.groups.waiting import GroupWaits, Watch
+from tidegate.store.in_order import read_in_order
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+LEAVE_GROUP = Script("groups/leave_group")
+NOTE_SUBSCRIBED = Script("groups/note_subscribed")
+
+logger = structlog.get_logger()
+
+REASON_LENGTH_MAX: Final = 255
+SOFTWARE_LENGTH_MAX: Final = 100
+_READS_MAX: Final = 10
+_INSTANCE: Final = re.compile(rb'"instance_id":("(?:[^"\\]|\\.)*")')
+
+
+async def join(store: Store, waits: GroupWaits, keys: GroupKeys, request: JoinRequest) -> Joined:
+    """Join a group, or join it again, and wait for the others. Raises JoinRefused, StoreUnavailable."""
+    settings = store.settings
+    if not settings.group_min_session_timeout_ms <= request.session_timeout_ms <= settings.group_max_session_timeout_ms:
+        raise JoinRefused(InvalidSessionTimeout(), request.member_id)
+    while True:
+        with waits.watch(keys) as watch:
+            joined = await _join_once(store, waits, watch, keys, request)
+        if isinstance(joined, Joined):
+            return joined
+        request = request.again(joined)
+
+
+async def _join_once(
+    store: Store, waits: GroupWaits, watch: Watch, keys: GroupKeys, request: JoinRequest
+) -> Joined | str:
+    """Enter, wait, read the answer; or the member id with which to enter once more."""
+    entered = await waits.joins.enter(keys, _join_args(keys, request))
+    code, raw_id, *reply = entered.answer
+    member_id: str = raw_id.decode()
+    if code != 0:
+        raise JoinRefused(from_code(code), member_id)
+    if reply[0] == b"now":
+        generation, leader, protocol_type, protocol, listed, skip = reply[1:]
+        opened = Opened(generation, protocol_type.decode(), protocol.decode(), leader.decode())
+        return await _answer(store, keys, member_id, opened, bool(listed), bool(skip))
+    generation, phase = reply[1:]
+    look = entered.look
+    outcome: Opened | Again
+    if look is not None and look.generation > generation:  # this join was the last that the phase waited for
+        outcome = Opened(look.generation, look.protocol_type, look.protocol, look.leader)
+    else:
+        outcome = await watch.joined(member_id, request.instance_id, generation, phase, entered.due_ms)
+    if isinstance(outcome, Again):
+        return member_id
+    return await _answer(store, keys, member_id, outcome, outcome.leader == member_id, False)
+
+
+async def _answer(
+    store: Store, keys: GroupKeys, member_id: str, opened: Opened, listed: bool, skip: bool
+) -> Joined | str:
+    members: tuple[JoinedMember, ...] = ()
+    if listed:
+        found = await read_members(store, keys, opened.generation, opened.protocol)
+        if found is None:
+            return member_id
+        members = found
+    return Joined(member_id, opened.generation, opened.protocol_type, opened.protocol, opened.leader, members, skip)
+
+
+def _join_args(keys: GroupKeys, request: JoinRequest) -> list[Arg]:
+    return [
+        request.candidate_id,
+        request.member_id,
+        request.instance_id or "",
+        request.token,
+        request.client_id,
+        request.client_host,
+        request.session_timeout_ms,
+        max(request.rebalance_timeout_ms, 0),
+        request.protocol_type,
+        pack_protocols(request.protocols),
+        int(request.id_required),
+        int(request.static_leader_list),
+        "" if request.member_id else candidate(keys),  # only a new member makes a group
+        request.reason[:REASON_LENGTH_MAX],
+        request.client_software[:SOFTWARE_LENGTH_MAX],
+    ]
+
+
+async def read_members(
+    store: Store, keys: GroupKeys, generation: int, protocol: str
+) -> tuple[JoinedMember, ...] | None:
+    """The members of a generation with their metadata of a protocol, read plain; None once the group has moved on."""
+    head = ("HMGET", keys.group, "generation", "state", "version")
+    for _ in range(_READS_MAX):
+        before, records, subscriptions, after = await read_in_order(
+            store, store.read, keys.group, head, ("HGETALL", keys.members), ("HGETALL", keys.subscriptions), head
+        )
+        if int(after[0] or 0) != generation or after[1].decode() == GroupState.PREPARING:
+            return None
+        if before == after:
+            return tuple(
+                JoinedMember(
+                    member_id.decode(), _instance_of(record), metadata_of(subscriptions.get(member_id, b""), protocol)
+                )
+                for member_id, record in records.items()
+            )
+    return None
+
+
+def _instance_of(record: bytes) -> str | None:
+    found = _INSTANCE.search(record)
+    return (json.loads(found.group(1)) or None) if found else None
+
+
+async def sync(waits: GroupWaits, keys: GroupKeys, request: SyncRequest) -> Synced:
+    """Hand in the leader's assignments, or wait for one's own.
+
+    Raises UnknownMemberId, FencedInstanceId, IllegalGeneration, InconsistentGroupProtocol, RebalanceInProgress,
+    StoreUnavailable.
+    """
+    membership = request.membership
+    while True:
+        with waits.watch(keys) as watch:
+            entered = await waits.syncs.enter(keys, _sync_args(request), _assignments(request))
+            code, *reply = entered.answer
+            if code != 0:
+                raise from_code(code)
+            if reply[0] == b"now":
+                return Synced(reply[1], reply[2].decode(), reply[3].decode())
+            synced = await watch.synced(
+                membership.member_id, membership.instance_id, membership.generation, entered.due_ms
+            )
+        if synced is not AGAIN:
+            assert isinstance(synced, Synced)
+            return synced
+
+
+def _sync_args(request: SyncRequest) -> list[Arg]:
+    membership = request.membership
+    return [
+        membership.member_id,
+        membership.instance_id or "",
+        membership.generation,
+        "" if request.protocol_type is None else f"={request.protocol_type}",
+        "" if request.protocol is None else f"={request.protocol}",
+    ]
+
+
+def _assignments(request: SyncRequest) -> list[Arg]:
+    if not request.assignments:
+        return []
+    return [request.owners, *(value for assigned in request.assignments for value in assigned)]
+
+
+async def leave(
+    store: Store,
+    keys: GroupKeys,
+    leaving: Sequence[Leaving],
+    broker: str = "",
+    *,
+    client_id: str = "",
+    client_host: str = "",
+) -> list[int]:
+    """Members go, each with its own code: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID. Raises StoreUnavailable.
+
+    Who asks, if not the member itself, removes it: the events tell one from the other.
+    """
+    args: list[Arg] = [client_id, client_host]
+    for member in leaving:
+        args += [member.member_id, member.instance_id or "", member.reason[:REASON_LENGTH_MAX]]
+    forgive(store, keys)
+    return await store.run(LEAVE_GROUP, group_script_keys(keys), *group_script_args(store, keys, broker), *args)
+
+
+def note_subscribed(store: Store, keys: GroupKeys, generation: int, topics: Collection[str] | None) -> None:
+    """Note the topics that a generation's members subscribe to; None: they cannot be told.
+
+    Nobody waits for it: until it is noted every topic is protected, and a later generation notes its own.
+    """
+    noted = "" if topics is None else json.dumps(sorted(topics), separators=(",", ":"))
+
+    def answered(reply: Any) -> None:
+        if isinstance(reply, Exception):
+            logger.warning("subscription_not_noted", group=keys.ref, reason=str(reply))
+
+    store.send_script(NOTE_SUBSCRIBED, [keys.group], [generation, noted], answered)

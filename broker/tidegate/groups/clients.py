@@ -1,0 +1,35 @@
+"""The members of a group as their connections show them, for who tells fetches apart by that."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+
+from tidegate.store.keys import GroupKeys
+from tidegate.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """One generation's members: the group's own id, and by member id its client id and host (`/127.0.0.1`)."""
+
+    own_id: str
+    clients: dict[str, tuple[str, str]]
+
+
+async def read_clients(store: Store, keys: GroupKeys, generation: int, leader: str) -> Clients | None:
+    """Who the members are, read plain; None if the group is not, or no longer, in that generation of that leader.
+
+    Raises StoreUnavailable.
+    """
+    (own_id, now, led_by), records = await asyncio.gather(
+        store.read("HMGET", keys.group, "id", "generation", "leader"), store.read("HGETALL", keys.members)
+    )
+    if own_id is None or (int(now), led_by.decode()) != (generation, leader):
+        return None
+    members = {member_id.decode(): json.loads(record) for member_id, record in records.items()}
+    return Clients(
+        own_id.decode(),
+        {member_id: (record["client_id"], record["client_host"]) for member_id, record in members.items()},
+    )

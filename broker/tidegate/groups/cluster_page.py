@@ -1,0 +1,172 @@
+"""What one broker at a time tells of the whole cluster on `/metrics`, out of a round of lag samples.
+
+The page is text, made a few groups at a time; the last whole round's is what a scrape copies. Groups and topics beyond
+the settings' bounds are counted, not named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidegate.groups.drain_estimate import DrainEstimates
+from tidegate.groups.exporter_names import ForeignNames, TopicLag
+from tidegate.groups.lag_reading import GroupRead, LagReader, Looks, Place
+from tidegate.groups.rebalance_counts import RebalanceCounts
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
+from tidegate.store.server_facts import server_facts
+from tidegate.store.store import Store
+from tidegate.telemetry import declared_cluster as own
+from tidegate.telemetry.declared_cluster import CLUSTER
+from tidegate.telemetry.pages import Page, labels
+from tidegate.topics.model import Topic
+
+_TOPICS_AT_ONCE: Final = 20
+
+
+@dataclass(slots=True)
+class _Round:
+    """What a round has found so far."""
+
+    page: Page
+    began_ms: int
+    groups: frozenset[str]
+    """Names of the groups that are told."""
+    partitions_left: int
+    looks: Looks = field(default_factory=dict)
+    states: Counter[tuple[str, str]] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+class ClusterPage:
+    """The page of the cluster. `topics` are all of them; `foreign` writes other exporters' names."""
+
+    def __init__(
+        self, store: Store, settings: Settings, topics: Callable[[], Iterable[Topic]], foreign: ForeignNames
+    ) -> None:
+        self.text: list[bytes] = []
+        self._store, self._topics, self._foreign = store, topics, foreign
+        self._groups_max, self._partitions_max = settings.metrics_groups_max, settings.metrics_partitions_max
+        self._rebalances = RebalanceCounts(store, settings.lag_sample_interval_ms)
+        self._drains = DrainEstimates()
+        self._round: _Round
+
+    def begin(self, groups: list[GroupKeys], now_ms: int) -> None:
+        """A round begins, over these groups."""
+        told = frozenset(sorted(keys.ref for keys in groups)[: self._groups_max])
+        page = Page((*CLUSTER, *self._foreign.families))
+        self._round = _Round(page, now_ms, told, self._partitions_max)
+        self._round.left_out["groups"] = len(groups) - len(told)
+
+    # -- groups
+
+    def group(self, group: GroupRead, owners: Mapping[Place, str], looks: Looks) -> None:
+        """A group, who owns what in it, and the logs that it has committed for."""
+        this, keys = self._round, group.keys
+        this.looks |= looks
+        this.states[keys.org, group.state] += 1
+        if keys.ref not in this.groups:
+            return
+        add, named = this.page.add, labels(org=keys.org, group=keys.group_id)
+        add(own.MEMBERS, named, group.members)
+        add(own.MEMBERS_MISSING, named, group.missing)
+        add(own.GENERATION, named, group.generation)
+        in_state_ms = max(this.began_ms - group.state_since_ms, 0) if group.state_since_ms else 0
+        add(own.STATE_SECONDS, f"{named},{labels(state=group.state)}", in_state_ms / 1000)
+        add(own.UNCOMMITTED_PARTITIONS, named, sum(place not in group.commits for place in owners))
+        whole = this.partitions_left >= len(group.commits)
+        if whole:
+            this.partitions_left -= len(group.commits)
+        else:
+            this.left_out["group_partitions"] += len(group.commits)
+        topics = self._lags(group, looks, whole)
+        for topic, lag in topics.items():
+            self._topic_of_group(group, named, topic, lag)
+        self._foreign.group(this.page, group, owners, topics, whole)
+
+    def _lags(self, group: GroupRead, looks: Looks, whole: bool) -> dict[str, TopicLag]:
+        """The group's lag by topic; `whole`: its partitions are told too."""
+        add, keys, topics = self._round.page.add, group.keys, defaultdict[str, TopicLag](TopicLag)
+        for place, (committed, _) in group.commits.items():
+            look = looks.get((keys.org, place))
+            if look is None:
+                continue
+            topic, partition = place
+            lag, behind_ms = look.lag(committed), 0
+            if lag and look.times[committed] >= 0:
+                behind_ms = max(look.now_ms - look.times[committed], 0)
+            topics[topic].add(partition, committed, lag, behind_ms / 1000)
+            if whole:
+                named = labels(org=keys.org, group=keys.group_id, topic=topic, partition=str(partition))
+                add(own.LAG_RECORDS, named, lag)
+                add(own.LAG_SECONDS, named, behind_ms / 1000)
+                add(own.COMMITTED_OFFSET, named, committed)
+        return topics
+
+    def _topic_of_group(self, group: GroupRead, named: str, topic: str, lag: TopicLag) -> None:
+        add, named = self._round.page.add, f"{named},{labels(topic=topic)}"
+        add(own.TOPIC_LAG_RECORDS, named, lag.records)
+        add(own.TOPIC_LAG_SECONDS, named, lag.seconds)
+        drain_s = self._drains.estimate((group.keys.ref, topic), self._round.began_ms, lag.records)
+        if drain_s is not None:
+            add(own.DRAIN_SECONDS, named, drain_s)
+
+    # -- the rest, when all groups are told
+
+    async def end(self, reader: LagReader) -> None:
+        """The round is whole: topics, Redis, sums. Raises StoreUnavailable; the page stays as it was then."""
+        this = self._round
+        self._drains.end()
+        await self._rebalances.count(this.began_ms)
+        await self._tell_topics(reader)
+        for server, facts in (await server_facts(self._store)).items():
+            for metric, value in facts.items():
+                this.page.add(metric, labels(server=server), value)
+        for (org, state), count in this.states.items():
+            this.page.add(own.GROUPS, labels(org=org, state=state), count)
+        for what in ("groups", "group_partitions", "partitions"):
+            this.page.add(own.LEFT_OUT, labels(what=what), this.left_out[what])
+        this.page.add(own.CLUSTER_SAMPLED, "", this.began_ms / 1000)
+        self._foreign.cluster(this.page)
+        self.text = await this.page.text()
+
+    async def _tell_topics(self, reader: LagReader) -> None:
+        this, bytes_of = self._round, Counter[str]()
+        chosen, left = [], self._partitions_max
+        for topic in sorted(self._topics(), key=lambda one: (one.org, one.name)):
+            if topic.partition_count <= left:
+                chosen.append(topic)
+                left -= topic.partition_count
+            else:
+                this.left_out["partitions"] += topic.partition_count
+        for start in range(0, len(chosen), _TOPICS_AT_ONCE):
+            some = chosen[start : start + _TOPICS_AT_ONCE]
+            places = ((topic.org, (topic.name, index)) for topic in some for index in range(topic.partition_count))
+            this.looks |= await reader.look_at({where: () for where in places if where not in this.looks})
+            for topic in some:
+                bytes_of[topic.org] += await self._tell_topic(topic)
+        for org, size in bytes_of.items():
+            this.page.add(own.ORG_REDIS_BYTES, labels(org=org), size)
+
+    async def _tell_topic(self, topic: Topic) -> int:
+        """One topic; returns its bytes in Redis."""
+        add, this = self._round.page.add, self._round
+        found = {index: this.looks.get((topic.org, (topic.name, index))) for index in range(topic.partition_count)}
+        looks = {index: look for index, look in found.items() if look is not None}
+        named = labels(org=topic.org, topic=topic.name)
+        add(own.TOPIC_PARTITIONS, named, topic.partition_count)
+        size = sum(look.size for look in looks.values())
+        add(own.TOPIC_REDIS_BYTES, named, size)
+        for index, look in looks.items():
+            placed = f"{named},{labels(partition=str(index))}"
+            add(own.PARTITION_START, placed, look.log_start)
+            add(own.PARTITION_END, placed, look.log_end)
+            if topic.config.remote_storage:
+                keys = self._store.log_keys(topic.org, topic.name, index, topic.topic_hex)
+                archived = await self._store.command("HGET", keys.archive, "end")
+                add(own.ARCHIVE_END, placed, int(archived or look.log_start))
+        self._foreign.topic(this.page, topic, looks)
+        return size

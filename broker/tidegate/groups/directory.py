@@ -1,0 +1,144 @@
+"""Groups as an administrator sees them: list, describe, delete. Nothing here keeps a member alive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
+
+from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound
+from tidegate.groups.expiry import settle_group
+from tidegate.groups.settled import forgive, group_script_args, group_script_keys
+from tidegate.store.in_order import read_in_order
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+DELETE_GROUP = Script("groups/delete_group")
+
+_LOOKS_MAX: Final = 10
+_HEAD: Final = ("type", "state", "generation", "version", "protocol_type", "protocol")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """One group of a list; `protocol_type` is "" for a group that only stores offsets."""
+
+    group_id: str
+    type: str
+    state: str
+    protocol_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    """One member; `metadata` is its bytes for the protocol chosen, empty while none is."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """One consistent picture of a group; `protocol` is "" unless it is Stable. Pending members are left out."""
+
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[DescribedMember, ...]
+
+
+def matches(group: ListedGroup, states: Sequence[str], types: Sequence[str]) -> bool:
+    """Whether a group passes ListGroups' filters: empty lets all pass, states are trimmed, case plays no part."""
+    if states and group.state.lower() not in {state.strip().lower() for state in states}:
+        return False
+    return not types or group.type.lower() in {kind.lower() for kind in types}
+
+
+async def list_groups(store: Store, org: str, shards: Iterable[int]) -> list[ListedGroup]:
+    """The groups of an organisation in some shards, whatever their state, in order of id. Raises StoreUnavailable."""
+    found = []
+    for reply in await asyncio.gather(*(store.command("HGETALL", store.shard_keys(shard).groups) for shard in shards)):
+        for name, value in reply.items():
+            owner, _, encoded = name.decode().partition("/")
+            if owner == org:
+                kind, state, protocol_type = value.decode().split(" ", 2)
+                found.append(ListedGroup(unquote(encoded), kind, state, protocol_type))
+    return sorted(found, key=lambda group: group.group_id)
+
+
+async def describe(store: Store, keys: GroupKeys, broker: str) -> DescribedGroup:
+    """A group and its members: settled, then read plain, and read again where it changed meanwhile.
+
+    `broker` is who events name, should anything be overdue. Raises GroupIdNotFound (also for a group of another
+    type), StoreUnavailable, CoordinatorLoadInProgress where it never holds still.
+    """
+    await settle_group(store, keys, broker)
+    head_command: list[Arg] = ["HMGET", keys.group, *_HEAD]
+    for _ in range(_LOOKS_MAX):
+        before, members, subscriptions, assignments, after = await read_in_order(
+            store, store.command, keys.group,
+            head_command,
+            ("HGETALL", keys.members), ("HGETALL", keys.subscriptions), ("HGETALL", keys.assignments),
+            head_command,
+        )  # fmt: skip
+        if before == after:
+            return _picture(before, members, subscriptions, assignments)
+    raise CoordinatorLoadInProgress("the group changes faster than it can be read")
+
+
+async def delete_group(store: Store, keys: GroupKeys, broker: str) -> None:
+    """Delete an empty group and its offsets. Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable."""
+    forgive(store, keys)
+    key_names = [*group_script_keys(keys), keys.offsets]
+    await store.run(DELETE_GROUP, key_names, *group_script_args(store, keys, broker))
+
+
+def metadata_of(packed: bytes, protocol: str) -> bytes:
+    """A member's metadata for one protocol, out of its packed list of names and metadata; b"" if it has none."""
+    wanted, position = protocol.encode(), 0
+    while position < len(packed):
+        (name_size,) = struct.unpack_from(">H", packed, position)
+        name = packed[position + 2 : position + 2 + name_size]
+        (size,) = struct.unpack_from(">I", packed, position + 2 + name_size)
+        start = position + 6 + name_size
+        if name == wanted:
+            return packed[start : start + size]
+        position = start + size
+    return b""
+
+
+def _picture(
+    head: Sequence[bytes | None],
+    members: Mapping[bytes, bytes],
+    subscriptions: Mapping[bytes, bytes],
+    assignments: Mapping[bytes, bytes],
+) -> DescribedGroup:
+    kind, state, _, _, protocol_type, protocol = (b"" if value is None else value for value in head)
+    if kind != b"classic":
+        raise GroupIdNotFound
+    chosen = protocol.decode() if state == b"Stable" else ""
+    described = []
+    for member_id, value in sorted(members.items()):
+        record = json.loads(value)
+        metadata = metadata_of(subscriptions.get(member_id, b""), chosen) if chosen else b""
+        described.append(
+            DescribedMember(
+                member_id.decode(),
+                record.get("instance_id") or None,
+                record["client_id"],
+                record["client_host"],
+                metadata,
+                assignments.get(member_id, b""),
+            )
+        )
+    return DescribedGroup(state.decode(), protocol_type.decode(), chosen, tuple(described))

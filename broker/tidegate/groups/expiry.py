@@ -1,0 +1,127 @@
+"""Overdue sessions, joins and syncs: settle one group, and sweep the groups that nobody looks at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import unquote
+
+import structlog
+
+from tidegate.cluster.deadlines import Deadlines, Due
+from tidegate.errors import StoreUnavailable
+from tidegate.groups.settled import BrokerName, Settle, forgive, group_script_args, group_script_keys, nobody
+from tidegate.store.keys import GroupKeys
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+EXPIRE_GROUP = Script("groups/expire_group")
+SPARE_MEMBERS = Script("groups/spare_members")
+
+KINDS = frozenset({"session", "join", "sync"})
+_EMPTY: Final = b" Empty "
+_AT_ONCE: Final = 200
+
+logger = structlog.get_logger()
+
+
+def settler(store: Store, broker: BrokerName = nobody) -> Settle:
+    """What applies everything overdue in one group; `broker` is who the events name."""
+
+    def settle(keys: GroupKeys, on_settled: Callable[[Exception | None], None]) -> None:
+        def answered(reply: Any) -> None:
+            on_settled(reply if isinstance(reply, Exception) else None)
+
+        args = group_script_args(store, keys, broker())
+        forgive(store, keys)
+        store.send_script(EXPIRE_GROUP, group_script_keys(keys), args, answered)
+
+    return settle
+
+
+def group_of(store: Store, ref: str) -> GroupKeys:
+    """The keys of a group by its name in the shard's keys, `<org>/<percent-encoded group id>`."""
+    org, _, encoded = ref.partition("/")
+    return store.group_keys(org, unquote(encoded))
+
+
+async def settle_group(store: Store, keys: GroupKeys, broker: str = "") -> None:
+    """Apply whatever is overdue in one group. Raises StoreUnavailable."""
+    forgive(store, keys)
+    await store.run(EXPIRE_GROUP, group_script_keys(keys), *group_script_args(store, keys, broker))
+
+
+async def spare_shard(store: Store, shard: int) -> int:
+    """Give every member of a shard's groups one more session timeout: the broker they were sent to is silent.
+
+    Returns how many. Raises StoreUnavailable.
+    """
+    listed = await store.command("HGETALL", store.shard_keys(shard).groups)
+    groups = [group_of(store, name.decode()) for name, kind in listed.items() if _EMPTY not in kind]
+    spared = 0
+    for at in range(0, len(groups), _AT_ONCE):
+        part = groups[at : at + _AT_ONCE]
+        calls = (store.run(SPARE_MEMBERS, [keys.group, keys.members, keys.sessions]) for keys in part)
+        spared += sum([count for (count,) in await asyncio.gather(*calls)])
+    return spared
+
+
+class GroupExpiry:
+    """Settles the groups whose deadlines pass while no request looks at them.
+
+    `prefers(shard)` says whether this broker is the one to look after a shard; others' shards are taken only
+    when they are late. Groups with waiting requests do not depend on it: their own looks settle them.
+    """
+
+    def __init__(self, store: Store, prefers: Callable[[int], bool], broker: BrokerName = nobody) -> None:
+        self.broker = broker
+        self._store = store
+        self._prefers = prefers
+        self._deadlines = Deadlines(store, prefers, self._settle)
+        self._sparing: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Begin to sweep."""
+        await self._deadlines.start()
+
+    async def close(self) -> None:
+        """Stop sweeping."""
+        await self._deadlines.close()
+        for task in self._sparing:
+            task.cancel()
+
+    def broker_silent(self, was_named: Callable[[int], bool]) -> None:
+        """Spare the members that a broker was named for (by shard), where this one is named now."""
+        shards = [shard for shard in range(self._store.settings.coordinator_shards) if was_named(shard)]
+        task = asyncio.get_running_loop().create_task(self._spare([one for one in shards if self._prefers(one)]))
+        self._sparing.add(task)
+        task.add_done_callback(self._sparing.discard)
+
+    async def _spare(self, shards: list[int]) -> None:
+        spared, left = 0, dict[int, str]()
+        for shard in shards:
+            try:
+                spared += await spare_shard(self._store, shard)
+            except StoreUnavailable as error:  # in Redis Cluster other shards' nodes may be there
+                left[shard] = str(error)
+        if left:
+            logger.warning("members_not_spared", shards=list(left), reason=next(iter(left.values())))
+        if spared:
+            logger.info("members_spared", members=spared)
+
+    async def sweep_now(self) -> None:
+        """Settle what is due at this moment in every shard (for tests)."""
+        await self._deadlines.look_now()
+
+    async def _settle(self, due: list[Due]) -> None:
+        refs = dict.fromkeys(item.name for item in due if item.kind in KINDS)
+        replies = await asyncio.gather(
+            *(settle_group(self._store, group_of(self._store, ref), self.broker()) for ref in refs),
+            return_exceptions=True,
+        )
+        for ref, reply in zip(refs, replies, strict=True):
+            if isinstance(reply, StoreUnavailable):
+                logger.warning("group_not_settled", group=ref, reason=str(reply))  # due again in a while
+            elif isinstance(reply, BaseException):
+                raise reply

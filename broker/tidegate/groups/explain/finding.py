@@ -1,0 +1,79 @@
+"""One thing that is to be said of a group."""
+
+from __future__ import annotations
+
+import enum
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.groups.phrases import either, span, who
+from tidegate.groups.picture import GroupPicture, MemberPicture, PendingPicture
+
+LINES_MAX: Final = 10
+SOON_MS: Final = 5_000
+"""A state is so young in every healthy rebalance: members learn of one at their next heartbeat."""
+
+
+class Severity(enum.IntEnum):
+    """How bad it is."""
+
+    NOTE = 0
+    """Worth knowing."""
+    TROUBLE = 1
+    """Records wait longer than they should, or soon will."""
+    STUCK = 2
+    """Nobody consumes while it lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A sentence that names who and since when, what it rests on, and what to do about it."""
+
+    kind: str
+    severity: Severity
+    sentence: str
+    evidence: tuple[str, ...] = ()
+    advice: str = ""
+
+
+def severity_by_age(picture: GroupPicture) -> Severity:
+    """How bad a state is in which nobody consumes: nothing, as long as a healthy group may be in it."""
+    return Severity.STUCK if picture.now_ms - picture.state_since_ms >= SOON_MS else Severity.NOTE
+
+
+def evicting(picture: GroupPicture, members: Sequence[MemberPicture]) -> str:
+    """The command that removes a member, ready to be copied where it is one."""
+    which = shlex.quote(members[0].instance_id or members[0].member_id) if len(members) == 1 else "MEMBER"
+    command = f"tidegate group evict {shlex.quote(picture.group_id)} {which}"
+    return f"`{command}` removes {either(len(members), 'it', 'one')},"
+
+
+def poll_limit(rebalance_timeout_ms: int) -> str:
+    """max.poll.interval.ms as far as it is known: not every client sends it (aiokafka does not)."""
+    return f"{span(rebalance_timeout_ms)} where it is the rebalance timeout, as in most clients"
+
+
+def few(lines: Iterable[str]) -> tuple[str, ...]:
+    """Evidence of each of many, cut where it helps nobody any more."""
+    every = list(lines)
+    rest = (f"and {len(every) - LINES_MAX} more",) if len(every) > LINES_MAX else ()
+    return (*every[:LINES_MAX], *rest)
+
+
+def named(member: MemberPicture) -> str:
+    """A member as people know it."""
+    return who(member.client_id, member.client_host, member.instance_id)
+
+
+def last_heard(picture: GroupPicture, member: MemberPicture) -> str:
+    """When a member was heard that does not wait here."""
+    if member.heard_ms is None:
+        return "not known when last heard, for a broker fell silent and members were given more time"
+    return f"last heard {span(picture.now_ms - member.heard_ms)} ago"
+
+
+def named_pending(pending: PendingPicture) -> str:
+    """Who asked for a member id."""
+    return who(pending.client_id, pending.client_host)

@@ -1,0 +1,258 @@
+"""Trouble that shows only over time: what happens to a group again and again."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from tidegate.groups.explain.finding import Finding, Severity
+from tidegate.groups.phrases import COMMAND, clock, counted, listed, span
+from tidegate.groups.picture import GroupPicture
+from tidegate.groups.story import Event, Rebalance, since
+
+WINDOW_MS: Final = 30 * 60_000
+"""How far back is looked: several times max.poll.interval.ms as clients have it."""
+AGAIN: Final = 3
+"""So often is a pattern."""
+SHORT_LIFE_MS: Final = 5 * 60_000
+"""Who is gone so soon after it joined did not just scale down."""
+SECOND_HALF_MS: Final = 10_000
+"""A cooperative member rejoins at its next poll after the assignment, hardly later."""
+LOOP: Final = 5
+"""So many rebalances of the same members are a loop, whatever began them."""
+
+_DIES: Final = (
+    "The process ends and is started again: read its own log. Where it is killed without leaving, a static "
+    "group.instance.id spares the others the rebalances of a quick restart."
+)
+_LEAVES: Final = (
+    "Either the process ends and is started again, or its client left because it was not polled within "
+    "max.poll.interval.ms: all but Java's do that without a word. Its own log tells which."
+)
+_POLL: Final = ("poll timeout", "max.poll.interval", "maximum poll interval")
+
+
+def patterns(picture: GroupPicture, events: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
+    """What recurred in the last half an hour."""
+    begin = picture.now_ms - WINDOW_MS
+    recent = since(events, begin)
+    late = [round_ for round_ in _first_halves(rounds) if round_.started.time_ms >= begin]
+    found = [
+        *_never_syncs(picture, recent, rounds),
+        *_long_processing(picture, recent),
+        *_crash_loops(picture, recent),
+        *_flapping(picture, recent),
+        *_restless(picture, late),
+    ]
+    return [*found, *(() if found else _loop(picture, recent, late))]
+
+
+def _first_halves(rounds: Sequence[Rebalance]) -> list[Rebalance]:
+    """Without those that only end the one before: cooperative members give up partitions, then rejoin to say so."""
+    found: list[Rebalance] = []
+    second = True
+    for round_ in rounds:
+        started = round_.started
+        second = not second and started.cause == "subscription_changed" and started.duration_ms < SECOND_HALF_MS
+        if not second:
+            found.append(round_)
+    return found
+
+
+def _by_member(events: Iterable[Event], matches: Callable[[Event], bool]) -> list[list[Event]]:
+    """What recurred, of each member by itself."""
+    found: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    for event in events:
+        if matches(event):
+            found[event.key].append(event)
+    return [of_one for of_one in found.values() if len(of_one) >= AGAIN]
+
+
+def _times(events: Sequence[Event]) -> str:
+    """`4 times in 3 min 2 s, last at 12:03:10 UTC`."""
+    first, last = events[0].time_ms, events[-1].time_ms
+    return f"{len(events)} times in {span(last - first)}, last at {clock(last)}"
+
+
+def _severity(picture: GroupPicture, last: Event) -> Severity:
+    """A pattern that ended is worth knowing only."""
+    return Severity.TROUBLE if picture.now_ms - last.time_ms < WINDOW_MS / 3 else Severity.NOTE
+
+
+def _never_syncs(picture: GroupPicture, recent: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
+    found = []
+    leaders = {round_.leader for round_ in rounds if round_.leader}
+    for late in _by_member(recent, lambda event: event.cause == "did_not_sync" and event.kind == "member_expired"):
+        led = sum(event.member_id in leaders for event in late)
+        what = (
+            "leads and never hands in an assignment" if led == len(late) else "joins and never asks for its assignment"
+        )
+        found.append(
+            Finding(
+                "leader_never_syncs" if led == len(late) else "never_syncs",
+                _severity(picture, late[-1]),
+                f"{late[-1].who} {what}: it was removed for that {_times(late)}.",
+                (f"everybody waited for it up to {span(_longest_wait(picture, late))} each time",),
+                "Its client stops between JoinGroup and SyncGroup: an assignor that fails or hangs, a rebalance "
+                "listener that blocks, or a program that speaks the protocol by itself. Stop that process.",
+            )
+        )
+    return found
+
+
+def _longest_wait(picture: GroupPicture, late: Sequence[Event]) -> int:
+    """How long a round waits for its members: the longest rebalance timeout, or what it took when they are gone."""
+    longest = max((member.rebalance_timeout_ms for member in picture.members), default=0)
+    return longest or max(event.duration_ms for event in late)
+
+
+def _long_processing(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding]:
+    def overstays(event: Event) -> bool:
+        if event.kind == "member_expired":
+            return event.cause == "did_not_rejoin"
+        return event.kind == "member_left" and any(words in event.reason.lower() for words in _POLL)
+
+    found = []
+    for late in _by_member(recent, overstays):
+        left = sum(event.kind == "member_left" for event in late)
+        evidence = []
+        if left:
+            evidence.append(f'it left by itself {counted(left, "time")}, saying "{late[-1].reason}"')
+        if left < len(late):
+            evidence.append(f"it did not rejoin before the barrier ended {counted(len(late) - left, 'time')}")
+        found.append(
+            Finding(
+                "long_processing",
+                _severity(picture, late[-1]),
+                f"{late[-1].who} takes longer between two polls than its max.poll.interval.ms: "
+                f"it lost its place {_times(late)}.",
+                tuple(evidence),
+                "What it was processing is given to another member and processed again. Take fewer records a poll "
+                "(max.poll.records), process them in another thread, or raise max.poll.interval.ms.",
+            )
+        )
+    return found
+
+
+def _crash_loops(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding]:
+    found = []
+    gone = ("member_expired", "member_left")
+    # our own command stands guard in a reset: it comes and goes
+    theirs = [event for event in recent if not event.client_id.startswith(f"{COMMAND}@")]
+    for ends in _by_member(theirs, lambda event: event.kind in gone and event.duration_ms < SHORT_LIFE_MS):
+        key = ends[-1].key
+        joined = [event for event in recent if event.kind == "member_joined" and event.key == key]
+        poll = any(words in event.reason.lower() for words in _POLL for event in ends)
+        if len(joined) < AGAIN or poll or all(event.cause in ("did_not_sync", "did_not_rejoin") for event in ends):
+            continue
+        lives = sorted(event.duration_ms for event in ends)
+        left = sum(event.kind == "member_left" for event in ends)
+        how = ", then leaves" if left == len(ends) else ", session timeout included" if not left else ""
+        silent = left == len(ends) and not any(event.said for event in ends)
+        evidence = [f"it is a member for {span(lives[len(lives) // 2])} (median){how}"]
+        evidence += [f'it said "{words}" when it left' for words in {event.said for event in ends if event.said}]
+        if (size := _size(picture, ends)) > 1:
+            evidence.append(f"each time the whole group of {counted(size, 'member')} rebalances twice")
+        found.append(
+            Finding(
+                "crash_loop",
+                _severity(picture, ends[-1]),
+                f"{ends[-1].who} comes and goes: it joined {_times(joined)}, and was gone again each time.",
+                tuple(evidence),
+                _LEAVES if silent else _DIES,
+            )
+        )
+    return found
+
+
+def _size(picture: GroupPicture, ends: Sequence[Event]) -> int:
+    """How many members such a round concerns."""
+    return max(len(picture.members), *(event.members + 1 for event in ends))
+
+
+def _flapping(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding]:
+    found = []
+    for swaps in _by_member(recent, lambda event: event.kind == "member_replaced"):
+        places = Counter((event.client_id, event.host) for event in swaps)
+        fenced = [event for event in recent if event.kind == "member_fenced" and event.key == swaps[-1].key]
+        several = len(places) > 1 or bool(fenced)
+        sentence = "Several processes take turns as" if several else "A process restarts again and again as"
+        evidence = [
+            f"{client_id or '(no name)'} at {host.removeprefix('/')}: {counted(times, 'time')}"
+            for (client_id, host), times in places.items()
+        ]
+        if fenced:
+            evidence.append(
+                f"who was fenced asked again {counted(len(fenced), 'time')}, last at {clock(fenced[-1].time_ms)}"
+            )
+        found.append(
+            Finding(
+                "static_flapping",
+                _severity(picture, swaps[-1]),
+                f"{sentence} static member {swaps[-1].instance_id}: the instance changed hands {_times(swaps)}.",
+                tuple(evidence),
+                "Give every process a group.instance.id of its own (a stateful set's pod name, not the deployment's): "
+                "each takeover fences the other one, which fails and is restarted."
+                if several
+                else "The process dies and is started again: read its own log.",
+            )
+        )
+    return found
+
+
+def _restless(picture: GroupPicture, rounds: Sequence[Rebalance]) -> list[Finding]:
+    """Members that stay and ask for one rebalance after the other."""
+    found = []
+    asked = [round_.started for round_ in rounds if round_.started.cause in ("leader_rejoined", "subscription_changed")]
+    for again in _by_member(asked, lambda _: True):
+        causes = Counter(event.cause for event in again)
+        said = {event.said for event in again if event.said}
+        why = "as leader" if causes["leader_rejoined"] * 2 > len(again) else "with a changed subscription"
+        found.append(
+            Finding(
+                "rebalance_loop",
+                _severity(picture, again[-1]),
+                f"The generation rises with the same members: {again[-1].who} rejoined {why} {_times(again)}.",
+                (
+                    f"generation {again[0].generation} to {picture.generation}",
+                    *(f'it said "{words}"' for words in sorted(said)[:3]),
+                ),
+                "Leaders rejoin when the partitions of a subscribed topic change, or when their assignor finds the "
+                "assignment wanting; others when what they subscribe to changes. Look for topics that are created or "
+                "grown all the time under a pattern, for brokers that tell different metadata, or for code that calls "
+                "subscribe() or enforceRebalance() again and again.",
+            )
+        )
+    return found
+
+
+def _loop(picture: GroupPicture, recent: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
+    """Many rebalances, some member behind several of them, and in the end the same members as before.
+
+    A group that grows, shrinks or is restarted one by one has other members, or one or two rebalances of each.
+    """
+    present = {
+        ("instance", member.instance_id) if member.instance_id else (member.client_id, "/" + member.client_host)
+        for member in picture.members
+    }
+    moved = {event.key for event in recent if event.kind in ("member_joined", "member_left", "member_expired")}
+    started = [round_.started for round_ in rounds]
+    blamed = Counter(event.key for event in started).most_common(1)
+    if len(started) < LOOP or not moved <= present or blamed[0][1] < AGAIN:
+        return []
+    if picture.now_ms - started[-1].time_ms > SHORT_LIFE_MS:
+        return []
+    causes = Counter(event.cause.replace("_", " ") for event in started).most_common()
+    return [
+        Finding(
+            "rebalance_loop",
+            Severity.TROUBLE,
+            f"The generation rises with the same members: {_times(started)} a rebalance began.",
+            (
+                f"generation {started[0].generation} to {picture.generation}",
+                f"causes: {listed([f'{cause} ({times})' for cause, times in causes])}",
+            ),
+            "`tidegate group history` names each cause: begin with the one that comes first.",
+        )
+    ]

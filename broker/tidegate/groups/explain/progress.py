@@ -1,0 +1,303 @@
+"""Whether a group gets on: lag, commits, members and partitions without one another."""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.groups.explain.finding import (
+    SOON_MS,
+    Finding,
+    Severity,
+    few,
+    last_heard,
+    named,
+    poll_limit,
+)
+from tidegate.groups.model import GroupState
+from tidegate.groups.phrases import clock, counted, either, listed, ranges, span
+from tidegate.groups.picture import GroupPicture, MemberPicture
+from tidegate.groups.story import Event, in_words
+
+QUIET_MS: Final = 15_000
+"""Clients commit every 5 s by themselves: who does not for three of these, and for its session timeout, is quiet."""
+
+COMMITS_STOPPED_MS: Final = 300_000
+"""A reader without membership whose last commit is older has stopped; Flink commits at checkpoints, minutes apart."""
+ABANDONED_MS: Final = 86_400_000
+"""A group that nobody reads for is a leftover from then on."""
+
+_LEFT: Final = " A client also leaves by itself while it is not polled within max.poll.interval.ms."
+_GOES: Final = frozenset({"member_left", "member_removed", "member_expired", "member_evicted"})
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition that a group has committed for or subscribes to; None for what is not known or not there."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    commit_ms: int | None
+    metadata: str
+    log_start: int | None
+    log_end: int | None
+    owner: str | None
+    """Member id."""
+
+    @property
+    def lag(self) -> int | None:
+        """Records between what is committed, else the log's start, and the log's end."""
+        if self.log_end is None:
+            return None
+        begin = self.log_start if self.committed is None else max(self.committed, self.log_start or 0)
+        return max(self.log_end - (begin or 0), 0)
+
+
+def progress(
+    picture: GroupPicture, partitions: Sequence[Partition], events: Sequence[Event], topics: frozenset[str]
+) -> list[Finding]:
+    """What keeps records waiting although no barrier is open."""
+    return [
+        *_empty(picture, partitions, events),
+        *_missing_topics(picture, topics),
+        *_quiet(picture, partitions),
+        *_idle(picture, partitions),
+        *_unowned(picture, partitions),
+        *_out_of_range(partitions),
+        *_offsets_lost(picture, events),
+    ]
+
+
+def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
+    found: dict[str, list[Partition]] = defaultdict(list)
+    for partition in partitions:
+        found[partition.topic].append(partition)
+    return found
+
+
+def _named(partitions: Iterable[Partition]) -> list[str]:
+    return [f"{topic} {ranges([one.partition for one in found])}" for topic, found in _by_topic(partitions).items()]
+
+
+def _lag(partitions: Iterable[Partition]) -> int:
+    return sum(partition.lag or 0 for partition in partitions)
+
+
+def _empty(picture: GroupPicture, partitions: Sequence[Partition], events: Sequence[Event]) -> list[Finding]:
+    """Records wait for a group without members. It may have readers: those that assign partitions themselves."""
+    waiting = [partition for partition in partitions if partition.committed is not None]
+    if picture.state != GroupState.EMPTY or not _lag(waiting):
+        return []
+    evidence = tuple(
+        f"{topic}: {counted(_lag(found), 'record')}" for topic, found in _by_topic(waiting).items() if _lag(found)
+    )
+    last_commit_ms = max((partition.commit_ms or 0 for partition in waiting), default=0)
+    if not picture.protocol_type or last_commit_ms > picture.state_since_ms:
+        return [_without_members(picture, last_commit_ms, _lag(waiting), evidence)]
+    return [_abandoned(picture, [event for event in events if event.kind in _GOES], _lag(waiting), evidence)]
+
+
+def _without_members(picture: GroupPicture, last_commit_ms: int, lag: int, evidence: tuple[str, ...]) -> Finding:
+    """Flink, Spark and other readers that only commit: judged by the age of the last commit."""
+    silent_ms = picture.now_ms - last_commit_ms
+    waits = f"{counted(lag, 'record')} {either(lag, 'waits', 'wait')}"
+    if silent_ms < COMMITS_STOPPED_MS:
+        return Finding(
+            "commits_without_members",
+            Severity.NOTE,
+            f"The group has no members, but offsets are committed for it: the last {span(silent_ms)} ago. {waits}.",
+            evidence,
+            "Readers that assign partitions themselves (assign(), Flink, Spark) commit without joining.",
+        )
+    return Finding(
+        "empty_with_lag",
+        Severity.TROUBLE if silent_ms < ABANDONED_MS else Severity.NOTE,
+        f"The group has no members, the last commit for it was {span(silent_ms)} ago, and {waits}.",
+        evidence,
+        "If a reader that assigns partitions itself should be at work, look at its log. "
+        f"If nobody reads for this group any more: `tidegate group delete {shlex.quote(picture.group_id)}`.",
+    )
+
+
+def _abandoned(picture: GroupPicture, gone: Sequence[Event], lag: int, evidence: tuple[str, ...]) -> Finding:
+    """The members left. Whether by a deployment, an outage or for good, the last one's way out says best."""
+    empty_ms = picture.now_ms - picture.state_since_ms
+    lost = bool(gone) and gone[-1].kind != "member_left" and SOON_MS <= empty_ms < ABANDONED_MS
+    if gone:
+        evidence = (*evidence, f"the last to go: {in_words(gone[-1])} at {clock(gone[-1].time_ms)}")
+    return Finding(
+        "empty_with_lag",
+        Severity.TROUBLE if lost else Severity.NOTE,
+        f"Nobody is in the group for {span(empty_ms)}, and {counted(lag, 'record')} {either(lag, 'waits', 'wait')}.",
+        evidence,
+        "Start its consumers. If they run, compare their group.id, and the brokers they ask, with this group's."
+        + (_LEFT if gone and gone[-1].kind == "member_left" else ""),
+    )
+
+
+def _missing_topics(picture: GroupPicture, topics: frozenset[str]) -> list[Finding]:
+    missing = sorted((picture.topics or frozenset()) - topics)
+    if not missing:
+        return []
+    who = [named(member) for member in picture.members if member.topics and not member.topics.isdisjoint(missing)]
+    only = not (picture.topics or frozenset()) & topics
+    return [
+        Finding(
+            "topic_missing",
+            Severity.STUCK if only else Severity.TROUBLE,
+            f"The group subscribes to {listed(missing)}, which {either(len(missing), 'does', 'do')} not exist.",
+            (f"asked for by {listed(who)}",),
+            "Create it, or mend the name: members of a topic that does not exist wait without an error.",
+        )
+    ]
+
+
+def _quiet(picture: GroupPicture, partitions: Sequence[Partition]) -> list[Finding]:
+    """Members that are alive, have work and commit nothing."""
+    if picture.state != GroupState.STABLE:
+        return []
+    found = []
+    for member in picture.members:
+        owned = [partition for partition in partitions if partition.owner == member.member_id]
+        last = max((partition.commit_ms or 0 for partition in owned), default=0)
+        quiet_ms = picture.now_ms - max(last, picture.state_since_ms)
+        if _lag(owned) and member.doing == "synced" and quiet_ms > max(QUIET_MS, member.session_timeout_ms):
+            found.append(_says_nothing(picture, member, owned, last, quiet_ms))
+    return found
+
+
+def _says_nothing(
+    picture: GroupPicture, member: MemberPicture, owned: Sequence[Partition], last: int, quiet_ms: int
+) -> Finding:
+    heard = f"{member.member_id}: {last_heard(picture, member)}"
+    committed = f"its last commit was at {clock(last)}" if last else "it never committed"
+    return Finding(
+        "long_processing",
+        Severity.TROUBLE,
+        f"{named(member)} heartbeats, but committed nothing for {span(quiet_ms)} while "
+        f"{counted(_lag(owned), 'record')} of its partitions wait: it is busy with what it polled last, paused, or "
+        "does not commit.",
+        (
+            heard,
+            f"it owns {listed(_named(owned))}; {committed}",
+            f"without a poll for max.poll.interval.ms its client leaves: {poll_limit(member.rebalance_timeout_ms)}",
+        ),
+        "Take a thread dump of that process. Take fewer records a poll (max.poll.records) or process them in another "
+        "thread. A program that keeps its offsets elsewhere, never commits, or pauses on purpose looks the same from "
+        "here.",
+    )
+
+
+def _settled(picture: GroupPicture) -> bool:
+    """Whether what consumers own now is what they are meant to own: cooperative ones rebalance twice in a row."""
+    old = picture.now_ms - picture.state_since_ms >= SOON_MS
+    return picture.state == GroupState.STABLE and old and picture.protocol_type == "consumer"
+
+
+def _idle(picture: GroupPicture, partitions: Sequence[Partition]) -> list[Finding]:
+    idle = [member for member in picture.members if member.owned == {} and member.doing == "synced"]
+    if not _settled(picture) or not idle:
+        return []
+    wanted = [
+        partition
+        for partition in partitions
+        if partition.topic in (picture.topics or ()) and partition.log_end is not None
+    ]
+    if not wanted:
+        return []  # then a topic is missing
+    enough = len(wanted) >= len(picture.members)
+    return [
+        Finding(
+            "idle_members",
+            Severity.TROUBLE if enough else Severity.NOTE,
+            f"{len(idle)} of {counted(len(picture.members), 'member')} "
+            f"{either(len(idle), 'owns', 'own')} no partition: "
+            f"the topics they share have {counted(len(wanted), 'partition')}.",
+            few(f"{member.member_id} of {named(member)}" for member in idle),
+            "There are partitions enough: members that subscribe to other topics, or an assignor that went wrong."
+            if enough
+            else "A partition has one owner at a time. Run fewer members, or give the topic more partitions.",
+        )
+    ]
+
+
+def _unowned(picture: GroupPicture, partitions: Sequence[Partition]) -> list[Finding]:
+    readable = all(member.owned is not None for member in picture.members) and picture.topics is not None
+    if not _settled(picture) or not readable:
+        return []
+    left = [
+        one
+        for one in partitions
+        if one.topic in (picture.topics or ()) and one.owner is None and one.log_end is not None
+    ]
+    if not left:
+        return []
+    return [
+        Finding(
+            "unowned_partitions",
+            Severity.TROUBLE if _lag(left) else Severity.NOTE,
+            f"{counted(len(left), 'partition')} of the subscribed topics "
+            f"{either(len(left), 'belongs', 'belong')} to no member, {counted(_lag(left), 'record')} "
+            f"{either(_lag(left), 'waits', 'wait')} there.",
+            tuple(_named(left)),
+            "Topics that were made or grown lately are seen when the leader next refreshes its metadata "
+            "(metadata.max.age.ms, 5 minutes). If that is past, the assignor leaves them out.",
+        )
+    ]
+
+
+def _out_of_range(partitions: Sequence[Partition]) -> list[Finding]:
+    found = []
+    early = [
+        one
+        for one in partitions
+        if one.committed is not None and one.log_start is not None and one.committed < one.log_start
+    ]
+    late = [
+        one
+        for one in partitions
+        if one.committed is not None and one.log_end is not None and one.committed > one.log_end
+    ]
+    if early:
+        gone = sum((one.log_start or 0) - (one.committed or 0) for one in early)
+        found.append(
+            Finding(
+                "deleted_before_read",
+                Severity.TROUBLE,
+                f"{counted(gone, 'record')} {either(gone, 'was', 'were')} deleted before the group read them: "
+                f"its offsets of {listed(_named(early))} are below the log's start.",
+                few(
+                    f"{one.topic} {one.partition}: committed {one.committed}, log start {one.log_start}"
+                    for one in early
+                ),
+                "Retention was shorter than the group's absence. auto.offset.reset decides where its consumers go on.",
+            )
+        )
+    if late:
+        found.append(
+            Finding(
+                "beyond_end",
+                Severity.TROUBLE,
+                f"The group's offsets of {listed(_named(late))} are beyond the log's end.",
+                few(f"{one.topic} {one.partition}: committed {one.committed}, log end {one.log_end}" for one in late),
+                "The topic was made anew, or lost its tail. auto.offset.reset decides where its consumers go on.",
+            )
+        )
+    return found
+
+
+def _offsets_lost(picture: GroupPicture, events: Sequence[Event]) -> list[Finding]:
+    """Offsets that went are the answer to "why does it read everything again?"."""
+    moved = [event for event in events if event.kind in ("offsets_reset", "offsets_deleted", "offsets_expired")]
+    return [
+        Finding(
+            event.kind,
+            Severity.NOTE,
+            f"At {clock(event.time_ms)}, {span(picture.now_ms - event.time_ms)} ago, {in_words(event)}.",
+        )
+        for event in moved[-1:]
+    ]

@@ -1,0 +1,171 @@
+"""What a round of samples reads: groups with what they have committed, then where their logs end.
+
+In that order nobody has committed beyond the end that is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidegate.errors import UnknownTopicOrPartition
+from tidegate.groups.model import GroupState
+from tidegate.groups.offsets import split_field
+from tidegate.store.keys import GroupKeys
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+from tidegate.topics.model import Topic
+
+LOOK_AT_LAG = Script("log/look_at_lag")
+
+_LOGS_AT_ONCE: Final = 10
+"""A look takes Redis up to two milliseconds where entries are a megabyte; heartbeats are to come between."""
+_HEAD: Final = (
+    "id", "version", "state", "state_since", "generation", "protocol", "protocol_type", "joined_count", "awaiting_sync",
+)  # fmt: skip
+
+FindTopic = Callable[[str, str], Topic | None]
+Place = tuple[str, int]
+"""Topic, partition."""
+Commits = dict[Place, tuple[int, int]]
+"""Place -> committed offset, and when that was, ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRead:
+    """A group as a round finds it. `missing`: members that a barrier waits for."""
+
+    keys: GroupKeys
+    state: str
+    state_since_ms: int
+    generation: int
+    protocol: str
+    protocol_type: str
+    members: int
+    missing: int
+    commits: Commits
+    mark: tuple[bytes | None, ...]
+    """Another one where members or their assignments may be others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A log when a sample was taken. `times` are those at the offsets that were asked for, -1 for none, in ms."""
+
+    log_start: int
+    log_end: int
+    size: int
+    now_ms: int
+    head_time: int
+    times: Mapping[int, int]
+
+    def lag(self, committed: int) -> int:
+        """Records from what is committed, or from what is left, to the end."""
+        return max(self.log_end - max(committed, self.log_start), 0)
+
+
+Looks = dict[tuple[str, Place], Look]
+"""By organisation and place; what is not there has no log."""
+
+
+class LagReader:
+    """Reads groups and logs. What it remembers only saves reading it again."""
+
+    def __init__(
+        self,
+        store: Store,
+        find_topic: FindTopic,
+        partitions_of: Callable[[bytes], Mapping[str, list[int]] | None],
+    ) -> None:
+        self._store, self._find_topic, self._partitions_of = store, find_topic, partitions_of
+        self._owners: dict[str, tuple[Any, dict[Place, str]]] = {}
+
+    def forget(self, but: Iterable[str] = ()) -> None:
+        """Forget groups, but those of these names."""
+        self._owners = {ref: self._owners[ref] for ref in but if ref in self._owners}
+
+    async def group(self, keys: GroupKeys) -> GroupRead | None:
+        """A group; None where it is gone. Raises StoreUnavailable."""
+        offsets, head, members = await asyncio.gather(
+            self._store.read("HGETALL", keys.offsets),
+            self._store.command("HMGET", keys.group, *_HEAD),
+            self._store.command("HLEN", keys.members),
+        )
+        values = dict(zip(_HEAD, head, strict=True))
+        if values["state"] is None:
+            return None
+        state, missing = values["state"].decode(), 0
+        if state == GroupState.PREPARING:
+            missing = members - int(values["joined_count"] or 0)
+        elif state == GroupState.COMPLETING:
+            missing = int(values["awaiting_sync"] or 0)
+        return GroupRead(
+            keys,
+            state,
+            int(values["state_since"] or 0),
+            int(values["generation"] or 0),
+            (values["protocol"] or b"").decode(),
+            (values["protocol_type"] or b"").decode(),
+            members,
+            max(missing, 0),
+            self._commits(keys.org, offsets),
+            (values["id"], values["version"]),
+        )
+
+    def _commits(self, org: str, offsets: Mapping[bytes, bytes]) -> Commits:
+        """What a group committed, without partitions that are gone and topics that were made again since."""
+        commits: Commits = {}
+        for name, value in sorted(offsets.items()):
+            place, stored = split_field(name.decode()), json.loads(value)
+            topic = self._find_topic(org, place[0])
+            if topic and place[1] < topic.partition_count and stored["topic_id"] in ("", topic.topic_hex):
+                commits[place] = stored["offset"], stored["commit_time"]
+        return commits
+
+    async def look(self, groups: Iterable[GroupRead]) -> Looks:
+        """Each log once, with the offsets of all groups. Raises StoreUnavailable."""
+        wanted: defaultdict[tuple[str, Place], set[int]] = defaultdict(set)
+        for group in groups:
+            for place, (offset, _) in group.commits.items():
+                wanted[group.keys.org, place].add(offset)
+        return await self.look_at(wanted)
+
+    async def look_at(self, wanted: Mapping[tuple[str, Place], Iterable[int]]) -> Looks:
+        """Logs, with the times at some offsets of each. Raises StoreUnavailable."""
+        looks: Looks = {}
+        asked = list(wanted.items())
+        for start in range(0, len(asked), _LOGS_AT_ONCE):
+            some = asked[start : start + _LOGS_AT_ONCE]
+            seen = await asyncio.gather(*(self._look_at(*where, sorted(offsets)) for where, offsets in some))
+            looks |= {where: look for (where, _), look in zip(some, seen, strict=True) if look is not None}
+        return looks
+
+    async def _look_at(self, org: str, place: Place, offsets: list[int]) -> Look | None:
+        topic = self._find_topic(org, place[0])
+        if topic is None:
+            return None
+        keys = self._store.log_keys(org, topic.name, place[1], topic.topic_hex)
+        try:
+            start, end, size, now_ms, head_time, *times = await self._store.run(
+                LOOK_AT_LAG, [keys.log, keys.meta], *offsets
+            )
+        except UnknownTopicOrPartition:
+            return None
+        return Look(start, end, size, now_ms, head_time, dict(zip(offsets, times, strict=True)))
+
+    async def owners(self, group: GroupRead) -> dict[Place, str]:
+        """Partition -> member, from the assignments of the group's generation. Raises StoreUnavailable."""
+        if group.state == GroupState.EMPTY:
+            return {}
+        known = self._owners.get(group.keys.ref)
+        if known is None or known[0] != group.mark:
+            owned: dict[Place, str] = {}
+            for member_id, blob in (await self._store.read("HGETALL", group.keys.assignments)).items():
+                for topic, partitions in (self._partitions_of(blob) or {}).items():
+                    owned |= dict.fromkeys(((topic, one) for one in partitions), member_id.decode())
+            known = self._owners[group.keys.ref] = group.mark, owned
+        return known[1]

@@ -1,0 +1,161 @@
+"""How far behind every group is, every `lag_sample_interval_ms`, in `{cluster}:lag`; by one broker at a time.
+
+An entry is one group's sample: `time`; `group`, `<org>/<group>` as in its shard's keys; then for each partition that it
+has committed for the field `<topic>:<partition>` with a text that `sample_text` makes. Groups without commits have
+none. The round is spread over the interval, a few groups at a time. The same round makes what `/metrics` tells of the
+cluster (`cluster_page.py`), so that nothing is read twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from tidegate.cluster.duty import Duty
+from tidegate.errors import KafkaError
+from tidegate.groups.expiry import group_of
+from tidegate.groups.lag_reading import FindTopic, GroupRead, LagReader, Look, Looks, Place
+from tidegate.groups.offsets import offset_field
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg
+from tidegate.store.samples import add_sample
+from tidegate.store.store import Store
+from tidegate.telemetry.supervised import Supervised
+
+_GROUPS_AT_ONCE: Final = 20
+_PARTITIONS_PER_ENTRY_MAX: Final = 500
+_ASKED_PER_HOLD: Final = 4
+"""How often the duty is asked for in the time that it is taken for, an interval: so soon another broker has it."""
+_BUSY: Final = 0.8
+"""The part of an interval over which a round is spread."""
+_RELEASE_S: Final = 1.0
+
+
+class Reader(Protocol):
+    """Who else is to know what a round finds."""
+
+    def begin(self, groups: list[GroupKeys], now_ms: int) -> None:
+        """A round begins, over these groups."""
+
+    def group(self, group: GroupRead, owners: Mapping[Place, str], looks: Looks) -> None:
+        """A group, who owns what in it, and the logs that it has committed for."""
+
+    async def end(self, reader: LagReader) -> None:
+        """The round is whole. Raises StoreUnavailable."""
+
+
+def sample_text(committed: int, committed_at: int, look: Look, member_id: str) -> str:
+    """What is stored for a partition; the member id comes last, as it may hold anything."""
+    return (
+        f"committed={committed} start={look.log_start} end={look.log_end} lag={look.lag(committed)} "
+        f"committed_at={committed_at} next_time={look.times[committed]} head_time={look.head_time} member={member_id}"
+    )
+
+
+class LagSampler:
+    """Takes samples while this broker has the duty."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        find_topic: FindTopic,
+        partitions_of: Callable[[bytes], Mapping[str, list[int]] | None],
+        broker: Callable[[], str],
+        told: Reader | None = None,
+    ) -> None:
+        self.taken = 0
+        self.round_s = 0.0
+        self._store, self._told = store, told
+        self._interval_ms, self._samples_max = settings.lag_sample_interval_ms, settings.lag_samples_max
+        self._reader = LagReader(store, find_topic, partitions_of)
+        self.duty = Duty(store, store.cluster_keys.lag_sampler, broker, self._interval_ms, settings.metrics_handover_ms)
+        self._first_places: dict[str, Place] = {}
+        self._loops = Supervised()
+
+    async def start(self) -> None:
+        """Begin to sample, or to wait for the duty."""
+        if self._interval_ms:
+            self._loops.run("lag-samples", self._run)
+
+    async def close(self) -> None:
+        """Stop, and leave the duty to others."""
+        await self._loops.close()
+        if self._store.available:
+            with contextlib.suppress(KafkaError, TimeoutError):
+                async with asyncio.timeout(_RELEASE_S):
+                    await self.duty.release()
+
+    async def _run(self) -> None:
+        clock, interval_s = asyncio.get_running_loop().time, self._interval_ms / 1000
+        while True:
+            due_s = clock() + interval_s
+            on_duty = await self.sample()
+            while True:
+                await asyncio.sleep(interval_s / _ASKED_PER_HOLD)
+                if not on_duty or not await self.duty.hold() or clock() >= due_s:
+                    break
+
+    async def sample(self) -> bool:
+        """One round over all groups, if this broker has the duty; returns whether it had it to the end.
+
+        Raises StoreUnavailable.
+        """
+        clock = asyncio.get_running_loop().time
+        began_s, self.round_s = clock(), 0.0
+        if not await self.duty.hold():
+            self._reader.forget()
+            self._first_places.clear()
+            return False
+        groups = await self._groups()
+        if self._told is not None:
+            self._told.begin(groups, self.duty.now_ms)
+        for start in range(0, len(groups), _GROUPS_AT_ONCE):
+            due_s = began_s + _BUSY * self._interval_ms / 1000 * start / len(groups)
+            await asyncio.sleep(max(due_s - clock(), 0))
+            if start and not await self.duty.hold():
+                return False
+            await self._sample_some(groups[start : start + _GROUPS_AT_ONCE])
+        if self._told is not None:
+            await self._told.end(self._reader)
+        self.round_s = clock() - began_s
+        return True
+
+    async def _groups(self) -> list[GroupKeys]:
+        """All groups, those of one log together: it is looked at once for all."""
+        shards = [self._store.shard_keys(shard) for shard in range(self._store.settings.coordinator_shards)]
+        listed = await asyncio.gather(*(self._store.command("HKEYS", shard.groups) for shard in shards))
+        groups = [group_of(self._store, name.decode()) for names in listed for name in names]
+        self._reader.forget(but=[keys.ref for keys in groups])
+        first, self._first_places = self._first_places, {}
+        return sorted(groups, key=lambda keys: (first.get(keys.ref, ("", 0)), keys.ref))
+
+    async def _sample_some(self, some: list[GroupKeys]) -> None:
+        """What is committed first, then where the logs end: so nobody has committed beyond the end that is told."""
+        read = await asyncio.gather(*map(self._reader.group, some))
+        groups = [group for group in read if group is not None]
+        self._first_places |= {group.keys.ref: min(group.commits) for group in groups if group.commits}
+        looks = await self._reader.look(groups)
+        owners = await asyncio.gather(*map(self._reader.owners, groups))
+        entries: list[list[Arg]] = []
+        for group, owned in zip(groups, owners, strict=True):
+            entries += _entries(group, owned, looks)
+            if self._told is not None:
+                self._told.group(group, owned, looks)
+        lag = self._store.cluster_keys.lag
+        await asyncio.gather(*(add_sample(self._store, lag, self._samples_max, *entry) for entry in entries))
+        self.taken += len(entries)
+
+
+def _entries(group: GroupRead, owned: Mapping[Place, str], looks: Looks) -> list[list[Arg]]:
+    """The entries of the stream that tell of a group."""
+    fields: list[Arg] = []
+    for place, (offset, committed_at) in group.commits.items():
+        look = looks.get((group.keys.org, place))
+        if look is not None:
+            fields += (offset_field(*place), sample_text(offset, committed_at, look, owned.get(place, "")))
+    size = 2 * _PARTITIONS_PER_ENTRY_MAX
+    return [["group", group.keys.ref, *fields[at : at + size]] for at in range(0, len(fields), size)]

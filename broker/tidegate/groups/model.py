@@ -1,0 +1,167 @@
+"""Classic consumer groups as values: states, requests and answers. What is stored is in docs/redis-layout.md."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from secrets import token_hex
+from typing import Final
+from uuid import uuid4
+
+from tidegate.errors import KafkaError
+
+_NAME_LENGTH_MAX: Final = 255
+
+
+class GroupState(enum.StrEnum):
+    """Where a group is between two generations. A group that does not exist answers like an empty one."""
+
+    EMPTY = "Empty"
+    """No members; offsets and the generation live on.
+
+    Join: a new member is parked, and the first phase waits a while for more (KIP-134).
+    Sync, Heartbeat: UNKNOWN_MEMBER_ID. Commit: only without a generation.
+    Leaves by: a member added -> PreparingRebalance; deletion.
+    """
+    PREPARING = "PreparingRebalance"
+    """The join phase: the group waits until all its members have joined again, or their time is up.
+
+    Join: parked. Sync, Heartbeat: REBALANCE_IN_PROGRESS (the heartbeat counts). Commit: accepted.
+    Leaves by: all joined or the join deadline -> CompletingRebalance, or Empty if nobody is left; generation + 1.
+    """
+    COMPLETING = "CompletingRebalance"
+    """A generation is open and its leader computes the assignment.
+
+    Join: answered at once if nothing changed, else a new phase. Sync: parked; the leader's ends the state.
+    Heartbeat: NONE. Commit: REBALANCE_IN_PROGRESS.
+    Leaves by: the leader's sync -> Stable; any change of members, the sync deadline -> PreparingRebalance.
+    """
+    STABLE = "Stable"
+    """Every member can read its assignment.
+
+    Join: answered at once for a follower that changed nothing, else a new phase. Sync: the stored assignment.
+    Heartbeat: NONE. Commit: accepted.
+    Leaves by: any change of members, the leader joining again, the sync deadline of those that never synced
+    -> PreparingRebalance.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who a member says it is: its id, its generation, and its instance if it is static."""
+
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """One JoinGroup. The candidates and the token make a repeat of it harmless."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: Sequence[tuple[str, bytes]]
+    """Name and metadata, in order of preference."""
+    id_required: bool = True
+    """A new dynamic member must come back with the id that it is given (KIP-394, v4)."""
+    static_leader_list: bool = True
+    """A restarted static leader is told that it leads, and to skip the assignment (KIP-814, v9)."""
+    reason: str = ""
+    client_software: str = ""
+    """Name and version (KIP-511), as far as it told them."""
+    token: str = field(default_factory=lambda: token_hex(8))
+    suffix: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.member_id and not self.suffix:  # only a new member makes a member id
+            object.__setattr__(self, "suffix", str(uuid4()))
+
+    @property
+    def candidate_id(self) -> str:
+        """The member id that this join makes, where it makes one: `<instance or client id>-<uuid>`.
+
+        Of a longer name only the begin: it may have 32 kB, and the id is repeated wherever the member is named.
+        """
+        return f"{(self.instance_id or self.client_id)[:_NAME_LENGTH_MAX]}-{self.suffix}"
+
+    def again(self, member_id: str) -> JoinRequest:
+        """The same join entered once more, as the member that it is by now."""
+        return replace(self, member_id=member_id, token=token_hex(8))
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    """One member of the list that the leader gets; `metadata` is of the protocol chosen."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A successful join. `members` is empty for all but the leader."""
+
+    member_id: str
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader: str
+    members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
+
+
+class JoinRefused(Exception):
+    """A join that failed: with which error, and which member id its answer carries."""
+
+    def __init__(self, error: KafkaError, member_id: str) -> None:
+        super().__init__(error.code.name)
+        self.error = error
+        self.member_id = member_id
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    """One SyncGroup. Protocol type and protocol are None where the version has none (before v5)."""
+
+    membership: Membership
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignments: Sequence[tuple[str, bytes]] = ()
+    owners: str = ""
+    """Who they give which partitions to, as the event tells it (docs/explain.md); "" where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """A successful sync: the member's assignment as the leader wrote it, b"" if the leader left it out."""
+
+    assignment: bytes
+    protocol_type: str
+    protocol: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """One member that leaves. Without a member id the instance's owner is meant, whoever it is."""
+
+    member_id: str
+    instance_id: str | None = None
+    reason: str = ""
+
+
+def pack_protocols(protocols: Sequence[tuple[str, bytes]]) -> bytes:
+    """The stored form: uint16 length, name, uint32 length, metadata, one protocol after the other."""
+    parts = []
+    for name, metadata in protocols:
+        encoded = name.encode()
+        parts += [struct.pack(">H", len(encoded)), encoded, struct.pack(">I", len(metadata)), metadata]
+    return b"".join(parts)

@@ -1,0 +1,329 @@
+"""Committed offsets: commit and fetch, gathered per group and event-loop tick; delete; how they are stored.
+
+A committed offset is one field of the group's `offsets` hash, `<topic>:<partition>`, whose value is JSON
+for people: offset, leader_epoch, topic_id, metadata, commit_time, and expire_time where the client named
+one. All commits of a tick for one group are one script; equal reads of a tick are one command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from json.encoder import encode_basestring
+from typing import Any, Final
+
+import hiredis
+
+from tidegate.errors import StoreUnavailable
+from tidegate.groups.coalesce import Gathered
+from tidegate.groups.expiry import settler
+from tidegate.groups.identity import candidate
+from tidegate.groups.settled import BrokerName, SettledCall, forgive, group_script_args, group_script_keys, nobody
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+COMMIT_OFFSETS = Script("groups/commit_offsets")
+DELETE_OFFSETS = Script("groups/delete_offsets")
+
+WITHOUT_LEASE: Final = 0
+"""The end of a lease that a caller does not have."""
+
+_ENTRIES_PER_SCRIPT_MAX: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a group committed for one partition."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    topic_id: str
+
+
+_PLAIN_ENTRY: Final = re.compile(
+    rb'{"offset":(-?\d+),"leader_epoch":(-?\d+),"topic_id":"([0-9a-f]*)","metadata":"([^"\\]*)",'
+)
+"""A stored value as `entry_json` writes it, with nothing in the metadata that JSON escapes."""
+
+OnCode = Callable[[int | Exception], None]
+"""Called once with the code of a commit, or the exception that kept it from being judged."""
+
+OnFetched = Callable[[dict[str, Committed] | Exception], None]
+"""Called once with what is committed by field; a field without a commit is absent."""
+
+
+@dataclass(slots=True)
+class Commit:
+    """One OffsetCommit for one group. `entries` is flat: field, `entry_json`, field, `entry_json`, ..."""
+
+    generation: int
+    member_id: str
+    instance_id: str | None
+    entries: list[str] = field(default_factory=list)
+    retention_ms: int = -1
+    """How long the offsets are kept, where a client of version 2 to 4 says so; -1 leaves it to the broker."""
+    client_id: str = ""
+    client_host: str = ""
+
+
+Filed = tuple[Commit, OnCode]
+"""A commit, and who is told its code."""
+
+
+def offset_field(topic: str, partition: int) -> str:
+    """The field of a partition in a group's `offsets`."""
+    return f"{topic}:{partition}"
+
+
+def split_field(text: str) -> tuple[str, int]:
+    """Topic and partition of a field."""
+    topic, _, partition = text.rpartition(":")
+    return topic, int(partition)
+
+
+def entry_json(offset: int, leader_epoch: int, topic_id: str, metadata: str) -> str:
+    """The stored JSON but for its end: the script adds the commit time, by Redis's clock, and closes it."""
+    return (
+        f'{{"offset":{offset},"leader_epoch":{leader_epoch},"topic_id":"{topic_id}",'
+        f'"metadata":{encode_basestring(metadata)}'
+    )
+
+
+def parse_entry(value: bytes) -> Committed:
+    """A stored value."""
+    plain = _PLAIN_ENTRY.match(value)
+    if plain is not None:
+        offset, leader_epoch, topic_id, metadata = plain.groups()
+        return Committed(int(offset), int(leader_epoch), metadata.decode(), topic_id.decode())
+    stored = json.loads(value)
+    return Committed(stored["offset"], stored["leader_epoch"], stored["metadata"], stored["topic_id"])
+
+
+def metadata_fits(metadata: str, units_max: int) -> bool:
+    """Whether commit metadata has at most so many UTF-16 units, as Kafka counts it despite the setting's name."""
+    if len(metadata) > units_max:
+        return False
+    return 2 * len(metadata) <= units_max or len(metadata.encode("utf-16-le", "surrogatepass")) // 2 <= units_max
+
+
+class Offsets:
+    """Commits and fetches of this broker's tick. A group's fetch sees every commit filed before it."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        broker: BrokerName = nobody,
+        lease_ends_ms: Callable[[], int] = lambda: WITHOUT_LEASE,
+    ) -> None:
+        self.held: dict[str, deque[Any]] = {}
+        """By group: commits that wait for a look at the catalogue, and those behind them. The handlers' own."""
+        self._store = store
+        self._topics_version = 0
+        self._asked = self._heard = 0
+        """Questions for the catalogue's version in the store; the newest answered one gave `_topics_version`."""
+        self._metadata_units_max = settings.offset_metadata_max_bytes
+        self._broker, self._lease_ends_ms = broker, lease_ends_ms
+        self._settle = settler(store, broker)
+        self._loop = asyncio.get_event_loop()
+        self._commits: dict[str, tuple[GroupKeys, list[tuple[Commit, OnCode]]]] = {}
+        self._reads: dict[str, dict[tuple[str, ...] | None, _Read]] = {}
+        self._scheduled = False
+
+    def takes_metadata(self, metadata: str) -> bool:
+        """Whether commit metadata is within `offset_metadata_max_bytes`."""
+        return metadata_fits(metadata, self._metadata_units_max)
+
+    @property
+    def next_question(self) -> int:
+        """The question that the commits which are filed now go out behind: which version the catalogue has."""
+        return self._asked + 1
+
+    def topics_were(self, version: int, question: int) -> bool:
+        """Whether that was answered, and no topic had changed since that version.
+
+        In Redis Cluster it is another node that answers, later than the commits at times.
+        """
+        return self._heard >= question and self._topics_version == version
+
+    def commit(self, keys: GroupKeys, commit: Commit, on_code: OnCode) -> None:
+        """File a commit for this tick's script. `on_code` gets 0, or the code that applies to all its entries:
+
+        COORDINATOR_NOT_AVAILABLE where this broker's lease ended before Redis judged the commit,
+        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or GROUP_ID_NOT_FOUND
+        where the group does not exist and the commit names a generation; or StoreUnavailable.
+        """
+        filed = self._commits.get(keys.group)
+        if filed is None:
+            self._commits[keys.group] = keys, [(commit, on_code)]
+            self._schedule()
+        else:
+            filed[1].append((commit, on_code))
+
+    def fetch(self, keys: GroupKeys, fields: Sequence[str] | None, on_fetched: OnFetched) -> None:
+        """Read what is committed for `fields`, or for every partition if None."""
+        if keys.group in self._commits:
+            self._ask_version()
+            self._send_commits([self._commits.pop(keys.group)])
+        wanted = None if fields is None else tuple(fields)
+        if wanted == ():
+            self._loop.call_soon(on_fetched, {})
+            return
+        reads = self._reads.setdefault(keys.group, {})
+        read = reads.get(wanted)
+        if read is not None:
+            read.waiting.append(on_fetched)
+            return
+        self._schedule()
+        read = reads[wanted] = _Read(wanted, [on_fetched])
+        self._store.send(_read_command(keys.offsets, wanted), read.on_offsets)
+
+    # -- the tick
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        commits, self._commits = self._commits, {}
+        if commits:
+            self._ask_version()
+        shards: dict[int, Gathered[Filed]] = {}
+        for gathered in commits.values():
+            shards.setdefault(gathered[0].shard_keys.shard, []).append(gathered)
+        for groups in shards.values():
+            self._send_commits(groups)
+        self._reads.clear()
+
+    def _ask_version(self) -> None:
+        """Ahead of commits, so that they are known to be of topics that were there."""
+        self._asked += 1
+        question = self._asked
+
+        def answered(reply: Any) -> None:
+            if not isinstance(reply, Exception) and question > self._heard:
+                self._heard, self._topics_version = question, int(reply or 0)
+
+        self._store.send(["HGET", self._store.cluster_keys.info, "topics_version"], answered)
+
+    def _send_commits(self, groups: Gathered[Filed]) -> None:
+        """Commits of one shard, in as few scripts as their entries allow; one commit is never parted."""
+        call, size = self._call(), 0
+        for keys, filed in groups:
+            self._reads.pop(keys.group, None)
+            part: list[Filed] = []
+            for one in filed:
+                entry_count = len(one[0].entries) // 2
+                if size and size + entry_count > _ENTRIES_PER_SCRIPT_MAX:
+                    call.send()
+                    call, size, part = self._call(), 0, []
+                if not part:
+                    call.groups.append((keys, part))
+                part.append(one)
+                size += entry_count
+        call.send()
+
+    def _call(self) -> SettledCall[Filed]:
+        return SettledCall(self._store, self._settle, COMMIT_OFFSETS, self._arguments, _hand_out)
+
+    def _arguments(self, groups: Gathered[Filed]) -> tuple[list[str], list[Arg]]:
+        # In Redis Cluster the group's node has another clock than the one that the lease is held by.
+        lease_ends_ms = self._lease_ends_ms() if self._store.cluster is None else WITHOUT_LEASE
+        return commit_arguments(groups, self._store.settings.group_events_max, self._broker(), lease_ends_ms)
+
+
+def commit_arguments(
+    groups: Gathered[Filed], events_max: int, broker: str, lease_ends_ms: int = WITHOUT_LEASE
+) -> tuple[list[str], list[Arg]]:
+    """KEYS and ARGV of the script; `broker` is who the events name, until `lease_ends_ms` by Redis's clock."""
+    shard = groups[0][0].shard_keys
+    key_names, args = [shard.groups, shard.events], list[Arg]((events_max, broker, lease_ends_ms))
+    for keys, filed in groups:
+        key_names += (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets)
+        # Only a commit without generation can make a group, or reset its offsets: only then it is said who does.
+        simple = next((commit for commit, _ in filed if commit.generation < 0), None)
+        made = who = ""
+        if simple is not None:
+            made, who = candidate(keys), f"/{simple.client_host} {simple.client_id}"
+        args += (keys.ref, made, who, len(filed))
+        for commit, _ in filed:
+            entries, instance_id = commit.entries, commit.instance_id
+            args += (
+                commit.generation,
+                commit.member_id,
+                "" if instance_id is None else f"={instance_id}",
+                commit.retention_ms,
+                len(entries) // 2,
+            )
+            args += entries
+    return key_names, args
+
+
+def _hand_out(filed: list[Filed], answer: Sequence[int] | Exception) -> None:
+    """Give each commit of a group its code, or the exception."""
+    if isinstance(answer, Exception):
+        for _, on_code in filed:
+            on_code(answer)
+    else:
+        for (_, on_code), code in zip(filed, answer, strict=True):
+            on_code(code)
+
+
+def _read_command(key: str, fields: tuple[str, ...] | None) -> list[Arg]:
+    return ["HGETALL", key] if fields is None else ["HMGET", key, *fields]
+
+
+class _Read:
+    """One read of a group's offsets, and everybody of the tick who asked for just that."""
+
+    __slots__ = ("_fields", "waiting")
+
+    def __init__(self, fields: tuple[str, ...] | None, waiting: list[OnFetched]) -> None:
+        self.waiting = waiting
+        self._fields = fields
+
+    def _values(self, reply: Any) -> dict[str, bytes]:
+        if self._fields is None:
+            return {name.decode(): value for name, value in reply.items()}
+        return {name: value for name, value in zip(self._fields, reply, strict=True) if value is not None}
+
+    def on_offsets(self, reply: Any) -> None:
+        result: dict[str, Committed] | Exception
+        if isinstance(reply, hiredis.ReplyError):
+            result = StoreUnavailable(str(reply))
+        elif isinstance(reply, Exception):
+            result = reply
+        else:
+            result = {name: parse_entry(value) for name, value in self._values(reply).items()}
+        for on_fetched in self.waiting:
+            on_fetched(result)
+
+
+async def committed_partitions(store: Store, keys: GroupKeys) -> tuple[str, list[tuple[str, int]]]:
+    """A group's own id, "" if there is none, and the partitions that it has offsets of. Raises StoreUnavailable."""
+    own_id, fields = await asyncio.gather(store.command("HGET", keys.group, "id"), store.command("HKEYS", keys.offsets))
+    return (own_id or b"").decode(), [split_field(field.decode()) for field in fields]
+
+
+async def delete(store: Store, keys: GroupKeys, broker: str, topics: Mapping[str, Sequence[int]]) -> set[str]:
+    """Forget a group's offsets of partitions (KIP-496). Returns the topics refused as subscribed.
+
+    Raises GroupIdNotFound, NonEmptyGroup (members of another protocol type than `consumer`), StoreUnavailable.
+    """
+    forgive(store, keys)
+    args = group_script_args(store, keys, broker)
+    for topic, partitions in topics.items():
+        args += (topic, len(partitions), *partitions)
+    key_names = [*group_script_keys(keys), keys.offsets]
+    refused = await store.run(DELETE_OFFSETS, key_names, *args)
+    return {topic for topic, code in zip(topics, refused, strict=True) if code}

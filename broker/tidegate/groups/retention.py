@@ -1,0 +1,142 @@
+"""Offsets that nobody needs any more: past their retention (KIP-211), or of a topic that was deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import structlog
+
+from tidegate.errors import GroupIdNotFound, StoreUnavailable
+from tidegate.groups.expiry import group_of
+from tidegate.groups.offsets import offset_field, split_field
+from tidegate.groups.settled import forgive, group_script_args, group_script_keys
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+logger = structlog.get_logger()
+
+EXPIRE_OFFSETS = Script("groups/expire_offsets")
+FORGET_TOPIC = Script("groups/forget_topic")
+
+_FIELDS_PER_SCRIPT_MAX: Final = 500
+_GROUPS_AT_ONCE: Final = 50
+
+OnGone = Callable[[GroupKeys, str, Sequence[tuple[str, int]]], None]
+"""Called when a group goes with its last offset: its own id, and the partitions that it had offsets of."""
+
+
+class Retention:
+    """The sweep of one broker over the groups of the shards that it is named for. Losing a sweep only delays."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        shards: Callable[[], Iterable[int]],
+        broker: Callable[[], str],
+        on_gone: OnGone | None = None,
+    ) -> None:
+        self._store = store
+        self._interval_s = settings.offsets_retention_check_interval_ms / 1000
+        self._shards = shards
+        self._broker = broker
+        self._on_gone = on_gone
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Sweep every `offsets_retention_check_interval_ms` from now on."""
+        self._task = asyncio.create_task(self._sweep_for_ever(), name="offsets-retention")
+
+    async def close(self) -> None:
+        """Stop; a sweep under way is cut short, the next one goes on."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await sweep(self._store, self._shards(), self._broker(), self._on_gone)
+            except StoreUnavailable as error:
+                logger.warning("offsets_sweep_put_off", reason=str(error))
+            except Exception:
+                logger.exception("offsets_sweep_failed")
+
+
+async def sweep(store: Store, shards: Iterable[int], broker: str, on_gone: OnGone | None = None) -> int:
+    """Expire what is due in every group of some shards. Returns how many offsets went. Raises StoreUnavailable."""
+    expired = 0
+    for shard in shards:
+        groups = [
+            group_of(store, name.decode()) for name in await store.command("HKEYS", store.shard_keys(shard).groups)
+        ]
+        for start in range(0, len(groups), _GROUPS_AT_ONCE):
+            batch = groups[start : start + _GROUPS_AT_ONCE]
+            expired += sum(await asyncio.gather(*(expire(store, keys, broker, on_gone) for keys in batch)))
+    return expired
+
+
+async def expire(store: Store, keys: GroupKeys, broker: str, on_gone: OnGone | None = None) -> int:
+    """Forget a group's offsets that are past their retention; then the group, if it is empty and has none left.
+
+    An offset of an empty group that had members is kept for `offsets_retention_minutes` from the emptying or from
+    its own commit, whichever is later; of a group without members ever, from its commit; of a Stable group of
+    consumers, only topics that no member is subscribed to expire. Returns how many went.
+    """
+    seen: list[str] = []
+    try:
+        may_expire = (await _expire_fields(store, keys, broker, []))[1]
+        own_id = await store.command("HGET", keys.group, "id") if may_expire and on_gone else None
+        expired, cursor = 0, b"0"
+        while may_expire:
+            cursor, pairs = await store.command("HSCAN", keys.offsets, cursor, "COUNT", _FIELDS_PER_SCRIPT_MAX)
+            fields = [field.decode() for field in pairs[::2]]
+            seen += fields
+            for start in range(0, len(fields), _FIELDS_PER_SCRIPT_MAX):
+                part = fields[start : start + _FIELDS_PER_SCRIPT_MAX]
+                gone, may_expire, group_gone = await _expire_fields(store, keys, broker, part)
+                expired += gone
+                if group_gone and on_gone and own_id:
+                    on_gone(keys, own_id.decode(), [split_field(one) for one in seen])
+            if cursor == b"0":
+                break
+    except GroupIdNotFound:
+        return 0
+    if expired:
+        logger.info("offsets_expired", group=keys.group_id, org=keys.org, count=expired)
+    return expired
+
+
+async def _expire_fields(store: Store, keys: GroupKeys, broker: str, fields: list[str]) -> tuple[int, bool, bool]:
+    """How many of the fields went, whether the group's state lets offsets expire, whether the group went."""
+    forgive(store, keys)
+    retention_ms = store.settings.offsets_retention_minutes * 60_000
+    key_names = [*group_script_keys(keys), keys.offsets]
+    args = [*group_script_args(store, keys, broker), retention_ms, *fields]
+    gone, may_expire, group_gone = await store.run(EXPIRE_OFFSETS, key_names, *args)
+    return gone, bool(may_expire) and not group_gone, bool(group_gone)
+
+
+async def forget_topic(store: Store, org: str, topic: str, partition_count: int, topic_id: str = "") -> int:
+    """Forget a deleted topic's offsets in every group of an organisation, subscribed to or not.
+
+    `topic_id` in hex keeps the offsets of a later topic of the same name. Safe to repeat. Returns how many went.
+    Raises StoreUnavailable: then repeat.
+    """
+    fields = [offset_field(topic, partition) for partition in range(partition_count)]
+    parts = [fields[at : at + _FIELDS_PER_SCRIPT_MAX] for at in range(0, len(fields), _FIELDS_PER_SCRIPT_MAX)]
+    forgotten = 0
+    for shard in range(store.settings.coordinator_shards):
+        names = await store.command("HKEYS", store.shard_keys(shard).groups)
+        groups = [keys for keys in (group_of(store, name.decode()) for name in names) if keys.org == org]
+        for start in range(0, len(groups), _GROUPS_AT_ONCE):
+            batch = groups[start : start + _GROUPS_AT_ONCE]
+            for part in parts:
+                calls = [store.run(FORGET_TOPIC, [keys.offsets], topic_id, *part) for keys in batch]
+                forgotten += sum(gone for (gone,) in await asyncio.gather(*calls))
+    return forgotten

@@ -1,0 +1,71 @@
+"""One log line for each state that a group enters, and why, from the broker that is named as its coordinator.
+
+A phase that ends as it begins is one line, the next generation's. It comes from the wake-ups that every broker hears
+anyway, so no request pays for it. What is lost with a message is in the events, which scripts write (docs/explain.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from tidegate.groups.expiry import group_of
+from tidegate.groups.model import GroupState
+from tidegate.groups.wakes import forget_groups, hear_groups
+from tidegate.store.keys import GroupKeys
+from tidegate.store.store import Store
+
+logger = structlog.get_logger()
+
+GROUPS_MAX: Final = 10_000
+"""Groups whose last line is remembered, so that none is written twice."""
+
+LINES: Final = {
+    GroupState.PREPARING.encode(): "rebalance_started",
+    GroupState.COMPLETING.encode(): "generation_opened",
+    GroupState.STABLE.encode(): "group_stable",
+    GroupState.EMPTY.encode(): "group_empty",
+}
+
+
+class StateLog:
+    """What is logged of groups. `prefers(shard)` says whether this broker is named for a shard."""
+
+    def __init__(self, store: Store, prefers: Callable[[int], bool]) -> None:
+        self._store = store
+        self._prefers = prefers
+        self._last: dict[bytes, tuple[bytes, bytes]] = {}
+
+    async def start(self) -> None:
+        """Hear every shard: who is named for it may change."""
+        await hear_groups(self._store, self._heard)
+
+    async def close(self) -> None:
+        """Stop."""
+        forget_groups(self._store, self._heard)
+
+    def _heard(self, payload: bytes | None) -> None:
+        if payload is None:
+            return
+        ref, generation, state, _ = payload.rsplit(b":", 3)
+        if self._last.pop(ref, None) != (generation, state):
+            self._log(group_of(self._store, ref.decode()), int(generation), state)
+        self._last[ref] = generation, state
+        if len(self._last) > GROUPS_MAX:
+            del self._last[next(iter(self._last))]
+
+    def _log(self, keys: GroupKeys, generation: int, state: bytes) -> None:
+        line = LINES.get(state)
+        if line is None or not self._prefers(keys.shard_keys.shard):
+            return
+
+        def answered(reply: Any) -> None:
+            reason, now = reply if isinstance(reply, list) else (b"", None)
+            more = {}
+            if now == b"%d" % generation:  # else the group has gone on meanwhile
+                more["reason"] = reason.decode()
+            logger.info(line, group=keys.ref, generation=generation, **more)
+
+        self._store.send(["HMGET", keys.group, "reason", "generation"], answered)

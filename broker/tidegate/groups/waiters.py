@@ -1,0 +1,127 @@
+"""One parked join or sync, and what a look at its group means for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from tidegate.errors import FencedInstanceId, KafkaError, RebalanceInProgress, StoreUnavailable, UnknownMemberId
+from tidegate.groups.model import GroupState, JoinRefused, Synced
+
+
+class Again(Enum):
+    """The answer to a waiter whose parked request does not stand any more: enter it once more."""
+
+    AGAIN = "again"
+
+
+AGAIN: Final = Again.AGAIN
+
+_ENTERED_ITEMS: Final = 3
+"""What joins and syncs return before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The generation that a join phase opened: what every member's answer shares."""
+
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A group at one version."""
+
+    state: str
+    generation: int
+    version: int
+    round: int
+    protocol_type: str
+    protocol: str
+    leader: str
+    assigned_generation: int
+    due_ms: int
+
+    @staticmethod
+    def behind(reply: Sequence[Any]) -> Look | None:
+        """From the end of what joins or syncs returned; None where they ended nobody's wait."""
+        return Look.of(reply[_ENTERED_ITEMS:]) if len(reply) > _ENTERED_ITEMS else None
+
+    @staticmethod
+    def of(reply: Sequence[Any]) -> Look:
+        """From what `groups/look_group` returned behind its code."""
+        state, generation, version, phase, protocol_type, protocol, leader, assigned, due_ms = reply
+        return Look(
+            state.decode(),
+            generation,
+            version,
+            phase,
+            protocol_type.decode(),
+            protocol.decode(),
+            leader.decode(),
+            assigned,
+            due_ms,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """One parked request: the member, and the generation (and phase) it entered at."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    round: int
+    """The join phase it waits for; -1 for a sync."""
+    answer: asyncio.Future[Opened | Synced | Again]
+    checked_version: int = -1
+
+    def judge(self, look: Look, record: bytes | None, owner: bytes | None, assignment: bytes | None) -> None:
+        """Answer, if this look decides it."""
+        if record is None:
+            self._refuse(owner)
+        elif self.round >= 0:
+            self._judge_join(look, record)
+        else:
+            self._judge_sync(look, record, assignment)
+        self.checked_version = look.version
+
+    def _judge_join(self, look: Look, record: bytes) -> None:
+        if look.generation > self.generation:
+            if look.state == GroupState.PREPARING and look.leader == self.member_id:
+                self._tell(AGAIN)  # the list is gone with its generation: this join stands for the next phase
+            else:
+                self._tell(Opened(look.generation, look.protocol_type, look.protocol, look.leader))
+        elif b'"join_round":%d,' % self.round not in record:
+            self._tell(AGAIN)
+
+    def _judge_sync(self, look: Look, record: bytes, assignment: bytes | None) -> None:
+        if look.assigned_generation == look.generation == self.generation:
+            self._tell(Synced(assignment or b"", look.protocol_type, look.protocol))
+        elif look.state == GroupState.PREPARING or look.generation != self.generation:
+            self._fail(RebalanceInProgress())
+        elif b'"sync_generation":%d,' % self.generation not in record:
+            self._tell(AGAIN)
+
+    def _refuse(self, owner: bytes | None) -> None:
+        fenced = owner is not None and owner.decode() != self.member_id
+        error: KafkaError = FencedInstanceId() if fenced else UnknownMemberId()
+        self._fail(JoinRefused(error, self.member_id if fenced else "") if self.round >= 0 else error)
+
+    def _tell(self, answer: Opened | Synced | Again) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+    def unavailable(self, error: StoreUnavailable) -> None:
+        """The store has been away for too long."""
+        self._fail(error)

@@ -1,0 +1,315 @@
+"""Requests that wait for a group: parked joins and syncs. Listen, look, wait, look again.
+
+Each group with waiting requests has one entry here and one task, whatever their number. The task looks when
+a wake-up says so, when something of the group falls due, and every `group_wait_poll_ms`, which bounds what a
+lost wake-up costs. One look serves all who wait. It settles what is overdue, so no broker owns a timer; and
+the task renews the lease by which a parked request holds its member's session.
+
+A waiter that is cancelled (its client went away) leaves nothing behind but its place in the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final
+
+import structlog
+
+from tidegate.errors import StoreUnavailable
+from tidegate.groups.entering import Entering
+from tidegate.groups.model import Synced
+from tidegate.groups.settled import BrokerName, forgive, group_script_args, group_script_keys, nobody
+from tidegate.groups.waiters import Again, Look, Opened, Waiter
+from tidegate.groups.wakes import forget_groups, hear_groups
+from tidegate.settings import Settings
+from tidegate.store.in_order import read_in_order
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+JOIN_GROUP = Script("groups/join_group")
+SYNC_GROUP = Script("groups/sync_group")
+LOOK_GROUP = Script("groups/look_group")
+RENEW_PARKED = Script("groups/renew_parked")
+
+_LOOKS_MAX: Final = 10
+_RENEWALS_PER_LEASE: Final = 3
+
+logger = structlog.get_logger()
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """One group that requests of this broker wait for."""
+
+    keys: GroupKeys
+    watching: int = 0
+    wakes: int = 0
+    waiters: dict[Waiter, None] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    due_ms: int = -1
+    look_at: float = 0.0
+    timer: asyncio.TimerHandle | None = None
+    look: Look | None = None
+    """What a script of this broker saw as it ended a wait, until it is judged."""
+    seen_version: int = -1
+    """The group's version at the last look: wake-ups up to it say nothing new."""
+    renewed_at: float = 0.0
+    away_since: float | None = None
+    task: asyncio.Task[None] | None = None
+
+
+class Watch:
+    """Hears a group from before its request enters until it is answered, so that no wake-up is lost."""
+
+    def __init__(self, waits: GroupWaits, keys: GroupKeys) -> None:
+        self._waits = waits
+        self._keys = keys
+
+    def __enter__(self) -> Watch:
+        self._entry = self._waits.enter(self._keys)
+        self._wakes = self._entry.wakes
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._waits.leave(self._entry)
+
+    async def joined(
+        self, member_id: str, instance_id: str | None, generation: int, phase: int, due_ms: int
+    ) -> Opened | Again:
+        """Wait until the join phase ends. Raises JoinRefused, StoreUnavailable."""
+        answer = await self._wait(Waiter(member_id, instance_id, generation, phase, self._future()), due_ms)
+        assert not isinstance(answer, Synced)
+        return answer
+
+    async def synced(self, member_id: str, instance_id: str | None, generation: int, due_ms: int) -> Synced | Again:
+        """Wait for the assignment. Raises RebalanceInProgress, UnknownMemberId, FencedInstanceId, StoreUnavailable."""
+        answer = await self._wait(Waiter(member_id, instance_id, generation, -1, self._future()), due_ms)
+        assert not isinstance(answer, Opened)
+        return answer
+
+    @staticmethod
+    def _future() -> asyncio.Future[Opened | Synced | Again]:
+        return asyncio.get_running_loop().create_future()
+
+    async def _wait(self, waiter: Waiter, due_ms: int) -> Opened | Synced | Again:
+        self._waits.park(self._entry, waiter, due_ms, missed=self._entry.wakes != self._wakes)
+        try:
+            return await waiter.answer
+        finally:
+            self._entry.waiters.pop(waiter, None)
+
+
+def _join_settings(settings: Settings) -> list[Arg]:
+    """What all joins are given."""
+    return [
+        settings.group_initial_rebalance_delay_ms,
+        settings.group_new_member_join_timeout_ms,
+        settings.group_park_lease_ms,
+        settings.group_max_size,
+    ]
+
+
+def _sync_settings(settings: Settings) -> list[Arg]:
+    """What all syncs are given."""
+    return [settings.group_park_lease_ms]
+
+
+class GroupWaits:
+    """The requests of one broker that enter groups and wait. `broker` is who the events name.
+
+    `on_look` hears how each group was seen, before anybody is answered because of it.
+    """
+
+    def __init__(self, store: Store, settings: Settings, broker: BrokerName = nobody) -> None:
+        self.broker = broker
+        self._store = store
+        self._settings = settings
+        self._entries: dict[str, _Entry] = {}
+        self.on_look: list[Callable[[GroupKeys, Look], None]] = []
+        self._poll_ms = min(settings.group_wait_poll_ms, settings.group_park_lease_ms // _RENEWALS_PER_LEASE)
+        self.joins = Entering(store, JOIN_GROUP, _join_settings, broker, self.saw)
+        self.syncs = Entering(store, SYNC_GROUP, _sync_settings, broker, self.saw)
+
+    # -- life
+
+    async def start(self) -> None:
+        """Hear every shard's wake channel."""
+        await hear_groups(self._store, self._on_wake)
+
+    async def close(self) -> None:
+        """Stop waiting; what is parked keeps its place in the groups."""
+        forget_groups(self._store, self._on_wake)
+        tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def waiting(self) -> int:
+        """Requests parked on this broker now."""
+        return sum(len(entry.waiters) for entry in self._entries.values())
+
+    def watch(self, keys: GroupKeys) -> Watch:
+        """Hear a group while the `with` block runs."""
+        return Watch(self, keys)
+
+    async def look_now(self) -> None:
+        """Look at every group that somebody waits for, and return when all have been looked at (for tests)."""
+        await asyncio.gather(*(self._look(entry) for entry in list(self._entries.values()) if entry.waiters))
+
+    async def renew_now(self) -> None:
+        """Renew the lease of every parked request (for tests)."""
+        await asyncio.gather(*(self._renew(entry) for entry in list(self._entries.values()) if entry.waiters))
+
+    # -- what a watch does
+
+    def enter(self, keys: GroupKeys) -> _Entry:
+        """The entry of a group, kept until `leave`."""
+        entry = self._entries.get(keys.ref)
+        if entry is None:
+            entry = self._entries[keys.ref] = _Entry(keys)
+        entry.watching += 1
+        return entry
+
+    def leave(self, entry: _Entry) -> None:
+        """One watch less; the last one ends the entry."""
+        entry.watching -= 1
+        if entry.watching == 0:
+            self._entries.pop(entry.keys.ref, None)
+            if entry.timer is not None:
+                entry.timer.cancel()
+            if entry.task is not None:
+                entry.task.cancel()
+
+    def park(self, entry: _Entry, waiter: Waiter, due_ms: int, *, missed: bool) -> None:
+        """Have a waiter looked after; `missed` where a wake-up came between entering and now."""
+        entry.waiters[waiter] = None
+        loop = asyncio.get_running_loop()
+        if entry.task is None:
+            entry.renewed_at = loop.time()
+            entry.task = loop.create_task(self._serve(entry), name=f"wait-{entry.keys.ref}")
+            self._look_in(entry, due_ms)
+        elif 0 <= due_ms < (entry.look_at - loop.time()) * 1000 - 1:
+            self._look_in(entry, due_ms)
+        if missed:
+            entry.changed.set()
+
+    # -- looking
+
+    def saw(self, keys: GroupKeys, look: Look) -> None:
+        """A script of this broker ended a phase or brought the assignment: its answer serves as the look."""
+        self._tell(keys, look)
+        entry = self._entries.get(keys.ref)
+        if entry is not None:
+            entry.look, entry.seen_version = look, look.version
+            self._wake(entry)
+
+    def _tell(self, keys: GroupKeys, look: Look) -> None:
+        for listener in self.on_look:
+            listener(keys, look)
+
+    def _on_wake(self, payload: bytes | None) -> None:
+        if payload is None:
+            for entry in self._entries.values():
+                self._wake(entry)
+            return
+        ref, _, _, version = payload.rsplit(b":", 3)
+        found = self._entries.get(ref.decode())
+        if found is not None and int(version) > found.seen_version:
+            self._wake(found)
+
+    @staticmethod
+    def _wake(entry: _Entry) -> None:
+        entry.wakes += 1
+        entry.changed.set()
+
+    def _look_in(self, entry: _Entry, due_ms: int) -> None:
+        """Look when something falls due, and after a while in any case."""
+        wait_ms = min(due_ms, self._poll_ms) if due_ms >= 0 else self._poll_ms
+        loop = asyncio.get_running_loop()
+        entry.look_at = loop.time() + max(wait_ms, 1) / 1000
+        if entry.timer is not None:
+            entry.timer.cancel()
+        entry.timer = loop.call_at(entry.look_at, entry.changed.set)
+
+    async def _serve(self, entry: _Entry) -> None:
+        loop = asyncio.get_running_loop()
+        lease_s = self._settings.group_park_lease_ms / 1000
+        while True:
+            await entry.changed.wait()
+            entry.changed.clear()
+            try:
+                if loop.time() - entry.renewed_at >= lease_s / _RENEWALS_PER_LEASE:
+                    entry.renewed_at = loop.time()
+                    await self._renew(entry)
+                await self._look(entry)
+                entry.away_since = None
+            except StoreUnavailable as error:
+                self._note_away(entry, error)
+            except Exception:
+                entry.due_ms = -1
+                logger.exception("look_failed", group=entry.keys.ref)
+            self._look_in(entry, entry.due_ms)
+
+    def _note_away(self, entry: _Entry, error: StoreUnavailable) -> None:
+        """A short absence of Redis costs no parked request its place; a longer one is told to the clients."""
+        now = asyncio.get_running_loop().time()
+        entry.due_ms = -1
+        if entry.away_since is None:
+            entry.away_since = now
+        elif now - entry.away_since > self._settings.redis_command_timeout_ms / 1000:
+            for waiter in list(entry.waiters):
+                waiter.unavailable(error)
+
+    async def _renew(self, entry: _Entry) -> None:
+        member_ids = [waiter.member_id for waiter in entry.waiters]
+        if member_ids:
+            forgive(self._store, entry.keys)
+            args = self._args(entry.keys, self._settings.group_park_lease_ms, *member_ids)
+            await self._store.run(RENEW_PARKED, group_script_keys(entry.keys), *args)
+
+    async def _look(self, entry: _Entry) -> None:
+        for _ in range(_LOOKS_MAX):
+            look, entry.look = entry.look, None
+            if look is None:
+                forgive(self._store, entry.keys)
+                reply = await self._store.run(LOOK_GROUP, group_script_keys(entry.keys), *self._args(entry.keys))
+                look = Look.of(reply)
+                self._tell(entry.keys, look)
+            entry.due_ms, entry.seen_version = look.due_ms, look.version
+            waiters = [waiter for waiter in entry.waiters if waiter.checked_version != look.version]
+            if not waiters or await self._judge(entry.keys, look, waiters):
+                return
+
+    async def _judge(self, keys: GroupKeys, look: Look, waiters: Sequence[Waiter]) -> bool:
+        """Read what concerns the waiters, plain, and answer them; False where the group changed meanwhile."""
+        ids = [waiter.member_id for waiter in waiters]
+        instances = [waiter.instance_id or "" for waiter in waiters]
+        nobody: list[bytes | None] = [None] * len(waiters)
+        reads: list[tuple[Arg, ...]] = [("HMGET", keys.members, *ids)]
+        if any(instances):
+            reads.append(("HMGET", keys.instances, *instances))
+        syncing = any(waiter.round < 0 for waiter in waiters) and look.assigned_generation == look.generation
+        if syncing:
+            reads.append(("HMGET", keys.assignments, *ids))
+        *replies, version = await read_in_order(
+            self._store, self._store.command, keys.group, *reads, ("HGET", keys.group, "version")
+        )
+        if int(version or 0) != look.version:
+            return False
+        records = replies[0]
+        owners = replies[1] if any(instances) else nobody
+        assignments = replies[-1] if syncing else nobody
+        for waiter, record, owner, assignment in zip(waiters, records, owners, assignments, strict=True):
+            waiter.judge(look, record, owner, assignment)
+        return True
+
+    def _args(self, keys: GroupKeys, *more: Arg) -> list[Arg]:
+        return [*group_script_args(self._store, keys, self.broker()), *more]

@@ -1,0 +1,397 @@
+"""Append: judge, commit together, one plain conditional XADD in flight; the stream is its own compare-and-set.
+
+The entry that starts at offset `base` has the id `<base>-1`, and Redis refuses an id that is not above the
+last one: an append from an old view is refused, reads what it missed, and is judged again. After an unknown
+outcome the writer's own mark `w <uuid>:<counter>` tells whether the entry is there; until then its batches are
+answered with REQUEST_TIMED_OUT, if at all (`unresolved`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import hiredis
+
+from tidegate.errors import (
+    InvalidProducerEpoch,
+    KafkaError,
+    NotEnoughReplicasAfterAppend,
+    OutOfOrderSequenceNumber,
+    StoreUnavailable,
+    UnknownTopicOrPartition,
+)
+from tidegate.log.entries import Entry, StrayEntry
+from tidegate.log.outgoing import Appended, Commands, Filed, OnAppended, Sent
+from tidegate.log.producers_table import REFUSALS, ProducerState, Verdict, advance, find_duplicate, judge
+from tidegate.log.unresolved import Unresolved
+from tidegate.store.slots import is_refusal
+
+if TYPE_CHECKING:
+    from tidegate.log.partition import PartitionLog
+    from tidegate.log.view import View
+    from tidegate.records.batch import Batch
+
+__all__ = ["Appended", "Appends", "OnAppended"]
+
+_STALE: Final = "ERR The ID specified in XADD is equal or smaller"
+_GAP_LOOK_S: Final = 0.05
+
+
+class Appends:
+    """The appends of one partition on this broker."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._queue: deque[Filed] = deque()
+        self._in_flight: Sent | None = None
+        self.unresolved = Unresolved(log.settings.lease_gone_ms / 1000)
+        self._scheduled = False
+        self._looking = False
+        self._loading = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._commands = Commands(log.keys)
+
+    # -- filing
+
+    def append(self, batch: Batch, on_done: OnAppended, acks_all: bool) -> None:
+        """File a batch; `on_done` is called exactly once, never before this returns."""
+        log = self._log
+        self._queue.append(Filed(batch, on_done, acks_all, log.loop.time() + log.patience_s))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and self._in_flight is None:
+            self._scheduled = True
+            self._log.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._in_flight is not None or not self._queue:
+            return
+        view = self._log.view
+        if view is None:
+            self._load()
+            return
+        if view.stray is not None:
+            self._refuse_all(view.stray)
+            return
+        items, producers, size = self._take(view)
+        if items:
+            self._send(view, items, producers, size)
+
+    def _refuse_all(self, stray: StrayEntry) -> None:
+        """Nothing can be appended behind it: refuse what was filed before the last look, look for the others."""
+        kept: deque[Filed] = deque()
+        for item in self._queue:
+            if item.proved and not item.done:
+                self._done(item, stray)
+            elif not item.done:
+                kept.append(item)
+        self._queue = kept
+        if kept:
+            self._look()
+
+    def _load(self) -> None:
+        if not self._loading:
+            self._loading = True
+            self._log.with_view(self._loaded)
+
+    def _loaded(self, loaded: View | Exception) -> None:
+        self._loading = False
+        if isinstance(loaded, Exception):
+            self.fail(loaded)
+        self._schedule()
+
+    # -- judging
+
+    def _take(self, view: View) -> tuple[list[Filed], dict[int, ProducerState], int]:
+        """The batches of the next entry, in order, and what they make of their producers."""
+        queue, limit = self._queue, self._log.settings.log_entry_bytes_max
+        taken: list[Filed] = []
+        producers: dict[int, ProducerState] = {}
+        kept: deque[Filed] = deque()
+        size, offset = 0, view.end
+        while queue:
+            item = queue[0]
+            batch = item.batch
+            if taken and size + batch.size > limit:
+                break
+            queue.popleft()
+            if item.done:
+                continue
+            if batch.producer_id >= 0:
+                planned = producers.get(batch.producer_id)
+                state = planned or view.producers.get(batch.producer_id)
+                if not self._accepts(view, item, state, planned is not None):
+                    if not item.done:
+                        kept.append(item)
+                    continue
+                self.unresolved.accepted(batch)
+            if self._log.log_append_time:
+                item.stamp(int(time.time() * 1000))
+            if batch.producer_id >= 0:
+                producers[batch.producer_id] = advance(
+                    state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta,
+                    offset, item.timestamp, int(time.time() * 1000),
+                )  # fmt: skip
+                if kept and any(other.batch.producer_id == batch.producer_id for other in kept):
+                    queue.extendleft(reversed(kept))  # it may be what a batch kept back waits for
+                    kept.clear()
+            taken.append(item)
+            size += batch.size
+            offset += batch.last_offset_delta + 1
+        queue.extendleft(reversed(kept))
+        return taken, producers, size
+
+    def _accepts(self, view: View, item: Filed, state: ProducerState | None, planned: bool) -> bool:
+        """Whether an idempotent batch goes into the next entry; if not, it was answered or stays filed.
+
+        `planned`: the state counts on batches of that entry, so nothing may be refused for it yet.
+        """
+        batch = item.batch
+        verdict = judge(state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
+        if verdict is Verdict.ACCEPT:
+            return True
+        if verdict is Verdict.DUPLICATE:
+            self._answer_duplicate(view, item)
+            return False
+        if planned:
+            return False
+        if not item.proved:
+            self._look()
+            return False
+        if verdict is Verdict.GAP or verdict is Verdict.UNKNOWN_GAP:
+            now = self._log.loop.time()
+            if item.gap_view is not view:  # while Redis was away the missing batch had no time to come
+                item.gap_view, item.gap_until = view, now + self._log.settings.produce_gap_wait_ms / 1000
+            if now < item.gap_until:
+                item.proved = False  # the missing batch may come through another broker: look again before the end
+                self._later(min(_GAP_LOOK_S, item.gap_until - now))
+                return False
+            return self._accepts_after_gap(item, verdict)
+        self._done(item, REFUSALS[verdict]())
+        return False
+
+    def _accepts_after_gap(self, item: Filed, verdict: Verdict) -> bool:
+        """The missing batch did not come in time. Was it given up, so that it will come again?"""
+        answer = self.unresolved.answer_behind(item, self._log.loop.time())
+        if answer is None and verdict is Verdict.UNKNOWN_GAP:
+            if not self._log.store.absence.ended_lately:
+                return True
+            answer = StoreUnavailable("Redis was away: batches before it may have been refused before they got here")
+        if answer is not None:
+            self._give_up(item, answer)
+        else:
+            self._done(item, REFUSALS[verdict]())
+        return False
+
+    def _answer_duplicate(self, view: View, item: Filed) -> None:
+        batch = item.batch
+        state = view.producers.get(batch.producer_id)
+        if state is None:
+            return
+        known = find_duplicate(state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
+        if known is None:  # its first copy goes out with this very entry: wait for that
+            return
+        append_time_ms = known.timestamp if self._log.log_append_time else -1
+        answer = Appended(known.base_offset, append_time_ms, view.log_start, view.leader_epoch)
+        item.done = True
+        self._log.when_durable(known.base_offset + 1, item.acks_all, lambda proved: self._tell(item, answer, proved))
+
+    def _look(self) -> None:
+        if self._looking:
+            return
+        self._looking = True
+        self._log.loop.call_soon(self._look_now)
+
+    def _look_now(self) -> None:
+        asked = [item for item in self._queue if not item.done]
+        self._log.looks.look(lambda failure: self._looked(asked, failure))
+
+    def _looked(self, asked: list[Filed], failure: Exception | None) -> None:
+        self._looking = False
+        if isinstance(failure, UnknownTopicOrPartition):
+            self.fail(failure)
+            return
+        if failure is None:
+            for item in asked:
+                item.proved = True
+        else:
+            self._give_up_overdue(failure)
+        self._schedule()
+
+    def _later(self, delay_s: float) -> None:
+        if self._timer is None:
+            self._timer = self._log.loop.call_later(max(delay_s, 0.001), self._timed)
+
+    def _timed(self) -> None:
+        self._timer = None
+        self._look()
+
+    # -- sending
+
+    def _send(self, view: View, items: list[Filed], producers: dict[int, ProducerState], size: int) -> None:
+        log = self._log
+        counter = log.writer.next()
+        sent = Sent.of(counter, b"%b:%d" % (log.writer.name, counter), view, items, producers)
+        self._in_flight = sent
+        self.unresolved.entries[sent.counter] = sent
+        node = log.node
+        link = node.data_out
+
+        def answered(reply: Any) -> None:
+            if isinstance(reply, bytes) and log.node is not node:  # by a primary that another may have replaced before
+                reply = StoreUnavailable("the log is at another node")
+            self._answered(sent, reply)
+
+        link.send_buffers(self._commands.xadd(sent, size), size, answered)
+        publish = self._commands.publish(sent.entry.end, log.writer.name)
+        link.send_buffers([publish], len(publish), _ignore)
+
+    def _answered(self, sent: Sent, reply: Any) -> None:
+        self._in_flight = None
+        if isinstance(reply, bytes):
+            if sent.counter in self.unresolved.entries:
+                self._stands(sent)
+        elif isinstance(reply, hiredis.ReplyError) and str(reply).startswith(_STALE):
+            self.unresolved.entries.pop(sent.counter, None)
+            self._file_again(sent)
+            self._refused(sent)
+            return
+        elif isinstance(reply, hiredis.ReplyError) or reply is None:
+            self.unresolved.entries.pop(sent.counter, None)
+            self._file_again(sent)
+            self._not_appended(sent, reply)
+        else:  # nobody knows: the next view tells
+            self._log.void(str(reply))
+            self.unresolved.outcome_unknown(sent, self._log.loop.time())
+            self._file_again(sent)
+            self._give_up_overdue(reply)
+        if self._queue:
+            self._schedule()
+
+    def _not_appended(self, sent: Sent, reply: hiredis.ReplyError | None) -> None:
+        """The reply says that this entry is not in the log, and will not be."""
+        if reply is None:
+            self.fail(self._log.gone())
+        elif is_refusal(reply):  # the log is at another node, or on its way there
+            self._log.refused(reply)
+            self._give_up_overdue(StoreUnavailable(str(reply)))
+        else:  # full, read-only, no rights
+            self._log.void(str(reply))
+            for item in sent.items:
+                item.deadline = 0.0
+            self._give_up_overdue(StoreUnavailable(str(reply)))
+
+    def _refused(self, sent: Sent) -> None:
+        """Another writer was first: read what was missed, then judge again."""
+
+        def looked(failure: Exception | None) -> None:
+            view = self._log.view
+            if isinstance(failure, UnknownTopicOrPartition):
+                self.fail(failure)
+                return
+            if failure is None and view is sent.view and view.end <= sent.base:
+                self._log.void("refused, and yet nothing was missed")
+            self._give_up_overdue(failure or StoreUnavailable("the log goes on without this broker"))
+            self._schedule()
+
+        self._log.looks.look(looked)
+
+    def _file_again(self, sent: Sent) -> None:
+        self._queue.extendleft(item for item in reversed(sent.items) if not item.done)
+
+    def _give_up_overdue(self, failure: Exception) -> None:
+        now = self._log.loop.time()
+        producers: set[int] = set()
+        for item in list(self._queue):
+            producer_id = item.batch.producer_id
+            if not item.done and (now > item.deadline or producer_id in producers):
+                self._give_up(item, self.unresolved.answer(item, failure, now))
+                if producer_id >= 0:
+                    producers.add(producer_id)  # what is behind it cannot be appended without it
+
+    def _give_up(self, item: Filed, answer: KafkaError) -> None:
+        if item.batch.producer_id >= 0:
+            self.unresolved.give_up(item.batch, answer, self._log.loop.time())
+        self._done(item, answer)
+
+    # -- outcomes
+
+    def _stands(self, sent: Sent) -> None:
+        """This broker's entry is in the log at its base: proved by its own success."""
+        self.unresolved.entries.pop(sent.counter, None)
+        log, view = self._log, sent.view
+        if log.view is view and view.end == sent.base:
+            view.apply_own(sent.entry, sent.producers)
+            view.proved_at = log.loop.time()
+            self.unresolved.discard_below(view.end, None)
+            log.appended(view, sent.entry)
+            if self._queue:
+                self._flush()  # on its way before anybody is answered
+            self._resolve(sent)
+            if log.durability.immediate:
+                log.hearing.tell()
+        else:
+            self._resolve(sent)
+
+    def found(self, entry: Entry) -> None:
+        """An entry was read from the log. Is it one of ours that nobody answered for?"""
+        writer, _, counter = entry.writer.rpartition(b":")
+        if writer == self._log.writer.name:
+            sent = self.unresolved.entries.pop(int(counter), None)
+            if sent is not None and sent.base == entry.base:
+                self._resolve(sent)
+
+    def passed(self, end: int) -> None:
+        """The log ends at `end`, and all below was read."""
+        self.unresolved.discard_below(end, self._in_flight)
+
+    def _resolve(self, sent: Sent) -> None:
+        log = self._log
+        log.usage.stored(log.topic, sent.entry.end - sent.base, sent.entry.size)
+        epoch = sent.view.epoch_at(sent.base)
+        log_start = log.view.log_start if log.view is not None else sent.view.log_start
+        stamped = log.log_append_time
+        base = sent.base
+        for item, end in zip(sent.items, sent.entry.ends, strict=True):
+            if not item.done:
+                item.done = True
+                answer = Appended(base, item.timestamp if stamped else -1, log_start, epoch)
+                if log.durability.immediate or not item.acks_all:
+                    log.guarded(item.on_done, answer)
+                else:
+                    log.when_durable(end, True, lambda proved, i=item, a=answer: self._tell(i, a, proved))  # type: ignore[misc]
+            base = end
+
+    def _tell(self, item: Filed, answer: Appended, proved: bool) -> None:
+        self._log.guarded(item.on_done, answer if proved else NotEnoughReplicasAfterAppend())
+
+    def _done(self, item: Filed, outcome: Exception) -> None:
+        item.done = True
+        if isinstance(outcome, InvalidProducerEpoch | OutOfOrderSequenceNumber):
+            item.log_refusal(self._log.keys.log, outcome)
+        self._log.guarded(item.on_done, outcome)
+
+    def close(self, reason: Exception) -> None:
+        """No more looks for gaps; what is filed gets the reason."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.fail(reason)
+
+    def fail(self, failure: Exception) -> None:
+        """Nothing filed can be appended."""
+        if isinstance(failure, UnknownTopicOrPartition):
+            self.unresolved.clear()
+        now = self._log.loop.time()
+        queue, self._queue = self._queue, deque()
+        for item in queue:
+            if not item.done:
+                self._give_up(item, self.unresolved.answer(item, failure, now))
+
+
+def _ignore(_: Any) -> None:
+    """A PUBLISH says how many heard it; nobody needs to know."""

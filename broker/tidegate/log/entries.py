@@ -1,0 +1,183 @@
+"""A stream entry as brokers hold it: whole record batches, end to end, and where each ends.
+
+An entry's id is `<base offset>-1`. Its fields are `w <writer>` and one `b <batch>` for each batch, stored
+as they came: base offset (bytes 0-7) and leader epoch (12-15) are outside the CRC and written on the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from tidegate.errors import KafkaStorageError
+
+Buffer = bytes | bytearray | memoryview
+
+_HEADER: Final = Struct(">hiqqqhi")  # from byte 21: attributes .. base sequence
+_HEADER_AT: Final = 21
+_PLACE: Final = Struct(">qii")
+_LENGTH: Final = Struct(">i")
+_LENGTH_AT: Final = 8
+_MAGIC_AT: Final = 16
+_MAGIC: Final = 2
+_LENGTH_EXCLUDES: Final = 12
+_BATCH_BYTES_MIN: Final = 61
+_SEQUENCE: Final = 1
+_SHOWN_BYTES: Final = 32
+_JOINED_BYTES_MAX: Final = 4_096
+
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+
+
+class Header(NamedTuple):
+    """The fields of a stored batch that a view needs; timestamps in ms."""
+
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+def read_header(batch: Buffer) -> Header:
+    """The header of a stored batch (v2, at least 61 bytes)."""
+    return Header._make(_HEADER.unpack_from(batch, _HEADER_AT))
+
+
+class Entry:
+    """One entry: `base` to `end` (exclusive), batches in order, `ends` their ends, `size` in bytes."""
+
+    __slots__ = ("_whole", "base", "batches", "end", "ends", "max_timestamp", "pieces", "size", "writer")
+
+    def __init__(
+        self, base: int, writer: bytes, batches: Sequence[Buffer], ends: list[int], size: int, max_timestamp: int
+    ) -> None:
+        self.base = base
+        self.writer = writer
+        self.batches = batches
+        self.ends = ends
+        self.end = ends[-1]
+        self.size = size
+        self.max_timestamp = max_timestamp
+        self.pieces: list[tuple[Buffer, ...]] | None = None
+        self._whole: tuple[Buffer, ...] | None = None
+
+    def whole(self, epoch: int) -> tuple[Buffer, ...]:
+        """All batches, ready to send; small ones in one piece. Made once."""
+        if self._whole is None:
+            pieces = self.served(epoch)
+            flat = tuple(buffer for piece in pieces for buffer in piece)
+            small = self.size <= _JOINED_BYTES_MAX * len(pieces)
+            self._whole = (b"".join(flat),) if small and len(flat) > 1 else flat
+            if len(self._whole) < len(flat):
+                self.pieces = None
+        return self._whole
+
+    def served(self, epoch: int) -> list[tuple[Buffer, ...]]:
+        """Each batch with its offset and leader epoch in place: a fresh head, the rest not copied. Kept."""
+        if self.pieces is None:
+            base, pieces = self.base, []
+            for batch, end in zip(self.batches, self.ends, strict=True):
+                pieces.append(_placed(batch, base, epoch))
+                base = end
+            self.pieces = pieces
+        return self.pieces
+
+
+def _placed(batch: Buffer, base: int, epoch: int) -> tuple[Buffer, ...]:
+    head = _PLACE.pack(base, _LENGTH.unpack_from(batch, 8)[0], epoch)
+    if len(batch) <= _JOINED_BYTES_MAX:
+        return (head + batch[16:],)
+    return head, memoryview(batch)[16:]
+
+
+class StrayEntry(KafkaStorageError):
+    """An entry of a log's stream that no broker appended, or that is torn; `entry_id` is (base, sequence).
+
+    One that was `removed` hides no record, but appends are refused as if it were there.
+    """
+
+    def __init__(self, entry_id: tuple[int, int], reason: str, *, removed: bool = False) -> None:
+        super().__init__(f"the stream entry {entry_id[0]}-{entry_id[1]} is no entry of a log: {reason}")
+        self.entry_id = entry_id
+        self.reason = reason
+        self.removed = removed
+
+    @property
+    def takes_offset(self) -> bool:
+        """Whether it stands where an entry of ours would: no other can have its base."""
+        return self.entry_id[1] == _SEQUENCE
+
+    def stops(self, end: int) -> bool:
+        """Whether nothing can be appended to a log that ends at `end`: Redis takes no id below its last."""
+        return self.entry_id >= (end, _SEQUENCE)
+
+
+def parse_id(entry_id: bytes) -> tuple[int, int]:
+    """The two numbers of a stream id: in a log, the base offset and 1."""
+    base, _, sequence = entry_id.partition(b"-")
+    return int(base), int(sequence)
+
+
+def parse_entries(reply: Sequence[Any]) -> tuple[list[Entry], list[StrayEntry]]:
+    """An XRANGE reply as entries, in order, and what is none."""
+    entries: list[Entry] = []
+    strays: list[StrayEntry] = []
+    for item in reply:
+        try:
+            entries.append(parse_entry(item))
+        except StrayEntry as stray:
+            strays.append(stray)
+    return entries, strays
+
+
+def until_torn(entries: list[Entry], strays: Iterable[StrayEntry]) -> list[Entry]:
+    """The entries below the first stray one that takes offsets: what follows does not continue them."""
+    torn = min((stray.entry_id[0] for stray in strays if stray.takes_offset), default=None)
+    return entries if torn is None else [entry for entry in entries if entry.base < torn]
+
+
+def _fault(batch: Any) -> str:
+    """Why this is not one whole batch; "" for none. The CRC is not computed."""
+    if len(batch) < _BATCH_BYTES_MIN:
+        return f"a batch of {len(batch)} bytes"
+    if batch[_MAGIC_AT] != _MAGIC:
+        return f"a batch of magic {batch[_MAGIC_AT]}"
+    length = _LENGTH.unpack_from(batch, _LENGTH_AT)[0] + _LENGTH_EXCLUDES
+    return "" if length == len(batch) else f"a batch of {len(batch)} bytes whose header says {length}"
+
+
+def parse_entry(item: Sequence[Any]) -> Entry:
+    """One entry of an XRANGE reply: `[id, [field, value, ...]]`. Raises StrayEntry, and nothing else."""
+    entry_id = parse_id(item[0])
+    fields = item[1] or ()
+    if entry_id[1] != _SEQUENCE:
+        raise StrayEntry(entry_id, f"its id does not end in -{_SEQUENCE}")
+    if len(fields) % 2:
+        raise StrayEntry(entry_id, "a field without a value")
+    base = end = entry_id[0]
+    writer, batches, ends, size, max_timestamp = b"", [], [], 0, -1
+    for i in range(0, len(fields), 2):
+        if fields[i] == b"b":
+            batch = fields[i + 1]
+            if fault := _fault(batch):
+                raise StrayEntry(entry_id, fault)
+            header = read_header(batch)
+            if header.last_offset_delta < 0:
+                raise StrayEntry(entry_id, f"a batch whose last offset delta is {header.last_offset_delta}")
+            end += header.last_offset_delta + 1
+            batches.append(batch)
+            ends.append(end)
+            size += len(batch)
+            max_timestamp = max(max_timestamp, header.max_timestamp)
+        elif fields[i] == b"w":
+            writer = fields[i + 1]
+        else:
+            raise StrayEntry(entry_id, f"a field {bytes(fields[i][:_SHOWN_BYTES])!r}")
+    if not batches:
+        raise StrayEntry(entry_id, "no batch")
+    return Entry(base, writer, batches, ends, size, max_timestamp)

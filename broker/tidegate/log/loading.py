@@ -1,0 +1,145 @@
+"""Build a view: fence the log, take the producer snapshot, read what follows it.
+
+Order matters: nothing of this incarnation is appended before the fence, and the snapshot is a prefix of
+what is read after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+import structlog
+
+from tidegate.log.entries import Entry, StrayEntry, parse_entries, parse_entry, parse_id, until_torn
+from tidegate.log.producers_table import from_text
+from tidegate.log.view import View
+from tidegate.store.keys import LogKeys
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+logger = structlog.get_logger()
+
+FENCE_LOG = Script("log/fence_log")
+
+REPLY_BYTES: Final = 4 << 20
+"""What one reply of entries should come to."""
+PAGE_ENTRIES_MAX: Final = 256
+"""Bounds what a reply can come to where entries are suddenly large: this times 1 MiB."""
+_SNAPSHOT_TRIES: Final = 5
+
+
+def page_entries(mean_entry_bytes: float, page_bytes: int = REPLY_BYTES) -> int:
+    """How many entries to ask for, so that a reply stays near `page_bytes`."""
+    return max(1, min(PAGE_ENTRIES_MAX, int(page_bytes / max(mean_entry_bytes, 64.0))))
+
+
+async def pages(
+    store: Store, keys: LogKeys, offset: int, mean_entry_bytes: float, strays: list[StrayEntry] | None = None
+) -> AsyncGenerator[list[Entry], None]:
+    """The entries that start at or above `offset`, in pages, until the log ends; what is none goes to `strays`."""
+    first = f"{offset}-0"
+    while True:
+        count = page_entries(mean_entry_bytes)
+        reply = await store.read("XRANGE", keys.log, first, "+", "COUNT", count, asking=False)
+        entries, found = parse_entries(reply)
+        if strays is not None:
+            strays += found
+        if entries:
+            yield entries
+            mean_entry_bytes = sum(entry.size for entry in entries) / len(entries)
+        if len(reply) < count:
+            return
+        first = f"({reply[-1][0].decode()}"
+
+
+async def entry_holding(store: Store, keys: LogKeys, offset: int) -> Entry | None:
+    """The last entry that starts at or below the offset. Raises StrayEntry where a torn one stands there."""
+    last = f"{offset}-1"
+    while reply := await store.read("XREVRANGE", keys.log, last, "-", "COUNT", 1):
+        try:
+            return parse_entry(reply[0])
+        except StrayEntry as stray:
+            if stray.takes_offset:
+                raise
+        last = f"({reply[0][0].decode()}"
+    return None
+
+
+async def load_view(
+    store: Store, keys: LogKeys, incarnation: int, writer: bytes
+) -> tuple[View, list[Entry], list[Entry]]:
+    """A view of the log as it is now; the entries of `writer` that were read for it, and the last page.
+
+    The log may be tied to a later incarnation, which the view has then. A log on its way to another node is waited for.
+
+    Entries that no broker appended are passed over; where nothing can be appended for one, the view has it as `stray`.
+
+    Raises UnknownTopicOrPartition (deleted or never made), StoreUnavailable, KafkaStorageError.
+    """
+    for attempt in range(_SNAPSHOT_TRIES):
+        fence = await store.run(FENCE_LOG, [keys.log, keys.meta], incarnation)
+        snapshot = _as_map(await store.read("HGETALL", keys.producers))
+        view = _from_snapshot(fence, snapshot)
+        first, whole = True, True
+        own: list[Entry] = []
+        last: list[Entry] = []
+        strays: list[StrayEntry] = []
+        async with aclosing(pages(store, keys, view.end, view.mean_entry_bytes, strays)) as read:
+            async for last in read:
+                if first and last[0].base != view.end:
+                    whole = False  # trimmed between the two reads: a newer snapshot was written before that
+                    if attempt < _SNAPSHOT_TRIES - 1:
+                        break
+                    logger.error("log_without_its_snapshot", log=keys.log, snapshot=view.end, first=last[0].base)
+                first = False
+                for entry in last:
+                    view.apply(entry)
+                    if entry.writer.startswith(writer):
+                        own.append(entry)
+        if whole:
+            break
+    view.high_watermark = view.end
+    view.stray = _stray_at_end(view.end, strays, parse_id(fence[-1]))
+    return view, own, last if until_torn(last, strays) is last else []
+
+
+def _stray_at_end(end: int, strays: list[StrayEntry], last_id: tuple[int, int]) -> StrayEntry | None:
+    """What keeps appends out; of an entry that was removed only the stream's last id is left."""
+    stray = next((stray for stray in strays if stray.stops(end)), None)
+    if stray is None:
+        removed = StrayEntry(last_id, "it was removed, and Redis takes no id below it", removed=True)
+        stray = removed if removed.stops(end) else None
+    return stray
+
+
+def _as_map(reply: Any) -> dict[bytes, bytes]:
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> View:
+    log_start, epochs, log_bytes, entries, local_start, log_version, incarnation, _ = fence
+    fields = dict(snapshot)
+    offset = int(fields.pop(b"offset", 0))
+    max_timestamp = int(fields.pop(b"max_timestamp", -1))
+    max_timestamp_base = int(fields.pop(b"max_timestamp_base", -1))
+    return View(
+        end=offset,
+        log_start=int(log_start),
+        local_start=max(int(log_start), int(local_start or 0)),
+        epochs=parse_epochs(epochs),
+        incarnation=int(incarnation),
+        log_version=int(log_version or 0),
+        high_watermark=offset,
+        producers={int(producer_id): from_text(text.decode()) for producer_id, text in fields.items()},
+        max_timestamp=max_timestamp,
+        max_timestamp_base=max_timestamp_base,
+        mean_entry_bytes=max(int(log_bytes or 0), 0) / entries if entries and log_bytes else float(1 << 20),
+        snapshot_offset=offset,
+    )
+
+
+def parse_epochs(text: bytes) -> list[tuple[int, int]]:
+    """`0:0 1:1532` as (epoch, start offset)."""
+    return [(int(epoch), int(start)) for epoch, _, start in (pair.partition(b":") for pair in text.split())]

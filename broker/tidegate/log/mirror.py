@@ -1,0 +1,266 @@
+"""Kafka groups shown as Redis consumer groups: who was handed which entries, how long ago, and has not committed them.
+
+`XINFO GROUPS`, `XINFO CONSUMERS` and `XPENDING` on a partition's stream are the view; the committed offset stays in
+the group's `offsets`, the authority. A fetch is answered first, from the tail cache as always; what it handed out
+is news, as is what a commit finished. News is written behind: at once after a quiet spell, then every `_INTERVAL_S`,
+by one script for a partition and group however many fetches there were. Nobody waits for it, and a failure loses
+that news only: a mirror that is missing is made by the next.
+
+A Fetch names no group. It counts for the group in which just one owner of the partition (`owners`) has the
+connection's client id and host, while that group stands at the generation that the owner was noted in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from itertools import islice, zip_longest
+from typing import Any, Final
+
+import structlog
+
+from tidegate.errors import IllegalGeneration, KafkaError
+from tidegate.log.mirror_news import Delivered, PartitionNews
+from tidegate.log.owners import Owned, Owner, Reader, note_owner, parse_owners
+from tidegate.log.stream_ids import id_of
+from tidegate.settings import Settings
+from tidegate.store.link import Arg
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+from tidegate.telemetry.supervised import Supervised
+from tidegate.topics.model import Topic
+
+DELIVER: Final = Script("log/deliver")
+ACKNOWLEDGE: Final = Script("log/acknowledge")
+FORGET_MIRROR: Final = Script("log/forget_mirror")
+
+logger = structlog.get_logger()
+
+_INTERVAL_S: Final = 0.2
+_REST: Final = 4
+"""The pause after a write, in lengths of the write: the mirror takes at most a fifth of the time."""
+_AT_ONCE: Final = 64
+"""Partitions that are written together."""
+_OWNERS_S: Final = 1.0
+"""How long owners and generations that were read are taken for true."""
+_UNOWNED_S: Final = 2.0
+"""How long news waits for an owner to be noted: behind a rebalance the reader may come first."""
+_IDS_MAX: Final = 1_000
+_SLICE: Final = 500
+_IDLE_S: Final = 60.0
+_LAST_S: Final = 1.0
+
+_Handed = tuple[PartitionNews, Reader, Delivered]
+
+
+class Mirror:
+    """The mirrors as far as one broker has news of them. Between `start` and `close` the news is written."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._pending_max = settings.mirror_pending_max
+        self._loop = asyncio.get_event_loop()
+        self._partitions: dict[tuple[str, int], PartitionNews] = {}
+        self._told_of: dict[PartitionNews, None] = {}
+        self._told = asyncio.Event()
+        self._generations: dict[tuple[str, str], tuple[str, int]] = {}
+        self._loops = Supervised()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Begin to write."""
+        self._loops.run("mirror", self._write_for_ever)
+
+    async def close(self) -> None:
+        """Write what there is to tell, for a moment, and stop: a group may be read by nobody for long after this."""
+        await self._loops.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_S):
+                await _quietly(self.write())
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something for the mirrors that nobody waits for."""
+        task = self._loop.create_task(_quietly(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- news
+
+    def fetched(
+        self, topic: Topic, index: int, reader: Reader, offset: int, end_offset: int, bases: Sequence[int]
+    ) -> None:
+        """A client was handed the entries that start at `bases`: the records from `offset` to `end_offset`."""
+        if topic.config.mirror:
+            partition = self._partition(topic, index)
+            if bases or partition.stands(reader) != offset:  # at the end it asks again and again
+                partition.fetched(reader, offset, end_offset, bases, self._loop.time())
+                self._tell(partition)
+
+    def committed(self, topic: Topic, index: int, group_id: str, offset: int) -> None:
+        """A group committed an offset."""
+        if topic.config.mirror and offset >= 0:
+            partition = self._partition(topic, index)
+            partition.committed(group_id, offset)
+            self._tell(partition)
+
+    def _partition(self, topic: Topic, index: int) -> PartitionNews:
+        key = topic.topic_hex, index
+        partition = self._partitions.get(key)
+        if partition is None:
+            keys = self._store.log_keys(topic.org, topic.name, index, topic.topic_hex)
+            partition = self._partitions[key] = PartitionNews(topic.org, keys)
+        return partition
+
+    def _tell(self, partition: PartitionNews) -> None:
+        self._told_of[partition] = None
+        self._told.set()
+
+    # -- owners
+
+    async def own(self, group_id: str, owners: Iterable[tuple[Topic, int, Owner]]) -> None:
+        """Note who owns partitions in a group now."""
+
+        def note(topic: Topic, index: int, owner: Owner) -> Awaitable[None]:
+            partition = self._partition(topic, index)
+            partition.owners_s = float("-inf")
+            return note_owner(self._store, partition.keys, group_id, owner)
+
+        await _each(note, (one for one in owners if one[0].config.mirror))
+
+    async def forget(self, group_id: str, own_id: str, partitions: Iterable[tuple[Topic, int]]) -> None:
+        """Remove the mirrors of a deleted group, whose own id was `own_id`."""
+
+        def forget(topic: Topic, index: int) -> Awaitable[None]:
+            return self._forget(self._partition(topic, index), group_id, own_id)
+
+        await _each(forget, partitions)
+
+    async def _forget(self, partition: PartitionNews, group_id: str, own_id: str) -> None:
+        await self._store.run(FORGET_MIRROR, [partition.keys.log, partition.keys.owners], group_id, own_id)
+
+    # -- writing
+
+    async def _write_for_ever(self) -> None:
+        swept_s = self._loop.time()
+        while True:
+            await self._told.wait()
+            self._told.clear()
+            began_s = self._loop.time()
+            await self.write()
+            if began_s - swept_s > _IDLE_S:
+                swept_s = began_s
+                self._sweep(began_s)
+            await asyncio.sleep(max(_INTERVAL_S, _REST * (self._loop.time() - began_s)))
+
+    async def write(self) -> None:
+        """Write all the news there is now."""
+        told, self._told_of = list(self._told_of), {}
+        for at in range(0, len(told), _AT_ONCE):
+            await self._write(told[at : at + _AT_ONCE])
+
+    async def _write(self, partitions: Sequence[PartitionNews]) -> None:
+        now_s, taken = self._loop.time(), []
+        for partition in partitions:
+            partition.used_s = now_s
+            taken.append([(partition, news) for news in partition.take()])
+        for one_each in zip_longest(*taken):
+            told = [one for one in one_each if one is not None]
+            handed = [(partition, *one) for partition, news in told for one in news.delivered.items()]
+            commits = [(partition, *one) for partition, news in told for one in news.committed.items()]
+            if handed:
+                await self._read_owners(dict.fromkeys(partition for partition, _, _ in handed))
+                await _each(self._show, self._of_owners(handed))
+            await _each(self._acknowledge, commits)
+
+    async def _read_owners(self, partitions: Iterable[PartitionNews]) -> None:
+        """Bring owners, and the generations of their groups, up to date; an owner whose group is gone leaves."""
+        now_s = self._loop.time()
+        stale = [one for one in partitions if now_s - one.owners_s > _OWNERS_S]
+        for partition, reply in zip(stale, await self._ask(["HGETALL", one.keys.owners] for one in stale), strict=True):
+            partition.owners, partition.owners_s = parse_owners(reply or {}), now_s
+        owned = [(one, found) for one in stale for alike in one.owners.values() for found in alike]
+        groups = list(dict.fromkeys((one.org, found.group_id) for one, found in owned))
+        keys = [self._store.group_keys(*group).group for group in groups]
+        heads = await self._ask(["HMGET", key, "id", "generation"] for key in keys)
+        for group, head in zip(groups, heads, strict=True):
+            if head is not None:
+                self._generations[group] = (head[0] or b"").decode(), int(head[1] or -1)
+        for partition, found in owned:
+            own_id, _ = self._generations.get((partition.org, found.group_id), (found.owner.id, 0))
+            if own_id != found.owner.id:
+                self.run(self._forget(partition, found.group_id, found.owner.id))
+
+    async def _ask(self, commands: Iterable[list[Arg]]) -> list[Any]:
+        """The replies, None for what failed."""
+        replies = await asyncio.gather(*(self._store.command(*one) for one in commands), return_exceptions=True)
+        return [None if isinstance(reply, BaseException) else reply for reply in replies]
+
+    def _of_owners(self, handed: Iterable[_Handed]) -> Iterator[tuple[PartitionNews, Owned, Reader, Delivered]]:
+        """What was handed to just one group's owner; most readers may be nobody's."""
+        for partition, reader, delivered in handed:
+            found = [one for one in partition.owners.get(reader, ()) if self._is_current(partition.org, one)]
+            if len(found) == 1:
+                yield partition, found[0], reader, delivered
+            elif not found:
+                self._put_back(partition, reader, delivered)
+
+    def _is_current(self, org: str, owned: Owned) -> bool:
+        return self._generations.get((org, owned.group_id)) == (owned.owner.id, owned.owner.generation)
+
+    def _put_back(self, partition: PartitionNews, reader: Reader, delivered: Delivered) -> None:
+        if self._loop.time() - delivered.since_s < _UNOWNED_S:
+            partition.put_back(reader, delivered)
+            self._tell(partition)
+
+    async def _show(self, partition: PartitionNews, owned: Owned, reader: Reader, delivered: Delivered) -> None:
+        try:
+            await self._deliver(partition, owned, delivered)
+        except IllegalGeneration:  # another owner by now
+            partition.owners_s = float("-inf")
+            self._put_back(partition, reader, delivered)
+
+    async def _deliver(self, partition: PartitionNews, owned: Owned, delivered: Delivered) -> None:
+        keys, group_id, member_id = partition.keys, owned.group_id, owned.owner.member_id
+        bases = delivered.bases[-self._pending_max :]
+        for at in range(0, len(bases) or 1, _IDS_MAX):
+            ids = [id_of(base) for base in bases[at : at + _IDS_MAX]]
+            first = partition.reads.get(group_id) != member_id
+            args: list[Arg] = [group_id, owned.record, member_id, delivered.position, self._pending_max, int(first)]
+            await self._store.run(DELIVER, [keys.log, keys.owners], *args, *ids)
+            partition.reads[group_id] = member_id
+
+    async def _acknowledge(self, partition: PartitionNews, group_id: str, offsets: Sequence[int]) -> None:
+        keys = [partition.keys.log, partition.keys.owners]
+        for offset in offsets:
+            more = 1
+            while more:
+                _, more = await self._store.run(ACKNOWLEDGE, keys, group_id, offset, _SLICE)
+
+    def _sweep(self, now_s: float) -> None:
+        """Forget what nobody has read for a while."""
+        for key, partition in list(self._partitions.items()):
+            if partition not in self._told_of and now_s - partition.used_s > _IDLE_S:
+                del self._partitions[key]
+        self._generations.clear()
+
+
+async def _each(work: Callable[..., Awaitable[None]], items: Iterable[tuple[Any, ...]]) -> None:
+    """Work for each item, a bounded number at a time. A KafkaError loses that item only; the store has told of it."""
+    items = iter(items)
+    while calls := [work(*item) for item in islice(items, _AT_ONCE)]:
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, KafkaError):
+                raise outcome
+
+
+async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except KafkaError as error:
+        logger.debug("mirror_put_off", reason=str(error))
+    except Exception:
+        logger.exception("mirror_failed")

@@ -1,0 +1,128 @@
+"""Batches on their way into a log: filed, sent as one entry, and the bytes that Redis gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tidegate.log.entries import Entry
+from tidegate.log.producers_table import ProducerState
+from tidegate.records.build import with_log_append_time
+from tidegate.store.keys import LogKeys
+
+if TYPE_CHECKING:
+    from tidegate.log.view import View
+    from tidegate.records.batch import Batch
+
+logger = structlog.get_logger()
+
+_JOINED_BYTES_MAX: Final = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a batch stands; `log_append_time_ms` is -1 on CreateTime topics."""
+
+    base_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    leader_epoch: int
+
+
+OnAppended = Callable[[Appended | Exception], None]
+
+
+class Filed:
+    """One batch that waits for its place."""
+
+    __slots__ = (
+        "acks_all", "batch", "buffer", "deadline", "done", "gap_until", "gap_view", "on_done", "proved", "timestamp",
+        "unresolved_in",
+    )  # fmt: skip
+
+    def __init__(self, batch: Batch, on_done: OnAppended, acks_all: bool, deadline: float) -> None:
+        self.batch = batch
+        self.buffer: memoryview = batch.buffer
+        self.timestamp = batch.max_timestamp
+        self.on_done = on_done
+        self.acks_all = acks_all
+        self.deadline = deadline
+        self.done = False
+        self.proved = False
+        self.gap_until = 0.0
+        self.gap_view: View | None = None
+        self.unresolved_in: tuple[int, ...] = ()
+        """Counters of the entries that it was sent in and whose outcome was unknown."""
+
+    def stamp(self, now_ms: int) -> None:
+        """LogAppendTime: append a copy whose timestamps are `now_ms`."""
+        stamped = with_log_append_time(self.batch, now_ms)
+        self.buffer, self.timestamp = stamped.buffer, stamped.max_timestamp
+
+    def log_refusal(self, log: str, error: Exception) -> None:
+        """Log that the batch's producer epoch or sequence was refused."""
+        batch = self.batch
+        logger.info(
+            "batch_refused", log=log, reason=type(error).__name__, producer_id=batch.producer_id,
+            epoch=batch.producer_epoch, base_sequence=batch.base_sequence,
+        )  # fmt: skip
+
+
+class Sent:
+    """One entry on its way, or of unknown outcome: its batches stand at `base` if it is in the log."""
+
+    __slots__ = ("base", "counter", "entry", "items", "producers", "view")
+
+    def __init__(
+        self, counter: int, base: int, entry: Entry, items: list[Filed], producers: dict[int, ProducerState], view: View
+    ) -> None:
+        self.counter = counter
+        self.base = base
+        self.entry = entry
+        self.items = items
+        self.producers = producers
+        self.view = view
+
+    @classmethod
+    def of(
+        cls, counter: int, writer: bytes, view: View, items: list[Filed], producers: dict[int, ProducerState]
+    ) -> Sent:
+        """The batches as an entry at the end of the view."""
+        end, ends, size, timestamp = view.end, [], 0, -1
+        for item in items:
+            end += item.batch.last_offset_delta + 1
+            ends.append(end)
+            size += len(item.buffer)
+            timestamp = max(timestamp, item.timestamp)
+        entry = Entry(view.end, writer, [item.buffer for item in items], ends, size, timestamp)
+        return cls(counter, view.end, entry, items, producers, view)
+
+
+class Commands:
+    """The two commands of an append, written as RESP: batches go out as they came, uncopied when large."""
+
+    __slots__ = ("_publish", "_xadd")
+
+    def __init__(self, keys: LogKeys) -> None:
+        key, wake = keys.log.encode(), keys.wake.encode()
+        self._xadd = b"$4\r\nXADD\r\n$%d\r\n%b\r\n$10\r\nNOMKSTREAM\r\n" % (len(key), key)
+        self._publish = b"*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%b\r\n" % (len(wake), wake)
+
+    def xadd(self, sent: Sent, size: int) -> list[bytes | memoryview]:
+        """`XADD key NOMKSTREAM <base>-1 w <writer> b <batch> [b <batch> ...]`; `size` is that of the batches."""
+        entry_id, writer, items = b"%d-1" % sent.base, sent.entry.writer, sent.items
+        parts: list[bytes | memoryview] = [
+            b"*%d\r\n%b$%d\r\n%b\r\n$1\r\nw\r\n$%d\r\n%b\r\n"
+            % (2 * len(items) + 6, self._xadd, len(entry_id), entry_id, len(writer), writer)
+        ]
+        for item in items:
+            parts += (b"$1\r\nb\r\n$%d\r\n" % len(item.buffer), item.buffer, b"\r\n")
+        return [b"".join(parts)] if size <= _JOINED_BYTES_MAX else parts
+
+    def publish(self, end: int, writer: bytes) -> bytes:
+        """`PUBLISH <wake> <end offset>:<writer>`."""
+        payload = b"%d:%b" % (end, writer)
+        return b"%b$%d\r\n%b\r\n" % (self._publish, len(payload), payload)

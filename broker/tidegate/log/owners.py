@@ -1,0 +1,74 @@
+"""Who owns a partition in which group: what a fetch, which names no group, is told apart by.
+
+The `owners` hash of a partition maps a group to JSON for people: the group's own id, the generation, the member, its
+client id and host. It is written when a group's assignment is stored, only ever by a later generation, and may be
+lost: then a mirror shows less. Whether a record still counts, the group's own id and generation tell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass
+from functools import lru_cache
+from typing import Final
+
+from tidegate.store.keys import LogKeys
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+NOTE_OWNER: Final = Script("log/note_owner")
+
+Reader = tuple[str, str]
+"""A client as its connection shows it: client id, host as groups write it (`/127.0.0.1`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One group's owner of a partition; `id` and `generation` first, as the script expects."""
+
+    id: str
+    generation: int
+    member_id: str
+    client_id: str
+    client_host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """An owner with its group, and the record just as it was read: the script compares that."""
+
+    group_id: str
+    owner: Owner
+    record: bytes
+
+
+def parse_owners(reply: Mapping[bytes, bytes]) -> dict[Reader, list[Owned]]:
+    """The owners of a partition by the client that they would read as; what cannot be read is left out."""
+    found: dict[Reader, list[Owned]] = {}
+    for group, record in reply.items():
+        try:
+            owned = Owned(group.decode(), _owner(record), record)
+        except (ValueError, TypeError):
+            continue
+        found.setdefault((owned.owner.client_id, owned.owner.client_host), []).append(owned)
+    return found
+
+
+def _owner(record: bytes) -> Owner:
+    """Raises ValueError, TypeError."""
+    owner = Owner(**json.loads(record))
+    if tuple(map(type, astuple(owner))) != (str, int, str, str, str):
+        raise TypeError(record)
+    return owner
+
+
+async def note_owner(store: Store, keys: LogKeys, group_id: str, owner: Owner) -> None:
+    """Note a partition's owner. Raises IllegalGeneration, UnknownTopicOrPartition, StoreUnavailable."""
+    await store.run(NOTE_OWNER, [keys.log, keys.owners], group_id, owner.id, owner.generation, _record(owner))
+
+
+@lru_cache(maxsize=1_024)
+def _record(owner: Owner) -> str:
+    """A member owns many partitions."""
+    return json.dumps(asdict(owner), separators=(",", ":"))

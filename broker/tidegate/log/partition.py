@@ -1,0 +1,394 @@
+"""One partition's log on one broker: its view, and the appends, reads, looks and listeners that share it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import structlog
+
+from tidegate.errors import KafkaStorageError, StoreUnavailable, UnknownTopicOrPartition
+from tidegate.log import archived, positions, retention
+from tidegate.log.append import Appends, OnAppended
+from tidegate.log.cold_reads import ColdReads
+from tidegate.log.entries import Entry, StrayEntry, parse_entries
+from tidegate.log.hearing import Hearing
+from tidegate.log.loading import load_view
+from tidegate.log.looks import Looks
+from tidegate.log.progress import Progress
+from tidegate.log.read import OnSlice, Reads
+from tidegate.log.tail import LogPages
+from tidegate.log.view import Known, View
+from tidegate.store.node import Node
+from tidegate.store.slots import is_refusal
+
+if TYPE_CHECKING:
+    from tidegate.log.logs import Logs
+    from tidegate.records.batch import Batch
+    from tidegate.topics.catalog import Topic
+
+logger = structlog.get_logger()
+
+Outcome = TypeVar("Outcome")
+OnView = Callable[["View | Exception"], None]
+
+_LOAD_TRIES: Final = 8
+_LOG_APPEND_TIME: Final = "LogAppendTime"
+
+
+class PartitionLog:
+    """The log of one partition. Everything here is a cache or a wait: losing it loses nothing."""
+
+    def __init__(self, logs: Logs, topic: Topic, index: int) -> None:
+        self.store = logs.store
+        self.settings = logs.settings
+        self.loop = logs.loop
+        self.writer = logs.writer
+        self.usage = logs.usage
+        self.durability = logs.durability
+        self.cold_files = logs.cold_files
+        self.heard_logs = logs.heard
+        self.patience_s = logs.settings.redis_command_timeout_ms / 1000
+        self.topic = topic
+        self.index = index
+        self.keys = logs.store.log_keys(topic.org, topic.name, index, topic.topic_hex)
+        self.view: View | None = None
+        self._seen_at = self.node
+        self.pages = LogPages(logs.cache)
+        self.looks = Looks(self)
+        self.hearing = Hearing(self)
+        self.progress = Progress(self, logs.dirty)
+        self._logs = logs
+        self._poll_s = logs.settings.fetch_wait_poll_ms / 1000
+        self._waiting: list[OnView] = []
+        self._loading: asyncio.Task[None] | None = None
+        self._voids = 0
+        self._closed: Exception | None = None
+        self.stray: StrayEntry | None = None
+        self._proving = False
+        self._unproved: list[tuple[int, Callable[[bool], None]]] = []
+        self.cold = ColdReads(self)
+        self._appends = Appends(self)
+        self._reads = Reads(self)
+
+    # -- what callers use
+
+    def append(self, batch: Batch, on_done: OnAppended, *, acks_all: bool = True) -> None:
+        """File a batch for the next entry; `on_done` gets `Appended` or a KafkaError, once, after this returns.
+
+        OutOfOrderSequenceNumber and InvalidProducerEpoch are answered after a look; UnknownTopicOrPartition
+        when the topic is gone; StoreUnavailable when it was not appended; RequestTimedOut when it may be in the log,
+        or come to be; NotEnoughReplicasAfterAppend when it stands but was not proved as `durability` asks (acks=all
+        only). A batch behind one of its producer that was given up gets the same answer.
+        """
+        self._appends.append(batch, on_done, acks_all)
+
+    def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: OnSlice) -> None:
+        """Whole batches from the one that holds `offset`, at most `bytes_max` (the first may exceed it if asked).
+
+        Below the local start they come from the archive. Calls back at once when a cache or the known end
+        answers. Gets OffsetOutOfRange (after a look), UnknownTopicOrPartition, StoreUnavailable, KafkaStorageError.
+        """
+        self._reads.read(offset, bytes_max, at_least_one, on_done)
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after appends, trims and deletion by any broker; the result removes it."""
+        return self.hearing.on_change(listener)
+
+    def known(self) -> Known | None:
+        """What this broker knows of the log, without asking; None until a view is loaded."""
+        return self.view.known() if self.view is not None else None
+
+    async def ensure(self) -> Known:
+        """Load a view if there is none. Raises UnknownTopicOrPartition, StoreUnavailable."""
+        return (await self.load()).known()
+
+    async def end_offset(self) -> Known:
+        """The offsets after a look. Raises UnknownTopicOrPartition, StoreUnavailable."""
+        return (await self.look()).known()
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record at or after the time."""
+        return await positions.offset_for_timestamp(self, timestamp_ms)
+
+    async def max_timestamp(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record that carries the largest timestamp."""
+        return await positions.max_timestamp(self)
+
+    async def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """(leader epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) where undefined."""
+        return positions.epoch_end(await self.look(), epoch)
+
+    async def archived_end(self) -> int:
+        """The offset after the last that is archived; 0 for none."""
+        return (await archived.archived_range(self))[1]
+
+    async def delete_records(self, offset: int) -> int:
+        """Move the log start to `offset` (-1: the high watermark). Raises OffsetOutOfRange."""
+        return await retention.delete_records(self, offset)
+
+    # -- the view
+
+    @property
+    def node(self) -> Node:
+        """Where the log is now."""
+        return self.store.node(self.keys.log)
+
+    def depends_on(self, node: Node) -> bool:
+        """Whether the view is from there, or is to be."""
+        return node is self._seen_at or node is self.node
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the view is from a node that has the log no more."""
+        return self._seen_at is not self.node
+
+    @property
+    def log_append_time(self) -> bool:
+        """Whether the topic's records carry the broker's time."""
+        return bool(self.topic.config.message_timestamp_type == _LOG_APPEND_TIME)
+
+    @property
+    def closed(self) -> bool:
+        """Whether this object answers nothing any more."""
+        return self._closed is not None
+
+    def is_fresh(self, view: View) -> bool:
+        """Whether log start and existence were heard of, or asked for, within the poll interval."""
+        return self.hearing.heard or self.loop.time() - view.proved_at < self._poll_s
+
+    def with_view(self, on_view: OnView) -> None:
+        """Call with the view that is being loaded, or with why there is none. Never calls before it returns."""
+        if self._closed is not None:
+            self.loop.call_soon(self.guarded, on_view, self._closed)
+            return
+        self._waiting.append(on_view)
+        if self._loading is None:
+            self._loading = self.loop.create_task(self._load())
+
+    async def load(self) -> View:
+        """The view, loaded if need be. Raises UnknownTopicOrPartition, StoreUnavailable."""
+        if self.view is not None:
+            return self.view
+        future: asyncio.Future[View | Exception] = self.loop.create_future()
+        self.with_view(_into(future))
+        loaded = await future
+        if isinstance(loaded, Exception):
+            raise loaded
+        return loaded
+
+    async def look(self) -> View:
+        """The view, proved after the call. Raises UnknownTopicOrPartition, StoreUnavailable."""
+        for _ in range(_LOAD_TRIES):
+            future: asyncio.Future[Exception | None] = self.loop.create_future()
+            self.looks.look(_into(future))
+            failure = await future
+            if failure is not None:
+                raise failure
+            if self.view is not None:
+                return self.view
+        raise StoreUnavailable("the view of the log does not last")
+
+    async def _load(self) -> None:
+        outcome: View | Exception = StoreUnavailable("the view of the log does not last")
+        try:
+            for _ in range(_LOAD_TRIES):
+                node = self._seen_at = self.node
+                incarnation = await self._logs.incarnations.ready(node)
+                voids = self._voids
+                try:
+                    view, own, last = await load_view(self.store, self.keys, incarnation, self.writer.name)
+                    own += await self._entries_at(self._appends.unresolved.bases_below(view.snapshot_offset))
+                except StoreUnavailable as error:
+                    outcome = error
+                    if self._is_as(voids, node, incarnation):
+                        break  # refused, not cut off
+                    continue
+                if not self.durability.immediate and not await self._held():
+                    view.high_watermark = view.log_start
+                self._logs.incarnations.found(view.incarnation)
+                if self._is_as(voids, node, incarnation):
+                    self._install(view, own, last)
+                    outcome = view
+                    break
+        except (StoreUnavailable, UnknownTopicOrPartition, KafkaStorageError) as error:
+            outcome = error
+        except Exception as error:
+            logger.exception("view_not_loaded", log=self.keys.log)
+            outcome = StoreUnavailable(str(error))
+        self._loading = None
+        self._tell_waiting(outcome)
+        if not isinstance(outcome, StoreUnavailable):
+            self.hearing.tell()
+
+    def _tell_waiting(self, outcome: View | Exception) -> None:
+        waiting, self._waiting = self._waiting, []
+        for on_view in waiting:
+            self.guarded(on_view, outcome)
+
+    def _is_as(self, voids: int, node: Node, incarnation: int) -> bool:
+        """Whether what was read since then holds."""
+        return self._voids == voids and self._logs.incarnations.number_at(node) == incarnation
+
+    async def _held(self) -> bool:
+        """Whether all that is in the log now is held as `durability` asks."""
+        future: asyncio.Future[bool] = self.loop.create_future()
+        self.durability.prove(self.node, _into(future))
+        return await future
+
+    async def _entries_at(self, bases: list[int]) -> list[Entry]:
+        """Entries of unknown outcome below the snapshot, as far as they are there."""
+        entries: list[Entry] = []
+        for base in bases:
+            entry_id = f"{base}-1"
+            found = await self.store.read("XRANGE", self.keys.log, entry_id, entry_id, asking=False)
+            entries += parse_entries(found)[0]
+        return entries
+
+    def _install(self, view: View, own: list[Entry], last: list[Entry]) -> None:
+        view.proved_at = self.loop.time()
+        self.view = view
+        self.pages.clear()
+        self.pages.insert(last)
+        self.progress.reset()
+        if view.high_watermark < view.end:
+            self._prove()
+        for entry in own:
+            self._appends.found(entry)
+        self._appends.passed(view.end)
+        if view.stray is not None:
+            self.found_stray(view, view.stray)
+        elif self.stray is not None:
+            logger.info("log_without_stray_entry", log=self.keys.log, end=view.end)
+            self._no_stray()
+
+    def found_stray(self, view: View, stray: StrayEntry) -> None:
+        """Nothing can be appended behind the view, nor read, until the log is repaired. Logged once for each entry."""
+        view.stray = stray
+        if self.stray is None or self.stray.entry_id != stray.entry_id or self.stray.removed != stray.removed:
+            logger.error("log_stray_entry", log=self.keys.log, end=view.end, reason=str(stray))
+            self.stray = stray
+            self._logs.stray_logs.add(self)
+            self.hearing.tell()
+
+    def _no_stray(self) -> None:
+        self.stray = None
+        self._logs.stray_logs.discard(self)
+
+    def void(self, reason: str) -> None:
+        """The view may be wrong from now on, and what is cached with it."""
+        self._voids += 1
+        if self.view is not None:
+            logger.debug("view_voided", log=self.keys.log, reason=reason)
+            self.view = None
+            self.pages.clear()
+            self._reads.forget()
+
+    def refused(self, reply: Exception) -> None:
+        """The log's node did not run a command; the log may be at another one, or on its way there."""
+        if is_refusal(reply):
+            self.store.refused(self.node, str(reply))
+        self.void(str(reply))
+
+    def gone(self) -> UnknownTopicOrPartition:
+        """The partition was deleted."""
+        self.void("deleted")
+        self.hearing.tell()
+        return UnknownTopicOrPartition()
+
+    def close(self, reason: Exception) -> None:
+        """Stop hearing and loading; what is filed, and what still comes, gets the reason."""
+        self._closed = reason
+        self.void(str(reason))
+        self.hearing.tell()
+        self.hearing.stop()
+        self._no_stray()
+        self._appends.close(reason)
+        self.cold.close()
+        if self._loading is not None:
+            self._loading.cancel()
+            self._tell_waiting(reason)  # a task that never began runs no part of itself when it is cancelled
+
+    # -- changes
+
+    def appended(self, view: View, entry: Entry) -> None:
+        """This broker's entry is in the log, and in the view; `Appends` tells the listeners."""
+        self.pages.append(entry)
+        self.progress.appended(view, entry)
+        if self.durability.immediate:
+            view.high_watermark = view.end
+        else:
+            self._prove()
+
+    def found(self, view: View, entries: list[Entry], log_start: int, local_start: int) -> None:
+        """Entries that follow the view, the log start and the local start, as a look read them."""
+        changed = log_start != view.log_start
+        view.log_start, view.local_start = log_start, max(log_start, local_start)  # a restore lowers them
+        for entry in entries:
+            view.apply(entry)
+            self.pages.append(entry)
+            self._appends.found(entry)
+        if entries:
+            self._appends.passed(view.end)
+            if self.durability.immediate:
+                view.high_watermark = view.end
+            else:
+                self._prove()
+        if changed or (entries and self.durability.immediate):
+            self.hearing.tell()
+
+    def when_durable(self, end: int, acks_all: bool, on_proved: Callable[[bool], None]) -> None:
+        """Call once the log is proved up to `end` as `durability` asks, or with False when it was not in time.
+
+        A proof is worth nothing once the view is void: another server may have given it.
+        """
+        view = self.view
+        if self.durability.immediate or not acks_all:
+            on_proved(True)
+        elif view is None:
+            on_proved(False)
+        elif view.high_watermark >= end:
+            on_proved(True)
+        else:
+            self._unproved.append((self._voids, on_proved))
+            self._prove()
+
+    def _prove(self) -> None:
+        """Prove everything up to the view's end; again while there is more."""
+        view, voids = self.view, self._voids
+        if self._proving or (view is None and not self._unproved):
+            return
+        self._proving = True
+        end = view.end if view is not None else -1
+        asked, self._unproved = self._unproved, []
+
+        def proved(held: bool) -> None:
+            self._proving = False
+            held = held and self._voids == voids
+            if held and view is not None and end > view.high_watermark:
+                view.high_watermark = end
+                self.hearing.tell()
+            for asked_voids, on_proved in asked:
+                self.guarded(on_proved, held and asked_voids == voids)
+            if self._unproved or (self.view is not None and self.view.high_watermark < self.view.end):
+                self._prove() if held else self.loop.call_later(self._poll_s, self._prove)
+
+        self.durability.prove(self.node, proved)
+
+    def guarded(self, callback: Callable[..., Any], *args: Any) -> None:
+        """Call; a fault of one waiter harms no other."""
+        try:
+            callback(*args)
+        except Exception:
+            logger.exception("log_callback_failed", log=self.keys.log)
+
+
+def _into(future: asyncio.Future[Outcome]) -> Callable[[Outcome], None]:
+    """A callback that a future waits for; it may have been cancelled meanwhile."""
+
+    def done(outcome: Outcome) -> None:
+        if not future.done():
+            future.set_result(outcome)
+
+    return done

@@ -1,0 +1,147 @@
+"""Where in a log: by timestamp, by largest timestamp, by leader epoch (ListOffsets, OffsetForLeaderEpoch).
+
+What lies below the local start is asked of the archive first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from tidegate.log import cold_positions
+from tidegate.log.entries import Entry, read_header
+from tidegate.log.loading import entry_holding, pages
+from tidegate.log.offload import STORED
+from tidegate.records.batch import Batch, Codec
+from tidegate.records.record import iter_heads
+
+if TYPE_CHECKING:
+    from tidegate.log.partition import PartitionLog
+    from tidegate.log.view import View
+
+
+INLINE_RECORDS_MAX: Final = 1_000
+"""Records up to which an entry that is not compressed is searched on the event loop."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+async def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
+    """The first record, in offset order, of the first batch that reaches `timestamp_ms`, at or after it.
+
+    The time index says from which entry on a batch can reach it: up to there the largest timestamp is smaller.
+    """
+    view = await log.look()
+    if view.max_timestamp < timestamp_ms:
+        return None
+    if view.log_start < view.local_start:
+        cold = await cold_positions.first_record_at(log, view, timestamp_ms)
+        if cold is not None:
+            return cold
+    start = await _indexed_below(log, timestamp_ms)
+    async for entries in pages(log.store, log.keys, start, view.mean_entry_bytes):
+        for entry in entries:
+            found = await _search(entry, _first_at, entry, timestamp_ms, view.local_start)
+            if found is not None:
+                return found if found[0] < view.high_watermark else None
+    return None
+
+
+async def max_timestamp(log: PartitionLog) -> tuple[int, int] | None:
+    """The first record that carries the largest timestamp of what is not trimmed."""
+    view = await log.look()
+    if view.log_start >= view.high_watermark or view.max_timestamp < 0:
+        return None
+    local = await _largest_local(log, view)
+    if view.log_start == view.local_start:
+        return local
+    archived_ms = await cold_positions.largest_timestamp(log, view)
+    if archived_ms < 0 or (local is not None and local[1] > archived_ms):
+        return local
+    return await cold_positions.first_record_at(log, view, archived_ms)
+
+
+async def _largest_local(log: PartitionLog, view: View) -> tuple[int, int] | None:
+    """The same from the local start on."""
+    if view.max_timestamp_base >= view.local_start:
+        async for entries in pages(log.store, log.keys, view.max_timestamp_base, view.mean_entry_bytes):
+            found = await _search(entries[0], _first_at, entries[0], view.max_timestamp, view.local_start)
+            if found is not None and found[0] < view.high_watermark:
+                return found
+            break
+    largest: tuple[int, Entry] | None = None  # it was trimmed, or is not shown yet: search what there is
+    base = await _base_holding(log, view.local_start)
+    async for entries in pages(log.store, log.keys, base, view.mean_entry_bytes):
+        for entry in entries:
+            if view.local_start < entry.end <= view.high_watermark:
+                timestamp = await _search(entry, _largest_of, entry, view.local_start)
+                if largest is None or timestamp > largest[0]:
+                    largest = timestamp, entry
+    if largest is None:
+        return None
+    return await _search(largest[1], _first_at, largest[1], largest[0], view.local_start)
+
+
+async def _search(entry: Entry, search: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Search the records of an entry: on the event loop if they are few, beside it if nobody knows."""
+    headers = [Batch.parse(batch) for batch in entry.batches]
+    compressed = any(one.codec != Codec.NONE for one in headers)
+    if not compressed and sum(one.record_count for one in headers) <= INLINE_RECORDS_MAX:
+        return search(*args, **kwargs)
+    return await STORED.run(search, *args, **kwargs)
+
+
+def epoch_end(view: View, epoch: int) -> tuple[int, int]:
+    """(leader epoch, end offset): the largest known epoch at or below the asked one, and where the next begins."""
+    if epoch < 0 or epoch > view.leader_epoch:
+        return -1, -1
+    if epoch == view.leader_epoch:
+        return epoch, view.end
+    earlier = [i for i, (known, _) in enumerate(view.epochs) if known <= epoch]
+    if not earlier:
+        return epoch, view.epochs[0][1]
+    return view.epochs[earlier[-1]][0], view.epochs[earlier[-1] + 1][1]
+
+
+async def _indexed_below(log: PartitionLog, timestamp_ms: int) -> int:
+    """The highest indexed base up to which no batch reaches the timestamp."""
+    found: list[Any] = await log.store.read(
+        "ZREVRANGEBYSCORE", log.keys.times, f"({timestamp_ms}", "-inf", "LIMIT", 0, 1
+    )
+    return int(found[0]) if found else 0
+
+
+async def _base_holding(log: PartitionLog, offset: int) -> int:
+    """The base of the entry that holds the offset."""
+    found = await entry_holding(log.store, log.keys, offset)
+    return found.base if found is not None else offset
+
+
+def _largest_of(entry: Entry, start: int) -> int:
+    """The largest timestamp of an entry's records from `start` on."""
+    if entry.base >= start:
+        return entry.max_timestamp
+    return max(timestamp for offset, timestamp in _records(entry) if offset >= start)
+
+
+def _records(entry: Entry) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each record of an entry."""
+    for batch, base in zip(entry.batches, (entry.base, *entry.ends), strict=False):
+        for head in iter_heads(Batch.parse(batch)):
+            yield base + head.offset_delta, head.timestamp
+
+
+def _first_at(entry: Entry, timestamp_ms: int, start: int) -> tuple[int, int] | None:
+    """The first record of an entry at or after a time, exact inside its batch."""
+    if entry.max_timestamp < timestamp_ms or entry.end <= start:
+        return None
+    base = entry.base
+    for batch, end in zip(entry.batches, entry.ends, strict=True):
+        header = read_header(batch)
+        if header.max_timestamp >= timestamp_ms and end > start:
+            for head in iter_heads(Batch.parse(batch)):
+                if head.timestamp >= timestamp_ms and base + head.offset_delta >= start:
+                    return base + head.offset_delta, head.timestamp
+        base = end
+    return None

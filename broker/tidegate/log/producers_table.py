@@ -1,0 +1,120 @@
+"""What a log says of each idempotent producer, and what that makes of its next batch. Pure.
+
+A function of the log alone (design: a view is rebuilt from it), so any broker comes to the same table.
+Sequences count modulo 2^31. Source: KIP-98, KIP-360, Kafka's ProducerStateEntry and ProducerAppendInfo.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from tidegate.errors import InvalidProducerEpoch, KafkaError, OutOfOrderSequenceNumber
+
+BATCHES_KEPT: Final = 5
+_MASK: Final = 0x7FFFFFFF
+_AHEAD_MAX: Final = 1 << 30
+
+
+class AppendedBatch(NamedTuple):
+    """One of a producer's last batches; `timestamp` is its max timestamp in ms, `base_offset` where it stands."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    timestamp: int
+
+
+class ProducerState(NamedTuple):
+    """A producer of one partition: its newest epoch, last batches in order, and when it was last seen (ms)."""
+
+    epoch: int
+    batches: tuple[AppendedBatch, ...]
+    seen_ms: int
+
+
+class Verdict(Enum):
+    """What becomes of a batch."""
+
+    ACCEPT = "append it"
+    DUPLICATE = "answer with the original base offset"
+    FENCED = "an older epoch"
+    BEHIND = "a sequence below the next one, and none of the last batches"
+    GAP = "a sequence above the next one: the batch before it may still be under way"
+    UNKNOWN_GAP = "an unknown producer that does not begin at 0: as GAP, but accepted when nothing comes"
+
+
+REFUSALS: Final[dict[Verdict, type[KafkaError]]] = {
+    Verdict.FENCED: InvalidProducerEpoch,
+    Verdict.BEHIND: OutOfOrderSequenceNumber,
+    Verdict.GAP: OutOfOrderSequenceNumber,
+}
+
+
+def judge(state: ProducerState | None, epoch: int, base_sequence: int, last_offset_delta: int) -> Verdict:
+    """Judge a batch with a producer id against the state of its producer."""
+    if state is None:
+        return Verdict.ACCEPT if base_sequence == 0 else Verdict.UNKNOWN_GAP
+    if epoch < state.epoch:
+        return Verdict.FENCED
+    if epoch > state.epoch:
+        return Verdict.ACCEPT if base_sequence == 0 else Verdict.GAP
+    if not state.batches:
+        return Verdict.ACCEPT if base_sequence == 0 else Verdict.UNKNOWN_GAP
+    ahead = (base_sequence - state.batches[-1].last_sequence - 1) & _MASK
+    if ahead == 0:
+        return Verdict.ACCEPT
+    if find_duplicate(state, epoch, base_sequence, last_offset_delta) is not None:
+        return Verdict.DUPLICATE
+    return Verdict.GAP if ahead < _AHEAD_MAX else Verdict.BEHIND
+
+
+def is_after(sequence: int, other: int) -> bool:
+    """Whether a sequence is above another one, modulo 2^31."""
+    return 0 < (sequence - other) & _MASK < _AHEAD_MAX
+
+
+def find_duplicate(
+    state: ProducerState, epoch: int, base_sequence: int, last_offset_delta: int
+) -> AppendedBatch | None:
+    """The same batch among the producer's last ones."""
+    if epoch != state.epoch:
+        return None
+    last_sequence = (base_sequence + last_offset_delta) & _MASK
+    for batch in state.batches:
+        if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
+            return batch
+    return None
+
+
+def advance(
+    state: ProducerState | None,
+    epoch: int,
+    base_sequence: int,
+    last_offset_delta: int,
+    base_offset: int,
+    timestamp: int,
+    seen_ms: int,
+) -> ProducerState:
+    """The state after a batch that is in the log. Control batches (base sequence -1) only carry an epoch."""
+    kept = state.batches if state is not None and state.epoch == epoch else ()
+    if base_sequence < 0:
+        return ProducerState(epoch, kept, seen_ms)
+    last_sequence = (base_sequence + last_offset_delta) & _MASK
+    appended = AppendedBatch(base_sequence, last_sequence, base_offset, timestamp)
+    return ProducerState(epoch, (*kept[1 - BATCHES_KEPT :], appended), seen_ms)
+
+
+def to_text(state: ProducerState) -> str:
+    """A state as the snapshot keeps it: `<epoch> <seen_ms> <base seq>:<last seq>:<base offset>:<timestamp>,...`."""
+    return f"{state.epoch} {state.seen_ms} " + ",".join(":".join(map(str, batch)) for batch in state.batches)
+
+
+def from_text(text: str) -> ProducerState:
+    """The reverse of `to_text`. Raises ValueError."""
+    epoch, seen_ms, batches = text.split(" ")
+    return ProducerState(
+        int(epoch),
+        tuple(AppendedBatch(*map(int, batch.split(":"))) for batch in batches.split(",") if batch),
+        int(seen_ms),
+    )

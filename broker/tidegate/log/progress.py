@@ -1,0 +1,110 @@
+"""What is written about a log beside it: estimates and the time index each second, the producer snapshot.
+
+None of it is on an append's way. It may be lost with the broker: estimates are that, the time index only
+shortens a search, and an older snapshot only makes the next view read more.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from tidegate.log.producers_table import to_text
+from tidegate.store.link import Arg
+from tidegate.store.scripts import Script
+
+if TYPE_CHECKING:
+    from tidegate.log.entries import Entry
+    from tidegate.log.partition import PartitionLog
+    from tidegate.log.view import View
+
+NOTE_PROGRESS = Script("log/note_progress")
+SAVE_PRODUCERS = Script("log/save_producers")
+
+_INDEX_BYTES: Final = 1 << 20
+_INDEX_ENTRIES: Final = 64
+_PRODUCERS_CHEAP: Final = 1_000
+
+
+class Progress:
+    """What one broker has appended to one log and not written about yet."""
+
+    __slots__ = (
+        "_base", "_batches", "_bytes", "_dirty", "_log", "_saving", "_since_index_bytes", "_since_index_entries",
+        "_timestamp",
+    )  # fmt: skip
+
+    def __init__(self, log: PartitionLog, dirty: set[PartitionLog]) -> None:
+        self._log = log
+        self._dirty = dirty
+        self._saving = False
+        self._bytes = self._batches = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """A new view: what was to be indexed belongs to the old one."""
+        self._base = self._timestamp = -1
+        self._since_index_bytes = self._since_index_entries = 0
+
+    def appended(self, view: View, entry: Entry) -> None:
+        """An own entry is in the log, and in the view."""
+        self._bytes += entry.size
+        self._batches += len(entry.batches)
+        self._base, self._timestamp = entry.base, view.max_timestamp
+        self._since_index_bytes += entry.size
+        self._since_index_entries += 1
+        self._dirty.add(self._log)
+        settings = self._log.settings
+        rarer = 1 + len(view.producers) // _PRODUCERS_CHEAP  # a large table is written less often
+        if (
+            view.unsaved_bytes >= settings.log_snapshot_interval_bytes * rarer
+            or view.unsaved_entries >= settings.log_snapshot_interval_entries * rarer
+        ):
+            self.save(view)
+
+    def write(self) -> None:
+        """Write what has gathered, about once a second."""
+        base, timestamp = "", -1
+        indexed = self._since_index_bytes >= _INDEX_BYTES or self._since_index_entries >= _INDEX_ENTRIES
+        if self._log.view is not None and indexed and self._base >= 0:
+            base, timestamp = f"{self._base:019d}", self._timestamp
+            self._since_index_bytes = self._since_index_entries = 0
+        keys = self._log.keys
+        args: list[Arg] = [self._bytes, self._batches, base, timestamp]
+        self._bytes = self._batches = 0
+        self._log.store.send_script(NOTE_PROGRESS, [keys.meta, keys.times], args, _ignore)
+
+    def save(self, view: View) -> None:
+        """Write the producer table as it stands at the view's end."""
+        if self._saving:
+            return
+        self._saving = True
+        offset = view.end
+        view.unsaved_bytes = view.unsaved_entries = 0
+
+        def saved(reply: Any) -> None:
+            self._saving = False
+            if not isinstance(reply, Exception) and reply[0] == 0 and reply[1] == 1:
+                view.snapshot_offset = max(view.snapshot_offset, offset)
+
+        keys = self._log.keys
+        self._log.store.send_script(SAVE_PRODUCERS, [keys.producers, keys.meta], self._snapshot(view), saved)
+
+    async def save_now(self, view: View) -> None:
+        """As `save`, and wait for it. Raises StoreUnavailable, UnknownTopicOrPartition."""
+        keys, offset = self._log.keys, view.end
+        await self._log.store.run(SAVE_PRODUCERS, [keys.producers, keys.meta], *self._snapshot(view))
+        view.snapshot_offset = max(view.snapshot_offset, offset)
+
+    def _snapshot(self, view: View) -> list[Arg]:
+        expired_ms = int(time.time() * 1000) - self._log.settings.producer_id_expiration_ms
+        for producer_id in [p for p, state in view.producers.items() if state.seen_ms < expired_ms]:
+            del view.producers[producer_id]
+        args: list[Arg] = [view.incarnation, view.end, view.max_timestamp, view.max_timestamp_base]
+        for producer_id, state in view.producers.items():
+            args += (str(producer_id), to_text(state))
+        return args
+
+
+def _ignore(_: Any) -> None:
+    """Estimates may be lost."""

@@ -1,0 +1,289 @@
+"""Read: whole batches from the one that holds an offset, from the tail cache, by XRANGE, or from the archive.
+
+Base offset and leader epoch are written as batches go out. Reads for the same offset share one XRANGE. Where a view
+is old, what it looks for may have been trimmed: a gap before what was read counts only after a look.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import hiredis
+
+from tidegate.errors import KafkaStorageError, OffsetOutOfRange, StoreUnavailable
+from tidegate.log.cold_reads import Cold
+from tidegate.log.entries import Buffer, Entry, parse_entries, until_torn
+from tidegate.log.loading import REPLY_BYTES, page_entries
+from tidegate.store.link import Arg
+
+if TYPE_CHECKING:
+    from tidegate.log.partition import PartitionLog
+    from tidegate.log.view import View
+
+_TRIES: Final = 4
+_READ_BYTES_MIN: Final = 1 << 20
+_KEPT_BYTES_MAX: Final = 64 << 10
+_COLD_ENTRY_BYTES: Final = 65_536.0
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Whole batches, ready to send; `end_offset` is the next offset after them (the asked one when empty).
+
+    `bases` are those of the entries that they are from.
+    """
+
+    buffers: list[Buffer]
+    size: int
+    end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    bases: Sequence[int] = ()
+
+
+OnSlice = Callable[[Slice | Exception], None]
+
+
+@dataclass(slots=True)
+class _Asked:
+    offset: int
+    bytes_max: int
+    at_least_one: bool
+    on_done: OnSlice
+    looked: bool = False
+    tries: int = 0
+
+
+class Reads:
+    """The reads of one partition on this broker."""
+
+    __slots__ = ("_cold_entry_bytes", "_fetching", "_last", "_last_key", "_log")
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._fetching: dict[int, list[_Asked]] = {}
+        self._last_key: tuple[int, int, bool, int, int] | None = None
+        self._last: Slice | None = None
+        self._cold_entry_bytes = _COLD_ENTRY_BYTES
+
+    def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: OnSlice) -> None:
+        """See PartitionLog.read."""
+        self._go_on(_Asked(offset, bytes_max, at_least_one, on_done))
+
+    def forget(self) -> None:
+        """The view fell."""
+        self._last = self._last_key = None
+
+    def _go_on(self, asked: _Asked) -> None:
+        view = self._log.view
+        if view is None:
+            self._log.with_view(lambda loaded: self._with_view(asked, loaded))
+            return
+        offset = asked.offset
+        if offset < view.log_start and not asked.looked:
+            self._look(asked)  # a restore may have lowered it
+        elif offset < view.log_start:
+            asked.on_done(OffsetOutOfRange(f"{offset} is below the log start offset {view.log_start}"))
+        elif offset >= view.high_watermark:
+            if offset <= view.end and view.stray is None and (asked.looked or self._log.hearing.heard):
+                asked.on_done(_slice([], 0, offset, view))
+            else:
+                self._read_at_end(view, asked)
+        elif not asked.looked and not self._log.is_fresh(view):
+            self._look(asked)  # the log may have been trimmed or deleted elsewhere
+        else:
+            found = self._cached(view, asked)
+            if found is not None:
+                asked.on_done(found)
+            elif offset < view.local_start:
+                self._fetch_cold(view, asked)
+            else:
+                self._fetch(view, asked)
+
+    def _read_at_end(self, view: View, asked: _Asked) -> None:
+        offset = asked.offset
+        if not asked.looked and (offset > view.end or view.stray is not None or not self._log.hearing.heard):
+            self._look(asked)
+        elif offset > view.end:
+            asked.on_done(OffsetOutOfRange(f"{offset} is above the log end offset {view.end}"))
+        elif offset == view.end and view.stray is not None and not view.stray.removed:
+            asked.on_done(view.stray)
+        else:
+            asked.on_done(_slice([], 0, offset, view))
+
+    def _with_view(self, asked: _Asked, loaded: View | Exception) -> None:
+        if isinstance(loaded, Exception):
+            asked.on_done(loaded)
+        else:
+            self._go_on(asked)
+
+    def _look(self, asked: _Asked) -> None:
+        def looked(failure: Exception | None) -> None:
+            asked.looked = True
+            if failure is None:
+                self._go_on(asked)
+            else:
+                self._failed(asked, failure)
+
+        self._log.looks.look(looked)
+
+    def _failed(self, asked: _Asked, failure: Exception) -> None:
+        asked.tries += 1
+        if isinstance(failure, StoreUnavailable) and asked.tries < _TRIES and self._log.node.up:
+            self._go_on(asked)
+        else:
+            asked.on_done(failure)
+
+    # -- the cache
+
+    def _cached(self, view: View, asked: _Asked) -> Slice | None:
+        key = (asked.offset, asked.bytes_max, asked.at_least_one, view.high_watermark, view.log_start)
+        if key == self._last_key and self._last is not None:
+            return self._last
+        pages = self._log.pages
+        found = pages.find(asked.offset)
+        if found is None:
+            return None
+
+        def entries() -> Iterator[Entry]:
+            page, place = found
+            while True:
+                pages.touch(page)
+                yield from page.entries[place:]
+                following = pages.follow(page)
+                if following is None:
+                    return
+                page, place = following, 0
+
+        gathered = gather(view, entries(), asked.offset, asked.bytes_max, asked.at_least_one)
+        if gathered.size <= _KEPT_BYTES_MAX:  # a thousand consumers at the tail ask for the same
+            self._last_key, self._last = key, gathered
+        return gathered
+
+    # -- cold data
+
+    def _fetch(self, view: View, asked: _Asked) -> None:
+        waiting = self._fetching.get(asked.offset)
+        if waiting is not None:
+            waiting.append(asked)
+            return
+        waiting = self._fetching[asked.offset] = [asked]
+        count = page_entries(self._cold_entry_bytes, max(_READ_BYTES_MIN, min(asked.bytes_max, REPLY_BYTES)))
+        command: list[Arg] = ["XRANGE", self._log.keys.log, f"{asked.offset}-0", "+", "COUNT", count]
+        self._log.node.data_in.send(command, lambda reply: self._fetched(view, asked.offset, reply))
+
+    def _fetched(self, view: View, offset: int, reply: Any) -> None:
+        """Where no entry starts at the offset, the one that holds it is wanted too."""
+        if isinstance(reply, Exception) or self._log.view is not view:
+            self._arrived(view, offset, reply, [])
+            return
+        entries = until_torn(*parse_entries(reply))
+        if entries and entries[0].base == offset:
+            self._arrived(view, offset, None, entries)
+        else:
+            self._fetch_holder(view, offset, f"{offset}-1", entries)
+
+    def _fetch_holder(self, view: View, offset: int, last_id: str, entries: list[Entry]) -> None:
+        command: list[Arg] = ["XREVRANGE", self._log.keys.log, last_id, "-", "COUNT", 1]
+        self._log.node.data_in.send(command, lambda holder: self._held(view, offset, holder, entries))
+
+    def _held(self, view: View, offset: int, reply: Any, entries: list[Entry]) -> None:
+        if isinstance(reply, Exception):
+            self._arrived(view, offset, reply, [])
+            return
+        holders, strays = parse_entries(reply)
+        if strays and strays[0].takes_offset:
+            self._arrived(view, offset, strays[0], [])
+        elif strays:  # it hides no offset: the one below holds this one
+            self._fetch_holder(view, offset, f"({reply[0][0].decode()}", entries)
+        else:
+            self._arrived(view, offset, None, [entry for entry in holders if entry.end > offset] + entries)
+
+    def _arrived(self, view: View, offset: int, failure: Any, entries: list[Entry]) -> None:
+        if failure or not entries or entries[0].base <= offset:
+            self._settle(view, offset, failure, entries)
+        else:  # a hole that compaction left, or another broker trimmed what was there
+            self._log.looks.look(lambda failure: self._settle(view, offset, failure, entries))
+
+    def _settle(self, view: View, offset: int, failure: Any, entries: list[Entry]) -> None:
+        waiting = self._fetching.pop(offset, [])
+        current = self._log.view is view
+        trimmed = bool(entries) and entries[0].base > offset and offset < view.local_start
+        if isinstance(failure, hiredis.ReplyError):
+            self._log.refused(failure)
+            failure = StoreUnavailable(str(failure))
+        if current and not failure:
+            entries = [entry for entry in entries if entry.base < view.end]
+            self._log.pages.insert(entries)
+            if entries:  # old data need not look like what is appended now
+                self._cold_entry_bytes = sum(entry.size for entry in entries) / len(entries)
+        for asked in waiting:
+            if isinstance(failure, Exception):
+                self._failed(asked, failure)
+            elif not current or not entries or trimmed or offset < view.log_start:
+                asked.tries += 1
+                if asked.tries < _TRIES:
+                    asked.looked = False
+                    self._look(asked)  # trimmed, deleted, or another view: find out which
+                else:
+                    asked.on_done(StoreUnavailable("the log does not hold the offset it should"))
+            else:
+                found = gather(view, entries, asked.offset, asked.bytes_max, asked.at_least_one)
+                self._log.guarded(asked.on_done, found)
+
+    # -- the archive
+
+    def _fetch_cold(self, view: View, asked: _Asked) -> None:
+        limit = min(view.local_start, view.high_watermark)
+
+        def arrived(found: Cold | Exception) -> None:
+            current = self._log.view
+            if isinstance(found, KafkaStorageError) and not asked.looked:
+                self._look(asked)  # the log start may have gone past the offset, and the file with it
+            elif isinstance(found, Exception):
+                self._failed(asked, found)
+            elif current is None or asked.offset < current.log_start:
+                self._go_on(asked)
+            elif found.size or found.end_offset == asked.offset:
+                asked.on_done(_slice(found.buffers, found.size, found.end_offset, current))
+            else:
+                asked.offset = found.end_offset
+                self._go_on(asked)
+
+        self._log.cold.read(asked.offset, limit, asked.bytes_max, asked.at_least_one, arrived)
+
+
+def _slice(buffers: list[Buffer], size: int, end_offset: int, view: View, bases: Sequence[int] = ()) -> Slice:
+    return Slice(buffers, size, end_offset, view.high_watermark, view.last_stable_offset, view.log_start, bases)
+
+
+def gather(view: View, entries: Iterable[Entry], offset: int, bytes_max: int, at_least_one: bool) -> Slice:
+    """Whole batches from the one that holds `offset`, below the high watermark and within `bytes_max`."""
+    buffers: list[Buffer] = []
+    bases: list[int] = []
+    size, end_offset, limit = 0, offset, view.high_watermark
+    for entry in entries:
+        if entry.base >= limit:
+            break
+        epoch = view.epoch_at(entry.base)
+        if entry.base >= offset and entry.end <= limit and size + entry.size <= bytes_max:
+            buffers.extend(entry.whole(epoch))
+            bases.append(entry.base)
+            size += entry.size
+            end_offset = entry.end
+            continue
+        pieces = entry.served(epoch)
+        for i in range(bisect_right(entry.ends, offset), len(pieces)):
+            batch_size = len(entry.batches[i])
+            if entry.ends[i] > limit or (size + batch_size > bytes_max and (size or not at_least_one)):
+                return _slice(buffers, size, end_offset, view, bases)
+            if not bases or bases[-1] != entry.base:
+                bases.append(entry.base)
+            buffers.extend(pieces[i])
+            size += batch_size
+            end_offset = entry.ends[i]
+    return _slice(buffers, size, end_offset, view, bases)

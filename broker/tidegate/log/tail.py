@@ -1,0 +1,150 @@
+"""A bounded cache of recent entries over all partitions. (key, log version, id) -> bytes never changes.
+
+A log's cached entries lie in pages: runs of entries that follow each other in the stream. Own appends and
+looks grow the last page, reads of colder data add pages of their own. The page longest unused goes first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from tidegate.log.entries import Entry
+
+_PAGE_BYTES: Final = 1 << 20
+
+
+class Page:
+    """A run of entries of one log."""
+
+    __slots__ = ("bases", "entries", "log", "size")
+
+    def __init__(self, log: LogPages) -> None:
+        self.log = log
+        self.entries: list[Entry] = []
+        self.bases: list[int] = []
+        self.size = 0
+
+    @property
+    def base(self) -> int:
+        """Where the first entry starts."""
+        return self.bases[0]
+
+    @property
+    def end(self) -> int:
+        """Where the last entry ends."""
+        return self.entries[-1].end
+
+    def add(self, entry: Entry) -> None:
+        """Put the entry behind those that are here."""
+        self.entries.append(entry)
+        self.bases.append(entry.base)
+        self.size += entry.size
+
+
+class TailCache:
+    """The pages of all logs of a broker: at most `bytes_max` of batches, or the newest page; with 0 none."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.size = 0
+        self._pages: OrderedDict[Page, None] = OrderedDict()
+
+    def touch(self, page: Page) -> None:
+        """It was used just now."""
+        self._pages.move_to_end(page)
+
+    def hold(self, page: Page, added: int) -> None:
+        """It is new, or has grown by `added` bytes; make room."""
+        self._pages[page] = None
+        self._pages.move_to_end(page)
+        self.size += added
+        while self.size > self.bytes_max and len(self._pages) > 1:
+            oldest = next(iter(self._pages))
+            oldest.log.drop(oldest)
+
+    def release(self, page: Page) -> None:
+        """Forget it."""
+        if self._pages.pop(page, self) is None:
+            self.size -= page.size
+
+
+class LogPages:
+    """The cached pages of one log, in order of offset, none overlapping."""
+
+    __slots__ = ("_bases", "_cache", "_pages")
+
+    def __init__(self, cache: TailCache) -> None:
+        self._cache = cache
+        self._pages: list[Page] = []
+        self._bases: list[int] = []
+
+    def append(self, entry: Entry) -> None:
+        """An entry that follows the last one of the log."""
+        if not self._cache.bytes_max:
+            return
+        page = self._pages[-1] if self._pages else None
+        if page is None or page.end != entry.base or page.size >= _PAGE_BYTES:
+            page = Page(self)
+            self._pages.append(page)
+            self._bases.append(entry.base)
+        page.add(entry)
+        self._cache.hold(page, entry.size)
+
+    def insert(self, entries: Sequence[Entry]) -> None:
+        """A run of entries that was read; what is cached already stays."""
+        if not self._cache.bytes_max:
+            return
+        page: Page | None = None
+        for entry in entries:
+            if self.find(entry.base) is not None:
+                page = None
+                continue
+            if page is None or page.size >= _PAGE_BYTES:
+                page = Page(self)
+                page.add(entry)
+                at = bisect_right(self._bases, entry.base)
+                self._pages.insert(at, page)
+                self._bases.insert(at, entry.base)
+            else:
+                page.add(entry)
+            self._cache.hold(page, entry.size)
+
+    def find(self, offset: int) -> tuple[Page, int] | None:
+        """The page, and the place in it, of the first entry that ends above `offset`, if that is cached."""
+        at = bisect_right(self._bases, offset) - 1
+        if at < 0:
+            return None
+        page = self._pages[at]
+        if offset >= page.end:
+            return None
+        place = bisect_right(page.bases, offset) - 1
+        if page.entries[place].end <= offset:
+            place += 1
+        return page, place
+
+    def follow(self, page: Page) -> Page | None:
+        """The page that continues this one without a gap."""
+        at = bisect_right(self._bases, page.base)
+        if at < len(self._pages) and self._pages[at].base == page.end:
+            return self._pages[at]
+        return None
+
+    def touch(self, page: Page) -> None:
+        """It was read just now."""
+        self._cache.touch(page)
+
+    def drop(self, page: Page) -> None:
+        """Forget one page."""
+        at = bisect_right(self._bases, page.base) - 1
+        del self._pages[at], self._bases[at]
+        self._cache.release(page)
+
+    def clear(self) -> None:
+        """Forget all: the view fell."""
+        for page in self._pages:
+            self._cache.release(page)
+        self._pages.clear()
+        self._bases.clear()

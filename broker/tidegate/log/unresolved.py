@@ -1,0 +1,137 @@
+"""What a partition's log does not tell yet: entries of unknown outcome, and batches that were answered with an error.
+
+A client that gets REQUEST_TIMED_OUT, or is told that Redis is away, sends its batch again under the same sequence
+number. Later batches of that producer may be under way already. OUT_OF_ORDER_SEQUENCE_NUMBER for one of those would
+end that: librdkafka bumps its epoch then and sends everything that was not acknowledged as new, also what is in
+the log. And without a known sequence they would be appended ahead of the batch that is to come again. So a batch
+behind one that was given up gets the same answer, until the producer goes on.
+Source: librdkafka's rd_kafka_handle_Produce_error and rd_kafka_err_action, Kafka's TransactionManager.canRetry.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidegate.errors import KafkaError, RequestTimedOut, StoreUnavailable
+from tidegate.log.producers_table import is_after
+
+if TYPE_CHECKING:
+    from tidegate.log.outgoing import Filed, Sent
+    from tidegate.records.batch import Batch
+
+GIVEN_UP_KEPT_S: Final = 60.0
+"""How long later batches of a producer may still be under way to this broker: twice a client's request timeout."""
+_PRODUCERS_MAX: Final = 10_000
+"""Producers whose batch was given up and that did not come again; the oldest go first."""
+
+
+class LogUnreachable(RequestTimedOut):
+    """The outcome is unknown for so long that the client is to ask another broker: its connection is closed.
+
+    Clients do not refresh their metadata for REQUEST_TIMED_OUT; they do for a connection's end, after which they take
+    a batch for possibly stored as well. KAFKA_STORAGE_ERROR would say that it is not.
+    """
+
+
+class _GivenUp(NamedTuple):
+    epoch: int
+    base_sequence: int
+    answer: KafkaError
+    until_s: float
+
+
+class Unresolved:
+    """The unresolved appends of one partition on this broker.
+
+    `unreachable_s` is how long an outcome stays unknown until clients are to ask another broker, which has the
+    partition by then if this one alone is cut off.
+    """
+
+    __slots__ = ("_given_up", "_unknown_since_s", "_unreachable_s", "entries")
+
+    def __init__(self, unreachable_s: float) -> None:
+        self._unreachable_s = unreachable_s
+        self._unknown_since_s = math.inf
+        self.entries: dict[int, Sent] = {}
+        """Those in flight or of unknown outcome, by counter: plain, for every append passes here."""
+        self._given_up: dict[int, _GivenUp] = {}
+
+    # -- entries
+
+    def outcome_unknown(self, sent: Sent, now_s: float) -> None:
+        """The reply to an entry did not come."""
+        self._unknown_since_s = min(self._unknown_since_s, now_s)
+        for item in sent.items:
+            item.unresolved_in += (sent.counter,)
+
+    def discard_below(self, end: int, in_flight: Sent | None) -> None:
+        """The log was read up to `end`: entries below that were not found are not there, and never will be."""
+        if self.entries:
+            for counter in [c for c, sent in self.entries.items() if sent.base < end and sent is not in_flight]:
+                del self.entries[counter]
+        if not self.entries:
+            self._unknown_since_s = math.inf
+
+    def bases_below(self, offset: int) -> list[int]:
+        """Where entries of unknown outcome may be, below `offset`."""
+        return [sent.base for sent in self.entries.values() if sent.base < offset]
+
+    def clear(self) -> None:
+        """The log was deleted."""
+        self.entries.clear()
+        self._given_up.clear()
+        self._unknown_since_s = math.inf
+
+    def may_be_stored(self, item: Filed) -> bool:
+        """Whether the batch, or for an idempotent producer any batch of it, is in an entry of unknown outcome."""
+        producer_id = item.batch.producer_id
+        if producer_id >= 0:
+            return any(producer_id in sent.producers for sent in self.entries.values())
+        return any(counter in self.entries for counter in item.unresolved_in)
+
+    # -- batches that were given up
+
+    def answer(self, item: Filed, failure: Exception, now_s: float) -> KafkaError:
+        """What the failure is for a batch: "not persisted" is answered only where that is known."""
+        if isinstance(failure, KafkaError) and not isinstance(failure, StoreUnavailable):
+            return failure
+        if not self.may_be_stored(item):
+            return StoreUnavailable(str(failure))
+        sent_again = item.batch.producer_id >= 0 and not item.unresolved_in
+        unreachable = sent_again and now_s - self._unknown_since_s > self._unreachable_s
+        return (LogUnreachable if unreachable else RequestTimedOut)(f"it may be in the log: {failure}")
+
+    def give_up(self, batch: Batch, answer: KafkaError, now_s: float) -> None:
+        """A batch of an idempotent producer is answered with an error after which clients send it again."""
+        if not isinstance(answer, RequestTimedOut | StoreUnavailable):
+            return
+        if isinstance(answer, LogUnreachable):
+            answer = RequestTimedOut(answer.message)  # what comes later may find the log again
+        before = self._given_up.pop(batch.producer_id, None)
+        sequence = batch.base_sequence
+        if before is not None and self._is_behind(before, batch, now_s):
+            sequence = before.base_sequence
+        elif len(self._given_up) >= _PRODUCERS_MAX:
+            del self._given_up[next(iter(self._given_up))]
+        self._given_up[batch.producer_id] = _GivenUp(batch.producer_epoch, sequence, answer, now_s + GIVEN_UP_KEPT_S)
+
+    def answer_behind(self, item: Filed, now_s: float) -> KafkaError | None:
+        """What a batch gets whose predecessor is missing because it was given up; None where it was not."""
+        before = self._given_up.get(item.batch.producer_id)
+        if before is not None and self._is_behind(before, item.batch, now_s):
+            return before.answer
+        return RequestTimedOut("the batch before it may be in the log") if self.may_be_stored(item) else None
+
+    def accepted(self, batch: Batch) -> None:
+        """The producer goes on."""
+        if self._given_up:
+            self._given_up.pop(batch.producer_id, None)
+
+    @staticmethod
+    def _is_behind(before: _GivenUp, batch: Batch, now_s: float) -> bool:
+        return (
+            now_s < before.until_s
+            and batch.producer_epoch == before.epoch
+            and is_after(batch.base_sequence, before.base_sequence)
+        )

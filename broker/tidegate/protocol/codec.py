@@ -1,0 +1,105 @@
+"""Every served version of a request and response <-> kio's newest shape.
+
+A decoded request is kio's class of the client's version. Fields that this version lacks are attributes of
+the class, with the defaults that the message definitions give them (`shapes.py` adds those that moved), so
+that a handler reads the newest version's names whatever was sent. A response is written by the writer of
+the client's version, which takes its fields by name from whatever object it is given.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+
+from tidegate.protocol import shapes
+from tidegate.protocol.schema_check import array_check
+from tidegate.protocol.schema_walk import Buffer, DecodeError, Plan, plan_of
+
+__all__ = ["Buffer", "DecodeError", "decode", "encode", "request_class", "response_class"]
+
+Decoder = Callable[[Buffer, int, int], Any]
+"""(bytes, start of the body, end of the frame) -> request. Raises DecodeError."""
+
+_METADATA: Final = 3
+_TOO_LONG_NULL: Final = 3
+"""librdkafka 2.16 asks for all topics with a null of four bytes, zeros, where one is right. Kafka never looks."""
+
+
+@cache
+def request_class(api_key: int, version: int) -> type[Any]:
+    """kio's class of a request, absent and moved fields added."""
+    shapes.complete(api_key)
+    return load_request_schema(api_key, version)
+
+
+@cache
+def response_class(api_key: int, version: int) -> type[Any]:
+    """kio's class of a response; handlers use the newest version's."""
+    return load_response_schema(api_key, version)
+
+
+@cache
+def decoder(api_key: int, version: int) -> Decoder:
+    """The decoder of one version of an API."""
+    entity = request_class(api_key, version)
+    read: Callable[[Buffer, int], tuple[Any, int]] = entity_reader(entity)
+    plan = plan_of(entity)  # type: ignore[arg-type]  # a class is hashable
+    check = array_check(entity)  # type: ignore[arg-type]  # a class is hashable
+
+    def decode_body(data: Buffer, start: int, end: int) -> Any:
+        if check is not None:
+            check(data, start, end)
+        try:
+            request, size = read(data, start)
+        except (SerialError, ValueError, LookupError, OverflowError):
+            return _read_again(plan, read, data, start, end)
+        if start + size != end and not (
+            api_key == _METADATA and request.topics is None and end - start - size == _TOO_LONG_NULL
+        ):
+            raise DecodeError(f"{end - start - size} bytes left over")
+        return request
+
+    return decode_body
+
+
+def _read_again(plan: Plan, read: Callable[[Buffer, int], tuple[Any, int]], data: Buffer, start: int, end: int) -> Any:
+    """Without what the native reader refuses and the protocol allows. Raises DecodeError."""
+    body = plan.rewrite(data, start, end)
+    try:
+        request, size = read(body, 0)
+    except (SerialError, ValueError, LookupError, OverflowError) as error:
+        raise DecodeError(str(error)) from error
+    if size != len(body):
+        raise DecodeError(f"{len(body) - size} bytes left over")
+    return request
+
+
+def decode(api_key: int, version: int, body: Buffer) -> Any:
+    """A request from its body (bytes or a memoryview), which must be used up. Raises DecodeError."""
+    if isinstance(body, memoryview) and not body.readonly:
+        body = body.toreadonly()
+    return decoder(api_key, version)(body, 0, len(body))
+
+
+@cache
+def _encoder(api_key: int, version: int) -> Callable[[Any], bytes]:
+    write = entity_writer(response_class(api_key, version))
+    adapt = shapes.response_adapter(api_key, version)
+
+    def encode_response(response: Any) -> bytes:
+        buffer = io.BytesIO()
+        write(buffer, response if adapt is None else adapt(response))
+        return buffer.getvalue()
+
+    return encode_response
+
+
+def encode(api_key: int, version: int, response: Any) -> bytes:
+    """The body of a response in the client's version. Takes any object with the newest version's fields."""
+    return _encoder(api_key, version)(response)

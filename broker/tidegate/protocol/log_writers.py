@@ -1,0 +1,192 @@
+"""Answers of the log APIs, Produce and Fetch, and of ApiVersions."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidegate.protocol.primitives import (
+    INT16,
+    INT32,
+    INT64,
+    NO_TAGS,
+    NO_THROTTLE,
+    compact_string,
+    length,
+    name,
+    string,
+    uvarint,
+)
+
+_API: Final = struct.Struct(">hhh").pack
+_API_TAGS: Final = struct.Struct(">hhhx").pack
+_FEATURE: Final = struct.Struct(">hhx").pack
+_PRODUCED: Final = struct.Struct(">ihqq").pack
+_PRODUCED_START: Final = struct.Struct(">ihqqq").pack
+_FETCHED: Final = struct.Struct(">ihqq").pack
+_FETCHED_START: Final = struct.Struct(">ihqqq").pack
+_FETCH_HEAD: Final = struct.Struct(">xxxxhi").pack
+_ABORTED: Final = struct.Struct(">qq").pack
+_ABORTED_TAGS: Final = struct.Struct(">qqx").pack
+_DIVERGING: Final = struct.Struct(">BBBiqB").pack
+
+INLINE_BYTES_MAX: Final = 4096
+"""Records up to this size are copied into the reply; larger ones are sent from where they are."""
+
+Body = bytes | bytearray | memoryview
+RecordError = tuple[int, str | None]
+"""Index in the batch, message."""
+ProducedPartition = tuple[int, int, int, int, int, Sequence[RecordError], str | None]
+"""Index, error code, base offset, log append time in ms, log start offset, record errors, error message."""
+
+
+def produce(version: int, topics: Sequence[tuple[str | bytes, Sequence[ProducedPartition]]]) -> bytes:
+    """A Produce answer, v3-13. A topic is its name; in v13 the 16 bytes of its id."""
+    flexible = version >= 9
+    out = [length(len(topics), flexible)]
+    for topic, partitions in topics:
+        out.append(topic if isinstance(topic, bytes) else name(topic, flexible))
+        out.append(length(len(partitions), flexible))
+        for index, error_code, base_offset, append_time_ms, log_start_offset, record_errors, message in partitions:
+            if version < 5:
+                out.append(_PRODUCED(index, error_code, base_offset, append_time_ms))
+                continue
+            out.append(_PRODUCED_START(index, error_code, base_offset, append_time_ms, log_start_offset))
+            if version < 8:
+                continue
+            out.append(length(len(record_errors), flexible))
+            for batch_index, record_message in record_errors:
+                out.append(INT32(batch_index))
+                out.append(string(record_message, flexible))
+                if flexible:
+                    out.append(NO_TAGS)
+            out.append(string(message, flexible))
+            if flexible:
+                out.append(NO_TAGS)
+        if flexible:
+            out.append(NO_TAGS)
+    out.append(NO_THROTTLE)
+    if flexible:
+        out.append(NO_TAGS)
+    return b"".join(out)
+
+
+@dataclass(slots=True)
+class FetchPartition:
+    """One partition of a Fetch answer. `size` is the sum of `buffers`, bytes."""
+
+    index: int
+    error_code: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: list[tuple[int, int]] | None = None
+    """(producer id, first offset) of aborted transactions; None for read_uncommitted."""
+    buffers: Sequence[Body] = field(default_factory=list)
+    size: int = 0
+    diverging: tuple[int, int] | None = None
+    """Epoch and its end offset where the client's log diverges (v12+)."""
+
+
+def fetch(
+    version: int, error_code: int, session_id: int, topics: Sequence[tuple[str | bytes, Sequence[FetchPartition]]]
+) -> list[Body]:
+    """A Fetch answer, v4-18, as buffers in order; the records are not copied unless small.
+
+    A topic is its name; from v13 on the 16 bytes of its id. The error code and session id are told from v7 on.
+    """
+    flexible = version >= 12
+    out: list[Body] = []
+    head = bytearray(_FETCH_HEAD(error_code, session_id) if version >= 7 else NO_THROTTLE)
+    head += length(len(topics), flexible)
+    for topic, partitions in topics:
+        head += topic if isinstance(topic, bytes) else name(topic, flexible)
+        head += length(len(partitions), flexible)
+        for partition in partitions:
+            _fetched_fields(version, partition, head)
+            if partition.size <= INLINE_BYTES_MAX:
+                for buffer in partition.buffers:
+                    head += buffer
+            else:
+                out.append(head)
+                out += partition.buffers
+                head = bytearray()
+            if flexible:
+                head += NO_TAGS if partition.diverging is None else _DIVERGING(1, 0, 13, *partition.diverging, 0)
+        if flexible:
+            head += NO_TAGS
+    if flexible:
+        head += NO_TAGS
+    if head:
+        out.append(head)
+    return out
+
+
+def _fetched_fields(version: int, partition: FetchPartition, head: bytearray) -> None:
+    """Everything of a partition up to its records' length."""
+    flexible = version >= 12
+    if version >= 5:
+        head += _FETCHED_START(
+            partition.index,
+            partition.error_code,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log_start_offset,
+        )
+    else:
+        head += _FETCHED(partition.index, partition.error_code, partition.high_watermark, partition.last_stable_offset)
+    aborted = partition.aborted
+    if aborted is None:
+        head += length(-1, flexible)
+    else:
+        head += length(len(aborted), flexible)
+        pack = _ABORTED_TAGS if flexible else _ABORTED
+        for producer_id, first_offset in aborted:
+            head += pack(producer_id, first_offset)
+    if version >= 11:
+        head += b"\xff\xff\xff\xff"  # preferred_read_replica: none
+    head += length(partition.size, flexible)
+
+
+Feature = tuple[str, int, int]
+
+
+def api_versions(
+    version: int,
+    error_code: int,
+    apis: Sequence[tuple[int, int, int]],
+    supported_features: Sequence[Feature] = (),
+    finalized_features: Sequence[Feature] = (),
+    finalized_features_epoch: int = -1,
+) -> bytes:
+    """An ApiVersions answer, v0-4, of (API key, first version, last version).
+
+    Supported features: (name, min version, max version); those of min version 0 are told from v4 on (older
+    clients cannot read them). Finalized features: (name, max level, min level).
+    """
+    if version < 3:
+        out = [INT16(error_code), INT32(len(apis)), *(_API(*api) for api in apis)]
+        if version >= 1:
+            out.append(NO_THROTTLE)
+        return b"".join(out)
+    supported = [feature for feature in supported_features if version >= 4 or feature[1] > 0]
+    tags = []
+    if supported:
+        tags.append(_tagged(0, _features(supported)))
+    if finalized_features_epoch != -1:
+        tags.append(_tagged(1, INT64(finalized_features_epoch)))
+    if finalized_features:
+        tags.append(_tagged(2, _features(finalized_features)))
+    out = [INT16(error_code), length(len(apis), True), *(_API_TAGS(*api) for api in apis)]
+    return b"".join([*out, NO_THROTTLE, uvarint(len(tags)), *tags])
+
+
+def _features(features: Sequence[Feature]) -> bytes:
+    packed = [compact_string(feature) + _FEATURE(first, second) for feature, first, second in features]
+    return b"".join([length(len(features), True), *packed])
+
+
+def _tagged(tag: int, value: bytes) -> bytes:
+    return uvarint(tag) + uvarint(len(value)) + value

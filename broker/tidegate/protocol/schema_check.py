@@ -1,0 +1,171 @@
+"""Array lengths are checked against their frame before the native reader reserves room for them.
+
+The check of each schema is compiled once to straight-line Python, as `dataclasses` does, because hot
+requests pass through it; it stops at the last array. What else is wrong with a body, the reader finds.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+from tidegate.protocol.schema_walk import (
+    ELEMENTS_MAX,
+    FEW_ELEMENTS_MAX,
+    Buffer,
+    DecodeError,
+    Kind,
+    Plan,
+    Step,
+    plan_of,
+    read_uvarint,
+    skip_tags,
+)
+
+_MANY: Final = frozenset({2, 8, 9, 23, 47})
+"""ListOffsets, OffsetCommit, OffsetFetch, OffsetForLeaderEpoch, OffsetDelete."""
+
+STRIDE_MIN: Final = 4
+"""From so many flat elements on, their tag bytes are looked at in one step."""
+
+Check = Callable[[Buffer, int, int], None]
+"""(bytes, start of the body, end of the frame). Raises DecodeError."""
+
+
+@cache
+def array_check(entity: type[Any]) -> Check | None:
+    """The check of a kio class; None when it has no arrays."""
+    plan = plan_of(entity)  # type: ignore[arg-type]  # a class is hashable
+    if not plan.has_arrays:
+        return None
+    source = _Source()
+    source.entity(plan, 2, 0, to_end=False)
+    text = "\n".join(
+        [
+            "def check(d, p, end):",
+            f"    left = {_elements_max(entity)}",
+            "    try:",
+            *source.lines,
+            "    except (IndexError, StructError):",
+            "        raise DecodeError('ends too early') from None",
+        ]
+    )
+    names: dict[str, Any] = {
+        "DecodeError": DecodeError,
+        "StructError": struct.error,
+        "int32": struct.Struct(">i").unpack_from,
+        "refuse": _refuse,
+        "skip_tags": skip_tags,
+        "untagged": _untagged,
+        "uvarint": read_uvarint,
+    }
+    exec(text, names)  # noqa: S102 - made from Kafka's schemas alone, at the first request of a version
+    check: Check = names["check"]
+    return check
+
+
+def _elements_max(entity: type[Any]) -> int:
+    return ELEMENTS_MAX if int(entity.__api_key__) in _MANY else FEW_ELEMENTS_MAX
+
+
+def _refuse(count: int, left: int) -> None:
+    if count < 0:
+        raise DecodeError("null, or a negative length, where the schema has an array")
+    raise DecodeError("too many array elements" if left < 0 else "an array longer than its frame")
+
+
+def _untagged(data: Buffer, position: int, count: int, size: int) -> bool:
+    """Whether none of `count` elements of `size` bytes has tagged fields: the last byte of each is 0."""
+    return bytes(data[position + size - 1 : position + count * size : size]).count(0) == count
+
+
+class _Source:
+    """Lines of a check: `d` bytes, `p` position, `end` of the frame, `left` elements, `n<depth>` a count."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, indent: int, *lines: str) -> None:
+        self.lines += ["    " * indent + line for line in lines]
+
+    def entity(self, plan: Plan, indent: int, depth: int, to_end: bool) -> None:
+        """The steps of an entity; `to_end`: whether the position behind it matters."""
+        for step in plan.steps:
+            last = step is plan.last_array and not to_end
+            self.step(step, indent, depth, to_end=not last)
+            if last:
+                return
+
+    def step(self, step: Step, indent: int, depth: int, to_end: bool) -> None:
+        match step.kind:
+            case Kind.FIXED:
+                self.add(indent, f"p += {step.size}")
+            case Kind.COMPACT:
+                self.add(
+                    indent,
+                    "n = d[p]",
+                    "if n < 128: p += n or 1",
+                    "else:",
+                    "    n, p = uvarint(d, p, end)",
+                    "    p += n - 1",
+                )
+            case Kind.SHORT:
+                self.add(indent, "n = d[p] << 8 | d[p + 1]", "p += n + 2 if n < 32768 else 2")
+            case Kind.LONG:
+                self.add(indent, "n = int32(d, p)[0]", "p += n + 4 if n > 0 else 4")
+            case Kind.TAGS:
+                self.add(indent, "if d[p]:", "    left -= d[p]", "    p = skip_tags(d, p, end)", "else: p += 1")
+            case Kind.ARRAY:
+                self.array(step, indent, depth, to_end)
+            case Kind.ENTITY:
+                assert step.plan is not None and not step.nullable, "nullable structs are not in any request"
+                self.entity(step.plan, indent, depth, to_end)
+
+    def array(self, step: Step, indent: int, depth: int, to_end: bool) -> None:
+        count, size = f"n{depth}", step.element_size
+        if step.compact:
+            self.add(
+                indent,
+                f"{count} = d[p]",
+                f"if {count} < 128: p += 1",
+                f"else: {count}, p = uvarint(d, p, end)",
+                f"{count} -= 1",
+            )
+        else:
+            self.add(indent, f"{count} = int32(d, p)[0]", "p += 4")
+        self.add(
+            indent,
+            f"left -= {count}",
+            f"if {count} < {-1 if step.nullable else 0} or {count} * {size} > end - p or left < 0:",
+            f"    refuse({count}, left)",
+        )
+        if step.plan is None:
+            if to_end:
+                self.primitives(step, indent, count, depth)
+        elif to_end or step.plan.has_arrays:
+            self.elements(step.plan, indent, count, depth, to_end)
+
+    def primitives(self, step: Step, indent: int, count: str, depth: int) -> None:
+        assert step.element is not None
+        if step.element.kind is Kind.FIXED:
+            self.add(indent, f"if {count} > 0: p += {count} * {step.element.size}")
+        else:
+            self.add(indent, f"for _ in range({count}):")
+            self.step(step.element, indent + 1, depth + 1, to_end=True)
+
+    def elements(self, plan: Plan, indent: int, count: str, depth: int, to_end: bool) -> None:
+        tagged, size = plan.steps[-1].kind is Kind.TAGS, plan.flat_size
+        if size and not tagged:
+            self.add(indent, f"if {count} > 0: p += {count} * {size}")
+            return
+        if size:
+            self.add(indent, f"if {count} >= {STRIDE_MIN} and untagged(d, p, {count}, {size}): p += {count} * {size}")
+        elif not to_end:  # one element, most often: nothing behind its last array matters
+            self.add(indent, f"if {count} == 1:")
+            self.entity(plan, indent + 1, depth + 1, to_end=False)
+        else:
+            self.add(indent, "if False: pass")
+        self.add(indent, "else:", f"    for _ in range({count}):")
+        self.entity(plan, indent + 2, depth + 1, to_end=True)

@@ -1,0 +1,172 @@
+"""The newest shape of every API, for all its versions.
+
+Handlers see the newest version's names and answer with its response class. Where only fields were added
+or dropped, defaults do (`complete`). Where something moved, this is the newest form:
+
+| API | newest form | older versions |
+|---|---|---|
+| Metadata | `topics` None: all topics | v0: an empty array means all |
+| Fetch | `replica_state`; topics by `topic_id` from v13, by `topic` before | v4-14 `replica_id` |
+| Produce | `topic_data[]` by `topic_id` in v13, by `name` before | |
+| FindCoordinator | `coordinator_keys[]` -> `coordinators[]` | v0-3: one key, answer at top level |
+| OffsetCommit | topics by `topic_id` in v10, by `name` before | |
+| OffsetFetch | `groups[]` -> `groups[]`; topics by `topic_id` in v10, by `name` before | v1-7: one group at top level |
+| JoinGroup | `rebalance_timeout` | v0: the session timeout |
+| | `protocol_name` None | v0-6: "" |
+| LeaveGroup | `members[]` -> `members[]` | v0-2: one member; its error is lifted to the top |
+| DeleteTopics | `topics[]` (name or id) -> `responses[]` | v1-5: `topic_names[]` |
+
+Both `topic`/`name` and `topic_id` can be read on every version; the absent one is "" or None.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+from kio.index import load_request_schema
+from kio.schema.delete_topics.v6.request import DeleteTopicState
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v18.request import ReplicaState
+from kio.schema.leave_group.v5.request import MemberIdentity
+from kio.schema.offset_fetch.v9.request import OffsetFetchRequestGroup
+from kio.serial._implicit_defaults import get_tagged_field_default
+from kio.serial._introspect import EntityField, EntityTupleField, PrimitiveTupleField, classify_field, is_optional
+
+from tidegate.protocol.error_responses import error_response
+from tidegate.protocol.versions import VERSIONS, Fields
+
+__all__ = ["VERSIONS", "Fields", "complete", "error_response", "response_adapter"]
+
+Adapter = Callable[[Any], Any]
+
+
+# -- requests: absent fields
+
+
+def _entities(entity: type[Any], path: str = "") -> Iterator[tuple[str, type[Any]]]:
+    """A class and the classes nested in it, each with the path of field names that leads there."""
+    yield path, entity
+    for field in dataclasses.fields(entity):
+        found = classify_field(field)
+        if isinstance(found, EntityField | EntityTupleField):
+            yield from _entities(found.type_, f"{path}/{field.name}")
+
+
+def _default(field: Any) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if is_optional(field):
+        return None
+    found = classify_field(field)
+    if isinstance(found, EntityTupleField | PrimitiveTupleField):
+        return ()
+    kafka_type = field.metadata.get("kafka_type")
+    if kafka_type == "bool":
+        return False
+    if kafka_type == "uuid":
+        return None
+    return get_tagged_field_default(field)
+
+
+@cache
+def complete(api_key: int) -> None:
+    """Give every version's request classes what other versions have, as class attributes."""
+    first, last = VERSIONS[api_key]
+    versions = [dict(_entities(load_request_schema(api_key, version))) for version in range(first, last + 1)]
+    defaults: dict[str, dict[str, Any]] = {}
+    for entities in versions:
+        for path, entity in entities.items():
+            for field in dataclasses.fields(entity):
+                defaults.setdefault(path, {})[field.name] = _default(field)
+    for entities in versions:
+        for path, entity in entities.items():
+            own = {field.name for field in dataclasses.fields(entity)}
+            for name, default in defaults[path].items():
+                if name not in own:
+                    setattr(entity, name, default)
+    for version in range(first, last + 1):
+        for name, moved in _moved(api_key, version).items():
+            setattr(load_request_schema(api_key, version), name, property(moved))
+
+
+def _moved(api_key: int, version: int) -> dict[str, Adapter]:
+    """Fields that a request of this version holds elsewhere."""
+    match api_key:
+        case 1 if version <= 14:
+            return {"replica_state": lambda request: ReplicaState(replica_id=request.replica_id)}
+        case 1:
+            return {"replica_id": lambda request: request.replica_state.replica_id}
+        case 9 if version <= 7:
+            return {"groups": _one_group}
+        case 10 if version <= 3:
+            return {"coordinator_keys": lambda request: (request.key,)}
+        case 11 if version == 0:
+            return {"rebalance_timeout": lambda request: request.session_timeout}
+        case 13 if version <= 2:
+            return {"members": _one_member}
+        case 20 if version <= 5:
+            return {"topics": _named_topics}
+    return {}
+
+
+def _one_group(request: Any) -> tuple[OffsetFetchRequestGroup, ...]:
+    return (OffsetFetchRequestGroup(group_id=request.group_id, topics=request.topics),)
+
+
+def _one_member(request: Any) -> tuple[MemberIdentity, ...]:
+    return (MemberIdentity(member_id=request.member_id),)
+
+
+def _named_topics(request: Any) -> tuple[DeleteTopicState, ...]:
+    return tuple(DeleteTopicState(name=name, topic_id=None) for name in request.topic_names)
+
+
+# -- responses: moved fields
+
+
+def response_adapter(api_key: int, version: int) -> Adapter | None:
+    """What turns the newest response into one that this version's writer takes; None when nothing moved."""
+    match api_key:
+        case 3 if version <= 11:
+            return _named_metadata
+        case 9 if version <= 7:
+            return lambda response: Fields(
+                throttle_time=response.throttle_time,
+                topics=response.groups[0].topics,
+                error_code=response.groups[0].error_code,
+            )
+        case 10 if version <= 3:
+            return lambda response: Fields(response.coordinators[0], throttle_time=response.throttle_time)
+        case 11 if version <= 6:
+            return _join_with_protocol
+        case 13 if version <= 2:
+            return _leave_of_one
+        case 20 if version <= 5:
+            return _named_deletions
+    return None
+
+
+def _named_metadata(response: Any) -> Any:
+    """Names are not nullable before v12; cluster operations exist in v8-10 only."""
+    topics = tuple(Fields(topic, name="") if topic.name is None else topic for topic in response.topics)
+    operations = getattr(response, "cluster_authorized_operations", -(1 << 31))
+    return Fields(response, topics=topics, cluster_authorized_operations=operations)
+
+
+def _join_with_protocol(response: Any) -> Any:
+    return Fields(response, protocol_name="") if response.protocol_name is None else response
+
+
+def _leave_of_one(response: Any) -> Any:
+    code = response.error_code
+    if code is ErrorCode.none and response.members:
+        code = response.members[0].error_code
+    return Fields(throttle_time=response.throttle_time, error_code=code)
+
+
+def _named_deletions(response: Any) -> Any:
+    responses = tuple(Fields(one, name="") if one.name is None else one for one in response.responses)
+    return Fields(response, responses=responses)

@@ -1,0 +1,206 @@
+"""View of a record batch (format v2): its header by name, its checks, its CRC, its place in the log.
+
+```
+ 0 base_offset      8 batch_length     12 partition_leader_epoch   16 magic        17 crc (of bytes 21..end)
+21 attributes      23 last_offset_delta 27 base_timestamp          35 max_timestamp
+43 producer_id     51 producer_epoch   53 base_sequence            57 record_count  61 records
+```
+Attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon. Nothing here
+opens the records area, and nothing copies it. Source: Kafka's DefaultRecordBatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from tidegate.errors import CorruptMessage, InvalidRecord, MessageTooLarge, UnsupportedCompressionType
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_BYTES: Final = 61
+"""Where the records area starts."""
+RECORD_BYTES_MIN: Final = 7
+"""Length, attributes, two deltas, key, value and header count, a byte each."""
+MAGIC: Final = 2
+HEADER: Final = Struct(">qiibIhiqqqhii")
+"""The whole header, as in the table above."""
+CRC_FROM: Final = 21
+"""First byte that the CRC covers."""
+
+TIMESTAMP_TYPE: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+
+_CODEC_BITS: Final = 0x07
+_MAGIC_AT: Final = 16
+_LENGTH_AT: Final = 8
+_LENGTH_OVERHEAD: Final = 12
+_LENGTH: Final = Struct(">i")
+_PLACE: Final = Struct(">qii")
+_SPARE_BYTES_MAX: Final = 512
+_ZSTD_FIRST_PRODUCE_VERSION: Final = 7
+
+
+class Codec(IntEnum):
+    """How a records area is compressed."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class Batch:
+    """One batch: `buffer` holds exactly its `size` bytes, as they came; the other fields are read from its header.
+
+    Timestamps in ms; `producer_id`, `producer_epoch` and `base_sequence` are -1 for producers without one.
+    """
+
+    __slots__ = (
+        "attributes", "base_offset", "base_sequence", "base_timestamp", "buffer", "crc", "last_offset_delta",
+        "leader_epoch", "max_timestamp", "producer_epoch", "producer_id", "record_count", "size",
+    )  # fmt: skip
+
+    base_offset: int
+    leader_epoch: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    def __init__(self, buffer: memoryview) -> None:
+        """`buffer` is one whole batch of magic 2 and at least `HEADER_BYTES`; `parse` finds out."""
+        self.buffer = buffer
+        self.size = len(buffer)
+        (
+            self.base_offset, _, self.leader_epoch, _, self.crc, self.attributes, self.last_offset_delta,
+            self.base_timestamp, self.max_timestamp, self.producer_id, self.producer_epoch, self.base_sequence,
+            self.record_count,
+        ) = HEADER.unpack_from(buffer)  # fmt: skip
+
+    @classmethod
+    def parse(cls, buffer: Buffer) -> Batch:
+        """The first batch of the buffer; what follows it is left alone.
+
+        Raises InvalidRecord when there is no complete batch of magic 2, CorruptMessage when it is too small
+        to be one.
+        """
+        available = len(buffer)
+        if available <= _MAGIC_AT:
+            raise InvalidRecord("no complete record batch")
+        magic: int = buffer[_MAGIC_AT]
+        if magic != MAGIC:
+            raise InvalidRecord(f"record batches of magic {magic} are not served, only {MAGIC}")
+        size: int = _LENGTH.unpack_from(buffer, _LENGTH_AT)[0] + _LENGTH_OVERHEAD
+        if size < HEADER_BYTES:
+            raise CorruptMessage(f"a record batch of {size} bytes is smaller than its header")
+        if size > available:
+            raise InvalidRecord("the record batch is not complete")
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
+        return cls(view if size == available else view[:size])
+
+    @property
+    def codec(self) -> int:
+        """The compression codec; see `Codec`. 5-7 are not codecs."""
+        return self.attributes & _CODEC_BITS
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether the timestamp type bit says LogAppendTime."""
+        return self.attributes & TIMESTAMP_TYPE != 0
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch is part of a transaction."""
+        return self.attributes & TRANSACTIONAL != 0
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch is a marker, not data."""
+        return self.attributes & CONTROL != 0
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def records(self) -> memoryview:
+        """The records area, compressed or not."""
+        return self.buffer[HEADER_BYTES:]
+
+    def verify_crc(self) -> None:
+        """Raises CorruptMessage."""
+        if crc32c(self.buffer[CRC_FROM:]) != self.crc:
+            raise CorruptMessage("the CRC of the record batch is wrong")
+
+    def release_frame(self) -> None:
+        """Copy the bytes when the buffer they are part of is much larger: a cache should not keep that alive."""
+        held: bytes | bytearray = self.buffer.obj  # type: ignore[assignment]
+        if len(held) - self.size > max(self.size, _SPARE_BYTES_MAX):
+            self.buffer = memoryview(bytes(self.buffer))
+
+
+def parse_produced(buffer: Buffer | None, version: int, batch_bytes_max: int) -> Batch:
+    """The one batch of a Produce partition, checked as far as its header tells, in Kafka's order.
+
+    `version` is Produce's, `batch_bytes_max` the topic's max.message.bytes. Raises InvalidRecord,
+    UnsupportedCompressionType, MessageTooLarge, CorruptMessage. Source: ProduceRequest.validateRecords,
+    UnifiedLog.analyzeAndValidateRecords, LogValidator.validateBatch.
+    """
+    if not buffer:
+        raise InvalidRecord("the partition has no record batch")
+    batch = Batch.parse(buffer)
+    attributes = batch.attributes
+    if batch.size != len(buffer):
+        raise InvalidRecord("a partition takes exactly one record batch")
+    codec = attributes & _CODEC_BITS
+    if codec == Codec.ZSTD and version < _ZSTD_FIRST_PRODUCE_VERSION:
+        raise UnsupportedCompressionType("zstd needs Produce v7")
+    if batch.base_offset != 0:
+        raise InvalidRecord(f"the base offset of a produced batch is 0, not {batch.base_offset}")
+    if batch.size > batch_bytes_max:
+        raise MessageTooLarge(f"the record batch has {batch.size} bytes, the topic takes {batch_bytes_max}")
+    batch.verify_crc()
+    if codec > Codec.ZSTD:
+        raise CorruptMessage(f"unknown compression codec {codec}")
+    _check_counts(batch, codec)
+    return batch
+
+
+def _check_counts(batch: Batch, codec: int) -> None:
+    count = batch.record_count
+    if count <= 0 or batch.last_offset_delta + 1 != count:
+        raise InvalidRecord(f"{count} records, but the last offset delta is {batch.last_offset_delta}")
+    if batch.attributes & CONTROL:
+        raise InvalidRecord("clients may not write control records")
+    if batch.producer_id >= 0 and batch.base_sequence < 0:
+        raise InvalidRecord("a batch with a producer id needs a base sequence")
+    if codec == Codec.NONE and count * RECORD_BYTES_MIN > batch.size - HEADER_BYTES:
+        raise InvalidRecord(f"{count} records do not fit into {batch.size - HEADER_BYTES} bytes")
+
+
+def iter_headers(buffer: Buffer) -> Iterator[Batch]:
+    """Each batch of several that lie end to end. Raises as `Batch.parse`, also for a cut last one."""
+    rest = memoryview(buffer)
+    while rest:
+        batch = Batch.parse(rest)
+        yield batch
+        rest = rest[batch.size :]
+
+
+def place(buffer: Buffer, base_offset: int, leader_epoch: int) -> tuple[bytes, memoryview]:
+    """A batch as it is served: 16 fresh bytes with its base offset and leader epoch, and the rest uncopied."""
+    view = memoryview(buffer)
+    return _PLACE.pack(base_offset, _LENGTH.unpack_from(view, _LENGTH_AT)[0], leader_epoch), view[16:]

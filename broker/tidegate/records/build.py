@@ -1,0 +1,113 @@
+"""Build record batches: transaction markers, and whatever tests, restores and benchmarks write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from tidegate.records.batch import (
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    TIMESTAMP_TYPE,
+    Batch,
+    Codec,
+)
+from tidegate.records.compression import compress
+
+_CRC: Final = Struct(">I")
+_CRC_AT: Final = 17
+_LENGTH_OVERHEAD: Final = 12
+_ATTRIBUTES: Final = Struct(">h")
+_TIMESTAMP: Final = Struct(">q")
+_MAX_TIMESTAMP_AT: Final = 35
+
+
+class NewRecord(NamedTuple):
+    """A record to be built; timestamp in ms, None is null."""
+
+    value: bytes | None
+    key: bytes | None = None
+    timestamp: int = 0
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+def _varint(value: int) -> bytes:
+    value = value << 1 if value >= 0 else (-value << 1) - 1
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _field(value: bytes | None) -> bytes:
+    return b"\x01" if value is None else _varint(len(value)) + value
+
+
+def encode_record(record: NewRecord, offset_delta: int, base_timestamp: int) -> bytes:
+    """A record as it lies in a records area."""
+    parts = [b"\x00", _varint(record.timestamp - base_timestamp), _varint(offset_delta)]
+    parts += (_field(record.key), _field(record.value), _varint(len(record.headers)))
+    for name, value in record.headers:
+        parts += (_field(name.encode()), _field(value))
+    body = b"".join(parts)
+    return _varint(len(body)) + body
+
+
+def build_batch(
+    records: Sequence[NewRecord],
+    *,
+    codec: int = Codec.NONE,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    attributes: int = 0,
+) -> bytes:
+    """A batch of at least one record, as a producer sends it. `attributes` are flags beside the codec's bits."""
+    base_timestamp = records[0].timestamp
+    area = compress(codec, b"".join(encode_record(record, i, base_timestamp) for i, record in enumerate(records)))
+    batch = bytearray(
+        HEADER.pack(
+            base_offset, HEADER_BYTES + len(area) - _LENGTH_OVERHEAD, leader_epoch, MAGIC, 0, attributes | codec,
+            len(records) - 1, base_timestamp, max(record.timestamp for record in records),
+            producer_id, producer_epoch, base_sequence, len(records),
+        )
+    )  # fmt: skip
+    batch += area
+    return bytes(seal(batch))
+
+
+def seal(batch: bytearray) -> bytearray:
+    """Write the CRC of a batch whose bytes changed."""
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
+    return batch
+
+
+def with_create_time(batch: Batch) -> Batch:
+    """A copy whose timestamp type bit is clear: what a CreateTime topic stores."""
+    changed = bytearray(batch.buffer)
+    _ATTRIBUTES.pack_into(changed, CRC_FROM, batch.attributes & ~TIMESTAMP_TYPE)
+    return Batch(memoryview(seal(changed)))
+
+
+def with_max_timestamp(batch: Batch, timestamp_ms: int) -> Batch:
+    """A copy whose header tells the true largest timestamp of its records."""
+    changed = bytearray(batch.buffer)
+    _TIMESTAMP.pack_into(changed, _MAX_TIMESTAMP_AT, timestamp_ms)
+    return Batch(memoryview(seal(changed)))
+
+
+def with_log_append_time(batch: Batch, now_ms: int) -> Batch:
+    """A copy that carries the broker's time: bit 3 and the max timestamp; the base timestamp stays."""
+    changed = bytearray(batch.buffer)
+    _ATTRIBUTES.pack_into(changed, CRC_FROM, batch.attributes | TIMESTAMP_TYPE)
+    _TIMESTAMP.pack_into(changed, _MAX_TIMESTAMP_AT, now_ms)
+    return Batch(memoryview(seal(changed)))

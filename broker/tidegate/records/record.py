@@ -1,0 +1,128 @@
+"""The records inside a batch, decompressed: offset, timestamp, key, value, headers.
+
+A record is `length varint, attributes int8, timestamp delta varlong, offset delta varint, key, value,
+headers`; keys, values and headers carry varint lengths, -1 for null. Varints are zigzag. Opening a batch
+costs a microsecond or two a record, so only those do it who must. Source: Kafka's DefaultRecord.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from tidegate.errors import InvalidRecord
+from tidegate.records.batch import Batch
+from tidegate.records.compression import decompress
+
+OPENED_BYTES_MAX: Final = 128 << 20
+"""Most bytes that the records of one batch may have when decompressed, where the caller sets no other bound."""
+_VARINT_BITS_MAX: Final = 63
+
+
+class Record(NamedTuple):
+    """One record; `offset` is absolute, `timestamp` in ms, null key or value None."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class RecordHead(NamedTuple):
+    """What validation and searches by time need of a record; `offset_delta` is its offset within the batch."""
+
+    offset_delta: int
+    timestamp: int
+    has_key: bool
+
+
+def _varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
+    value = data[position]
+    position += 1
+    if value < 0x80:
+        return (value >> 1) ^ -(value & 1), position
+    value &= 0x7F
+    shift = 7
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position
+        shift += 7
+        if shift > _VARINT_BITS_MAX:
+            raise InvalidRecord("a varint is too long")
+
+
+def _field(data: bytes | memoryview, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = _varint(data, position)
+    if length < 0:
+        return None, position
+    if position + length > end:
+        raise InvalidRecord("a field reaches beyond its record")
+    return bytes(data[position : position + length]), position + length
+
+
+def _headers(data: bytes | memoryview, position: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, position = _varint(data, position)
+    if count < 0 or count > end - position:
+        raise InvalidRecord("a record has a wrong count of headers")
+    headers = []
+    for _ in range(count):
+        name, position = _field(data, position, end)
+        if name is None:
+            raise InvalidRecord("the name of a header is null")
+        value, position = _field(data, position, end)
+        headers.append((name.decode("utf-8", "replace"), value))
+    return tuple(headers), position
+
+
+def _bounds(data: bytes | memoryview, count: int) -> Iterator[tuple[int, int]]:
+    """Start (behind the length) and end of each record; the area must be used up."""
+    position, size = 0, len(data)
+    for _ in range(count):
+        length, position = _varint(data, position)
+        end = position + length
+        if length < 0 or end > size:
+            raise InvalidRecord("a record reaches beyond the batch")
+        yield position, end
+        position = end
+    if position != size:
+        raise InvalidRecord(f"{size - position} bytes follow the last record")
+
+
+def read_records(batch: Batch, bytes_max: int = OPENED_BYTES_MAX) -> list[Record]:
+    """Every record of a batch that has its offset. Raises CorruptMessage, InvalidRecord."""
+    data = decompress(batch.codec, batch.records, bytes_max)
+    logged = batch.max_timestamp if batch.is_log_append_time else None
+    records = []
+    try:
+        for start, end in _bounds(data, batch.record_count):
+            delta, position = _varint(data, start + 1)
+            offset_delta, position = _varint(data, position)
+            key, position = _field(data, position, end)
+            value, position = _field(data, position, end)
+            headers, position = _headers(data, position, end)
+            if position != end:
+                raise InvalidRecord("a record has a wrong length")
+            timestamp = batch.base_timestamp + delta if logged is None else logged
+            records.append(Record(batch.base_offset + offset_delta, timestamp, key, value, headers))
+    except IndexError as error:
+        raise InvalidRecord("a record is cut") from error
+    return records
+
+
+def iter_heads(batch: Batch, bytes_max: int = OPENED_BYTES_MAX) -> Iterator[RecordHead]:
+    """Offset delta, timestamp and presence of a key of each record in turn. Raises CorruptMessage, InvalidRecord."""
+    data = decompress(batch.codec, batch.records, bytes_max)
+    logged = batch.max_timestamp if batch.is_log_append_time else None
+    base_timestamp = batch.base_timestamp
+    try:
+        for start, _ in _bounds(data, batch.record_count):
+            delta, position = _varint(data, start + 1)
+            offset_delta, position = _varint(data, position)
+            key_length, _ = _varint(data, position)
+            yield RecordHead(offset_delta, base_timestamp + delta if logged is None else logged, key_length >= 0)
+    except IndexError as error:
+        raise InvalidRecord("a record is cut") from error

@@ -1,0 +1,176 @@
+"""One segment of the archive, opened: its footer, and its row groups read one at a time.
+
+Batches of a row group lie end to end in one buffer, as they are served: a run of them is a slice of it, nothing is
+copied or joined. The file stays open, once for each thread that reads it at the same time: opened anew, a read costs
+twice as much. Threads may share an instance. This module imports pyarrow: whoever has no archive does not import it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyarrow import fs, parquet
+
+from tidegate.records.segments import COLUMNS, FORMAT_VERSION, METADATA_KEY, SegmentMissing, SegmentUnreadable
+
+_BASE: Final = Struct(">q")
+_LAST_DELTA: Final = Struct(">i")
+_LAST_DELTA_AT: Final = 23
+_COLUMN_AT: Final = {name: at for at, (name, _) in enumerate(COLUMNS)}
+
+
+class RowGroup(NamedTuple):
+    """What the footer says of one row group: offsets of its first and last record, largest timestamp in ms."""
+
+    from_offset: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+
+
+class _Offsets(Sequence[int]):
+    """The first offset of each batch, or the last, as its header says: more columns would cost every read."""
+
+    __slots__ = ("_data", "_last", "_starts")
+
+    def __init__(self, data: memoryview, starts: Sequence[int], *, last: bool) -> None:
+        self._data, self._starts, self._last = data, starts, last
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[place] for place in range(*at.indices(len(self)))]
+        start = self._starts[range(len(self))[at]]
+        base: int = _BASE.unpack_from(self._data, start)[0]
+        return base + _LAST_DELTA.unpack_from(self._data, start + _LAST_DELTA_AT)[0] if self._last else base
+
+
+class Batches:
+    """The batches of one row group: batch i is `data[starts[i]:starts[i + 1]]`, offsets `bases[i]` to `lasts[i]`."""
+
+    __slots__ = ("bases", "data", "lasts", "starts")
+
+    def __init__(self, data: memoryview, starts: Sequence[int]) -> None:
+        self.data = data
+        self.starts = starts
+        self.bases: Sequence[int] = _Offsets(data, starts, last=False)
+        self.lasts: Sequence[int] = _Offsets(data, starts, last=True)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def batch(self, at: int) -> memoryview:
+        """One whole batch."""
+        return self.data[self.starts[at] : self.starts[at + 1]]
+
+    def find(self, offset: int) -> int:
+        """The place of the first batch that ends above `offset`; their number when none does."""
+        return bisect_left(self.lasts, offset)
+
+    def fit(self, at: int, bytes_max: int) -> int:
+        """How many whole batches from `at` on come to at most `bytes_max`."""
+        return bisect_right(self.starts, self.starts[at] + bytes_max, lo=at) - 1 - at
+
+
+class SegmentFile:
+    """A segment's footer, read. `fields` is what its writer noted of it: org, topic, topic_id, partition, ..."""
+
+    def __init__(self, filesystem: fs.FileSystem, path: str) -> None:
+        """Read the footer of the file at `path`. Raises SegmentMissing, SegmentUnreadable."""
+        self.path = path
+        self._filesystem = filesystem
+        self._remote = filesystem.type_name != "local"
+        self._footer: Any = None
+        file = self._opened()
+        self._footer = file.metadata
+        self._idle: list[parquet.ParquetFile] = [file]
+        self.fields = _fields(path, self._footer.metadata or {})
+        if file.schema_arrow.names[: len(COLUMNS)] != list(_COLUMN_AT):
+            raise SegmentUnreadable(f"{path}: its columns are not those of a segment")
+        self.row_groups = [self._row_group(at) for at in range(self._footer.num_row_groups)]
+        self._lasts = [group.last_offset for group in self.row_groups]
+
+    def find(self, offset: int) -> int:
+        """The row group of the first batch that ends above `offset`; their number when none does."""
+        return bisect_left(self._lasts, offset)
+
+    def read(self, index: int) -> Batches:
+        """One row group's batches, as views of what was read. Raises SegmentMissing, SegmentUnreadable."""
+        column = self.table(index, ("batch",)).column(0)
+        array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+        _, starts, data = array.buffers()
+        return Batches(memoryview(data).cast("B"), memoryview(starts).cast("B").cast("i"))  # pyarrow's are signed
+
+    def table(self, index: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """One row group as a table, of some columns or of all. Raises SegmentMissing, SegmentUnreadable."""
+        try:
+            file = self._idle.pop()
+        except IndexError:
+            file = self._opened()
+        try:
+            table = file.read_row_group(index, columns=columns and list(columns), use_threads=False)
+        except FileNotFoundError as error:
+            raise SegmentMissing(f"{self.path}: there is no such file") from error
+        except (OSError, pa.ArrowException) as error:
+            raise SegmentUnreadable(f"{self.path}: row group {index}: {error}") from error
+        self._idle.append(file)
+        return table
+
+    def _opened(self) -> parquet.ParquetFile:
+        """The file, by the footer that is known. Far ones are read ahead: a row group is one ranged GET."""
+        try:
+            source = self._filesystem.open_input_file(self.path)
+            return parquet.ParquetFile(source, metadata=self._footer, pre_buffer=self._remote)
+        except FileNotFoundError as error:
+            raise SegmentMissing(f"{self.path}: there is no such file") from error
+        except (OSError, pa.ArrowException) as error:
+            raise SegmentUnreadable(f"{self.path}: {error}") from error
+
+    def _row_group(self, at: int) -> RowGroup:
+        group = self._footer.row_group(at)
+
+        def statistics(name: str) -> Any:
+            found = group.column(_COLUMN_AT[name]).statistics
+            if found is None or not found.has_min_max:
+                raise SegmentUnreadable(f"{self.path}: no statistics of {name}")
+            return found
+
+        return RowGroup(
+            statistics("from_offset").min,
+            statistics("base_offset").min,
+            statistics("last_offset").max,
+            statistics("max_timestamp").max,
+        )
+
+
+def open_archive(uri: str) -> tuple[fs.FileSystem, str]:
+    """Where an archive is: pyarrow's filesystem, and the root in it. Takes a local folder or a URI (file, s3, gs, ...).
+
+    Raises ValueError with one line that says why.
+    """
+    if "://" not in uri:
+        return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))
+    try:
+        filesystem, root = fs.FileSystem.from_uri(uri)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"the archive cannot be opened at {uri}: {error}") from error
+    return filesystem, root.rstrip("/")
+
+
+def _fields(path: str, metadata: dict[bytes, bytes]) -> dict[str, Any]:
+    try:
+        fields: dict[str, Any] = json.loads(metadata[METADATA_KEY])
+        version = fields["version"]
+    except (KeyError, ValueError, TypeError):
+        raise SegmentUnreadable(f"{path}: it is no segment of an archive") from None
+    if version != FORMAT_VERSION:
+        raise SegmentUnreadable(f"{path}: format version {version} is not known here, only {FORMAT_VERSION}")
+    return fields

@@ -1,0 +1,106 @@
+"""Checks that need the records themselves, made only where the topic or the header gives a reason to open a batch.
+
+A batch stays closed unless the topic is compacted (keys are needed), bounds the age of records, or the
+header itself says that a record is out of bounds or carries the wrong timestamp type. Opening costs 1-2
+microseconds a record, which is more than all else that happens to a batch; its CRC has been checked, so what
+is inside is what the producer wrote. Source: Kafka's LogValidator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.errors import InvalidRecord, InvalidTimestamp, KafkaError
+from tidegate.records.batch import TIMESTAMP_TYPE, Batch
+from tidegate.records.build import with_create_time, with_max_timestamp
+from tidegate.records.compression import RecordsTooLarge
+from tidegate.records.record import iter_heads
+
+NO_TIMESTAMP: Final = -1
+_ERRORS_LISTED_MAX: Final = 1_000
+OPENED_RECORDS_MAX: Final = 1_000_000
+"""Most records of a produced batch that is opened: a microsecond each. Uncompressed they take at least 7 MB."""
+INLINE_RECORDS_MAX: Final = 1_000
+"""Records up to which a batch is opened on the event loop; more are opened beside it, in a thread."""
+INLINE_BYTES_MAX: Final = 256 * 1024
+"""Bytes up to which a batch is decompressed on the event loop."""
+
+
+class RecordsRefused(Exception):
+    """Some records break a rule: `cause` is the partition's error, `record_errors` (index in the batch, message)."""
+
+    def __init__(self, cause: KafkaError, record_errors: list[tuple[int, str]]) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.record_errors = record_errors
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRules:
+    """What a topic asks of records. `oldest_ms` and `newest_ms` bound timestamps, both inclusive."""
+
+    compacted: bool
+    log_append_time: bool
+    oldest_ms: int
+    newest_ms: int
+
+
+def stays_closed(batch: Batch, rules: RecordRules) -> bool:
+    """Whether nothing that the header tells gives a reason to open the batch."""
+    if rules.compacted or batch.attributes & TIMESTAMP_TYPE:
+        return False
+    return rules.log_append_time or (rules.oldest_ms <= 0 and batch.max_timestamp <= rules.newest_ms)
+
+
+def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> Batch:
+    """Check every record; return the batch to store: a copy where the header was wrong about its timestamps.
+
+    Raises RecordsRefused, CorruptMessage, InvalidRecord.
+    """
+    if batch.record_count > OPENED_RECORDS_MAX:
+        raise InvalidRecord(f"{batch.record_count} records, more than the {OPENED_RECORDS_MAX} that are opened")
+    failures: list[tuple[int, str]] = []
+    mistimed = False
+    largest = NO_TIMESTAMP
+    for index, head in enumerate(iter_heads(batch, opened_bytes_max)):
+        largest = max(largest, head.timestamp)
+        if head.offset_delta != index:
+            raise InvalidRecord(f"record {index} of the batch has offset delta {head.offset_delta}")
+        if rules.compacted and not head.has_key:
+            failures.append((index, f"record {index} has no key, which a compacted topic needs"))
+        elif (reason := _mistimed(batch, rules, head.timestamp)) is not None:
+            mistimed = True
+            failures.append((index, f"record {index}: {reason}"))
+        if len(failures) == _ERRORS_LISTED_MAX:
+            break
+    if failures:
+        cause: KafkaError = InvalidTimestamp(failures[0][1]) if mistimed else InvalidRecord(failures[0][1])
+        raise RecordsRefused(cause, failures)
+    if rules.log_append_time:
+        return batch
+    if batch.attributes & TIMESTAMP_TYPE:
+        return with_create_time(batch)
+    return batch if largest == batch.max_timestamp else with_max_timestamp(batch, largest)
+
+
+def open_inline(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> Batch | None:
+    """`open_and_check` of a batch that is small, whatever its header claims; None for others."""
+    if INLINE_RECORDS_MAX < batch.record_count <= OPENED_RECORDS_MAX:
+        return None
+    try:
+        return open_and_check(batch, rules, min(INLINE_BYTES_MAX, opened_bytes_max))
+    except RecordsTooLarge:
+        if opened_bytes_max > INLINE_BYTES_MAX:
+            return None
+        raise
+
+
+def _mistimed(batch: Batch, rules: RecordRules, timestamp: int) -> str | None:
+    if not rules.log_append_time and timestamp != NO_TIMESTAMP:
+        if rules.oldest_ms <= timestamp <= rules.newest_ms:
+            return None
+        return f"timestamp {timestamp} is not between {rules.oldest_ms} and {rules.newest_ms}"
+    if batch.attributes & TIMESTAMP_TYPE:
+        return "producers may not set the timestamp type to LogAppendTime"
+    return None

@@ -1,0 +1,89 @@
+"""The certificate of TLS listeners: read at the start, and again when its files change."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from typing import Final
+
+import structlog
+
+from tidegate.errors import CannotStart
+from tidegate.settings import Settings
+
+logger = structlog.get_logger()
+
+_LOOK_S: Final = 5.0
+
+
+class Certificates:
+    """What a handshake is done with now: `context`. It is never changed, only replaced. Raises CannotStart."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._seen = self._versions()
+        try:
+            self.context = self._load()
+        except (OSError, ssl.SSLError) as error:
+            raise CannotStart(_told(settings, error)) from None
+
+    async def watch(self) -> None:
+        """Look every few seconds for files that were replaced, for ever."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Read files that have changed; what cannot be used leaves the certificate as it was, until they change again.
+
+        Connections that are open keep theirs.
+        """
+        versions = self._versions()
+        if versions == self._seen:
+            return
+        self._seen = versions
+        try:
+            self.context = self._load()
+        except (OSError, ssl.SSLError) as error:
+            logger.error("certificate_not_loaded", reason=_told(self._settings, error))
+        else:
+            logger.info("certificate_loaded", file=self._settings.ssl_certificate_file)
+
+    def _files(self) -> list[str]:
+        settings = self._settings
+        files = (settings.ssl_certificate_file, settings.ssl_key_file, settings.ssl_client_ca_file)
+        return [file for file in files if file]
+
+    def _versions(self) -> list[tuple[int, int, int] | None]:
+        """What tells one version of each file from the next, behind links as Kubernetes mounts secrets."""
+        return [_version(file) for file in self._files()]
+
+    def _load(self) -> ssl.SSLContext:
+        """Raises OSError, ssl.SSLError."""
+        settings = self._settings
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # An encrypted key is refused; without a password OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(settings.ssl_certificate_file or "", settings.ssl_key_file, password="")
+        if settings.ssl_client_ca_file:
+            context.load_verify_locations(settings.ssl_client_ca_file)
+            required = settings.ssl_client_auth == "required"
+            context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+        return context
+
+
+def _version(file: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _told(settings: Settings, error: OSError) -> str:
+    files = ("SSL_CERTIFICATE_FILE", "SSL_KEY_FILE", "SSL_CLIENT_CA_FILE")
+    given = (settings.ssl_certificate_file, settings.ssl_key_file, settings.ssl_client_ca_file)
+    named = ", ".join(f"TIDEGATE_{name}={file}" for name, file in zip(files, given, strict=True) if file)
+    missing = next((file for file in given if file and not os.path.isfile(file)), None)
+    return f"the certificate cannot be used: {f'no file {missing}' if missing else error} ({named})"

@@ -1,0 +1,400 @@
+"""One client: its requests taken in order, its replies sent in order, and no more of either than fits.
+
+A hot request starts as it arrives, unless a cold one is running or queued; a cold request starts when
+every earlier one is answered. So effects keep the order of arrival where it matters, and answers always.
+Replies that become ready in one tick leave in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import deque
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from tidegate.apis.call import Body, Client
+from tidegate.groups.holds import Released
+from tidegate.protocol import headers
+from tidegate.protocol.framing import FrameError, Splitter, TlsInstead
+from tidegate.protocol.schema_walk import DecodeError
+from tidegate.server import dispatch
+from tidegate.server.limits import tune
+from tidegate.server.stalls import take_late
+from tidegate.server.sweeping import Standing
+from tidegate.server.turn import CLOSED, Turn
+from tidegate.telemetry.metrics import metrics
+
+if TYPE_CHECKING:
+    from tidegate.server.listener import Server
+
+logger = structlog.get_logger()
+
+JOINED_BYTES_MAX: Final = 128 * 1024
+"""Replies of a tick up to this size are joined; above, the kernel gathers them."""
+
+LOGGED_ID_MAX: Final = 100
+"""Characters of a client id that are logged."""
+
+_read_header = headers.FIXED.unpack_from
+_HEADER_SIZE: Final = headers.FIXED.size
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client connection."""
+
+    def __init__(self, server: Server, listener: str) -> None:
+        self.server, self.client_id = server, ""
+        self.client = Client(connection_id=server.next_connection_id(), host="", port=0, listener=listener)
+        self.turns: deque[Turn] = deque()
+        """Requests taken and not answered, in order; the head is the next to be answered."""
+        self.unsent = 0
+        """Bytes of answers that wait for an earlier answer, or for the end of the tick."""
+        self._client_id_raw: bytes | memoryview | None = None
+        self.queue: deque[Turn] = deque()
+        self._cold: Turn | None = None
+        self._exclusive: Turn | None = None
+        self.splitter = Splitter(server.settings.socket_request_max_bytes)
+        self._own_room = False
+        self.taken_s = self._paused_s = 0.0
+        """When the last whole frame was taken, and when reading was last paused."""
+        self.half_since_s = math.inf
+        """When the frame being received was first found not whole, later by the time that reading was paused."""
+        self.late_bytes = 0
+        """Of what is taken next, so much was there when this process woke from a stall."""
+        self.transport: Any = None
+        self._out: list[Body] = []
+        self._out_bytes = 0
+        self._reading = self._scheduled = self._starting = False
+        self._paused = self._write_paused = False
+        self._doomed = self._leaving = self._ended = self._closed = False
+        self.last_active_s = self.opened_s = perf_counter()
+        self.jitter = random.uniform(-1, 1)  # noqa: S311 - spreads reconnects, no secret
+        """Where in the spread of ages this connection is closed, -1 to 1."""
+
+    # -- the transport's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accepted: set the socket up, or refuse it above the cap."""
+        self.transport = transport
+        if not self.server.admit(self):
+            self._closed = True
+            self.transport.abort()
+            return
+        self.client.host, self.client.port, *_ = transport.get_extra_info("peername") or ("", 0)
+        tune(transport.get_extra_info("socket"))
+        self.transport.set_write_buffer_limits(high=self.server.settings.connection_out_bytes_max)
+
+    def get_buffer(self, sizehint: int) -> Any:
+        """Where the socket writes next: a large frame's own buffer, or the one that all share."""
+        room = self.splitter.room()
+        self._own_room = room is not None
+        return self.server.shared_room if room is None else room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes came: take every whole frame."""
+        self.last_active_s = perf_counter()
+        metrics.bytes_in += nbytes
+        if self._own_room:
+            self.splitter.wrote(nbytes)
+            if self.splitter.whole:
+                self.server.request_bytes.received(self.client.host, self)
+        else:
+            self.splitter.feed(bytes(self.server.shared_room[:nbytes]))
+        if self.last_active_s > self.server.trusted_until_s:
+            self.server.check_trust(self.last_active_s)
+        self._take_frames()
+
+    def eof_received(self) -> bool:
+        """The client ended its side: so do we."""
+        self._ended = True
+        return False
+
+    def pause_writing(self) -> None:
+        """The client reads slower than we answer."""
+        self._write_paused = True
+        self._pause()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._write_paused = False
+        self.last_active_s = perf_counter()
+        self.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone: waits end, running work goes on without an answer."""
+        self.server.forget(self)
+        if self._closed:
+            return
+        self._closed = self._ended = True
+        held = self.splitter.reserved if self.splitter.whole else 0
+        turns, self.turns = self.turns, deque()
+        self.client.release(Released.CLOSED)
+        self.queue.clear()
+        self._out = []
+        for turn in turns:
+            held += turn.held
+            turn.held = 0
+            if turn.task is not None and turn.route.waits:
+                turn.task.cancel()
+        self.server.request_bytes.release(held)
+        self.server.request_bytes.abandon(self.client.host, self)
+        self.client.end()
+
+    # -- frames
+
+    def _take_frames(self) -> None:
+        """Start what has come whole; stop where a cap is reached, and go on later from there."""
+        splitter, server, turns = self.splitter, self.server, self.turns
+        settings = server.settings
+        in_flight_max, out_bytes_max = settings.connection_in_flight_max, settings.connection_out_bytes_max
+        take = self.take if self.late_bytes <= 0 else partial(take_late, self)
+        self._reading = True
+        try:
+            while not (self._doomed or self._leaving):
+                full = len(turns) >= in_flight_max or self.unsent >= out_bytes_max
+                if full or self._write_paused or not server.serving:
+                    self._pause()
+                    break
+                frame = splitter.take()
+                if frame is None:
+                    self._make_room()
+                    break
+                if self.client.holder is not None:
+                    self.client.holder.release(Released.REQUEST)
+                take(*frame)
+        except TlsInstead:
+            self.server.tls_came(self)
+        except FrameError as error:
+            self.cut(str(error))
+        except DecodeError as error:
+            self.doom(f"malformed header: {error}", None)
+        self._reading = False
+        if self._out and not self._ended:
+            self._flush()
+            if self._paused:
+                self.resume()
+
+    def take(self, data: bytes | memoryview, start: int, end: int) -> None:
+        """One frame: find its route, and start it or queue it. Raises DecodeError."""
+        if end - start < _HEADER_SIZE:
+            raise DecodeError(f"a frame of {end - start} bytes")
+        route_key, correlation_id, client_id_size = _read_header(data, start)
+        server = self.server
+        route = server.routes.get(route_key) or server.routes.find(route_key)
+        position = start + _HEADER_SIZE
+        if route is None:
+            api_key, version = headers.api_and_version(route_key)
+            self.doom(f"API {api_key} v{version} is not served", None)
+            return
+        if client_id_size > 0:
+            raw = data[position : position + client_id_size]
+            position += client_id_size
+            if raw != self._client_id_raw:
+                self._note_client_id(raw)
+        elif self.client_id:
+            self._note_client_id(b"")
+        if route.has_tags:
+            untagged = position < end and data[position] == 0
+            position = position + 1 if untagged else headers.skip_header_tags(data, position, end)
+        if position > end:
+            raise DecodeError("a header that ends too early")
+        self.taken_s = self.last_active_s
+        turn = server.turn_type(self, route, correlation_id, data, position, end, self.last_active_s)
+        self.turns.append(turn)
+        if route.plain and self._cold is None and not self.queue:
+            dispatch.start(turn)
+        else:
+            self._start_or_queue(turn)
+        if turn.answer is None or type(data) is memoryview:
+            self._hold(turn, data, end - start)
+
+    def _note_client_id(self, raw: bytes | memoryview) -> None:
+        """Clients keep their id, so it is read once. Raises DecodeError."""
+        self.client_id = headers.client_id_of(raw)
+        self._client_id_raw = bytes(raw)
+
+    def _hold(self, turn: Turn, data: bytes | memoryview, size: int) -> None:
+        """Count an unanswered request; a frame with a buffer of its own has been counted since that was made."""
+        held, counted = self.server.request_bytes, type(data) is memoryview
+        if turn.answer is not None:
+            held.release(size)
+        else:
+            turn.held = size
+            if not counted:
+                held.hold(size)
+
+    def _make_room(self) -> None:
+        """A frame is not whole yet: read on, unless all connections together hold too much."""
+        splitter = self.splitter
+        if not splitter.wanted:
+            return
+        held = self.server.request_bytes
+        if held.reserve(self.client.host, self, splitter.wanted):
+            splitter.allocate()
+        else:
+            self._pause()
+            held.wait(self.resume)
+
+    # -- order
+
+    def _may_start(self, turn: Turn) -> bool:
+        route = turn.route
+        if not route.hot:
+            return self.turns[0] is turn
+        return self._cold is None and not (route.exclusive and self._exclusive is not None)
+
+    def _start_or_queue(self, turn: Turn) -> None:
+        if not self.queue and self._may_start(turn):
+            self._start(turn)
+        else:
+            self.queue.append(turn)
+
+    def _start(self, turn: Turn) -> None:
+        if not turn.route.hot:
+            self._cold = turn
+        elif turn.route.exclusive:
+            self._exclusive = turn
+        dispatch.start(turn)
+
+    def advance(self) -> None:
+        """The head is answered: send what is ready, start what may start now."""
+        turns, out = self.turns, self._out
+        while turns and (answer := turns[0].answer) is not None:
+            turn = turns.popleft()
+            if turn is self._cold:
+                self._cold = None
+            elif turn is self._exclusive:
+                self._exclusive = None
+            if type(answer) is bytes:
+                out.append(answer)
+            elif isinstance(answer, list):
+                out.extend(answer)
+            elif answer is CLOSED:
+                self._close_now()
+                return
+        if self.queue and not self._starting:
+            self._start_queued()
+        if not (self._reading or self._scheduled):
+            self._scheduled = True
+            self.server.flush_soon(self)
+
+    def _start_queued(self) -> None:
+        self._starting, queue = True, self.queue
+        while queue and not self._ended and self._may_start(queue[0]):
+            self._start(queue.popleft())
+        self._starting = False
+
+    def flush(self) -> None:
+        """End of the tick: one write for all that became ready."""
+        self._scheduled = False
+        if self._ended:
+            return
+        if self._out:
+            self._flush()
+        if self._leaving and not self.turns:
+            self._close_now()
+        elif self._paused:
+            self.resume()
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        self.last_active_s = perf_counter()
+        size = sum(map(len, out))
+        self.unsent -= size
+        metrics.bytes_out += size
+        if len(out) == 1:
+            self.transport.write(out[0])
+        elif size <= JOINED_BYTES_MAX:
+            self.transport.write(b"".join(out))
+        else:
+            self.transport.writelines(out)
+
+    # -- back-pressure
+
+    def _pause(self) -> None:
+        if not (self._paused or self._ended):
+            self._paused, self._paused_s = True, perf_counter()
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on when every cap has room again; half of it, so as not to stop and go at each request."""
+        server, settings = self.server, self.server.settings
+        if not self._paused or self._ended or self._doomed or self._leaving or self._write_paused:
+            return
+        full = len(self.turns) * 2 > settings.connection_in_flight_max
+        if full or self.unsent * 2 > settings.connection_out_bytes_max or not server.serving:
+            return
+        self._paused = False
+        self.server.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._ended or self._paused:
+            return
+        self.last_active_s = perf_counter()
+        self.half_since_s += self.last_active_s - self._paused_s
+        self._take_frames()
+        if not (self._paused or self._ended or self._doomed):
+            self.transport.resume_reading()
+
+    # -- the end
+
+    def doom(self, reason: str, turn: Turn | None) -> None:
+        """Take nothing more; close when what came before is answered (at `turn`, or at the end of all)."""
+        if self._doomed or self._ended:
+            return
+        self._doomed = True
+        client_id = self.client_id[:LOGGED_ID_MAX]
+        logger.info("connection_refused_request", reason=reason, host=self.client.host, client_id=client_id)
+        self._pause()
+        if turn is None:
+            if self.turns:
+                self._leaving = True
+            else:
+                self._close_now()
+
+    def leave(self) -> None:
+        """Close between requests: at once, or when what has been taken is answered."""
+        if self._ended:
+            return
+        self._leaving = True
+        self._pause()
+        self.client.release(Released.LEAVING)
+        if not self.turns:
+            self._close_now()
+
+    @property
+    def standing(self) -> Standing:
+        """What it is in the middle of."""
+        if self._ended or (self.splitter.partial and not self._paused):
+            return Standing.HALF
+        if self._write_paused:
+            return Standing.UNREAD
+        if self._paused or self._cold is not None or self.queue:
+            return Standing.WAITING
+        return Standing.SERVING if len(self.turns) > self.client.held else Standing.IDLE
+
+    def abort(self) -> None:
+        """Cut the connection, whatever it waits for: groups keep the member's place."""
+        self._ended = self._doomed = True
+        if not self._closed:
+            self.transport.abort()
+
+    def cut(self, reason: str) -> None:
+        """Cut the connection, and log why."""
+        logger.info("connection_cut", reason=reason, host=self.client.host, client_id=self.client_id[:LOGGED_ID_MAX])
+        self.abort()
+
+    def _close_now(self) -> None:
+        """Send what is ready, then close."""
+        self._doomed = True
+        if self._ended:
+            return
+        if self._out:
+            self._flush()
+        self._ended = True
+        self.transport.close()

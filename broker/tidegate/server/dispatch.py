@@ -1,0 +1,245 @@
+"""Frame -> handler -> reply. The only place that turns exceptions into error codes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from tidegate.apis.registry import Api
+from tidegate.errors import KafkaError, StoreUnavailable
+from tidegate.log.offload import DECODED
+from tidegate.protocol import codec, error_responses, fast_writers, headers
+from tidegate.protocol.schema_walk import Buffer, DecodeError
+from tidegate.telemetry.metrics import metrics
+
+if TYPE_CHECKING:
+    from tidegate.server.turn import Turn
+
+logger = structlog.get_logger()
+
+PRODUCE, FETCH, JOIN_GROUP, SYNC_GROUP, API_VERSIONS = 0, 1, 11, 14, 18
+
+LARGE_BYTES: Final = 64 * 1024
+"""Requests above this size are decoded in a thread: they may have so many elements that it takes many ms."""
+
+STORE_AWAY: Final[Mapping[int, ErrorCode]] = {
+    0: ErrorCode.request_timed_out,  # nobody knows here what was appended; KAFKA_STORAGE_ERROR says that nothing was
+    1: ErrorCode.kafka_storage_error,
+    2: ErrorCode.kafka_storage_error,
+    3: ErrorCode.leader_not_available,
+    9: ErrorCode.not_coordinator,
+    19: ErrorCode.request_timed_out,
+    20: ErrorCode.request_timed_out,
+    23: ErrorCode.kafka_storage_error,
+    32: ErrorCode.request_timed_out,
+    37: ErrorCode.request_timed_out,
+    60: ErrorCode.request_timed_out,
+}
+"""The code that clients of an API retry on; the others: COORDINATOR_NOT_AVAILABLE."""
+
+
+CHANGING_NOTHING: Final = frozenset(
+    {1, 2, 3, 9, 10, 12, 14, 15, 16, 17, 18, 23, 29, 32, 35, 36, 46, 48, 50, 55, 60, 61, 65, 66, 69, 74, 75, 77}
+)
+"""APIs whose requests are harmless when they are executed late: reads; Heartbeat and SyncGroup, which name their
+generation."""
+
+
+class Route:
+    """One version of one served API, with everything that its requests need."""
+
+    __slots__ = (
+        "changes_state",
+        "decode",
+        "exclusive",
+        "handler",
+        "has_tags",
+        "header_size",
+        "hot",
+        "key",
+        "large",
+        "meter",
+        "name",
+        "pack",
+        "plain",
+        "raw",
+        "version",
+        "waits",
+    )
+
+    def __init__(self, api: Api, version: int, handler: Callable[..., Any]) -> None:
+        self.key = api.key
+        self.name = api.name
+        self.version = version
+        self.handler = handler
+        self.large = handler if api.large is None else api.large
+        self.hot = api.hot
+        self.raw = api.raw
+        self.exclusive = api.key == FETCH
+        """Only one at a time of a connection: the answers are large."""
+        self.changes_state = api.key not in CHANGING_NOTHING
+        """Not executed once it waited for longer than its client may have (see `server.stalls`)."""
+        self.plain = api.hot and not self.exclusive
+        """May start whenever no cold request is before it."""
+        self.waits = api.key in (JOIN_GROUP, SYNC_GROUP)
+        """Cancelled when the client goes; other handlers finish what they began."""
+        self.meter = metrics.apis[api.key].version(version)
+        self.decode = codec.decoder(api.key, version)
+        self.has_tags = headers.request_has_tags(api.key, version)
+        header = headers.answer_header(api.key, version)
+        self.pack: Callable[[int, int], bytes] = header.pack
+        self.header_size = header.size - 4
+
+
+class Routes(dict[int, Route]):
+    """`headers.route_key` -> route, made at the first request of each version."""
+
+    def __init__(self, apis: Mapping[int, Api]) -> None:
+        super().__init__()
+        self._apis = apis
+        self.wrap: Callable[[Api], Callable[..., Any]] = attrgetter("handler")
+        """What takes the requests of an API: its handler, unless something is put around it."""
+
+    def find(self, route_key: int) -> Route | None:
+        """The route of the API key and version in a header; None when that is not served."""
+        api_key, version = headers.api_and_version(route_key)
+        api = self._apis.get(api_key)
+        if api is None:
+            return None
+        if not api.serves(version):
+            return self._old_api_versions(api) if api_key == API_VERSIONS else None
+        route = self[route_key] = Route(api, version, self.wrap(api))
+        return route
+
+    def prepare(self, api_key: int) -> None:
+        """Make the routes of an API's versions, which takes tens of ms; it may run beside the event loop."""
+        api = self._apis[api_key]
+        for version in range(api.first, api.last + 1):
+            self.find(headers.route_key(api_key, version))
+
+    @staticmethod
+    def _old_api_versions(api: Api) -> Route:
+        """A client from the future learns which versions of ApiVersions there are (KIP-511), in the oldest form."""
+        body = fast_writers.api_versions(
+            0, ErrorCode.unsupported_version.value, [(API_VERSIONS, api.listed_first, api.last)]
+        )
+
+        def answer(turn: Turn, _: Buffer) -> None:
+            turn.reply(body)
+
+        route = Route(Api(api.key, api.name, 0, 0, answer, True, True, 0), 0, answer)
+        route.has_tags = False
+        return route
+
+
+def start(turn: Turn) -> None:
+    """Give a request to its handler. A body that cannot be read ends the connection."""
+    route = turn.route
+    if turn.end - turn.start > LARGE_BYTES and not route.raw:
+        turn.run_alone()
+        turn.task = asyncio.get_running_loop().create_task(_run_large(turn))
+        return
+    try:
+        if route.raw:
+            request: Any = memoryview(turn.data)[turn.start : turn.end]
+        else:
+            request = route.decode(turn.data, turn.start, turn.end)
+        turn.data = b""
+    except DecodeError as error:
+        turn.close(f"malformed {route.name} v{route.version}: {error}")
+        return
+    if not route.hot:
+        turn.task = asyncio.get_running_loop().create_task(_run_cold(turn, request))
+        return
+    try:
+        route.handler(turn, request)  # as `_run_hot`, without its frame
+    except DecodeError as error:
+        turn.close(f"malformed {route.name} v{route.version}: {error}")
+    except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
+        fail(turn, request, error)
+
+
+def _run_hot(turn: Turn, request: Any, handler: Callable[..., Any]) -> None:
+    route = turn.route
+    try:
+        handler(turn, request)
+    except DecodeError as error:
+        turn.close(f"malformed {route.name} v{route.version}: {error}")
+    except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
+        fail(turn, request, error)
+
+
+async def _run_large(turn: Turn) -> None:
+    """Decode beside the event loop; meanwhile nothing later of the connection starts."""
+    route, data = turn.route, turn.data
+    turn.data = b""
+    try:
+        request = await DECODED.run(route.decode, data, turn.start, turn.end)
+    except DecodeError as error:
+        turn.close(f"malformed {route.name} v{route.version}: {error}")
+        return
+    del data
+    if not route.hot:
+        await _run_cold(turn, request, large=True)
+    elif not turn.client_is_gone:
+        turn.task = None
+        _run_hot(turn, request, route.large)
+        if route.exclusive:  # it may wait long, as small ones do
+            turn.let_later_start()
+
+
+async def _run_cold(turn: Turn, request: Any, large: bool = False) -> None:
+    try:
+        response = await turn.route.handler(turn, request)
+        written = isinstance(response, bytes | list)
+        if written:
+            body = response
+        elif large:
+            body = await DECODED.run(codec.encode, turn.api_key, turn.version, response)
+        else:
+            body = codec.encode(turn.api_key, turn.version, response)
+    except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
+        fail(turn, request, error)
+    else:
+        turn.reply(body)
+    finally:
+        turn.task = None
+
+
+def code_of(api_key: int, error: BaseException) -> ErrorCode:
+    """The code that a client is told when a request failed as a whole."""
+    if isinstance(error, StoreUnavailable):
+        return STORE_AWAY.get(api_key, ErrorCode.coordinator_not_available)
+    if isinstance(error, KafkaError):
+        return error.code
+    return ErrorCode.unknown_server_error
+
+
+def fail(turn: Turn, request: Any, error: BaseException) -> None:
+    """Answer a request whose handler failed."""
+    route = turn.route
+    code = code_of(route.key, error)
+    if code is ErrorCode.unknown_server_error:
+        logger.error("request_failed", api=route.name, version=route.version, exc_info=error)
+    if turn.answer is not None:
+        return
+    turn.note_error(code)
+    try:
+        if route.raw:
+            request = codec.decode(route.key, route.version, request)
+        if route.key == PRODUCE and request.acks == 0:
+            turn.close(f"Produce with acks=0 failed: {code.name}")
+            return
+        body = codec.encode(route.key, route.version, error_responses.error_response(route.key, request, code))
+    except DecodeError as malformed:
+        turn.close(f"malformed {route.name} v{route.version}: {malformed}")
+    except Exception:
+        logger.exception("error_response_failed", api=route.name, version=route.version)
+        turn.close(f"{route.name} failed and its error cannot be told")
+    else:
+        turn.reply(body)

@@ -1,0 +1,143 @@
+"""Which connections are closed without being asked: idle, stuck, old, or in the way of brokers that have just come."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+import random
+from collections.abc import Callable
+from enum import Enum, auto
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tidegate.telemetry.metrics import metrics
+
+if TYPE_CHECKING:
+    from tidegate.server.connection import Connection
+    from tidegate.server.listener import Server
+
+logger = structlog.get_logger()
+
+LOOK_INTERVAL_S: Final = 1.0
+SWEEP_INTERVAL_S: Final = 5.0
+INSIDE: Final = "INSIDE"
+"""The listener of connections from this process itself: no port leads to it."""
+FRAME_BYTES_PER_S_MIN: Final = 32 * 1024
+"""A request comes at this rate at least, after `connection_frame_timeout_ms`: one of 100 MiB in less than an hour."""
+AGE_JITTER: Final = 0.2
+NOTICE_S: Final = 2.0
+"""Before clients are sent to look for a new broker, the others have heard of it and name it."""
+
+
+class Standing(Enum):
+    """What a connection is in the middle of."""
+
+    HALF = auto()
+    """A request that has not come whole, or its own end."""
+    UNREAD = auto()
+    """Answers that the client does not read."""
+    WAITING = auto()
+    """A request that may wait for others (JoinGroup), or room: it is left alone."""
+    SERVING = auto()
+    """Requests that are answered soon, a long poll at the latest when its time is up."""
+    IDLE = auto()
+    """Nothing, or a heartbeat whose answer is kept back."""
+
+
+class Sweeper:
+    """Looks at every connection now and then, instead of a timer for each."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._leaving: list[tuple[float, int, Connection]] = []
+        """A heap of those that make room for new brokers, by when."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, once."""
+        if self._task is None:
+            self._task = self._server.loop.create_task(self._run(), name="sweeper")
+
+    def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def make_room(self, share: float, all_of: Callable[[str], bool] = lambda listener: False) -> None:
+        """Brokers came: close this share of the connections, and all of some listeners, over `connections_spread_ms`.
+
+        Their clients come back at once, and ask again who leads and coordinates.
+        """
+        spread_s, now_s = self._server.settings.connections_spread_ms / 1000, perf_counter()
+        if not spread_s or self._server.draining.is_set():
+            return
+        chosen = 0
+        for connection in self._server.connections:
+            listener = connection.client.listener
+            if listener == INSIDE:  # what an operator is doing; it would not come back
+                continue
+            if all_of(listener) or random.random() < share:  # noqa: S311 - spreads reconnects, no secret
+                due_s = now_s + NOTICE_S + random.random() * spread_s  # noqa: S311
+                heapq.heappush(self._leaving, (due_s, connection.client.connection_id, connection))
+                chosen += 1
+        if chosen:
+            logger.info("connections_spread", share=round(share, 2), connections=chosen)
+
+    async def _run(self) -> None:
+        idle_s = self._server.settings.connections_max_idle_ms / 1000
+        look_s, sweep_s = min(LOOK_INTERVAL_S, idle_s / 4), min(SWEEP_INTERVAL_S, idle_s / 4)
+        swept_s = perf_counter()
+        while True:
+            await asyncio.sleep(look_s)
+            now_s = perf_counter()
+            self._close_leaving(now_s)
+            if now_s - swept_s < sweep_s:
+                continue
+            swept_s = now_s
+            for connection in list(self._server.connections):
+                try:
+                    self.sweep(connection, now_s)
+                except Exception:
+                    logger.exception("connection_not_swept", connection=connection.client.connection_id)
+
+    def _close_leaving(self, now_s: float) -> None:
+        """Those that wait for others are asked again a little later."""
+        leaving = self._leaving
+        while leaving and leaving[0][0] <= now_s:
+            _, connection_id, connection = heapq.heappop(leaving)
+            if connection not in self._server.connections:
+                continue
+            if connection.standing in (Standing.SERVING, Standing.IDLE):
+                metrics.connections_spread += 1
+                connection.leave()
+            else:
+                heapq.heappush(leaving, (now_s + LOOK_INTERVAL_S, connection_id, connection))
+
+    def _receives_too_slowly(self, connection: Connection, now_s: float) -> bool:
+        """Whether a frame takes longer than its bytes explain; asked at each sweep that finds it not whole."""
+        if connection.half_since_s == math.inf or connection.half_since_s < connection.taken_s:
+            connection.half_since_s = now_s
+        grace_s = self._server.settings.connection_frame_timeout_ms / 1000
+        return (now_s - connection.half_since_s - grace_s) * FRAME_BYTES_PER_S_MIN > connection.splitter.received
+
+    def sweep(self, connection: Connection, now_s: float) -> None:
+        """Close a connection that is stuck, idle for long, or old."""
+        settings, standing = self._server.settings, connection.standing
+        silent_ms = (now_s - connection.last_active_s) * 1000
+        if standing is Standing.HALF:
+            if silent_ms > settings.connection_frame_timeout_ms:
+                connection.cut("stopped in the middle of a request or of our answers")
+            elif self._receives_too_slowly(connection, now_s):
+                connection.cut("sends a request too slowly")
+        elif standing is Standing.UNREAD:
+            if silent_ms > settings.connections_max_idle_ms:
+                connection.cut("does not read its answers")
+        elif standing is not Standing.WAITING:
+            idle = standing is Standing.IDLE and silent_ms > settings.connections_max_idle_ms
+            age_ms_max = settings.connections_max_age_ms * (1 + AGE_JITTER * connection.jitter)
+            if idle or (age_ms_max and (now_s - connection.opened_s) * 1000 > age_ms_max):
+                connection.leave()

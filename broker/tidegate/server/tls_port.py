@@ -1,0 +1,161 @@
+"""A TLS port: connections are accepted here and not by the event loop, so that a failed handshake can be told.
+
+The first byte says whether a client speaks TLS at all. One that does not is hung up on at once, instead of both
+sides waiting for the other to make sense.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import TYPE_CHECKING, Final
+
+from tidegate.server.certificates import Certificates
+from tidegate.server.connection import Connection
+from tidegate.telemetry.metrics import metrics
+
+if TYPE_CHECKING:
+    from tidegate.server.listener import Server
+
+HANDSHAKE: Final = 0x16
+"""First byte of a TLS connection; of a Kafka request it would be the size of one of 350 MB."""
+
+_BACKLOG: Final = 1024
+_SHUTDOWN_S: Final = 5.0
+_ACCEPT_PAUSE_S: Final = 0.5
+_UNREAD_BYTES: Final = 64 * 1024
+
+_UNTRUSTED: Final = (
+    "the client does not trust this certificate: give the client its CA, and connect by a name that it has"
+)
+_HUNG_UP: Final = "the client hung up"
+_DO: Final = {
+    _HUNG_UP: _UNTRUSTED,
+    "TLSV1_ALERT_UNKNOWN_CA": _UNTRUSTED,
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _UNTRUSTED,
+    "SSLV3_ALERT_BAD_CERTIFICATE": _UNTRUSTED,
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the client needs a certificate of ssl_client_ca_file",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client needs a certificate of ssl_client_ca_file",
+    "CERTIFICATE_VERIFY_FAILED": "the client's certificate must be of ssl_client_ca_file and not expired",
+    "UNSUPPORTED_PROTOCOL": "TLS 1.2 is the oldest that is spoken",
+}
+"""OpenSSL's reason -> what whoever reads the log can do."""
+
+
+class TlsPort:
+    """One bound socket; `open` begins to accept."""
+
+    def __init__(self, server: Server, sock: socket.socket, listener: str, certificates: Certificates) -> None:
+        self._server = server
+        self._sock = sock
+        self._listener = listener
+        self._certificates = certificates
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Listen. Raises OSError."""
+        self._sock.listen(_BACKLOG)
+        self._accepting = self._server.loop.create_task(self._accept(), name=f"accept-{self._listener}")
+
+    def is_serving(self) -> bool:
+        """Whether new connections are accepted."""
+        return self._accepting is not None
+
+    def close(self) -> None:
+        """Accept no more; handshakes that are not done end."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            self._accepting.add_done_callback(lambda _: self._sock.close())
+            self._accepting = None
+        for handshake in self._handshakes:
+            handshake.cancel()
+
+    async def _accept(self) -> None:
+        server = self._server
+        while True:
+            try:
+                sock, _ = await server.loop.sock_accept(self._sock)
+            except OSError as error:  # no more file descriptors, or the client has gone again
+                server.seldom.warn("connection_not_accepted", listener=self._listener, reason=error.strerror)
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            if server.full(len(self._handshakes)):
+                sock.close()
+                continue
+            handshake = server.loop.create_task(self._shake_hands(sock))
+            self._handshakes.add(handshake)
+            handshake.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, sock: socket.socket) -> None:
+        """Turn an accepted socket into a connection, or say why that is none and close it."""
+        server, timeout_s = self._server, self._server.settings.connection_frame_timeout_ms / 1000
+        host, handed_over = _peer(sock), False
+        try:
+            async with asyncio.timeout(timeout_s):
+                first = await self._peek(sock)
+            if not first:
+                return  # as load balancers do, to see whether somebody listens
+            if first[0] != HANDSHAKE:
+                self._hang_up_on_plaintext(sock, host)
+                return
+            handed_over = True
+            await server.loop.connect_accepted_socket(
+                lambda: Connection(server, self._listener),
+                sock,
+                ssl=self._certificates.context,
+                ssl_handshake_timeout=timeout_s,
+                ssl_shutdown_timeout=_SHUTDOWN_S,
+            )
+        except (OSError, TimeoutError) as error:
+            self._tell(error, host)
+        finally:
+            if not handed_over:
+                sock.close()
+
+    async def _peek(self, sock: socket.socket) -> bytes:
+        """The first byte, which stays in the socket; none where the client has gone. Raises OSError."""
+        loop = self._server.loop
+        readable: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(sock, _done, readable)
+        try:
+            await readable
+        finally:
+            loop.remove_reader(sock)
+        return sock.recv(1, socket.MSG_PEEK)
+
+    def _hang_up_on_plaintext(self, sock: socket.socket, host: str) -> None:
+        metrics.tls_failures += 1
+        sock.recv(_UNREAD_BYTES)  # what is left unread would make the end a reset
+        self._server.seldom.warn(
+            "plaintext_on_tls_listener",
+            listener=self._listener,
+            host=host,
+            do="set security.protocol=SSL at the client, or have it connect to a PLAINTEXT listener",
+        )
+
+    def _tell(self, error: OSError, host: str) -> None:
+        metrics.tls_failures += 1
+        if isinstance(error, ssl.SSLError):
+            reason = str(error.reason)
+        elif isinstance(error, ConnectionResetError):
+            reason = _HUNG_UP
+        else:
+            reason = str(error) or "no handshake in time"
+        told = {"listener": self._listener, "host": host, "reason": reason}
+        if reason in _DO:
+            told["do"] = _DO[reason]
+        self._server.seldom.warn("tls_handshake_failed", **told)
+
+
+def _done(readable: asyncio.Future[None]) -> None:
+    if not readable.done():
+        readable.set_result(None)
+
+
+def _peer(sock: socket.socket) -> str:
+    try:
+        return str(sock.getpeername()[0])
+    except OSError:
+        return ""

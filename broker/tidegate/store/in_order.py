@@ -1,0 +1,30 @@
+"""Plain reads of one slot, executed one after the other, so that the last tells whether the others still hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from tidegate.store.link import Arg
+from tidegate.store.slots import key_slot
+from tidegate.store.store import Store
+
+
+async def read_in_order(
+    store: Store, ask: Callable[..., Awaitable[Any]], slot_key: str, *commands: Sequence[Arg]
+) -> list[Any]:
+    """The replies, in one write by `ask` (`store.command` or `store.read`); `slot_key` is any key of the slot.
+
+    In Redis Cluster one that is sent on may be overtaken by those behind it: then each waits for the one before it.
+    Raises StoreUnavailable.
+    """
+    cluster = store.cluster
+    if cluster is None:
+        return await asyncio.gather(*(ask(*one) for one in commands))
+    slot = key_slot(slot_key)
+    sent_on = cluster.sent_on[slot]
+    replies = await asyncio.gather(*(ask(*one) for one in commands))
+    if cluster.sent_on[slot] == sent_on:
+        return replies
+    return [await ask(*one) for one in commands]

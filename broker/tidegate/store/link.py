@@ -1,0 +1,388 @@
+"""One RESP connection to Redis: every command of an event-loop tick goes out in one write.
+
+Commands are answered in order through callbacks (no future and no task each). A deadline is kept for
+every command; the first one overdue ends the connection, because nothing behind it can be trusted to
+come. All in flight then fail with `StoreUnavailable`: their outcome is unknown. The link reconnects by
+itself with back-off; while it is down commands fail at once.
+
+Error replies are handed over as values (`hiredis.ReplyError`), so one bad command harms no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, cast
+
+import hiredis
+import structlog
+
+from tidegate.errors import StoreUnavailable
+from tidegate.store import tls
+from tidegate.store.addresses import Address
+
+logger = structlog.get_logger()
+
+Arg = str | bytes | int | float
+OnReply = Callable[[Any], None]
+"""Called once with the reply, a `hiredis.ReplyError`, or a `StoreUnavailable`."""
+
+_RECONNECT_MS: Final = (20, 50, 100, 200, 400, 800, 1_000)
+_CLOSED: Final = "connection closed by Redis"
+_DEADLINE_TICK_S: Final = 0.1
+_PROBE_TICKS: Final = 10
+_NO_PRIMARY: Final = "the server that the sentinels name calls itself a replica"
+_STILL_LOADING: Final = ("LOADING", "MASTERDOWN")
+"""A server that has no data to show yet; other refusals of the question do not matter (a user without the right)."""
+
+
+def _pack(args: Sequence[Arg]) -> bytes:
+    return hiredis.pack_command(tuple(args))  # type: ignore[arg-type, no-any-return]
+
+
+class _Wire(asyncio.Protocol):
+    """Bytes in and out; the link does the thinking."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    def data_received(self, data: bytes) -> None:
+        self.link._received(self, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.link._lost(self, _CLOSED if exc is None else tls.reason(exc))
+
+
+class Link:
+    """A pipelined connection that keeps itself up.
+
+    `on_up(link)` runs as soon as a connection has said HELLO, before any command of a caller; what it
+    sends goes first. `on_down(link)` runs when a connection is gone. `on_push(message)` gets RESP3
+    pushes. `incarnation` counts connections: what was read through an older one may be out of date.
+    `find` says where to connect to, at each attempt, and may raise StoreUnavailable; with `primary_only` a server that
+    calls itself a replica is no connection. `loading_probe` is a command that this user may give, and that a server
+    which loads its data refuses.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        find: Callable[[], Awaitable[Address]],
+        *,
+        loading_probe: Sequence[Arg] = ("PING",),
+        primary_only: bool = False,
+        command_timeout_ms: int = 5_000,
+        connect_timeout_ms: int = 2_000,
+        in_flight_max: int = 200_000,
+        in_flight_bytes_max: int = 256 << 20,
+        on_push: Callable[[list[Any]], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.incarnation = 0
+        self.connected = False
+        self.on_up: list[Callable[[Link], None]] = []
+        self.on_down: list[Callable[[Link], None]] = []
+        self.address: Address | None = None
+        self._find = find
+        self._loading_probe = loading_probe
+        self._primary_only = primary_only
+        self.timeout_s = command_timeout_ms / 1000
+        self._connect_timeout_s = connect_timeout_ms / 1000
+        self._in_flight_max = in_flight_max
+        self._in_flight_bytes_max = in_flight_bytes_max
+        self._on_push = on_push
+        self._waiting: deque[tuple[OnReply, float, int]] = deque()
+        self._bytes = 0
+        self._out: list[bytes | memoryview] = []
+        self._flush_scheduled = False
+        self._reader: Any = None
+        self._wire: _Wire | None = None
+        self._transport: asyncio.WriteTransport | None = None
+        self._loop = asyncio.get_event_loop()
+        self._up = asyncio.Event()
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+        self.last_error = "no answer yet"
+        self._last_check = 0.0
+        self._ticks = 0
+        self._failed_callbacks: set[tuple[str, type[Exception]]] = set()
+
+    # -- life
+
+    def start(self) -> None:
+        """Begin to connect, and go on doing so until `close`."""
+        self._task = self._loop.create_task(self._keep_connected(), name=f"redis-{self.name}")
+        self._loop.call_later(_DEADLINE_TICK_S, self._check_deadlines)
+
+    async def wait_up(self, timeout_s: float) -> None:
+        """Wait until connected. Raises StoreUnavailable."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._up.wait()
+        except TimeoutError:
+            raise StoreUnavailable(f"Redis is not reachable: {self.last_error}") from None
+
+    async def close(self) -> None:
+        """Close for good; what is in flight fails."""
+        self._closing = True
+        if self._task is not None:
+            self._task.cancel()
+        self._drop("closed")
+
+    def reconnect(self, reason: str) -> None:
+        """End this connection, and look for the server again."""
+        if self.connected:
+            self._drop(reason)
+
+    async def _keep_connected(self) -> None:
+        attempt = 0
+        while not self._closing:
+            try:
+                await self._connect()
+                attempt = 0
+                down = asyncio.Event()
+
+                def mark_down(_: Link, down: asyncio.Event = down) -> None:
+                    down.set()
+
+                self.on_down.append(mark_down)
+                try:
+                    if self.connected:
+                        await down.wait()
+                finally:
+                    self.on_down.remove(mark_down)
+            except (OSError, TimeoutError, hiredis.HiredisError, StoreUnavailable) as error:
+                self.last_error = tls.reason(error)
+            except Exception as error:  # a link that gave up would never come back
+                if str(error) != self.last_error:
+                    logger.exception("redis_link_failed", link=self.name)
+                self.last_error = str(error)
+            await asyncio.sleep(_RECONNECT_MS[min(attempt, len(_RECONNECT_MS) - 1)] / 1000)
+            attempt += 1
+
+    async def _connect(self) -> None:
+        address = self.address = await self._find()
+        wire = _Wire(self)
+        transport = await self._open(address, wire)
+        if transport.is_closing():  # closed again before we knew of it: not a Redis server, most likely
+            raise OSError(_CLOSED)
+        self._wire, self._transport = wire, transport
+        self._reader = hiredis.Reader(notEnoughData=Ellipsis)
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                *accepted, role, there = await asyncio.gather(*self._greet(address))
+        except TimeoutError:
+            self._drop("no answer")  # else the answers of the next connection would be taken for this one's
+            raise
+        refusals = [str(reply) for reply in accepted if isinstance(reply, Exception)]
+        if address.tls is None and isinstance(accepted[0], StoreUnavailable):
+            refusals[0] += f" before it said a word ({tls.SPEAKS_TLS})"
+        if isinstance(there, Exception) and str(there).startswith(_STILL_LOADING):
+            refusals.append(str(there))  # some of what is sent now would be refused and some not: come back later
+        if self._primary_only and (isinstance(role, Exception) or role[0] != b"master"):
+            refusals.append(str(role) if isinstance(role, Exception) else _NO_PRIMARY)
+        if refusals:
+            self._drop(refusals[0])
+            raise OSError(refusals[0])
+        if self._wire is not wire:
+            raise OSError(_CLOSED)
+        self.incarnation += 1
+        self.connected = True
+        self._up.set()
+        self._tell(self.on_up)
+
+    async def _open(self, address: Address, wire: _Wire) -> asyncio.WriteTransport:
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                transport, _ = await self._loop.create_connection(
+                    lambda: wire, address.host, address.port, ssl=address.tls
+                )
+        except TimeoutError:
+            raise OSError(tls.NO_HANDSHAKE if address.tls is not None else "no answer") from None
+        return transport
+
+    def _greet(self, address: Address) -> list[asyncio.Future[Any]]:
+        """HELLO and SELECT, which must be accepted, the server's role if it matters, and whether it has data."""
+        hello: list[Arg] = ["HELLO", 3]
+        if address.password is not None:
+            hello += ["AUTH", address.username or "default", address.password]
+        greetings = [self._asked_now([*hello, "SETNAME", f"tidegate-{self.name}"])]
+        if address.database:  # one that is not there must not become database 0
+            greetings.append(self._asked_now(["SELECT", address.database]))
+        role = self._asked_now(["ROLE"]) if self._primary_only else greetings[0]
+        return [*greetings, role, self._asked_now(self._loading_probe)]
+
+    # -- commands
+
+    def send(self, args: Sequence[Arg], on_reply: OnReply, timeout_ms: int | None = None) -> None:
+        """Queue one command for this tick's write. Never calls `on_reply` before it returns."""
+        if not self.connected or len(self._waiting) >= self._in_flight_max or self._bytes > self._in_flight_bytes_max:
+            self._refuse(on_reply)
+            return
+        self._push(_pack(args), on_reply, timeout_ms)
+
+    def send_buffers(
+        self, buffers: Sequence[bytes | memoryview], size: int, on_reply: OnReply, timeout_ms: int | None = None
+    ) -> None:
+        """Queue one command that the caller already wrote as RESP, in pieces that are not copied."""
+        if not self.connected or len(self._waiting) >= self._in_flight_max or self._bytes > self._in_flight_bytes_max:
+            self._refuse(on_reply)
+            return
+        self._waiting.append(
+            (on_reply, self._loop.time() + (timeout_ms / 1000 if timeout_ms else self.timeout_s), size)
+        )
+        self._bytes += size
+        self._out.extend(buffers)
+        self._schedule_flush()
+
+    def send_unanswered(self, args: Sequence[Arg]) -> None:
+        """Queue a command whose only answers are pushes (SUBSCRIBE, UNSUBSCRIBE)."""
+        if self.connected:
+            self._out.append(_pack(args))
+            self._schedule_flush()
+
+    def call(self, *args: Arg, timeout_ms: int | None = None) -> asyncio.Future[Any]:
+        """One command as a future. It raises `StoreUnavailable`, or `hiredis.ReplyError` for an error reply."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def answer(reply: Any) -> None:
+            if future.done():
+                return
+            if isinstance(reply, Exception):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
+
+        self.send(args, answer, timeout_ms)
+        return future
+
+    @property
+    def in_flight(self) -> int:
+        """Commands sent and not yet answered."""
+        return len(self._waiting)
+
+    def _refuse(self, on_reply: OnReply) -> None:
+        reason = f"Redis is not reachable: {self.last_error}" if not self.connected else "too much in flight to Redis"
+        self._loop.call_soon(self._guarded, on_reply, StoreUnavailable(reason))
+
+    def _asked_now(self, args: Sequence[Arg]) -> asyncio.Future[Any]:
+        """One command ahead of every caller's; errors are results."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def answer(reply: Any) -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        self._push(_pack(args), answer, None)
+        return future
+
+    def _push(self, packed: bytes, on_reply: OnReply, timeout_ms: int | None) -> None:
+        size = len(packed)
+        timeout_s = timeout_ms / 1000 if timeout_ms else self.timeout_s
+        self._waiting.append((on_reply, self._loop.time() + timeout_s, size))
+        self._bytes += size
+        self._out.append(packed)
+        self._schedule_flush()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        out, self._out = self._out, []
+        if out and self._transport is not None:
+            if len(out) == 1:
+                self._transport.write(out[0])
+            else:
+                self._transport.writelines(out)
+
+    # -- replies
+
+    def _received(self, wire: _Wire, data: bytes) -> None:
+        if wire is not self._wire:
+            return
+        reader, waiting = self._reader, self._waiting
+        reader.feed(data)
+        while True:
+            try:
+                reply = reader.gets()
+            except hiredis.ProtocolError as error:
+                self._lost(wire, f"protocol error: {error}")
+                return
+            if reply is Ellipsis:
+                return
+            if isinstance(reply, hiredis.PushNotification):
+                if self._on_push is not None:
+                    self._guarded(cast(OnReply, self._on_push), reply)
+                continue
+            if not waiting:
+                refused = isinstance(reply, hiredis.ReplyError)  # a subscription, which only pushes answer
+                self._lost(wire, str(reply) if refused else "a reply that nobody asked for")
+                return
+            on_reply, _, size = waiting.popleft()
+            self._bytes -= size
+            self._guarded(on_reply, reply)
+            if wire is not self._wire:
+                return
+
+    def _guarded(self, on_reply: OnReply, reply: Any) -> None:
+        """A callback that raises gets a failure in the reply's place, so that what waits for it ends; logged once."""
+        try:
+            on_reply(reply)
+        except Exception as error:
+            place = getattr(on_reply, "__qualname__", type(on_reply).__name__)
+            if (place, type(error)) not in self._failed_callbacks:
+                self._failed_callbacks.add((place, type(error)))
+                logger.exception("reply_callback_failed", link=self.name, callback=place)
+            if not isinstance(reply, StoreUnavailable | hiredis.PushNotification):
+                self._guarded(on_reply, StoreUnavailable(f"the reply could not be used: {error}"))
+
+    def _tell(self, listeners: Sequence[Callable[[Link], None]]) -> None:
+        """One listener's failure must not keep the link down."""
+        for listener in list(listeners):
+            try:
+                listener(self)
+            except Exception:
+                logger.exception("link_listener_failed", link=self.name)
+
+    def _check_deadlines(self) -> None:
+        if self._closing:
+            return
+        self._loop.call_later(_DEADLINE_TICK_S, self._check_deadlines)
+        now = self._loop.time()
+        # After a pause of this process the answers may be here already, unread: give them one tick.
+        paused, self._last_check = now - self._last_check > 5 * _DEADLINE_TICK_S, now
+        if paused or not self.connected or self._wire is None:
+            return
+        if self._waiting:
+            if self._waiting[0][1] < now:
+                self._lost(self._wire, f"no answer from Redis within {self.timeout_s:g} s")
+            return
+        self._ticks += 1
+        if self._ticks % _PROBE_TICKS == 0:  # a silent connection may be dead without anybody having said so
+            self.send(["PING"], lambda _: None)
+
+    def _lost(self, wire: _Wire, reason: str) -> None:
+        if wire is self._wire:
+            self._drop(reason)
+
+    def _drop(self, reason: str) -> None:
+        """End this connection: everything in flight has an unknown outcome."""
+        transport, self._transport, self._wire = self._transport, None, None
+        was_connected, self.connected = self.connected, False
+        self._up.clear()
+        self.last_error = reason
+        self._out.clear()
+        waiting, self._waiting = self._waiting, deque()
+        self._bytes = 0
+        if transport is not None:
+            transport.abort()
+        if was_connected and not self._closing:
+            logger.warning("redis_link_down", link=self.name, reason=reason, in_flight=len(waiting))
+        if was_connected:
+            self._tell(self.on_down)
+        for on_reply, _, _ in waiting:
+            self._loop.call_soon(self._guarded, on_reply, StoreUnavailable(reason))

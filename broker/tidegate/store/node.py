@@ -1,0 +1,64 @@
+"""One primary of Redis, and the lanes to it.
+
+Lanes are separate TCP connections, so that a large read never delays a heartbeat: `control` scripts and small
+commands; `data_out` appends; `data_in` reads of the log; `durable` the write and WAIT that prove durability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from tidegate.store.addresses import Address
+from tidegate.store.link import Link
+
+Lane = Literal["control", "data_out", "data_in", "durable"]
+Find = Callable[[], Awaitable[Address]]
+MakeLink = Callable[[str, Find], Link]
+"""A link by its name, and by what says where it connects to."""
+
+
+class Node:
+    """The lanes of one broker to one primary."""
+
+    __slots__ = ("closed", "control", "data_in", "data_out", "durable", "lanes", "used_at")
+
+    def __init__(self, link: MakeLink, find: Find) -> None:
+        self.control = link("control", find)
+        self.data_out = link("data-out", find)
+        self.data_in = link("data-in", find)
+        self.durable = link("durable", find)
+        self.lanes = (self.control, self.data_out, self.data_in, self.durable)
+        self.closed = False
+        self.used_at = float("-inf")
+        """When it had slots last, or a redirect named it, in the loop's time; for a node that has none."""
+
+    def start(self) -> None:
+        """Begin to connect every lane."""
+        for lane in self.lanes:
+            lane.start()
+
+    async def close(self) -> None:
+        """Close every lane; what is in flight fails."""
+        self.closed = True
+        for lane in self.lanes:
+            await lane.close()
+
+    def leave(self, reason: str) -> None:
+        """End every connection, and look for the server again."""
+        for lane in self.lanes:
+            lane.reconnect(reason)
+
+    def lane(self, name: Lane) -> Link:
+        """A lane by its name."""
+        found: Link = getattr(self, name)
+        return found
+
+    @property
+    def up(self) -> bool:
+        """Whether every lane is up now."""
+        return all(lane.connected for lane in self.lanes)
+
+    def __str__(self) -> str:
+        address = self.control.address
+        return f"{address.host}:{address.port}" if address is not None else "unknown"

@@ -1,0 +1,85 @@
+"""Which server takes the writes: the one that `redis_url` names, or the one that its sentinels name.
+
+All sentinels are asked at every connection, the one that knows of the latest fail-over is believed, and a server is
+believed to be the primary once it says so itself. A primary that was put down cuts its clients off; one that cannot be
+told goes on as if nothing was, so the sentinels are asked again each second as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tidegate.settings import Settings
+from tidegate.store.addresses import Address, parse_redis_url
+from tidegate.store.tls import tls_context
+
+if TYPE_CHECKING:
+    from tidegate.store.sentinels import Sentinels
+
+logger = structlog.get_logger()
+
+FOLLOW_MS: Final = 1_000
+"""Between questions to the sentinels whether the primary is another one."""
+
+
+class Primary:
+    """The address of the primary. Raises ValueError, CannotStart (TLS files that cannot be used)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.topology = parse_redis_url(settings.redis_url)
+        self.by_sentinels = self.topology.kind == "sentinel"
+        self._tls = tls_context(settings, self.topology)
+        self._settings = settings
+        self._sentinels: Sentinels | None = None
+        self._asking: asyncio.Task[Address] | None = None
+        self.address = self.at(*self.topology.hosts[0])
+        """Where the primary was found last; before that, the first host of `redis_url`."""
+
+    async def find(self) -> Address:
+        """Where the primary is now. Raises StoreUnavailable."""
+        if not self.by_sentinels:
+            return self.address
+        if self._asking is None:  # one question for all links
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+            self._asking.add_done_callback(self._asked)
+        return await asyncio.shield(self._asking)
+
+    async def close(self) -> None:
+        """Close the connections to the sentinels."""
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._sentinels is not None:
+            await self._sentinels.close()
+
+    def at(self, host: str, port: int) -> Address:
+        """A server of this topology: with the login of `redis_url`, and with TLS if that says so."""
+        return self.topology.address(host, port, self._tls)
+
+    def _asked(self, task: asyncio.Task[Address]) -> None:
+        self._asking = None
+        if not task.cancelled():
+            task.exception()  # whoever asked may be gone
+
+    async def _ask(self) -> Address:
+        if self._sentinels is None:
+            from tidegate.store.sentinels import Sentinels  # a broker without sentinels starts without redis-py
+
+            self._sentinels = Sentinels(self._settings, self.topology)
+        host, port = await self._sentinels.primary()
+        found = self.at(host, port)
+        if found != self.address:
+            logger.info("redis_primary_found", host=host, port=port, service=self.topology.service)
+            self.address = found
+        return found
+
+
+async def find_primary(settings: Settings) -> Address:
+    """Where the primary is now, asked once. Raises StoreUnavailable, CannotStart, ValueError."""
+    primary = Primary(settings)
+    try:
+        return await primary.find()
+    finally:
+        await primary.close()

@@ -1,0 +1,118 @@
+"""One command that a node of Redis Cluster would not run: on to where it says, or again, within the time of a command.
+
+A refusal changed nothing, so the command is sent once more for each; a lost connection ends it, its outcome unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tidegate.errors import StoreUnavailable
+from tidegate.store.link import Arg, Link, OnReply
+from tidegate.store.slots import is_refusal, key_slot
+
+if TYPE_CHECKING:
+    from tidegate.store.node import Lane, Node
+    from tidegate.store.redis_cluster import RedisCluster
+    from tidegate.store.scripts import Script
+
+MOVES_MAX: Final = 5
+"""Redirects followed at once; nodes that send a command to and fro are asked again more slowly."""
+PAUSE_S: Final = 0.05
+
+
+class Redirected:
+    """A command by its key, refused by `node`; `on_reply` gets what another one answers, or a StoreUnavailable.
+
+    Where the slot is on its way to another node (ASK) the command follows its key there, or without `asking` waits
+    until the slot has moved. A `script` is loaded where it is not known.
+    """
+
+    __slots__ = (
+        "_args", "_asking", "_began", "_cluster", "_key", "_lane", "_loop", "_moves", "_node", "_on_reply", "_script",
+        "_until",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        cluster: RedisCluster,
+        node: Node,
+        lane: Lane,
+        key: str,
+        args: Sequence[Arg],
+        on_reply: OnReply,
+        *,
+        asking: bool = True,
+        script: Script | None = None,
+    ) -> None:
+        self._cluster, self._node, self._lane, self._key = cluster, node, lane, key
+        self._args, self._on_reply, self._asking, self._script = args, on_reply, asking, script
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._until = self._began + node.control.timeout_s
+        self._moves = 0
+        cluster.sent_on[key_slot(key)] += 1
+
+    def go_on(self, text: str) -> None:
+        """Take a refusal."""
+        refusal = self._cluster.refused(self._node, text)
+        if refusal.kind == "MOVED":
+            self._moves += 1
+            if self._moves <= MOVES_MAX:
+                self._send()
+                return
+        elif refusal.place is not None and self._asking:
+            node = self._cluster.guest(refusal.place)
+            if node.lane(self._lane).connected:
+                self._send_to(node, ask=True)
+                return
+        self._later(text)
+
+    def _later(self, why: str) -> None:
+        if self._loop.time() > self._until:
+            self._loop.call_soon(self._on_reply, StoreUnavailable(why))
+        else:
+            self._loop.call_later(PAUSE_S, self._send)
+
+    def _send(self) -> None:
+        node = self._cluster.node(self._key)
+        if node.lane(self._lane).connected:
+            self._send_to(node, ask=False)
+        else:
+            self._later(f"Redis is not reachable: {node.control.last_error}")
+
+    def _send_to(self, node: Node, *, ask: bool) -> None:
+        self._node = node
+        link = node.lane(self._lane)
+        self._write(link, self._args, lambda reply: self._answered(link, ask, reply), ask)
+
+    def _answered(self, link: Link, ask: bool, reply: Any) -> None:
+        if is_refusal(reply):
+            self.go_on(str(reply))
+        elif self._script is not None and isinstance(reply, Exception) and str(reply).startswith("NOSCRIPT"):
+            link.send(["SCRIPT", "LOAD", self._script.source], _ignore)
+            self._write(link, self._args, lambda again: self._loaded(again), ask)
+        else:
+            self._end(reply)
+
+    def _loaded(self, reply: Any) -> None:
+        if is_refusal(reply):
+            self.go_on(str(reply))
+        else:
+            self._end(reply)
+
+    @staticmethod
+    def _write(link: Link, args: Sequence[Arg], on_reply: OnReply, ask: bool) -> None:
+        if ask:  # good for the one command behind it
+            link.send(["ASKING"], _ignore)
+        link.send(args, on_reply)
+
+    def _end(self, reply: Any) -> None:
+        self._cluster.waited(self._loop.time() - self._began)
+        self._on_reply(reply)
+
+
+def _ignore(_: Any) -> None:
+    """The command behind it tells."""

@@ -1,0 +1,110 @@
+"""Redis' sentinels: asked which server is the primary. A broker without them imports none of redis-py for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import redis.asyncio
+import redis.exceptions
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from tidegate.errors import StoreUnavailable
+from tidegate.settings import Settings
+from tidegate.store.addresses import Topology
+from tidegate.store.tls import tls_files
+
+LATE_MS: Final = 250
+"""How long the others are waited for once most have answered: one that hangs makes no question long."""
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one sentinel says of the service: where its primary is, since which fail-over, and whether it is up."""
+
+    place: Place
+    config_epoch: int
+    up: bool
+
+
+def believed(views: Sequence[View]) -> Place | None:
+    """The primary, out of what sentinels say; None where none of them holds it up.
+
+    A fail-over counts `config_epoch` up, and a sentinel learns of it from the others: who has less was away. Of those
+    that are even (set up by hand to watch different servers), what most say counts, and then the order in `redis_url`.
+    """
+    up = [view for view in views if view.up]
+    named = Counter((view.config_epoch, view.place) for view in up)
+    return max(up, key=lambda view: (view.config_epoch, named[view.config_epoch, view.place])).place if up else None
+
+
+class Sentinels:
+    """Those that `redis_url` names, asked all at once. One question at a time."""
+
+    def __init__(self, settings: Settings, topology: Topology) -> None:
+        self._topology = topology
+        timeout_s = settings.redis_connect_timeout_ms / 1000
+        with_tls = topology.tls if settings.redis_sentinel_tls is None else settings.redis_sentinel_tls
+        login: dict[str, Any] = {
+            "username": settings.redis_sentinel_username,
+            "password": settings.redis_sentinel_password,
+            "socket_timeout": timeout_s,
+            "socket_connect_timeout": timeout_s,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        if with_tls:
+            login |= {"ssl": True, **tls_files(settings, topology)}
+        self._timeout_s = timeout_s
+        self._clients = [redis.asyncio.Redis(host=host, port=port, **login) for host, port in topology.hosts]
+
+    async def primary(self) -> Place:
+        """Host and port of the primary now. Raises StoreUnavailable."""
+        answers = await self._answers()
+        found = believed([answer for answer in answers if isinstance(answer, View)])
+        if found is None:
+            raise StoreUnavailable(self._unknown(answers))
+        return found
+
+    async def close(self) -> None:
+        """Close the connections to them."""
+        for client in self._clients:
+            await client.aclose()
+
+    async def _answers(self) -> list[View | Exception]:
+        """What each says, in the order of `redis_url`; of those that are late, that they were."""
+        asked = [asyncio.create_task(self._ask(client)) for client in self._clients]
+        loop = asyncio.get_running_loop()
+        ends_s, waiting = loop.time() + self._timeout_s, set(asked)
+        try:
+            while waiting and (left_s := ends_s - loop.time()) > 0:
+                _, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                if sum(task.done() and isinstance(task.result(), View) for task in asked) * 2 > len(asked):
+                    _, waiting = await asyncio.wait(waiting, timeout=LATE_MS / 1000) if waiting else (set(), waiting)
+                    break
+        finally:
+            for task in asked:
+                task.cancel()  # which closes its connection: no answer is left in it for the next question
+        return [task.result() if task.done() else TimeoutError("no answer in time") for task in asked]
+
+    async def _ask(self, client: redis.asyncio.Redis) -> View | Exception:
+        try:
+            told: Any = await client.sentinel_master(self._topology.service)
+            # Who leads a fail-over still describes the old primary, under the new epoch, and already names the new one.
+            place: Any = await client.sentinel_get_master_addr_by_name(self._topology.service)
+        except (redis.exceptions.RedisError, OSError) as error:
+            return error
+        described = (told["ip"], told["port"])
+        up = told["is_master"] and not told["is_sdown"] and not told["is_odown"]
+        return View(place or described, told["config-epoch"], up or place != described)
+
+    def _unknown(self, answers: Sequence[View | Exception]) -> str:
+        hosts = ", ".join(f"{host}:{port}" for host, port in self._topology.hosts)
+        why = next((str(answer) for answer in answers if isinstance(answer, Exception)), "")
+        told = f" (one says: {why})" if why else ""
+        return f"no sentinel of {hosts} answers and names a primary of {self._topology.service!r} that is up{told}"

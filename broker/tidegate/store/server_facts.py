@@ -1,0 +1,59 @@
+"""What a Redis server says of its memory and of what a crash would lose, as values of the cluster's metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import hiredis
+
+from tidegate.errors import StoreUnavailable
+from tidegate.store.node import Node
+from tidegate.store.store import Store
+from tidegate.telemetry import declared_cluster as own
+from tidegate.telemetry.declared import Declared
+
+_SECTIONS: Final = ("memory", "persistence", "stats", "replication", "clients")
+
+
+async def server_facts(store: Store) -> dict[str, dict[Declared, int]]:
+    """By server, as `host:port`: each primary that answers. Raises StoreUnavailable where none does."""
+    nodes = store.nodes
+    told = await asyncio.gather(*map(_facts, nodes), return_exceptions=True)
+    found = {str(node): values_of(one) for node, one in zip(nodes, told, strict=True) if isinstance(one, dict)}
+    failure = next((one for one in told if isinstance(one, BaseException)), None)
+    if failure is not None and not found:
+        raise failure
+    return found
+
+
+async def _facts(node: Node) -> dict[str, str]:
+    facts: dict[str, str] = {}
+    for section in _SECTIONS:
+        try:
+            reply = await node.control.call("INFO", section)
+        except hiredis.ReplyError as error:
+            raise StoreUnavailable(str(error)) from None
+        facts.update(line.split(":", 1) for line in reply.decode("utf-8", "replace").splitlines() if ":" in line)
+    return facts
+
+
+def values_of(facts: Mapping[str, str]) -> dict[Declared, int]:
+    """The metrics that INFO's fields tell; what a server does not say is left out."""
+    numbers = {
+        own.REDIS_MEMORY_USED: "used_memory",
+        own.REDIS_MEMORY_MAX: "maxmemory",
+        own.REDIS_EVICTED: "evicted_keys",
+        own.REDIS_AOF: "aof_enabled",
+        own.REDIS_UNSAVED: "rdb_changes_since_last_save",
+        own.REDIS_REPLICAS: "connected_slaves",
+        own.REDIS_CLIENTS: "connected_clients",
+    }
+    values = {metric: int(facts[name]) for metric, name in numbers.items() if facts.get(name, "").isdecimal()}
+    if "maxmemory_policy" in facts:
+        values[own.REDIS_MAY_EVICT] = int(facts["maxmemory_policy"] != "noeviction")
+    outcomes = [facts[name] for name in ("aof_last_write_status", "rdb_last_bgsave_status") if name in facts]
+    if outcomes:
+        values[own.REDIS_PERSISTENCE_OK] = int(all(outcome == "ok" for outcome in outcomes))
+    return values

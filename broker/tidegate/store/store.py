@@ -1,0 +1,384 @@
+"""The store as the domain sees it: run a script, send a command to the node of its key, watch a channel.
+
+One node but in Redis Cluster, where a key's slot says which (`redis_cluster.py`). Pub/sub has one lane of its own in
+all: what is published at one node is heard at every one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic, perf_counter
+from typing import Any, Final
+
+import hiredis
+import structlog
+
+from tidegate.errors import CannotStart, StoreUnavailable, from_code
+from tidegate.settings import Settings
+from tidegate.store.absence import Absence
+from tidegate.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
+from tidegate.store.link import Arg, Link, OnReply
+from tidegate.store.node import Find, Node
+from tidegate.store.primary import FOLLOW_MS, Primary
+from tidegate.store.redirected import Redirected
+from tidegate.store.redis_cluster import RedisCluster
+from tidegate.store.scripts import Script, registered
+from tidegate.store.slots import is_refusal
+from tidegate.store.wakeups import Wakeups
+from tidegate.telemetry.metrics import metrics
+from tidegate.telemetry.supervised import Supervised
+
+logger = structlog.get_logger()
+
+_FAILURES_LOGGED_EVERY_S: Final = 1.0
+_START_SLACK_S: Final = 0.2
+"""An attempt that takes its whole time is to say why."""
+
+_LOOK_S: Final = 0.02
+_KEYS_TRIED: Final = 2_000
+"""A node that has one slot in a thousand has one of them, most likely."""
+
+OnNode = Callable[[Node], None]
+OnScript = Callable[[Any], None]
+"""Called once with a script's reply (a list; code first) or an exception instance."""
+
+
+class Store:
+    """The links of one broker to its Redis, its scripts, keys and wake-ups. Raises CannotStart."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.prefix = settings.key_prefix
+        self.cluster_keys = ClusterKeys(settings.key_prefix)
+        self.primary = Primary(settings)
+        self.absence = Absence(lambda: all(node.control.connected for node in self.nodes))
+        self.cluster: RedisCluster | None = None
+        self.on_moved: list[Callable[[], None]] = []
+        """Called when keys have another node than before."""
+        self._followers: list[tuple[OnNode, OnNode]] = []
+        self._loops = Supervised()
+        self._failures: dict[str, tuple[float, int]] = {}
+        if self.primary.topology.kind == "cluster":
+            self.cluster = self._cluster()
+            self.home = self.cluster.home
+            self.push = self._link("push", self.cluster.find_any, self._on_push)
+            self.cluster.push = self.push
+        else:
+            self.home = self._node(self.primary.find)
+            self.push = self._link("push", self.primary.find, self._on_push)
+        self.wakeups = Wakeups(self.push)
+
+    def _on_push(self, message: list[Any]) -> None:
+        self.wakeups.on_push(message)
+
+    def _link(self, name: str, find: Find, on_push: Callable[[list[Any]], None] | None = None) -> Link:
+        settings = self.settings
+        return Link(
+            name,
+            find,
+            # In Redis Cluster a key may be another node's, which is said before that a server is still loading.
+            loading_probe=["PING"] if self.cluster is not None else ["EXISTS", self.cluster_keys.info],
+            primary_only=self.primary.by_sentinels,
+            command_timeout_ms=settings.redis_command_timeout_ms,
+            connect_timeout_ms=settings.redis_connect_timeout_ms,
+            in_flight_max=settings.redis_in_flight_max,
+            in_flight_bytes_max=settings.redis_in_flight_bytes_max,
+            on_push=on_push,
+        )
+
+    def _node(self, find: Find) -> Node:
+        node = Node(self._link, find)
+        node.control.on_down.append(lambda _: self.absence.down())
+        node.control.on_up.append(lambda _: self.absence.up())
+        node.control.on_up.append(self._load_scripts)
+        return node
+
+    def _cluster(self) -> RedisCluster:
+        cluster = RedisCluster(self.primary.topology, self.primary.at, self._node, self.cluster_keys.info)
+        cluster.on_added, cluster.on_removed, cluster.on_moved = self._added, self._removed, self._moved
+        cluster.waited = self.absence.waited
+        return cluster
+
+    # -- nodes
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Every primary that is known now."""
+        return [self.home] if self.cluster is None else self.cluster.nodes
+
+    @property
+    def links(self) -> list[Link]:
+        """Every lane of every node, and that of pub/sub."""
+        return [*(lane for node in self.nodes for lane in node.lanes), self.push]
+
+    def lanes(self) -> dict[str, list[Link]]:
+        """The links by the name of their lane: one to each node."""
+        found: dict[str, list[Link]] = {}
+        for link in self.links:
+            found.setdefault(link.name, []).append(link)
+        return found
+
+    def node(self, key: str) -> Node:
+        """The node that a key is at. Another one may be told at any time, by `on_moved`."""
+        return self.home if self.cluster is None else self.cluster.node(key)
+
+    def key_at(self, node: Node, shared: str, elsewhere: Callable[[int], str], first: int = 0) -> str:
+        """`shared` where the node has that key, else one of those numbered from `first` that is at the node."""
+        if first == 0 and self.node(shared) is node:
+            return shared
+        names = (elsewhere(number) for number in range(first, first + _KEYS_TRIED))
+        return next((name for name in names if self.node(name) is node), shared)
+
+    def follow_nodes(self, added: OnNode, removed: OnNode) -> None:
+        """Hear of every node, now and as they come, before it is connected; and of those that are left."""
+        self._followers.append((added, removed))
+        for node in self.nodes:
+            added(node)
+
+    def refused(self, node: Node, text: str) -> None:
+        """A node of Redis Cluster said (`is_refusal`) that a key is elsewhere, or that it cannot tell now."""
+        if self.cluster is not None:
+            self.cluster.refused(node, text)
+
+    def _added(self, node: Node) -> None:
+        node.control.on_down.append(lambda _: self._hurry())
+        for added, _ in self._followers:
+            added(node)
+
+    def _removed(self, node: Node) -> None:
+        for _, removed in self._followers:
+            removed(node)
+        self.absence.down()  # as when a connection ends: its keys are to be had when every node that is left is up
+        self.absence.up()
+
+    def _moved(self) -> None:
+        if self.cluster is not None:
+            self.home = self.cluster.home
+        for listener in self.on_moved:
+            listener()
+
+    def _hurry(self) -> None:
+        if self.cluster is not None:
+            self.cluster.hurry()
+
+    # -- life
+
+    async def start(self) -> None:
+        """Connect every lane. Raises StoreUnavailable, CannotStart."""
+        timeout_s = self.settings.redis_connect_timeout_ms / 1000 + _START_SLACK_S
+        try:
+            if self.cluster is not None:
+                await self._start_cluster(self.cluster, timeout_s)
+            else:
+                self.home.start()
+                self.push.start()
+            if self.primary.by_sentinels:
+                timeout_s *= 2  # they are asked first
+                self._loops.every("redis-primary", FOLLOW_MS, self._follow_primary)
+            for link in self.links:
+                await link.wait_up(timeout_s)
+        except (StoreUnavailable, CannotStart) as error:
+            reason = next((link.last_error for link in self.links if not link.connected), "")
+            await self.close()
+            if isinstance(error, CannotStart):
+                raise
+            raise StoreUnavailable(reason or str(error)) from None
+
+    async def _start_cluster(self, cluster: RedisCluster, timeout_s: float) -> None:
+        self.push.start()
+        await self.push.wait_up(timeout_s * len(self.primary.topology.hosts))  # one after the other; some may be silent
+        await cluster.first_look(timeout_s)
+        self._loops.run("redis-cluster", cluster.follow)
+
+    async def close(self) -> None:
+        """Close every lane."""
+        await self._loops.close()
+        if self.cluster is not None:
+            await self.cluster.close()
+        await self.home.close()
+        await self.push.close()
+        await self.primary.close()
+
+    @property
+    def available(self) -> bool:
+        """Whether every lane is up now; in Redis Cluster those of the node that has the keys which brokers share."""
+        return self.home.up and (self.cluster is not None or self.push.connected)
+
+    async def wait_up(self, key: str) -> None:
+        """Wait until the node that has a key answers, for as long as a command may take. Raises StoreUnavailable."""
+        timeout_s = self.settings.redis_command_timeout_ms / 1000
+        if self.cluster is None:
+            await self.home.control.wait_up(timeout_s)
+            return
+        until = monotonic() + timeout_s
+        while not self.node(key).control.connected:  # another node may take its place
+            if monotonic() > until:
+                raise StoreUnavailable(f"Redis is not reachable: {self.node(key).control.last_error}")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _follow_primary(self) -> None:
+        """Sentinels that name another server are followed, also where the old one did not notice."""
+        if not any(link.connected for link in self.links):
+            return  # each link asks by itself
+        found = await self.primary.find()
+        for link in self.links:
+            if link.address != found:
+                link.reconnect("the sentinels name another primary")
+
+    def leave_replica(self) -> None:
+        """Redis says that it takes no writes: where that can be known, every lane goes to the primary."""
+        self._hurry()
+        if self.primary.by_sentinels:
+            self.home.leave("it is a replica now")
+            self.push.reconnect("it is a replica now")
+
+    def _load_scripts(self, link: Link) -> None:
+        refused: list[str] = []
+
+        def loaded(reply: Any) -> None:
+            if isinstance(reply, hiredis.ReplyError) and not refused:  # the others would say the same
+                refused.append(str(reply))
+                self._loaded(reply)
+
+        for script in registered():
+            link.send(["SCRIPT", "LOAD", script.source], loaded)
+
+    @staticmethod
+    def _loaded(reply: Any) -> None:
+        if isinstance(reply, hiredis.ReplyError):
+            logger.error("script_refused_by_redis", reason=str(reply))
+
+    # -- keys
+
+    def group_keys(self, org: str, group_id: str) -> GroupKeys:
+        """The keys of a group."""
+        return GroupKeys.of(self.prefix, self.settings.coordinator_shards, org, group_id)
+
+    def shard_keys(self, shard: int) -> ShardKeys:
+        """The keys that the groups of a shard share."""
+        return ShardKeys(self.prefix, shard)
+
+    def log_keys(self, org: str, topic: str, partition: int, topic_id: str) -> LogKeys:
+        """The keys of a partition's log."""
+        return LogKeys.of(self.prefix, org, topic, partition, topic_id)
+
+    # -- scripts
+
+    def send_script(self, script: Script, keys: Sequence[str], args: Sequence[Arg], on_reply: OnScript) -> None:
+        """Run a script; `on_reply` gets its reply as it is, or an exception instance. For the hot path."""
+        meter, sent_s = metrics.script(script.label), perf_counter()
+        node = self.home if self.cluster is None else self.cluster.node(keys[0])
+        command: list[Arg] = ["EVALSHA", script.sha, len(keys), *keys, *args]
+
+        def answered(reply: Any) -> None:
+            meter.observe(perf_counter() - sent_s)
+            if isinstance(reply, hiredis.ReplyError):
+                self._refused(script, node, keys, command, reply, on_reply)
+            else:
+                on_reply(reply if self.cluster is None else self.cluster.believed(node, keys[0], reply))
+
+        node.control.send(command, answered)
+
+    def _refused(
+        self,
+        script: Script,
+        node: Node,
+        keys: Sequence[str],
+        command: list[Arg],
+        refusal: hiredis.ReplyError,
+        on_reply: OnScript,
+    ) -> None:
+        """The node has not run a script: load it, or go on where its keys are; else it failed."""
+
+        def settled(reply: Any) -> None:
+            if self.cluster is not None and is_refusal(reply):
+                Redirected(self.cluster, node, "control", keys[0], command, settled, script=script).go_on(str(reply))
+            elif isinstance(reply, hiredis.ReplyError):
+                on_reply(self._failed(script, str(reply)))
+            else:
+                on_reply(reply)
+
+        if str(refusal).startswith("NOSCRIPT"):
+            node.control.send(["SCRIPT", "LOAD", script.source], self._loaded)
+            node.control.send(command, settled)
+        else:
+            settled(refusal)
+
+    async def run(self, script: Script, keys: Sequence[str], *args: Arg) -> list[Any]:
+        """Run a script and return what follows its code. Raises the KafkaError of a code other than NONE."""
+        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+        def answered(reply: Any) -> None:
+            if future.done():
+                return
+            if isinstance(reply, Exception):
+                future.set_exception(reply)
+            elif reply[0] != 0:
+                future.set_exception(from_code(reply[0]))
+            else:
+                future.set_result(reply[1:])
+
+        self.send_script(script, keys, args, answered)
+        return await future
+
+    def _failed(self, script: Script, text: str) -> StoreUnavailable:
+        """What Redis itself refused (full, read-only, loading, no rights, a fault of the script).
+
+        Logged once a second and script, with how often it happened since: a hot script fails thousands of times.
+        """
+        if text.startswith("READONLY"):
+            self.leave_replica()
+        now_s = monotonic()
+        logged_s, since = self._failures.get(script.name, (0.0, 0))
+        if now_s - logged_s >= _FAILURES_LOGGED_EVERY_S:
+            logger.error("script_failed", script=script.name, reason=text, times=since + 1)
+            self._failures[script.name] = (now_s, 0)
+        else:
+            self._failures[script.name] = (logged_s, since + 1)
+        return StoreUnavailable(text)
+
+    # -- plain commands
+
+    def send(self, args: Sequence[Arg], on_reply: OnReply) -> None:
+        """One command on the control lane of its key's node; `on_reply` as for `Link.send`."""
+        if self.cluster is None:
+            self.home.control.send(args, on_reply)
+        else:
+            self.cluster.send("control", args, on_reply)
+
+    def send_in_order(self, *commands: tuple[Sequence[Arg], OnReply]) -> None:
+        """As `send`, each executed after the one before it, in one write; one by one where they may be sent on."""
+        if self.cluster is None:
+            for args, on_reply in commands:
+                self.home.control.send(args, on_reply)
+            return
+        (args, on_first), rest = commands[0], commands[1:]
+
+        def answered(reply: Any) -> None:
+            if rest:  # before a fault of who hears this reply could keep it from them
+                self.send_in_order(*rest)
+            on_first(reply)
+
+        self.cluster.send("control", args, answered)
+
+    async def command(self, *args: Arg) -> Any:
+        """One command on the control lane. Raises StoreUnavailable, also for an error reply."""
+        cluster = self.cluster
+        return await _answer(self.home.control.call(*args) if cluster is None else cluster.call("control", *args))
+
+    async def read(self, *args: Arg, asking: bool = True) -> Any:
+        """One read that may be large, on the lane where it delays no heartbeat. Raises StoreUnavailable as well.
+
+        Without `asking` a key that is on its way to another node is waited for, not followed.
+        """
+        if self.cluster is None:
+            return await _answer(self.home.data_in.call(*args))
+        return await _answer(self.cluster.call("data_in", *args, asking=asking))
+
+
+async def _answer(call: Awaitable[Any]) -> Any:
+    try:
+        return await call
+    except hiredis.ReplyError as error:
+        raise StoreUnavailable(str(error)) from error

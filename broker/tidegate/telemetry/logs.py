@@ -1,0 +1,84 @@
+"""Structured logging: an event and its fields, as text for people or JSON for collectors.
+
+Everything goes to stderr, one line an event (a traceback follows its line in text, is a field in JSON).
+What libraries log through `logging` takes the same way. Locals never appear in tracebacks: they may
+hold payloads or secrets.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Final, Literal, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor
+
+from tidegate.telemetry.visible import visible
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+_QUIET_LIBRARIES: Final = ("aiohttp.access",)
+
+_process_fields: dict[str, object] = {}
+
+
+def configure(log_format: LogFormat, level: LogLevel, stream: TextIO | None = None) -> None:
+    """Set up logging for the whole process; `stream` is stderr unless a test gives another."""
+    out = stream or sys.stderr
+    shared: list[Processor] = [
+        _with_process_fields,
+        structlog.stdlib.add_log_level if log_format == "json" else structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderers = _renderers(log_format, out)
+    structlog.configure(
+        processors=[*shared, *renderers],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=out),
+        cache_logger_on_first_use=False,
+    )
+    _route_libraries(shared, renderers, level, out)
+
+
+def bind(**fields: object) -> None:
+    """Fields that every later line of this process carries, such as the node id."""
+    _process_fields.update(fields)
+
+
+def _with_process_fields(_: Any, __: str, event: EventDict) -> EventDict:
+    return {**_process_fields, **event}
+
+
+def _escape_controls(_: Any, __: str, event: EventDict) -> EventDict:
+    """Client ids, group ids and libraries' messages must not move a terminal's cursor or forge a line."""
+    return {name: visible(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _renderers(log_format: LogFormat, out: TextIO) -> list[Processor]:
+    if log_format == "json":
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    return [
+        _escape_controls,
+        structlog.dev.ConsoleRenderer(
+            colors=out.isatty(), pad_event_to=32, exception_formatter=structlog.dev.plain_traceback
+        ),
+    ]
+
+
+def _route_libraries(shared: list[Processor], renderers: list[Processor], level: LogLevel, out: TextIO) -> None:
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(LEVELS[level], logging.WARNING))
+    for name in _QUIET_LIBRARIES:
+        logging.getLogger(name).disabled = True

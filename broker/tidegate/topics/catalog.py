@@ -1,0 +1,397 @@
+"""The topics as this broker knows them: a cache of `{cluster}:topics`, kept fresh, and the ways to change it.
+
+Every change raises a version and is told on a channel; a poll finds what was not heard. What this broker
+changes itself it reads back before it answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+
+from tidegate.errors import (
+    InvalidPartitions,
+    InvalidTopic,
+    KafkaError,
+    RequestTimedOut,
+    StoreUnavailable,
+    TopicAlreadyExists,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate.telemetry.supervised import Supervised
+from tidegate.topics import configs, names
+from tidegate.topics.configs import TopicConfig
+from tidegate.topics.model import Record, Topic, TopicState
+from tidegate.topics.steps import OnDeletedOffsets, PartitionStorage, TopicSteps, new_topic_id
+
+__all__ = ["Catalog", "PartitionStorage", "Topic", "TopicConfig"]
+
+logger = structlog.get_logger()
+
+_CREATE_TRIES: Final = 5
+_ALTER_TRIES: Final = 20
+_RELOAD: Final = -1
+
+
+class Catalog:
+    """The topics of every organisation. `get`, `by_id` and `topics` read the cache; the rest asks the store.
+
+    `version` grows at every change of the cache. `on_removed` hears of topics that are gone.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        storage: PartitionStorage,
+        on_deleted_offsets: OnDeletedOffsets | None = None,
+    ) -> None:
+        self.version = 0
+        self.on_removed: list[Callable[[Topic], None]] = []
+        self._store = store
+        self._settings = settings
+        self._keys = store.cluster_keys
+        self._steps = TopicSteps(store, storage, on_deleted_offsets)
+        self._topics: dict[str, dict[str, Topic]] = {}
+        self._by_id: dict[tuple[str, UUID], Topic] = {}
+        self._records: dict[str, Record] = {}
+        self._texts: dict[str, bytes] = {}
+        self._stored_version = _RELOAD
+        self._refreshing: asyncio.Task[None] | None = None
+        self._next_refresh: asyncio.Future[None] | None = None
+        self._finishing: dict[str, asyncio.Task[None]] = {}
+        self._left_over: dict[str, Record] = {}
+        self._loops = Supervised()
+        self._changed = asyncio.Event()
+
+    # -- life
+
+    async def start(self) -> None:
+        """Load every topic, then follow the changes. Raises StoreUnavailable."""
+        heard = self._store.wakeups.listen(self._keys.topic_changes, self._heard)
+        with contextlib.suppress(TimeoutError):  # the poll is the net under it
+            async with asyncio.timeout(self._settings.redis_connect_timeout_ms / 1000):
+                await asyncio.shield(heard)
+        await self.refresh()
+        self._loops.run("topics-follow", self._follow)
+        self._loops.every("topics-finish", self._settings.topic_poll_ms, self.finish_left_over)
+
+    async def close(self) -> None:
+        """Stop following."""
+        self._store.wakeups.forget(self._keys.topic_changes, self._heard)
+        await self._loops.close()
+        tasks = [task for task in (self._refreshing, *self._finishing.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _heard(self, payload: bytes | None) -> None:
+        if payload is None:  # a reconnection: another server may hold another version under the same number
+            self._stored_version = _RELOAD
+        self._changed.set()
+
+    async def _follow(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.topic_poll_ms / 1000):
+                    await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self.refresh()
+            except StoreUnavailable as error:
+                logger.debug("topics_not_refreshed", reason=str(error))
+
+    # -- the cache
+
+    @property
+    def stored_version(self) -> int:
+        """The store's version of what is known here; below every version where it must be read again."""
+        return self._stored_version
+
+    def get(self, org: str, name: str) -> Topic | None:
+        """A ready topic, as far as this broker knows."""
+        of_org = self._topics.get(org)
+        return None if of_org is None else of_org.get(name)
+
+    def by_id(self, org: str, topic_id: UUID) -> Topic | None:
+        """A ready topic by its id, as far as this broker knows."""
+        return self._by_id.get((org, topic_id))
+
+    def topics(self, org: str) -> list[Topic]:
+        """The ready topics of an organisation, in order of name."""
+        of_org = self._topics.get(org, {})
+        return [of_org[name] for name in sorted(of_org)]
+
+    def all_topics(self) -> list[Topic]:
+        """The ready topics of every organisation."""
+        return list(self._by_id.values())
+
+    async def find(self, org: str, name: str) -> Topic | None:
+        """A topic, after a look where the cache has none; a half made one is finished. Raises StoreUnavailable."""
+        topic = self.get(org, name)
+        if topic is not None:
+            return topic
+        await self.refresh()
+        await self._finish_if(f"{org}/{name}", TopicState.CREATING)
+        return self.get(org, name)
+
+    async def find_by_id(self, org: str, topic_id: UUID) -> Topic | None:
+        """A topic by its id, after a look where the cache has none. Raises StoreUnavailable."""
+        topic = self.by_id(org, topic_id)
+        if topic is None:
+            await self.refresh()
+            topic = self.by_id(org, topic_id)
+        return topic
+
+    # -- reading the store
+
+    async def refresh(self) -> None:
+        """Read what changed before this call. Callers of one moment share a read. Raises StoreUnavailable."""
+        if self._refreshing is None:
+            await asyncio.shield(self._begin_refresh())
+            return
+        if self._next_refresh is None:  # the one under way may have begun before the change
+            self._next_refresh = asyncio.get_running_loop().create_future()
+            self._next_refresh.add_done_callback(_retrieved)
+        await asyncio.shield(self._next_refresh)
+
+    def _begin_refresh(self) -> asyncio.Task[None]:
+        begun = asyncio.get_running_loop().create_task(self._read(), name="topics-refresh")
+        waiting, self._next_refresh = self._next_refresh, None
+        begun.add_done_callback(lambda task: self._refreshed(task, waiting))
+        self._refreshing = begun
+        return begun
+
+    def _refreshed(self, task: asyncio.Task[None], waiting: asyncio.Future[None] | None) -> None:
+        self._refreshing = None
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if waiting is not None and not waiting.done():
+            if error is None:
+                waiting.set_result(None)
+            else:
+                waiting.set_exception(StoreUnavailable("closed") if task.cancelled() else error)
+        if self._next_refresh is not None:
+            if task.cancelled():
+                self._next_refresh.cancel()
+            else:
+                self._begin_refresh()
+
+    async def _read(self) -> None:
+        """The version first: what is read after it is at least as new."""
+        stored = int(await self._store.command("HGET", self._keys.info, "topics_version") or 0)
+        if stored == self._stored_version:
+            return
+        listed = _pairs(await self._store.command("HGETALL", self._keys.topics))
+        changed = [field for field, text in listed if self._texts.get(field) != text]
+        texts = dict(listed)
+        records = {field: self._records[field] for field in texts.keys() - changed}
+        records.update((field, Record.parse(texts[field])) for field in changed)
+        overrides = await self._read_overrides(field for field in changed if records[field].config)
+        for field in self._records.keys() - records.keys():
+            self._forget(field)
+        for field in changed:
+            self._forget(field, stays=records[field])
+            self._know(field, records[field], overrides.get(field, {}))
+        if changed or len(self._records) != len(records):
+            self.version += 1
+        self._records, self._texts = records, texts
+        self._stored_version = stored
+
+    async def _read_overrides(self, fields: Iterable[str]) -> dict[str, dict[str, str]]:
+        wanted = list(fields)
+        replies = await asyncio.gather(
+            *(self._store.command("HGETALL", self._keys.topic(*field.split("/", 1))) for field in wanted)
+        )
+        return {field: dict(_pairs(reply, text=True)) for field, reply in zip(wanted, replies, strict=True)}
+
+    def _know(self, field: str, record: Record, overrides: Mapping[str, str]) -> None:
+        if record.state is not TopicState.READY:
+            return
+        org, name = field.split("/", 1)
+        config = configs.effective(self._settings, overrides)
+        topic = Topic(
+            org, name, record.topic_id, record.partitions, record.format, record.state.value, overrides, config
+        )
+        self._topics.setdefault(org, {})[name] = topic
+        self._by_id[org, record.topic_id] = topic
+
+    def _forget(self, field: str, stays: Record | None = None) -> None:
+        """Drop a topic from the cache; it is gone unless what `stays` is the same and ready."""
+        org, name = field.split("/", 1)
+        topic = self._topics.get(org, {}).pop(name, None)
+        if topic is None:
+            return
+        del self._by_id[org, topic.topic_id]
+        if stays is None or stays.topic_id != topic.topic_id or stays.state is not TopicState.READY:
+            for listener in self.on_removed:
+                listener(topic)
+
+    # -- changes
+
+    async def create(
+        self,
+        org: str,
+        name: str,
+        partition_count: int | None = None,
+        overrides: Mapping[str, str] | None = None,
+        topic_id: UUID | None = None,
+        log_format: str = "batch",
+    ) -> Topic:
+        """Make a topic, its configs parsed already (`configs.parse`).
+
+        Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, StoreUnavailable. After StoreUnavailable it may
+        exist or not; some broker finishes what was begun.
+        """
+        names.check_creatable(name)
+        count = self._settings.num_partitions if partition_count is None else partition_count
+        self.check_count(count)
+        topic_id = topic_id or new_topic_id()
+        for _ in range(_CREATE_TRIES):
+            record = await self._steps.take_name(org, name, topic_id, count, log_format, overrides or {})
+            if record.topic_id == topic_id:
+                return await self._created(org, name, record)
+            if record.state is not TopicState.DELETING:
+                raise TopicAlreadyExists(f"topic {name!r} already exists")
+            await self._steps.finish(org, name, record)
+        raise TopicAlreadyExists(f"topic {name!r} is being deleted")
+
+    async def _created(self, org: str, name: str, record: Record) -> Topic:
+        await self._steps.finish(org, name, record)
+        await self.refresh()
+        topic = self.by_id(org, record.topic_id)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"topic {name!r} was deleted as soon as it was made")
+        logger.info("topic_created", org=org, topic=name, partitions=topic.partition_count)
+        return topic
+
+    async def check_new(self, org: str, name: str) -> None:
+        """Refuse a name that is taken or too like another. Raises TopicAlreadyExists, InvalidTopic."""
+        names.check_creatable(name)
+        if await self.find(org, name) is not None:
+            raise TopicAlreadyExists(f"topic {name!r} already exists")
+        plain_name = names.plain(name)
+        if plain_name:
+            other = await self._store.command("HGET", self._keys.topic_names, f"{org}/{plain_name}")
+            if other is not None and other.decode() != f"{org}/{name}":
+                raise InvalidTopic(f"topic {name!r} differs from {other.decode()!r} only by '.' and '_'")
+
+    def check_count(self, count: int) -> None:
+        """Refuse a number of partitions that cannot be. Raises InvalidPartitions."""
+        most = self._settings.topic_partitions_max
+        if not 1 <= count <= most:
+            raise InvalidPartitions(f"number of partitions must be between 1 and {most}, not {count}")
+
+    async def delete(self, org: str, name: str, topic_id: UUID | None = None) -> None:
+        """Remove a topic, its records and its committed offsets. With an id only that topic.
+
+        Raises UnknownTopicOrPartition, UnknownTopicId, StoreUnavailable. Once hidden it is removed, by whoever.
+        """
+        await self.refresh()
+        topic = await self.find(org, name)
+        if topic is None:
+            raise UnknownTopicOrPartition
+        if topic_id not in (None, topic.topic_id):
+            raise UnknownTopicId
+        record = await self._steps.hide(org, name, topic.topic_id)
+        await self._steps.finish(org, name, record)
+        await self.refresh()
+        logger.info("topic_deleted", org=org, topic=name)
+
+    async def add_partitions(self, org: str, name: str, count: int) -> Topic:
+        """Let a topic grow to `count` partitions. Raises as `check_growth`, StoreUnavailable."""
+        topic = await self.check_growth(org, name, count)
+        record = await self._steps.want_partitions(org, name, topic.topic_id, count)
+        await self._steps.finish(org, name, record)
+        await self.refresh()
+        logger.info("partitions_added", org=org, topic=name, partitions=count)
+        return self.by_id(org, topic.topic_id) or topic
+
+    async def check_growth(self, org: str, name: str, count: int) -> Topic:
+        """What `add_partitions` would refuse now. Raises UnknownTopicOrPartition, InvalidPartitions."""
+        await self.refresh()
+        topic = await self.find(org, name)
+        if topic is None:
+            raise UnknownTopicOrPartition
+        if count <= topic.partition_count:
+            raise InvalidPartitions(f"topic has {topic.partition_count} partitions already")
+        self.check_count(count)
+        return topic
+
+    async def alter_configs(
+        self, org: str, name: str, plan: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool = False
+    ) -> None:
+        """Give a topic the configs that `plan` makes of those it has; it is asked again where somebody was faster.
+
+        Raises UnknownTopicOrPartition, what `plan` raises, StoreUnavailable.
+        """
+        for _ in range(_ALTER_TRIES):
+            await self.refresh()
+            topic = await self.find(org, name)
+            if topic is None:
+                raise UnknownTopicOrPartition
+            planned_on = self._records[f"{org}/{name}"].config
+            overrides = plan(topic.overrides)
+            if validate_only or overrides == topic.overrides:
+                return
+            if await self._steps.replace_configs(org, name, topic.topic_id, planned_on, overrides):
+                await self.refresh()
+                logger.info("topic_configs_altered", org=org, topic=name, configs=overrides)
+                return
+        raise RequestTimedOut("others change the configs of this topic all the time")
+
+    # -- what others began
+
+    async def finish_left_over(self) -> None:
+        """Finish what has been under way since the last call: whoever began it is gone, or very slow."""
+        before, self._left_over = (
+            self._left_over,
+            {field: record for field, record in self._records.items() if record.under_way},
+        )
+        for field, record in self._left_over.items():
+            if before.get(field) == record:
+                await self._finish_if(field, record.state)
+
+    async def _finish_if(self, field: str, state: TopicState) -> None:
+        """Finish a topic that is under way in this state; callers of one moment share it. Raises StoreUnavailable."""
+        record = self._records.get(field)
+        if record is None or not record.under_way or record.state is not state:
+            return
+        task = self._finishing.get(field)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._finish(field, record), name="topic-finish")
+            task.add_done_callback(_retrieved)
+            task.add_done_callback(lambda _: self._finishing.pop(field, None))
+            self._finishing[field] = task
+        await asyncio.shield(task)
+
+    async def _finish(self, field: str, record: Record) -> None:
+        org, name = field.split("/", 1)
+        try:
+            await self._steps.finish(org, name, record)
+        except StoreUnavailable:
+            raise
+        except KafkaError as error:
+            logger.info("topic_not_finished", org=org, topic=name, reason=str(error))
+        else:
+            logger.info("topic_finished", org=org, topic=name, state=record.state.value)
+        await self.refresh()
+
+
+def _pairs(reply: Any, text: bool = False) -> list[tuple[Any, Any]]:
+    """A hash as RESP2 (flat) or RESP3 (mapping) gives it; names as text, values too where asked."""
+    items = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    return [(name.decode(), value.decode() if text else value) for name, value in items]
+
+
+def _retrieved(future: asyncio.Future[Any]) -> None:
+    """Nobody may be waiting any more; a failure is then nobody's."""
+    if not future.cancelled():
+        future.exception()

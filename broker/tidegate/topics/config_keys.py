@@ -1,0 +1,323 @@
+"""Every topic config: key, type, default, whether it has an effect here, and what it means.
+
+Kafka's names, defaults and bounds (LogConfig, TopicConfig of Kafka 4.1). Where a broker's setting is the
+default, `setting` names it and `broker_key` is Kafka's name for that setting. Configs without effect are
+taken, kept and described, so that tools which set them work.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.errors import InvalidConfig
+
+LONG_MAX: Final = (1 << 63) - 1
+INT_MAX: Final = (1 << 31) - 1
+
+
+class ConfigType(enum.IntEnum):
+    """What a value is, as DescribeConfigs says it."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,20}")
+
+Check = Callable[[str], str]
+"""A value as text -> the value as it is kept. Raises InvalidConfig."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One config of a topic."""
+
+    name: str
+    type: ConfigType
+    default: str
+    check: Check
+    doc: str
+    setting: str | None = None
+    broker_key: str | None = None
+
+
+def _whole(at_least: int, at_most: int) -> Check:
+    def check(value: str) -> str:
+        if _WHOLE_NUMBER.fullmatch(value.strip()) is None:
+            raise InvalidConfig(f"{value!r} is not a whole number")
+        number = int(value)
+        if not at_least <= number <= at_most:
+            raise InvalidConfig(f"{number} is not between {at_least} and {at_most}")
+        return str(number)
+
+    return check
+
+
+def _fraction(value: str) -> str:
+    try:
+        number = float(value)
+    except ValueError:
+        raise InvalidConfig(f"{value!r} is not a number") from None
+    if not 0 <= number <= 1:
+        raise InvalidConfig(f"{value} is not between 0 and 1")
+    return value.strip()
+
+
+def _one_of(*choices: str) -> Check:
+    def check(value: str) -> str:
+        if value not in choices:
+            raise InvalidConfig(f"{value!r} is none of {', '.join(choices)}")
+        return value
+
+    return check
+
+
+def _some_of(*choices: str) -> Check:
+    def check(value: str) -> str:
+        parts = split_list(value)
+        if not parts or len(set(parts)) != len(parts) or not set(parts) <= set(choices):
+            raise InvalidConfig(f"{value!r} is no list of {', '.join(choices)}")
+        return ",".join(parts)
+
+    return check
+
+
+def _boolean(value: str) -> str:
+    lowered = value.strip().lower()
+    if lowered not in ("true", "false"):
+        raise InvalidConfig(f"{value!r} is neither true nor false")
+    return lowered
+
+
+def _any_text(value: str) -> str:
+    return value
+
+
+def split_list(value: str) -> list[str]:
+    """The parts of a list value."""
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+_NO_EFFECT: Final = "Kept for tools that set it; without effect here: "
+_T: Final = ConfigType
+
+_ALL: Final = (
+    ConfigKey(
+        "cleanup.policy",
+        _T.LIST,
+        "delete",
+        _some_of("delete", "compact"),
+        "What happens to old records: delete by age and size, compact to the last of each key, or both.",
+        broker_key="log.cleanup.policy",
+    ),
+    ConfigKey(
+        "compression.gzip.level",
+        _T.INT,
+        "-1",
+        _whole(-1, 9),
+        _NO_EFFECT + "batches are stored as producers wrote them.",
+    ),
+    ConfigKey(
+        "compression.lz4.level", _T.INT, "9", _whole(1, 17), _NO_EFFECT + "batches are stored as producers wrote them."
+    ),
+    ConfigKey(
+        "compression.type",
+        _T.STRING,
+        "producer",
+        _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        _NO_EFFECT + "batches are stored as producers wrote them.",
+        broker_key="compression.type",
+    ),
+    ConfigKey(
+        "compression.zstd.level",
+        _T.INT,
+        "3",
+        _whole(-131_072, 22),
+        _NO_EFFECT + "batches are stored as producers wrote them.",
+    ),
+    ConfigKey(
+        "delete.retention.ms",
+        _T.LONG,
+        "86400000",
+        _whole(0, LONG_MAX),
+        "How long compaction keeps delete markers, ms.",
+        broker_key="log.cleaner.delete.retention.ms",
+    ),
+    ConfigKey("file.delete.delay.ms", _T.LONG, "60000", _whole(0, LONG_MAX), _NO_EFFECT + "there are no files."),
+    ConfigKey(
+        "flush.messages",
+        _T.LONG,
+        str(LONG_MAX),
+        _whole(1, LONG_MAX),
+        _NO_EFFECT + "the broker's durability setting decides.",
+    ),
+    ConfigKey(
+        "flush.ms", _T.LONG, str(LONG_MAX), _whole(0, LONG_MAX), _NO_EFFECT + "the broker's durability setting decides."
+    ),
+    ConfigKey("follower.replication.throttled.replicas", _T.LIST, "", _any_text, _NO_EFFECT + "the store replicates."),
+    ConfigKey("index.interval.bytes", _T.INT, "4096", _whole(0, INT_MAX), _NO_EFFECT + "there are no index files."),
+    ConfigKey("leader.replication.throttled.replicas", _T.LIST, "", _any_text, _NO_EFFECT + "the store replicates."),
+    ConfigKey(
+        "local.retention.bytes",
+        _T.LONG,
+        "-2",
+        _whole(-2, LONG_MAX),
+        "Bytes of a partition that stay in Redis once they are archived; -2 is as retention.bytes, -1 without limit.",
+        broker_key="log.local.retention.bytes",
+    ),
+    ConfigKey(
+        "local.retention.ms",
+        _T.LONG,
+        "-2",
+        _whole(-2, LONG_MAX),
+        "How long records stay in Redis once they are archived, ms; -2 is as retention.ms, -1 for ever.",
+        broker_key="log.local.retention.ms",
+    ),
+    ConfigKey(
+        "max.compaction.lag.ms",
+        _T.LONG,
+        str(LONG_MAX),
+        _whole(1, LONG_MAX),
+        "Longest that a record stays out of compaction, ms.",
+        broker_key="log.cleaner.max.compaction.lag.ms",
+    ),
+    ConfigKey(
+        "max.message.bytes",
+        _T.INT,
+        "1048588",
+        _whole(0, INT_MAX),
+        "Largest record batch, bytes, as it is stored.",
+        setting="message_max_bytes",
+        broker_key="message.max.bytes",
+    ),
+    ConfigKey(
+        "message.timestamp.after.max.ms",
+        _T.LONG,
+        "3600000",
+        _whole(0, LONG_MAX),
+        "How far a producer's timestamp may be ahead, ms (CreateTime only).",
+        broker_key="log.message.timestamp.after.max.ms",
+    ),
+    ConfigKey(
+        "message.timestamp.before.max.ms",
+        _T.LONG,
+        str(LONG_MAX),
+        _whole(0, LONG_MAX),
+        "How far a producer's timestamp may be behind, ms (CreateTime only).",
+        broker_key="log.message.timestamp.before.max.ms",
+    ),
+    ConfigKey(
+        "message.timestamp.type",
+        _T.STRING,
+        "CreateTime",
+        _one_of("CreateTime", "LogAppendTime"),
+        "Whether records carry the producer's time or the time of the append.",
+        broker_key="log.message.timestamp.type",
+    ),
+    ConfigKey(
+        "min.cleanable.dirty.ratio",
+        _T.DOUBLE,
+        "0.5",
+        _fraction,
+        "Share of a log that is not compacted yet at which compaction starts.",
+        broker_key="log.cleaner.min.cleanable.ratio",
+    ),
+    ConfigKey(
+        "min.compaction.lag.ms",
+        _T.LONG,
+        "0",
+        _whole(0, LONG_MAX),
+        "Shortest time that a record stays out of compaction, ms.",
+        broker_key="log.cleaner.min.compaction.lag.ms",
+    ),
+    ConfigKey(
+        "min.insync.replicas",
+        _T.INT,
+        "1",
+        _whole(1, INT_MAX),
+        "Kept; what acks=all waits for is the broker's durability setting.",
+        broker_key="min.insync.replicas",
+    ),
+    ConfigKey("preallocate", _T.BOOLEAN, "false", _boolean, _NO_EFFECT + "there are no files."),
+    ConfigKey(
+        "remote.log.copy.disable",
+        _T.BOOLEAN,
+        "false",
+        _boolean,
+        "Set where no more is archived: local.retention.* must be as retention.*; what is archived is read as before. "
+        "The archive job leaves the topic out unless it is named to it.",
+    ),
+    ConfigKey(
+        "remote.log.delete.on.disable",
+        _T.BOOLEAN,
+        "false",
+        _boolean,
+        "Must be true where remote.storage.enable goes back to false: the log then starts where Redis has it. The "
+        "archive's files stay.",
+    ),
+    ConfigKey(
+        "remote.storage.enable",
+        _T.BOOLEAN,
+        "false",
+        _boolean,
+        "Whether what is archived may leave Redis as local.retention.* says, and is read from the archive then; needs "
+        "the broker's archive_path. retention.* goes by both tiers together, and by time takes what is not archived "
+        "yet as well: keep it longer than the archive job may stand still.",
+    ),
+    ConfigKey(
+        "retention.bytes",
+        _T.LONG,
+        "-1",
+        _whole(-1, LONG_MAX),
+        "Bytes of a partition that are kept; -1 is without limit.",
+        setting="log_retention_bytes",
+        broker_key="log.retention.bytes",
+    ),
+    ConfigKey(
+        "retention.ms",
+        _T.LONG,
+        "604800000",
+        _whole(-1, LONG_MAX),
+        "How long records are kept, ms; -1 keeps them for ever.",
+        setting="log_retention_ms",
+        broker_key="log.retention.ms",
+    ),
+    ConfigKey(
+        "segment.bytes", _T.INT, "1073741824", _whole(14, INT_MAX), _NO_EFFECT + "retention cuts at single entries."
+    ),
+    ConfigKey("segment.index.bytes", _T.INT, "10485760", _whole(4, INT_MAX), _NO_EFFECT + "there are no index files."),
+    ConfigKey("segment.jitter.ms", _T.LONG, "0", _whole(0, LONG_MAX), _NO_EFFECT + "there are no segments."),
+    ConfigKey(
+        "segment.ms", _T.LONG, "604800000", _whole(1, LONG_MAX), _NO_EFFECT + "retention cuts at single entries."
+    ),
+    ConfigKey(
+        "tidegate.mirror.enable",
+        _T.BOOLEAN,
+        "true",
+        _boolean,
+        "Whether groups that read the topic are shown as Redis consumer groups; never with cleanup.policy compact.",
+        setting="mirror_groups",
+        broker_key="mirror.groups",
+    ),
+    ConfigKey(
+        "unclean.leader.election.enable",
+        _T.BOOLEAN,
+        "false",
+        _boolean,
+        _NO_EFFECT + "every broker serves every partition.",
+    ),
+)
+
+CONFIG_KEYS: Final[dict[str, ConfigKey]] = {key.name: key for key in _ALL}
+"""Name -> config, in order of name."""

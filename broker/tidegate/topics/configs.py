@@ -1,0 +1,237 @@
+"""A topic's effective config: its own values over the broker's defaults; and both, described."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tidegate.errors import InvalidConfig, InvalidRequest
+from tidegate.settings import SECRETS, Settings
+from tidegate.topics.config_keys import CONFIG_KEYS, ConfigKey, ConfigType, split_list
+from tidegate.topics.tiers import SAME_AS_RETENTION, check_tiers
+
+
+class Source(enum.IntEnum):
+    """Where a value comes from, as DescribeConfigs says it."""
+
+    TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class Operation(enum.IntEnum):
+    """What IncrementalAlterConfigs does to one config (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+Change = tuple[str, int, str | None]
+"""Config, operation, value."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """What the log goes by. Sizes in bytes, times in ms; -1 is without limit."""
+
+    cleanup_policy: frozenset[str]
+    retention_ms: int
+    retention_bytes: int
+    max_message_bytes: int
+    message_timestamp_type: str
+    message_timestamp_before_max_ms: int
+    message_timestamp_after_max_ms: int
+    min_insync_replicas: int
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    min_cleanable_dirty_ratio: float
+    mirror: bool
+    """Groups are shown as Redis consumer groups."""
+    remote_storage: bool
+    """Redis may be trimmed of what is archived; brokers read it from there (KIP-405)."""
+    local_retention_ms: int
+    local_retention_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """One place that gives a config a value, by the name it has there."""
+
+    name: str
+    value: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A config as DescribeConfigs shows it; `synonyms` in order of precedence, the effective one first."""
+
+    name: str
+    type: ConfigType
+    value: str
+    source: Source
+    doc: str
+    synonyms: tuple[Synonym, ...]
+    read_only: bool = False
+
+
+def parse(settings: Settings, given: Mapping[str, str | None], before: Mapping[str, str]) -> dict[str, str]:
+    """Check configs that a client gives a topic which had those `before`; the values as they are kept.
+
+    Raises InvalidConfig.
+    """
+    kept: dict[str, str] = {}
+    for name, value in given.items():
+        key = CONFIG_KEYS.get(name)
+        if key is None:
+            raise InvalidConfig(f"unknown topic config {name!r}")
+        if value is None:
+            raise InvalidConfig(f"{name} has no value")
+        try:
+            kept[name] = key.check(value)
+        except InvalidConfig as error:
+            raise InvalidConfig(f"{name}: {error.message}") from None
+    shortest = int(kept.get("min.compaction.lag.ms", CONFIG_KEYS["min.compaction.lag.ms"].default))
+    longest = int(kept.get("max.compaction.lag.ms", CONFIG_KEYS["max.compaction.lag.ms"].default))
+    if shortest > longest:
+        raise InvalidConfig(f"min.compaction.lag.ms {shortest} is above max.compaction.lag.ms {longest}")
+    check_tiers(kept, lambda name: _value(settings, CONFIG_KEYS[name], kept), before, settings.archive_path is not None)
+    return kept
+
+
+def altered(
+    settings: Settings, overrides: Mapping[str, str], changes: Iterable[Change], *, replace: bool = False
+) -> dict[str, str]:
+    """A topic's configs after changes, of all of them or in place of all; lists go from their effective value.
+
+    Raises InvalidConfig, InvalidRequest for a value that is missing or an operation that does not exist.
+    """
+    after: dict[str, str | None] = {} if replace else dict(overrides)
+    for name, operation, value in changes:
+        if operation == Operation.DELETE:
+            if name not in CONFIG_KEYS:
+                raise InvalidConfig(f"unknown topic config {name!r}")
+            after.pop(name, None)
+            continue
+        if value is None:
+            raise InvalidRequest(f"{name} is to be changed and has no value")
+        match operation:
+            case Operation.SET:
+                after[name] = value
+            case Operation.APPEND | Operation.SUBTRACT:
+                after[name] = _list_after(settings, overrides, name, operation, split_list(value))
+            case _:
+                raise InvalidRequest(f"there is no operation {operation}")
+    return parse(settings, after, overrides)
+
+
+def _list_after(settings: Settings, overrides: Mapping[str, str], name: str, operation: int, parts: list[str]) -> str:
+    key = CONFIG_KEYS.get(name)
+    if key is None or key.type is not ConfigType.LIST:
+        raise InvalidConfig(f"{name} is no list")
+    now = split_list(_value(settings, key, overrides))
+    if operation == Operation.APPEND:
+        return ",".join(dict.fromkeys(now + parts))
+    return ",".join(part for part in now if part not in parts)
+
+
+def effective(settings: Settings, overrides: Mapping[str, str]) -> TopicConfig:
+    """What the topic goes by."""
+
+    def number(name: str) -> int:
+        return int(_value(settings, CONFIG_KEYS[name], overrides))
+
+    def local(unit: str) -> bool:
+        return number(f"local.retention.{unit}") != SAME_AS_RETENTION
+
+    cleanup_policy = frozenset(split_list(_value(settings, CONFIG_KEYS["cleanup.policy"], overrides)))
+    mirror = _value(settings, CONFIG_KEYS["tidegate.mirror.enable"], overrides) == "true"
+    return TopicConfig(
+        cleanup_policy=cleanup_policy,
+        retention_ms=number("retention.ms"),
+        retention_bytes=number("retention.bytes"),
+        max_message_bytes=number("max.message.bytes"),
+        message_timestamp_type=_value(settings, CONFIG_KEYS["message.timestamp.type"], overrides),
+        message_timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
+        message_timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
+        min_insync_replicas=number("min.insync.replicas"),
+        delete_retention_ms=number("delete.retention.ms"),
+        min_compaction_lag_ms=number("min.compaction.lag.ms"),
+        max_compaction_lag_ms=number("max.compaction.lag.ms"),
+        min_cleanable_dirty_ratio=float(_value(settings, CONFIG_KEYS["min.cleanable.dirty.ratio"], overrides)),
+        mirror=mirror and "compact" not in cleanup_policy,
+        remote_storage=_value(settings, CONFIG_KEYS["remote.storage.enable"], overrides) == "true",
+        local_retention_ms=number("local.retention.ms" if local("ms") else "retention.ms"),
+        local_retention_bytes=number("local.retention.bytes" if local("bytes") else "retention.bytes"),
+    )
+
+
+def describe_topic(settings: Settings, overrides: Mapping[str, str]) -> list[Described]:
+    """Every config of a topic, in order of name."""
+    described = []
+    for key in CONFIG_KEYS.values():
+        synonyms = _broker_synonyms(settings, key)
+        if key.name in overrides:
+            synonyms = (Synonym(key.name, overrides[key.name], Source.TOPIC), *synonyms)
+        first = synonyms[0]
+        described.append(Described(key.name, key.type, first.value, first.source, key.doc, synonyms))
+    return described
+
+
+def describe_broker(settings: Settings) -> list[Described]:
+    """A broker's settings under Kafka's names where Kafka has them, in order of name; none can be altered."""
+    taken = {key.setting: key.broker_key for key in CONFIG_KEYS.values() if key.setting and key.broker_key}
+    described = []
+    for field_name, field in type(settings).model_fields.items():
+        if field_name in SECRETS:
+            continue
+        value = getattr(settings, field_name)
+        source = Source.STATIC_BROKER if field_name in settings.model_fields_set else Source.DEFAULT
+        name = taken.get(field_name) or field_name.replace("_", ".")
+        text = _text(value)
+        described.append(
+            Described(
+                name,
+                _type_of(value),
+                text,
+                source,
+                field.description or "",
+                (Synonym(name, text, source),),
+                read_only=True,
+            )
+        )
+    return sorted(described, key=lambda one: one.name)
+
+
+def _value(settings: Settings, key: ConfigKey, overrides: Mapping[str, str]) -> str:
+    own = overrides.get(key.name)
+    return own if own is not None else _broker_synonyms(settings, key)[0].value
+
+
+def _broker_synonyms(settings: Settings, key: ConfigKey) -> tuple[Synonym, ...]:
+    """The broker's value where one is set, then the default."""
+    name = key.broker_key or key.name
+    synonyms = (Synonym(name, key.default, Source.DEFAULT),)
+    if key.setting is not None and key.setting in settings.model_fields_set:
+        return (Synonym(name, _text(getattr(settings, key.setting)), Source.STATIC_BROKER), *synonyms)
+    return synonyms
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _type_of(value: object) -> ConfigType:
+    match value:
+        case bool():
+            return ConfigType.BOOLEAN
+        case int():
+            return ConfigType.LONG if abs(value) > 1 << 31 else ConfigType.INT
+        case _:
+            return ConfigType.STRING

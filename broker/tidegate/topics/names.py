@@ -1,0 +1,45 @@
+"""What a topic may be called."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tidegate.errors import InvalidTopic
+
+NAME_LENGTH_MAX: Final = 249
+INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's internal topics: clients neither create nor write them."""
+
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def is_legal(name: str) -> bool:
+    """Whether Kafka allows the name (Topic.java)."""
+    return name not in (".", "..") and len(name) <= NAME_LENGTH_MAX and _LEGAL.fullmatch(name) is not None
+
+
+def check(name: str) -> None:
+    """Refuse a name outside Kafka's rules. Raises InvalidTopic."""
+    if is_legal(name):
+        return
+    if not name:
+        raise InvalidTopic("topic name is empty")
+    if name in (".", ".."):
+        raise InvalidTopic(f"topic name cannot be {name!r}")
+    if len(name) > NAME_LENGTH_MAX:
+        raise InvalidTopic(f"topic name is longer than {NAME_LENGTH_MAX} characters")
+    raise InvalidTopic("topic name has characters other than letters, digits, '.', '_' and '-'")
+
+
+def check_creatable(name: str) -> None:
+    """Refuse a name outside Kafka's rules, and those of internal topics. Raises InvalidTopic."""
+    check(name)
+    if name in INTERNAL:
+        raise InvalidTopic(f"{name!r} is an internal topic: clients cannot create it")
+
+
+def plain(name: str) -> str:
+    """What the name has in common with those that differ only by . and _; "" where there are none."""
+    plain_name = name.replace(".", "_")
+    return plain_name if "_" in plain_name else ""

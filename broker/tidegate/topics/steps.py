@@ -1,0 +1,162 @@
+"""The steps that make, grow and remove a topic. Each may be repeated, by any broker, after any interruption."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from tidegate.errors import InvalidTopic, UnknownTopicOrPartition
+from tidegate.store.keys import LogKeys
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+from tidegate.topics import names
+from tidegate.topics.model import Record, TopicState
+
+CREATE_TOPIC = Script("topics/create_topic")
+FINISH_TOPIC = Script("topics/finish_topic")
+ADD_PARTITIONS = Script("topics/add_partitions")
+DELETE_TOPIC = Script("topics/delete_topic")
+FORGET_TOPIC = Script("topics/forget_topic")
+ALTER_CONFIGS = Script("topics/alter_configs")
+
+_AT_ONCE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStorage:
+    """How a partition's keys are made and removed. Both may be repeated; `make` refuses what was removed.
+
+    `make` raises UnknownTopicOrPartition where this topic id was removed; both raise StoreUnavailable.
+    """
+
+    make: Callable[[Store, LogKeys], Awaitable[None]]
+    remove: Callable[[Store, LogKeys], Awaitable[None]]
+
+
+OnDeletedOffsets = Callable[[str, str, UUID, int], Awaitable[None]]
+"""(org, topic, topic id, partitions): remove the offsets that groups committed for it. Repeatable."""
+
+
+class TopicSteps:
+    """The steps of one catalogue. Whatever raises StoreUnavailable can be called again."""
+
+    def __init__(self, store: Store, storage: PartitionStorage, on_deleted_offsets: OnDeletedOffsets | None) -> None:
+        self._store = store
+        self._keys = store.cluster_keys
+        self._storage = storage
+        self._on_deleted_offsets = on_deleted_offsets
+
+    async def take_name(
+        self, org: str, name: str, topic_id: UUID, partition_count: int, log_format: str, overrides: Mapping[str, str]
+    ) -> Record:
+        """The record under the name: the new one, or the one that has it. Raises InvalidTopic."""
+        keys, field = self._keys, f"{org}/{name}"
+        pairs = [text for pair in overrides.items() for text in pair]
+        try:
+            (text,) = await self._store.run(
+                CREATE_TOPIC,
+                [keys.topics, keys.topic(org, name), keys.topic_names, keys.info],
+                *(field, _plain_field(org, name), topic_id.hex, partition_count, log_format, keys.topic_changes),
+                *pairs,
+            )
+        except InvalidTopic:
+            raise InvalidTopic(f"a topic exists whose name differs from {name!r} only by '.' and '_'") from None
+        return Record.parse(text)
+
+    async def want_partitions(self, org: str, name: str, topic_id: UUID, count: int) -> Record:
+        """Let a topic grow. Raises UnknownTopicOrPartition, InvalidPartitions."""
+        keys = self._keys
+        (text,) = await self._store.run(
+            ADD_PARTITIONS, [keys.topics, keys.info], f"{org}/{name}", topic_id.hex, count, keys.topic_changes
+        )
+        return Record.parse(text)
+
+    async def replace_configs(
+        self, org: str, name: str, topic_id: UUID, planned_on: int, overrides: Mapping[str, str]
+    ) -> bool:
+        """Give a topic other configs; False where they changed since `planned_on`. Raises UnknownTopicOrPartition."""
+        keys = self._keys
+        pairs = [text for pair in overrides.items() for text in pair]
+        (replaced,) = await self._store.run(
+            ALTER_CONFIGS,
+            [keys.topics, keys.topic(org, name), keys.info],
+            *(f"{org}/{name}", topic_id.hex, planned_on, keys.topic_changes),
+            *pairs,
+        )
+        return bool(replaced)
+
+    async def hide(self, org: str, name: str, topic_id: UUID) -> Record:
+        """Begin to delete. Raises UnknownTopicOrPartition."""
+        keys = self._keys
+        (text,) = await self._store.run(
+            DELETE_TOPIC, [keys.topics, keys.info], f"{org}/{name}", topic_id.hex, keys.topic_changes
+        )
+        return Record.parse(text)
+
+    async def finish(self, org: str, name: str, record: Record) -> None:
+        """Do what is left of what was begun. Raises UnknownTopicOrPartition where somebody deleted it meanwhile."""
+        if record.state is TopicState.DELETING:
+            await self._finish_deletion(org, name, record)
+        elif record.under_way:
+            await self._finish_making(org, name, record)
+
+    async def _finish_making(self, org: str, name: str, record: Record) -> None:
+        first = 0 if record.state is TopicState.CREATING else record.partitions
+        try:
+            await self._each_partition(self._storage.make, org, name, record, range(first, record.wanted))
+        except UnknownTopicOrPartition:
+            # Its partitions were removed while it was made: nobody else will free the name.
+            await self._finish_deletion(org, name, await self.hide(org, name, record.topic_id))
+            raise
+        keys = self._keys
+        await self._store.run(
+            FINISH_TOPIC,
+            [keys.topics, keys.info],
+            *(f"{org}/{name}", record.topic_id.hex, record.wanted, keys.topic_changes),
+        )
+
+    async def _finish_deletion(self, org: str, name: str, record: Record) -> None:
+        await self._each_partition(self._storage.remove, org, name, record, range(record.wanted))
+        if self._on_deleted_offsets is not None:
+            await self._on_deleted_offsets(org, name, record.topic_id, record.wanted)
+        keys = self._keys
+        await self._store.run(
+            FORGET_TOPIC,
+            [keys.topics, keys.topic(org, name), keys.topic_names, keys.info],
+            *(f"{org}/{name}", _plain_field(org, name), record.topic_id.hex, keys.topic_changes),
+        )
+
+    async def _each_partition(
+        self,
+        step: Callable[[Store, LogKeys], Awaitable[None]],
+        org: str,
+        name: str,
+        record: Record,
+        partitions: range,
+    ) -> None:
+        for start in range(partitions.start, partitions.stop, _AT_ONCE):
+            some = range(start, min(start + _AT_ONCE, partitions.stop))
+            await asyncio.gather(
+                *(
+                    step(self._store, self._store.log_keys(org, name, partition, record.topic_id.hex))
+                    for partition in some
+                )
+            )
+
+
+def new_topic_id() -> UUID:
+    """A random topic id. As Kafka's, its text never begins with '-', which a command line would take for an option."""
+    while True:
+        topic_id = uuid.uuid4()
+        if not base64.urlsafe_b64encode(topic_id.bytes).startswith(b"-"):
+            return topic_id
+
+
+def _plain_field(org: str, name: str) -> str:
+    plain_name = names.plain(name)
+    return f"{org}/{plain_name}" if plain_name else ""

@@ -1,0 +1,19 @@
+"""`tidegate pipeline lag`."""
+
+from __future__ import annotations
+
+import typer
+
+from tidegate_pipeline.cli import job_command
+from tidegate_pipeline.jobs.job import Job
+
+
+def add_to(app: typer.Typer) -> None:
+    """Its verb."""
+
+    @job_command(app)
+    def lag() -> Job:
+        """Lag of every group by window: least, most, rates, seconds behind, stuck partitions; a Parquet table."""
+        from tidegate_pipeline.jobs.lag import LagJob
+
+        return LagJob()

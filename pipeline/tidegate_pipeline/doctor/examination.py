@@ -1,0 +1,160 @@
+"""Looking: on the driver, in a Spark job on every executor, at Redis; then what was found."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tidegate.records.segment_file import open_archive
+from tidegate_pipeline import settings as pipeline_settings
+from tidegate_pipeline.doctor import probe
+from tidegate_pipeline.doctor.findings import Finding, State, compared, of_redis
+from tidegate_pipeline.java import find_java, java_version
+from tidegate_pipeline.jobs.failures import cause_of
+from tidegate_pipeline.redis_access import connect, shown
+from tidegate_pipeline.session import log_file, spark_session
+from tidegate_pipeline.settings import PipelineSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TASKS_AN_EXECUTOR = 2
+
+
+def examine(config: Path | None, *, as_json: bool) -> None:
+    """Look, tell; ends with 1 if anything is wrong. Raises UsageError for settings or a Java that cannot be used."""
+    settings = pipeline_settings.load(config)
+    java = find_java()
+    found = [Finding(State.OK, "Java", f"{java_version(java)} at {java}")]
+    if not as_json:  # spark-submit makes one stream of stdout and stderr
+        typer.echo("starting Spark", err=True)
+    spark = spark_session("tidegate doctor", settings.spark, log=Path(settings.log.path or log_file()))
+    try:
+        found += all_findings(spark, settings)
+    finally:
+        spark.stop()
+    wrong = any(one.state is State.WRONG for one in found)
+    if as_json:
+        typer.echo(json.dumps({"ok": not wrong, "findings": [asdict(one) for one in found]}, indent=2))
+    else:
+        typer.echo("\n".join(lines(found)))
+    if wrong:
+        raise typer.Exit(1)
+
+
+def all_findings(spark: SparkSession, settings: PipelineSettings) -> list[Finding]:
+    """Everything that needs a session."""
+    found = [Finding(State.OK, "Spark", f"{spark.version}, master {spark.conf.get('spark.master')}")]
+    folders = {"archive": settings.archive.path, "checkpoint": settings.checkpoint.path}
+    for what, path in folders.items():
+        if not path:
+            found.append(Finding(State.WARNING, what, "no path is set", f"set {what}.path for the jobs that need it"))
+    wanted = probe.Wanted(
+        settings.redis.options["redis.url"],
+        settings.redis.password_variable,
+        {what: path for what, path in folders.items() if path},
+        f".doctor-{uuid.uuid4().hex}",
+    )
+    with _markers(wanted) as wrong:
+        driver = probe.look(wanted)
+        driver["wrong"] |= wrong
+        seen, expected = on_executors(spark, wanted)
+    found += compared(driver, seen, expected)
+    for what, path in wanted.folders.items():
+        if not any(what in one["wrong"] for one in (driver, *seen)):
+            found.append(Finding(State.OK, what, f"{path} can be written"))
+    if "redis" not in driver["wrong"]:
+        found += of_redis(_facts(settings), shown(settings.redis.url))
+        found.append(_source(spark, settings))
+    return found
+
+
+@contextmanager
+def _markers(wanted: probe.Wanted) -> Iterator[dict[str, str]]:
+    """A file of the driver's in each folder, made where it is missing; yields why one could not be written."""
+    wrong = {}
+    for what, path in wanted.folders.items():
+        try:
+            files, root = open_archive(path)
+            files.create_dir(root)
+            files.open_output_stream(f"{root}/{wanted.marker}").close()
+        except (OSError, ValueError) as error:
+            wrong[what] = probe.first_line(error)
+    try:
+        yield wrong
+    finally:
+        for path in wanted.folders.values():
+            with suppress(OSError, ValueError):
+                files, root = open_archive(path)
+                files.delete_file(f"{root}/{wanted.marker}")
+
+
+def on_executors(spark: SparkSession, wanted: probe.Wanted) -> tuple[list[dict[str, Any]], int]:
+    """What each executor sees, and how many there are."""
+    expected = _executors(spark)
+    tasks = max(spark.sparkContext.defaultParallelism, expected) * _TASKS_AN_EXECUTOR
+    told = spark.sparkContext.parallelize(range(tasks), tasks).map(_looking(wanted)).collect()
+    return list({found["process"]: found for found in told}.values()), expected
+
+
+def _executors(spark: SparkSession) -> int:
+    """How many the JVM knows: the driver itself counts only where it is the executor too."""
+    status = spark.sparkContext._jsc.sc().statusTracker()
+    return max(1, len(status.getExecutorInfos()) - 1)
+
+
+def _looking(wanted: probe.Wanted) -> Callable[[int], dict[str, Any]]:
+    """A function that is sent whole, so that it can tell of an executor where our package is missing."""
+    options = (wanted.redis_url, wanted.password_variable, wanted.folders, wanted.marker)
+
+    def looking(task: int) -> dict[str, Any]:
+        import os
+        import platform
+        import socket
+
+        try:
+            from tidegate_pipeline.doctor.probe import Wanted, look
+        except ImportError as missing:
+            host = socket.gethostname()
+            told = {"host": host, "process": f"{host}:{os.getcwd()}", "python": platform.python_version()}
+            return told | {"wrong": {"import": str(missing)}}
+        return look(Wanted(*options))
+
+    return looking
+
+
+def _facts(settings: PipelineSettings) -> dict[str, str]:
+    client = connect(settings.redis.url, settings.redis.password_variable)
+    told = client.info()
+    first = next(iter(told.values())) if told else {}
+    return {name: str(value) for name, value in (first if isinstance(first, dict) else told).items()}
+
+
+def _source(spark: SparkSession, settings: PipelineSettings) -> Finding:
+    """The planning process beside the driver is one more Python, and does not see --py-files."""
+    try:
+        events = spark.read.format("tidegate-events").options(**settings.redis.options)
+        events.option("startingOffsets", "latest").load().count()
+    except Exception as error:  # noqa: BLE001  whatever it is, it is the finding
+        cause = str(cause_of(error))
+        missing = "ModuleNotFoundError" in cause
+        return Finding(State.WRONG, "sources", cause, "install the wheel where Python workers run" if missing else "")
+    return Finding(State.OK, "sources", "tidegate-events is registered, planned and read")
+
+
+def lines(found: list[Finding]) -> Iterator[str]:
+    """For people."""
+    for one in found:
+        yield f"{one.state:<8} {one.what:<12} {one.told}"
+        if one.advice:
+            yield f"{'':<21} > {one.advice}"
+    wrong = sum(one.state is State.WRONG for one in found)
+    warnings = sum(one.state is State.WARNING for one in found)
+    yield f"{wrong} wrong, {warnings} to be aware of" if wrong or warnings else "all is well"

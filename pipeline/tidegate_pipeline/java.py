@@ -1,0 +1,58 @@
+"""Java: a home of version 17 or 21, found or named clearly."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tidegate_pipeline.errors import UsageError
+
+JAVA_VERSIONS: Final = (17, 21)
+
+
+def find_java() -> Path:
+    """The home of a Java 17 or 21. Raises UsageError, saying what was found instead and what to install."""
+    seen: list[str] = []
+    for home in _java_homes():
+        version = java_version(home)
+        if version in JAVA_VERSIONS:
+            return home
+        seen.append(f"{home} is {version or 'no Java'}")
+    found = f" ({'; '.join(seen)})" if seen else ""
+    raise UsageError(f"Spark needs Java 17 or 21{found}: on Debian, apt-get install openjdk-17-jre-headless")
+
+
+def java_version(home: Path) -> int | None:
+    """Its major version, or None where there is none that runs."""
+    try:
+        told = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=60)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(\d+)', told.stderr)
+    return int(found[1]) if found else None
+
+
+def _java_homes() -> Iterator[Path]:
+    if "JAVA_HOME" in os.environ:
+        yield Path(os.environ["JAVA_HOME"])
+        return
+    if on_path := shutil.which("java"):
+        yield Path(on_path).resolve().parent.parent
+    yield from sorted(Path("/usr/lib/jvm").glob("*"))
+
+
+def main() -> None:
+    """For scripts: prints the home, or says what is missing and ends with 1."""
+    try:
+        print(find_java())  # noqa: T201
+    except UsageError as missing:
+        raise SystemExit(f"{missing}") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""From the options of a job's verb to its run, its plan or its summary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import typer
+
+from tidegate.records.segments import below
+from tidegate_pipeline import settings as pipeline_settings
+from tidegate_pipeline.cli import trigger
+from tidegate_pipeline.errors import PipelineError, UsageError
+from tidegate_pipeline.jobs.job import Job, JobContext
+from tidegate_pipeline.jobs.progress import Display
+from tidegate_pipeline.jobs.running import Run, run_all
+from tidegate_pipeline.jobs.summary import plan_lines, summary_lines
+from tidegate_pipeline.jobs.writable import check_writable
+from tidegate_pipeline.redis_access import connect, has_password, patiently
+from tidegate_pipeline.session import STDERR, log_file, spark_session
+from tidegate_pipeline.settings import PipelineSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run_job(
+    make: Callable[[], Job],
+    *,
+    once: bool,
+    every: str | None,
+    checkpoint: str | None,
+    dry_run: bool,
+    as_json: bool,
+    config: Path | None,
+) -> None:
+    """One job, alone in its session. Raises what it failed with, after its summary was written."""
+    settings = pipeline_settings.load(config)
+    job = make()
+    context = context_of(job, settings, checkpoint, trigger(once, every))
+    if dry_run:
+        plan = job.plan(context)
+        told = json.dumps({"job": job.query_name, "plan": plan}, default=str)
+        typer.echo(told if as_json else "\n".join(plan_lines(job.query_name, plan)))
+        return
+    run_jobs([Run(job, context)], settings, f"tidegate {job.query_name}", as_json=as_json)
+
+
+def run_jobs(runs: Sequence[Run], settings: PipelineSettings, app_name: str, *, as_json: bool) -> None:
+    """Jobs in one session, to their end. Raises the failure of the first that failed."""
+    display = Display()
+    for run in runs:
+        patiently(run.context.client.ping, settings.redis.retry_s, display.note)
+        check_writable("the checkpoint", str(run.context.checkpoint))
+        run.job.check(run.context)
+    display.note("starting Spark")
+    log = Path(settings.log.path) if settings.log.path else log_file()
+    spark = spark_session(app_name, settings.spark, log=log)
+    try:
+        for run in runs:
+            run.context.spark = spark
+            run.context.note = display.note
+        run_all(runs, display)
+        summaries: list[Mapping[str, Any]] = [run.summary() for run in runs]
+    finally:
+        spark.stop()
+    if as_json:
+        typer.echo(json.dumps(summaries[0] if len(runs) == 1 else summaries, default=str))
+    else:
+        told = [] if len(runs) == 1 and runs[0].error and not runs[0].figures.micro_batches else summaries
+        typer.echo("".join(f"{line}\n" for summary in told for line in summary_lines(summary)), nl=False)
+    for run in runs:
+        if run.error:
+            if run.error.exit_status == PipelineError.exit_status:  # the others say all there is to say
+                display.note(f"more in {log}" if log != STDERR else "more above")
+            raise run.error
+
+
+def context_of(job: Job, settings: PipelineSettings, checkpoint: str | None, every: dict[str, Any]) -> JobContext:
+    """What a job is given, but for the session, which comes when it runs. Raises UsageError."""
+    if has_password(settings.redis.url) and pipeline_settings.load().redis.url != settings.redis.url:
+        raise UsageError(
+            "redis.url in the file has a password, and no task reads that file: put the address in "
+            "TIDEGATE_PIPELINE_REDIS_URL, here and where executors run, or its name in redis.password_variable"
+        )
+    return JobContext(
+        spark=cast("SparkSession", None),
+        settings=settings,
+        client=connect(settings.redis.url, settings.redis.password_variable),
+        checkpoint=checkpoint_of(job, settings, checkpoint),
+        trigger=every,
+    )
+
+
+def checkpoint_of(job: Job, settings: PipelineSettings, given: str | None) -> str:
+    """The folder of a job's query; a local one as an absolute path. Raises UsageError."""
+    folder = given or (below(settings.checkpoint.path, job.query_name) if settings.checkpoint.path else "")
+    if not folder:
+        raise UsageError(f"{job.query_name}: where is its checkpoint? --checkpoint, or checkpoint.path in the settings")
+    return folder if "://" in folder else str(Path(folder).absolute())

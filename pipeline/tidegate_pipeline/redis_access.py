@@ -1,0 +1,212 @@
+"""Connections of the pipeline to Redis: one server, Sentinel or Cluster; scripts; patience while it is away.
+
+Executors make their own from the address; nothing here is pickled.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import redis
+from redis.backoff import ExponentialBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from tidegate.store.scripts import Script
+from tidegate_pipeline.errors import PipelineError, UsageError
+from tidegate_pipeline.settings import load
+
+Client = Any
+"""`redis.Redis` or `redis.cluster.RedisCluster`, with replies as bytes."""
+
+Outcome = TypeVar("Outcome")
+
+AWAY: Final = (
+    redis.ConnectionError,
+    redis.TimeoutError,
+    redis.ReadOnlyError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.RedisClusterException,
+)
+"""What may pass: a restart, a fail-over, a load, slots on the move."""
+REFUSED: Final = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
+"""What does not, though redis-py counts it with lost connections."""
+
+_SOCKET_TIMEOUT_S: Final = 10.0
+_TLS_VARIABLES: Final = {
+    "ssl_ca_certs": "TIDEGATE_REDIS_CA_FILE",
+    "ssl_certfile": "TIDEGATE_REDIS_CLIENT_CERT_FILE",
+    "ssl_keyfile": "TIDEGATE_REDIS_CLIENT_KEY_FILE",
+    "ssl_check_hostname": "TIDEGATE_REDIS_TLS_CHECK_HOSTNAME",
+}
+"""Parameters of an address -> the brokers' variables, which count where the address has none."""
+_PAUSE_S: Final = 0.2
+_PAUSE_MAX_S: Final = 2.0
+
+
+def connect(url: str, password_variable: str = "") -> Client:
+    """A client for an address: `redis://`, `rediss://` (`valkey…` too), `redis+cluster://`, `redis+sentinel://`.
+
+    `redis+sentinel://[user:password@]host:port,host:port/service[/db]` asks the sentinels for the primary. TLS and the
+    sentinels' own login are as the brokers' variables say: TIDEGATE_REDIS_CA_FILE, TIDEGATE_REDIS_SENTINEL_PASSWORD, ….
+    `password_variable` is the environment variable, or the path of the file, that holds the password, so that the
+    address can be shown. Nothing is sent yet, but to a cluster. Raises UsageError.
+    """
+    parts = urlsplit(url)
+    scheme = parts.scheme.replace("valkey", "redis")
+    kind, _, flavour = scheme.partition("+")
+    if kind not in ("redis", "rediss") or flavour not in ("", "cluster", "sentinel") or not parts.netloc:
+        raise UsageError(f"not a Redis address: {shown(url)} (redis://[user:password@]host:port/db)")
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    options: dict[str, Any] = {
+        "username": unquote(user) or None,
+        "password": _read_secret(password_variable) if password_variable else unquote(password) or None,
+        "socket_timeout": _SOCKET_TIMEOUT_S,
+        "socket_connect_timeout": _SOCKET_TIMEOUT_S,
+    }
+    if kind == "rediss":
+        options |= _tls(parts.query)
+    addresses = [_address(host, url) for host in hosts.split(",")]
+    path = [part for part in parts.path.split("/") if part]
+    try:
+        if flavour == "cluster":
+            return RedisCluster(startup_nodes=[ClusterNode(*address) for address in addresses], **options)
+        options["retry"] = Retry(ExponentialBackoff(), 0)
+        if flavour == "sentinel":
+            if not path:
+                raise UsageError(f"{shown(url)} names no service: redis+sentinel://host:port/<service>/<db>")
+            database = int(path[1]) if len(path) > 1 else 0
+            asked = Sentinel(addresses, sentinel_kwargs=_sentinel_login(options))
+            return asked.master_for(path[0], db=database, **options)
+        return redis.Redis(*addresses[0], db=int(path[0]) if path else 0, **options)
+    except ValueError:
+        raise UsageError(f"not a Redis address: {shown(url)}") from None
+
+
+def _tls(query: str) -> dict[str, Any]:
+    """What redis-py calls `ssl…`."""
+    found = {name: os.environ[variable] for name, variable in _TLS_VARIABLES.items() if os.environ.get(variable)}
+    found |= {name: values[-1] for name, values in parse_qs(query).items() if name.startswith("ssl_")}
+    return {"ssl": True, **found, "ssl_check_hostname": _yes(found.get("ssl_check_hostname", "true"))}
+
+
+def _sentinel_login(options: dict[str, Any]) -> dict[str, Any]:
+    """How sentinels are asked: with TLS where the servers are, unless the brokers' variable says otherwise."""
+    tls = {name: value for name, value in options.items() if name.startswith("ssl")}
+    with_tls = _yes(os.environ.get("TIDEGATE_REDIS_SENTINEL_TLS", str("ssl" in tls)))
+    return {
+        "username": os.environ.get("TIDEGATE_REDIS_SENTINEL_USERNAME"),
+        "password": os.environ.get("TIDEGATE_REDIS_SENTINEL_PASSWORD"),
+        "socket_timeout": _SOCKET_TIMEOUT_S,
+        "socket_connect_timeout": _SOCKET_TIMEOUT_S,
+        **((tls or _tls("")) if with_tls else {}),
+    }
+
+
+def _yes(text: str) -> bool:
+    return text.lower() not in ("false", "0", "no", "off")
+
+
+def _read_secret(name: str) -> str:
+    if "/" not in name:
+        if name not in os.environ:
+            raise UsageError(f"the password of Redis is to be in the environment variable {name}, which is not set")
+        return os.environ[name]
+    try:
+        return Path(name).read_text().strip()
+    except OSError as error:
+        raise UsageError(f"the password of Redis is to be in the file {name}: {error.strerror}") from None
+
+
+def connect_by_option(url: str, password_variable: str = "") -> Client:
+    """As `connect`; without an address, to that of this process's settings, which may hold a password."""
+    return connect(url or load().redis.url, password_variable)
+
+
+def shown(url: str) -> str:
+    """The address without its password."""
+    credentials, at, rest = url.rpartition("@")
+    if not at:
+        return url
+    scheme, separator, login = credentials.partition("://")
+    return f"{scheme}{separator}{login.partition(':')[0]}:***@{rest}"
+
+
+def has_password(url: str) -> bool:
+    """Whether an address holds one: options are shown, and pickled into tasks."""
+    return ":" in url.rpartition("@")[0].partition("://")[2]
+
+
+def check_option(url: str) -> str:
+    """An address that may be an option. Raises UsageError for one with a password."""
+    if has_password(url):
+        raise UsageError("redis.url: no password in an option, it is shown; redis.passwordVariable names where it is")
+    return url
+
+
+def replid_at(client: Client, key: str) -> str:
+    """`master_replid` of the server that has a key."""
+    if isinstance(client, RedisCluster):
+        node = client.get_node_from_key(key)
+        return str(client.info("replication", target_nodes=node)["master_replid"])
+    return str(client.info("replication")["master_replid"])
+
+
+def run(client: Client, script: Script, keys: Sequence[str], *args: str | int | bytes) -> Any:
+    """One call of a script; it is sent whole where the server does not know it yet."""
+    try:
+        return client.evalsha(script.sha, len(keys), *keys, *args)
+    except redis.exceptions.NoScriptError:
+        return client.eval(script.source, len(keys), *keys, *args)
+
+
+def with_whole_entries(client: Client) -> Client:
+    """The client, whose XRANGE and XREVRANGE answer `[[id, [field, value, ...]], ...]`: redis-py would make a dict of
+    the fields, and lose all batches of an entry but one."""
+    nodes = client.get_nodes() if isinstance(client, RedisCluster) else ()
+    for node in [client.get_redis_connection(node) for node in nodes] or [client]:
+        for command in ("XRANGE", "XREVRANGE"):
+            node.set_response_callback(command, _as_it_came)
+    return client
+
+
+def _as_it_came(reply: Any, **_: Any) -> Any:
+    return reply
+
+
+def patiently(action: Callable[[], Outcome], retry_s: float, note: Callable[[str], None] | None = None) -> Outcome:
+    """Do it; while Redis is away, again with growing pauses for `retry_s` seconds. Raises PipelineError, UsageError.
+
+    `note` is told once that there is something to wait for.
+    """
+    deadline, pause_s = time.monotonic() + retry_s, _PAUSE_S
+    while True:
+        try:
+            return action()
+        except REFUSED as error:
+            raise UsageError(f"Redis refuses the login: {error}") from error
+        except AWAY as error:
+            if time.monotonic() + pause_s > deadline:
+                raise PipelineError(f"Redis is away for {retry_s:g} s: {error}") from error
+            if note is not None:
+                note(f"Redis is away, waiting for it up to {retry_s:g} s")
+                note = None
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+
+
+def _address(host: str, url: str) -> tuple[str, int]:
+    name, separator, port = host.rpartition(":")
+    if not separator or host.endswith("]"):
+        return host.strip("[]"), 6379
+    if not port.isdecimal():
+        raise UsageError(f"not a Redis address: {shown(url)}")
+    return name.strip("[]"), int(port)

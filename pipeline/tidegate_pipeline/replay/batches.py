@@ -1,0 +1,107 @@
+"""Batches on their way from one topic to another: without producer, cut to a range, spread by key.
+
+Codec, timestamps and headers stay; a batch is opened only to be cut or spread.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from tidegate.errors import KafkaError
+from tidegate.records.batch import CRC_FROM, TIMESTAMP_TYPE, TRANSACTIONAL, Batch
+from tidegate.records.build import NewRecord, build_batch, seal
+from tidegate.records.record import Record, read_records
+from tidegate_pipeline.errors import CorruptLimit
+from tidegate_pipeline.replay.partitioner import partition_of
+
+ENTRY_BYTES_MAX: Final = 1 << 20
+"""As brokers' `log_entry_bytes_max`: an entry is larger only where one batch is."""
+ENTRY_BATCHES_MAX: Final = 1_000
+"""What a script can hand on in one command."""
+
+_PLACE: Final = Struct(">qii")
+_ATTRIBUTES: Final = Struct(">h")
+_PRODUCER: Final = Struct(">qhi")
+_PRODUCER_AT: Final = 43
+
+
+class Piece(NamedTuple):
+    """A batch for the target, and the source offsets that it is from, `first` to `last`.
+
+    `start` is the source offset after what went to that target partition before. An empty batch only says that it
+    gets nothing of the offsets up to `last`.
+    """
+
+    start: int
+    first: int
+    last: int
+    batch: bytes
+    records: int
+
+
+def pieces_of(
+    stored: bytes, base: int, partition: int, first: int, end: int, spread: int
+) -> Iterator[tuple[int, Piece]]:
+    """(target partition, piece) of one stored batch: its records with first <= offset < end.
+
+    `spread` is how many partitions keys are spread over, 0: every record stays in its partition. Markers give none.
+    Raises CorruptLimit.
+    """
+    try:
+        batch = Batch.parse(stored)
+        batch.verify_crc()
+        if batch.is_control:
+            return
+        batch.base_offset = base
+        last = base + batch.last_offset_delta
+        if not spread and first <= base and last < end:
+            yield partition, Piece(base, base, last, without_producer(batch), batch.record_count)
+            return
+        records = [record for record in read_records(batch) if first <= record.offset < end]
+    except KafkaError as error:
+        raise CorruptLimit(f"the batch at offset {base} of partition {partition} is corrupt: {error}") from error
+    if not spread:
+        yield from ((partition, piece) for piece in _rebuilt(batch, records))
+        return
+    by_target: defaultdict[int, list[Record]] = defaultdict(list)
+    for record in records:
+        by_target[partition % spread if record.key is None else partition_of(record.key, spread)].append(record)
+    for target, chosen in by_target.items():
+        yield from ((target, piece) for piece in _rebuilt(batch, chosen))
+
+
+def without_producer(batch: Batch) -> bytes:
+    """A copy that no producer and no transaction knows of; where it had neither, all but its place stays."""
+    changed = bytearray(batch.buffer)
+    _PLACE.pack_into(changed, 0, 0, batch.size - 12, -1)
+    if batch.producer_id < 0 and batch.producer_epoch < 0 and batch.base_sequence < 0 and not batch.is_transactional:
+        return bytes(changed)
+    _ATTRIBUTES.pack_into(changed, CRC_FROM, batch.attributes & ~TRANSACTIONAL)
+    _PRODUCER.pack_into(changed, _PRODUCER_AT, -1, -1, -1)
+    return bytes(seal(changed))
+
+
+def entries_of(pieces: Sequence[Piece], records_max: int) -> Iterator[list[Piece]]:
+    """What goes out together: as much as an entry holds, and a pace allows at once."""
+    entry: list[Piece] = []
+    size = records = 0
+    for piece in pieces:
+        size, records = size + len(piece.batch), records + piece.records
+        if entry and (size > ENTRY_BYTES_MAX or records > records_max or len(entry) == ENTRY_BATCHES_MAX):
+            yield entry
+            entry, size, records = [], len(piece.batch), piece.records
+        entry.append(piece)
+    if entry:
+        yield entry
+
+
+def _rebuilt(batch: Batch, records: Sequence[Record]) -> Iterator[Piece]:
+    """One new batch of some of a batch's records, in order; none of none."""
+    if not records:
+        return
+    new = [NewRecord(record.value, record.key, record.timestamp, record.headers) for record in records]
+    built = build_batch(new, codec=batch.codec, attributes=batch.attributes & TIMESTAMP_TYPE)
+    yield Piece(records[0].offset, records[0].offset, records[-1].offset, built, len(new))

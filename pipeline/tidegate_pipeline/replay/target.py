@@ -1,0 +1,138 @@
+"""One partition that a replay writes to: whole batches at the end of its log, each once, by one script an entry."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import redis
+
+from tidegate.store.keys import ClusterKeys, LogKeys
+from tidegate.store.scripts import Script
+from tidegate_pipeline.errors import DataLoss, PipelineError
+from tidegate_pipeline.redis_access import Client, patiently, replid_at, run
+from tidegate_pipeline.replay.batches import Piece
+
+REPLAY_APPEND = Script("archive/replay_append")
+
+_NONE: Final = 0
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+_FENCED_LEADER_EPOCH: Final = 74
+_ASK_AGAIN_S: Final = 0.2
+_TURN_RETRIES: Final = 10
+"""How long a task waits for the one before it without seeing it go on, in times of `retry_s`: it may read from afar."""
+
+
+class Run(NamedTuple):
+    """Source offsets `source_base` to `source_last` stand at `target_base` to `target_last`, in order."""
+
+    source_base: int
+    source_last: int
+    target_base: int
+    target_last: int
+
+
+class Server(NamedTuple):
+    """Which life of the server brokers are in; see tidegate.log.incarnation."""
+
+    incarnation: int
+    replid: str
+
+
+def read_server(client: Client, prefix: str, keys: LogKeys, retry_s: float) -> Server:
+    """The server that has a log, as brokers know it; waits until one has seen it. Raises PipelineError."""
+    deadline = time.monotonic() + retry_s
+    info = ClusterKeys(prefix).info
+    while True:
+        replid = patiently(lambda: replid_at(client, keys.log), retry_s)
+        known, incarnation = patiently(lambda: client.hmget(info, "master_replid", "incarnation"), retry_s)
+        if known is not None and replid in known.decode().split() and incarnation is not None:
+            return Server(int(incarnation), replid)
+        if time.monotonic() > deadline:
+            raise PipelineError("no broker has seen this Redis server since it started: start one, then again")
+        time.sleep(_ASK_AGAIN_S)
+
+
+class Target:
+    """The appends of one source partition to one target partition. `source` is its name in `replayed`."""
+
+    def __init__(
+        self, client: Client, prefix: str, keys: LogKeys, source: str, first: int, writer: str, retry_s: float
+    ) -> None:
+        """`first` is the first source offset of the whole replay."""
+        self._client = client
+        self._prefix = prefix
+        self._keys = keys
+        self._source = source
+        self._first = first
+        self._writer = writer
+        self._retry_s = retry_s
+        self._server: Server | None = None
+
+    def last_source_offset(self) -> int:
+        """The last source offset that was written here; the one before the first while there is none."""
+        found = patiently(lambda: self._client.hget(self._keys.replayed, self._source), self._retry_s)
+        return self._first - 1 if found is None else int(found)
+
+    def append(self, pieces: Sequence[Piece]) -> int:
+        """One entry; returns how many batches it got, those that were there before not counted.
+
+        Where the piece before the first is not written yet, its task is: waits as long as that goes on. Raises
+        PipelineError (away, full), DataLoss (deleted, or what was written before is not there).
+        """
+        last, deadline = -1, time.monotonic() + _TURN_RETRIES * self._retry_s
+        while True:
+            code, *rest = self._run(pieces)
+            if code == _NONE:
+                return int(rest[1])
+            if code == _UNKNOWN_TOPIC_OR_PARTITION:
+                raise DataLoss(f"the target is gone: {self._keys.log}")
+            if code == _FENCED_LEADER_EPOCH:
+                self._server = None
+            elif rest[0] >= pieces[0].start:
+                raise self._stuck(code, pieces, rest[0])
+            elif rest[0] > last:
+                last, deadline = rest[0], time.monotonic() + _TURN_RETRIES * self._retry_s
+            if time.monotonic() > deadline:
+                raise self._stuck(code, pieces, last)
+            time.sleep(_ASK_AGAIN_S)
+
+    def _run(self, pieces: Sequence[Piece]) -> Any:
+        if self._server is None:
+            self._server = read_server(self._client, self._prefix, self._keys, self._retry_s)
+        incarnation, replid = self._server
+        keys = self._keys
+        names = [keys.log, keys.meta, keys.times, keys.producers, keys.replayed, keys.translations]
+        args: list[str | int | bytes] = [self._source, incarnation, replid, keys.wake, self._writer, self._first]
+        for piece in pieces:
+            args += (piece.start, piece.first, piece.last, piece.batch)
+        try:
+            return patiently(lambda: run(self._client, REPLAY_APPEND, names, *args), self._retry_s)
+        except redis.exceptions.OutOfMemoryError:
+            raise PipelineError("Redis is full (maxmemory): nothing was written; make room, then go on") from None
+        except redis.exceptions.ResponseError as error:
+            raise PipelineError(f"{keys.log}: nothing was written: {error}") from error
+
+    def _stuck(self, code: int, pieces: Sequence[Piece], last: int) -> PipelineError:
+        if code == _FENCED_LEADER_EPOCH:
+            return PipelineError("the Redis server changes faster than brokers see it")
+        return DataLoss(
+            f"{self._keys.log} has source offsets up to {last} of {self._source}, now come {pieces[0].start} to"
+            f" {pieces[-1].last}: a fail-over lost what was between, or the batches of the source are others now."
+            " Without its checkpoint the replay begins again, and writes only what is not there"
+        )
+
+    def runs(self, last: int) -> list[Run]:
+        """What is not in the archive's table yet, of batches that begin up to source offset `last`."""
+        found = patiently(
+            lambda: self._client.zrangebylex(self._keys.translations, *self._members(last)), self._retry_s
+        )
+        return [Run(*map(int, member.rsplit(b" ", 4)[1:])) for member in found]
+
+    def forget(self, last: int) -> None:
+        """They are in the table."""
+        patiently(lambda: self._client.zremrangebylex(self._keys.translations, *self._members(last)), self._retry_s)
+
+    def _members(self, last: int) -> tuple[str, str]:
+        return f"[{self._source} ", f"({self._source} {last + 1:019d}"

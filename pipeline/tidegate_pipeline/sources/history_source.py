@@ -1,0 +1,230 @@
+"""What `tidegate-events` and `tidegate-lag` have in common: capped Redis streams as a data source of Spark.
+
+Options, their names without case: `redis.url` (an address with a password comes from the settings of each process),
+`redis.passwordVariable` (name of an environment variable), `redis.keyPrefix`, `startingOffsets` and `endingOffsets`
+(batch only): `earliest`, `latest` or JSON `{"<stream>": "<ms>-<seq>"}`, the last entry before and the last in;
+`startingTimestamp` in ms; `group` and `tenant`: only these; `failOnDataLoss`; `maxEntriesPerTrigger`.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.redis_access import Client, check_option, connect_by_option
+from tidegate_pipeline.settings import load
+from tidegate_pipeline.sources.capped_streams import (
+    CappedStreams,
+    Fields,
+    Part,
+    Places,
+    from_offsets,
+    spread,
+    to_offsets,
+)
+
+OPTIONS: Final = {
+    name.lower(): name
+    for name in (
+        "redis.url", "redis.passwordVariable", "redis.keyPrefix", "startingOffsets", "endingOffsets",
+        "startingTimestamp", "group", "tenant", "failOnDataLoss", "maxEntriesPerTrigger",
+    )
+}  # fmt: skip
+ENTRIES_PER_TRIGGER: Final = 100_000
+TASKS_MAX: Final = 4
+"""Tasks of a micro-batch: these streams are small, and a task costs as much as thousands of entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which groups: the one of a name, those of a tenant; None for all."""
+
+    group: str | None = None
+    tenant: str | None = None
+
+    def holds(self, group: str, tenant: str) -> bool:
+        """Whether a group is one of them."""
+        return self.group in (None, group) and self.tenant in (None, tenant)
+
+
+class HistoryOptions:
+    """The options of a query, checked. Raises UsageError."""
+
+    def __init__(self, options: Mapping[str, str], max_entries: int = ENTRIES_PER_TRIGGER) -> None:
+        given = {name.lower(): value for name, value in options.items() if name.lower() != "path"}
+        unknown = sorted(set(given) - set(OPTIONS))
+        if unknown:
+            raise UsageError(f"unknown option {', '.join(unknown)}; there are {', '.join(OPTIONS.values())}")
+        settings = load().redis
+        self.url = check_option(given.get("redis.url", settings.option_url))
+        self.password_variable = given.get("redis.passwordvariable", settings.password_variable)
+        self.prefix = given.get("redis.keyprefix", settings.key_prefix)
+        self.retry_s = settings.retry_s
+        self.starting = given.get("startingoffsets", "")
+        self.ending = given.get("endingoffsets", "latest")
+        self.starting_timestamp = _number(given, "startingtimestamp", 0)
+        self.max_entries = _number(given, "maxentriespertrigger", 1) or max_entries
+        self.fail_on_data_loss = _flag(given, "failondataloss", True)
+        self.wanted = Wanted(given.get("group"), given.get("tenant"))
+        if self.starting and self.starting_timestamp is not None:
+            raise UsageError("startingOffsets or startingTimestamp, not both")
+
+    def places(self, streams: CappedStreams, text: str) -> Places:
+        """What `earliest`, `latest` or JSON stands for now."""
+        if text in ("earliest", "latest"):
+            return streams.earliest() if text == "earliest" else streams.latest()
+        try:
+            return streams.given({stream: str(entry_id) for stream, entry_id in json.loads(text).items()})
+        except (ValueError, AttributeError):
+            raise UsageError(f'offsets are earliest, latest or {{"<stream>": "<ms>-<seq>"}}, not {text}') from None
+
+    def start(self, streams: CappedStreams, default: str) -> Places:
+        """Where the query begins."""
+        if self.starting_timestamp is not None:
+            return streams.from_time(self.starting_timestamp)
+        return self.places(streams, self.starting or default)
+
+
+class HistorySource(DataSource):
+    """A format over capped streams: says which, and what rows an entry makes."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.settings = HistoryOptions(options)
+
+    @abstractmethod
+    def streams(self, client: Client) -> list[str]:
+        """The names of the streams that have what is wanted."""
+
+    @abstractmethod
+    def rows(self, entry_id: str, fields: Fields) -> Iterator[tuple[Any, ...]]:
+        """The rows of one entry, of wanted groups only."""
+
+    def reader(self, schema: Any) -> HistoryReader:
+        """For `spark.read`."""
+        return HistoryReader(self)
+
+    def streamReader(self, schema: Any) -> HistoryStreamReader:
+        """For `spark.readStream`."""
+        return HistoryStreamReader(self)
+
+    def open(self) -> CappedStreams:
+        """The streams over a connection of their own."""
+        settings = self.settings
+        client = connect_by_option(settings.url, settings.password_variable)
+        return CappedStreams(client, self.streams(client), settings.fail_on_data_loss, settings.retry_s)
+
+
+def _partitions(parts: Iterable[Part]) -> list[InputPartition]:
+    return [InputPartition(task) for task in spread(parts, TASKS_MAX)]
+
+
+def _rows(source: HistorySource, parts: Iterable[Part]) -> Iterator[tuple[Any, ...]]:
+    with closing(source.open()) as streams:
+        for part in parts:
+            for entry_id, fields in streams.read(part):
+                yield from source.rows(entry_id, fields)
+
+
+class HistoryReader(DataSourceReader):
+    """One batch: from `startingOffsets` to `endingOffsets`. Filters are Spark's, see decision 0021."""
+
+    def __init__(self, source: HistorySource) -> None:
+        self._source = source
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The whole range, dealt out."""
+        settings = self._source.settings
+        with closing(self._source.open()) as streams:
+            start, end = settings.start(streams, "earliest"), settings.places(streams, settings.ending)
+            parts = [part for part in streams.parts(start, end) if part.count > 0]
+        return _partitions(parts) or [InputPartition([])]  # of no partition Spark makes one of None
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """The rows of one task."""
+        return _rows(self._source, partition.value)
+
+
+class HistoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of micro-batches. Its offsets are places; see `capped_streams`."""
+
+    def __init__(self, source: HistorySource) -> None:
+        self._source = source
+        self._opened: CappedStreams | None = None
+        self._target: Places | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_source": self._source, "_opened": None, "_target": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins."""
+        return to_offsets(self._source.settings.start(self._streams, "latest"))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """`maxEntriesPerTrigger`: what Spark calls rows are entries here."""
+        return ReadMaxRows(self._source.settings.max_entries)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends."""
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return to_offsets(self._streams.advance(from_offsets(start), self._target, most))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read what is there now, and nothing that comes later."""
+        self._target = self._streams.latest()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Where the streams end now, for the query's progress."""
+        return to_offsets(self._streams.latest())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch, also of one that is run again."""
+        return _partitions(self._streams.parts(from_offsets(start), from_offsets(end)))
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """The rows of one task."""
+        return _rows(self._source, partition.value)
+
+    def stop(self) -> None:
+        """Let the connection go."""
+        if self._opened is not None:
+            self._opened.close()
+
+    @property
+    def _streams(self) -> CappedStreams:
+        if self._opened is None:
+            self._opened = self._source.open()
+        return self._opened
+
+
+def time_ms(entry_id: str, fields: Fields) -> int:
+    """When an entry says that it was, else when it was added."""
+    return int(fields.get(b"time") or entry_id.partition("-")[0])
+
+
+def _number(given: Mapping[str, str], name: str, least: int) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < least:
+        raise UsageError(f"{OPTIONS[name]} is a whole number of at least {least}, not {text}")
+    return int(text)
+
+
+def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+    text = given.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise UsageError(f"{OPTIONS[name]} is true or false, not {text}")
+    return text == "true"

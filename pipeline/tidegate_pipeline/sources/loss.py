@@ -1,0 +1,37 @@
+"""What a query does about offsets that are gone: it fails and says so, or notes the gap and goes on."""
+
+from __future__ import annotations
+
+from tidegate_pipeline.errors import DataLoss
+from tidegate_pipeline.sources.tiers import Spans
+
+_ADVICE = (
+    "To go on without them, set failOnDataLoss=false: the gap is noted in quarantine/gaps of the archive. "
+    "To lose nothing the next time, let the archive job run ahead of retention, or keep more"
+)
+
+
+def lost(topic: str, partition: int, wanted: int, end: int, spans: Spans) -> DataLoss:
+    """Offsets `wanted` to `end` were cut before they were read."""
+    return DataLoss(
+        f"topic {topic} partition {partition}: offset {wanted} is wanted and is gone, the log starts at "
+        f"{spans.log_start}: {end - wanted} offsets are lost, the next that can be read is {end}. {_ADVICE}"
+    )
+
+
+def went_back(topic: str, partition: int, wanted: int, end: int) -> DataLoss:
+    """The log ends below what was read already. No option lets a query go on: offsets would mean other records."""
+    return DataLoss(
+        f"topic {topic} partition {partition}: offset {wanted} is wanted, but the log ends at {end}: it went back by "
+        f"{wanted - end} offsets, as after a fail-over that lost writes, or a restore of an old copy. "
+        "Find out what was lost, then start the query with a new checkpoint and startingOffsets"
+    )
+
+
+def made_again(topic: str, before: str, now: str) -> DataLoss:
+    """The topic is another one under the same name."""
+    return DataLoss(
+        f"topic {topic} was deleted and made again (its id was {before}, now {now}): what was not read of the one "
+        "before is lost, and offsets start anew. To go on with the new topic from its start, set "
+        "failOnDataLoss=false; else start the query with a new checkpoint"
+    )

@@ -1,0 +1,246 @@
+"""The options of `format("tidegate")`: one table, checked before anything is read.
+
+Options go into every task and are shown by `explain`, so no password may be in them: `redis.passwordVariable` names
+where each process finds it. What is not given comes from the settings of the pipeline.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from tidegate_pipeline import settings as configuration
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.redis_access import has_password
+from tidegate_pipeline.sources.offsets import RESERVED
+from tidegate_pipeline.topics import Condition
+
+_SIZE: Final = re.compile(r"(\d+) *([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_WORDS: Final = ("earliest", "latest", "archive")
+LATEST: Final = -1
+"""As an offset in JSON, like Kafka's."""
+EARLIEST: Final = -2
+
+
+def _wrong(message: str) -> PydanticCustomError:
+    return PydanticCustomError("option", "{message}", {"message": message})
+
+
+def _size(text: Any) -> Any:
+    match = _SIZE.fullmatch(str(text).strip())
+    if match is None:
+        raise _wrong("a number of bytes, as in 1048576, 64k or 256m")
+    return int(match[1]) << _UNITS[match[2].lower()]
+
+
+def _json(text: Any) -> Any:
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except ValueError as error:
+        raise _wrong(f"no JSON: {error}") from None
+
+
+def _names(text: Any) -> Any:
+    return tuple(name.strip() for name in text.split(",") if name.strip()) if isinstance(text, str) else text
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise _wrong(f"no regular expression: {error}") from None
+    return text
+
+
+def _config(text: str) -> tuple[Condition, ...]:
+    found = []
+    for item in text.split(","):
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise _wrong("configs and their values, as in remote.storage.enable=true,remote.log.copy.disable!=true")
+        found.append(Condition(name.removesuffix("!").strip(), value.strip(), not name.endswith("!")))
+    return tuple(found)
+
+
+def _offsets(text: Any) -> Any:
+    """`earliest`, `latest`, `archive`, or `{"topic": {"0": offset}}` with -1 for latest and -2 for earliest."""
+    if not isinstance(text, str) or text.strip().lower() in _WORDS:
+        return text.strip().lower() if isinstance(text, str) else text
+    value = _json(text)
+    if not isinstance(value, dict) or not all(isinstance(of_topic, dict) for of_topic in value.values()):
+        raise _wrong(f'{", ".join(_WORDS)} or {{"topic": {{"0": offset}}}}')
+    for topic, of_topic in value.items():
+        for partition, offset in of_topic.items():
+            number = topic in RESERVED or (partition.isdecimal() and type(offset) is int and offset >= EARLIEST)
+            if not number:
+                raise _wrong(f"{topic}: {json.dumps(partition)} is to have an offset, -1 (latest) or -2 (earliest)")
+    return value
+
+
+Size = Annotated[int, BeforeValidator(_size), Field(ge=1)]
+Count = Annotated[int, Field(ge=1)]
+OffsetsOption = Annotated[str | dict[str, dict[str, Any]], BeforeValidator(_offsets)]
+
+
+class TopicOptions(BaseModel):
+    """What a query reads, and how. Names are Spark's, whatever their case."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    subscribe: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        (), alias="subscribe", description="topics, separated by commas"
+    )
+    pattern: Annotated[str | None, BeforeValidator(_pattern)] = Field(
+        None, alias="subscribePattern", description="a regular expression that whole names of topics match"
+    )
+    config: Annotated[tuple[Condition, ...] | None, BeforeValidator(_config)] = Field(
+        None,
+        alias="subscribeConfig",
+        description="topics with these configs, as in `remote.storage.enable=true,remote.log.copy.disable!=true`",
+    )
+    assign: Annotated[dict[str, tuple[int, ...]], BeforeValidator(_json)] = Field(
+        default_factory=dict, alias="assign", description='partitions as JSON, `{"t":[0,1]}`'
+    )
+    starting_offsets: OffsetsOption | None = Field(
+        None,
+        alias="startingOffsets",
+        description='`earliest`, `latest`, `archive` (go on where the archive ended), or JSON `{"t":{"0":5}}`, '
+        "-1 latest, -2 earliest; default `earliest` for a batch, `latest` for a stream",
+    )
+    starting_timestamp: int | None = Field(
+        None, ge=0, alias="startingTimestamp", description="ms: from the first entry that has a record of then or later"
+    )
+    ending_offsets: OffsetsOption | None = Field(
+        None, alias="endingOffsets", description="batch only: `latest` (default) or JSON, exclusive, -1 latest"
+    )
+    offsets_per_trigger: Count | None = Field(
+        None, alias="maxOffsetsPerTrigger", description="streams: most records of a micro-batch"
+    )
+    bytes_per_trigger: Size | None = Field(
+        None, alias="maxBytesPerTrigger", description="streams: most stored bytes of a micro-batch; one of the two"
+    )
+    bytes_per_partition: Annotated[int, BeforeValidator(_size), Field(ge=0)] = Field(
+        0, alias="minBytesPerPartition", description="streams: a partition is read when it has as much, or has waited"
+    )
+    trigger_delay_s: float = Field(
+        900.0, ge=0, alias="maxTriggerDelay", description="seconds for which minBytesPerPartition is waited for"
+    )
+    min_partitions: Count | None = Field(
+        None, alias="minPartitions", description="tasks at least; a topic partition is split between entries"
+    )
+    records_per_partition: Count | None = Field(
+        None, alias="maxRecordsPerPartition", description="records of a task at most; an entry is never split"
+    )
+    fail_on_data_loss: bool = Field(
+        True, alias="failOnDataLoss", description="`false`: go on where data begins, and note the gap"
+    )
+    on_corrupt: Literal["quarantine", "fail"] = Field(
+        "quarantine", alias="onCorrupt", description="a corrupt batch is put aside, or fails the query"
+    )
+    corrupt_limit: int = Field(
+        100, ge=0, alias="corruptLimit", description="corrupt batches of a micro-batch above which the query fails"
+    )
+    isolation: Literal["read_committed", "read_uncommitted"] = Field(
+        "read_committed",
+        alias="isolation",
+        description="accepted, without effect while there are no transactions; control batches never give rows",
+    )
+    mode: Literal["decoded", "raw", "ranges"] = Field(
+        "decoded",
+        alias="mode",
+        description="rows: records, stored batches, or ranges that `tidegate-archive` reads itself",
+    )
+    include_headers: bool = Field(True, alias="includeHeaders", description="decoded: whether there is `headers`")
+    include_range: bool = Field(
+        False, alias="includeRange", description="raw: also `topic_id` and `from_offset`, rows that leave no hole"
+    )
+    decoder: Literal["auto", "numpy", "numba"] = Field(
+        "auto", alias="decoder", description="`auto`: numba if installed"
+    )
+    group_size: Size = Field(1 << 20, alias="groupBytes", description="decoded bytes of one Arrow batch, about")
+    decoded_batch_max: Size = Field(
+        64 << 20, alias="maxDecodedBatch", description="bytes of a decompressed batch; more is corrupt"
+    )
+    push_filters: bool = Field(
+        False,
+        alias="pushFilters",
+        description="batch: filters make fewer tasks and shorter ranges; only for a DataFrame with one set of filters",
+    )
+    tiers: Literal["redis", "archive", "both"] = Field(
+        "both", alias="tiers", description="`both`: what Redis no longer holds comes from the archive"
+    )
+    org: str = Field("default", alias="org", description="organisation of the topics")
+    url: str = Field("", alias="redis.url", description="address of Redis, without a password")
+    password_variable: str = Field(
+        "", alias="redis.passwordVariable", description="environment variable, or path of the file, with the password"
+    )
+    key_prefix: str = Field("", alias="redis.keyPrefix", description="prefix of the cluster's keys")
+    retry_s: float = Field(30.0, ge=0, alias="redis.retry", description="seconds for which Redis may be away")
+    archive_path: str = Field("", alias="archive.path", description="root of the archive")
+
+    @property
+    def splits(self) -> bool:
+        """Whether a topic partition may be read by several tasks."""
+        return self.min_partitions is not None or self.records_per_partition is not None
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> TopicOptions:
+        if sum(map(bool, (self.subscribe, self.pattern, self.config, self.assign))) != 1:
+            raise _wrong("exactly one of subscribe, subscribePattern, subscribeConfig and assign says what is read")
+        if self.offsets_per_trigger is not None and self.bytes_per_trigger is not None:
+            raise _wrong("maxOffsetsPerTrigger and maxBytesPerTrigger exclude each other")
+        if self.starting_timestamp is not None and self.starting_offsets is not None:
+            raise _wrong("startingTimestamp and startingOffsets exclude each other")
+        if has_password(self.url):
+            raise _wrong("redis.url: no password in an option, it is shown; redis.passwordVariable names where it is")
+        return self
+
+
+OPTIONS: Final[dict[str, str]] = {
+    str(field.alias).lower(): str(field.alias) for field in TopicOptions.model_fields.values()
+}
+"""Every option, by its name in lower case."""
+
+
+def parse_options(given: Mapping[str, str]) -> TopicOptions:
+    """The options of a query, the rest from the settings. Raises UsageError, one line that names all that is wrong."""
+    unknown = [name for name in given if name.lower() not in OPTIONS]
+    if unknown:
+        raise UsageError(
+            f"no option of tidegate: {', '.join(sorted(unknown))}; there are {', '.join(OPTIONS.values())}"
+        )
+    values = {**_configured(), **{OPTIONS[name.lower()]: text for name, text in given.items()}}
+    if "maxoffsetspertrigger" in map(str.lower, given) and "maxbytespertrigger" not in map(str.lower, given):
+        del values["maxBytesPerTrigger"]
+    try:
+        return TopicOptions.model_validate(values)
+    except ValidationError as error:
+        wrong = "; ".join(": ".join((*map(str, item["loc"][:1]), item["msg"])) for item in error.errors())
+        raise UsageError(f"options of tidegate: {wrong}") from None
+
+
+CONFIGURED: Final = {
+    "redis.url": "redis.url",
+    "redis.keyPrefix": "redis.key_prefix",
+    "redis.retry": "redis.retry_s",
+    "archive.path": "archive.path",
+    "maxBytesPerTrigger": "source.max_bytes_per_trigger",
+    "decoder": "source.decoder",
+    "corruptLimit": "source.corrupt_limit",
+    "maxDecodedBatch": "source.max_decoded_batch",
+}
+"""Option -> the setting that it is, where a query does not give it."""
+
+
+def _configured() -> dict[str, Any]:
+    """What the settings say of options."""
+    found = configuration.load()
+    values = {option: attrgetter(setting)(found) for option, setting in CONFIGURED.items()}
+    return {**values, "redis.url": found.redis.option_url}

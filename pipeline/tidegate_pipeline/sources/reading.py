@@ -1,0 +1,160 @@
+"""Read the batches of one range, in order, from the tier that has them; runs in a task.
+
+A range is read whole or not at all: what was cut from Redis since it was planned is taken from the archive where the
+query reads that too, and is data loss otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from struct import Struct
+from typing import Any, Final
+
+from tidegate.records.segment_file import SegmentFile
+from tidegate.records.segments import SegmentMissing, SegmentUnreadable
+from tidegate_pipeline.decode.decoder import StoredBatch
+from tidegate_pipeline.errors import PipelineError
+from tidegate_pipeline.redis_access import patiently, with_whole_entries
+from tidegate_pipeline.sources.access import Access
+from tidegate_pipeline.sources.planning import PartitionPlanner, Range
+from tidegate_pipeline.sources.tiers import Tier, arrange
+
+_REPLY_BYTES: Final = 1 << 20
+"""What caches hold: replies of 4 MiB cost a fifth more CPU."""
+_PAGE_MAX: Final = 4_096
+_COUNTS: Final = Struct(">i")
+_LAST_DELTA_AT: Final = 23
+_RECORDS_AT: Final = 57
+_SEGMENT_TRIES: Final = 3
+
+
+class _Cut(Exception):
+    """What follows `position` was removed from Redis."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+
+def read_range(access: Access, range_: Range) -> Iterator[tuple[Range, Iterator[list[StoredBatch]]]]:
+    """A range as the pieces that it is read in, with their batches in order, a reply or a row group at a time.
+
+    A piece whose tier is LOST has no batches; whoever reads says what to do about it. Raises PipelineError.
+    """
+    left, cut_at = [range_], range_.start - 1
+    while left:
+        piece = left.pop(0)
+        cuts: list[int] = []
+        yield piece, _until_cut(access, piece, cuts)
+        if cuts and cuts[0] <= cut_at:
+            raise PipelineError(f"{_named(piece)}: offset {cut_at} is in no tier, though the index says so")
+        if cuts:
+            cut_at = cuts[0]
+            left = _planned_anew(access, replace(piece, start=cut_at)) + left
+
+
+def _until_cut(access: Access, piece: Range, cuts: list[int]) -> Iterator[list[StoredBatch]]:
+    try:
+        yield from _BY_TIER[piece.tier](access, piece)
+    except _Cut as cut:
+        cuts.append(cut.position)
+
+
+def _planned_anew(access: Access, range_: Range) -> list[Range]:
+    keys = access.keys(range_.topic, range_.topic_id, range_.partition)
+    planner = PartitionPlanner(access, keys, range_.topic, range_.topic_id, range_.partition)
+    pieces = arrange(range_.start, range_.end, planner.spans())
+    return [planned for piece in pieces for planned in planner.ranges(piece)]
+
+
+def _named(range_: Range) -> str:
+    return f"topic {range_.topic} partition {range_.partition}"
+
+
+def _nothing(access: Access, range_: Range) -> Iterator[list[StoredBatch]]:
+    return iter(())
+
+
+def _stored(access: Access, range_: Range) -> Iterator[list[StoredBatch]]:
+    """From Redis. Raises _Cut, PipelineError where the log is not what was planned."""
+    keys = access.keys(range_.topic, range_.topic_id, range_.partition)
+    client = with_whole_entries(access.client)
+    expected, entries, records = range_.first, 0, 0
+    page, more = _page(range_.size, range_.entries), True
+    first_id = f"{range_.first}-1"
+    while more:
+        command = ("XRANGE", keys.log, first_id, f"{range_.end}-0", "COUNT", page)
+        reply = patiently(lambda command=command: client.execute_command(*command), access.options.retry_s)  # type: ignore[misc]
+        batches: list[StoredBatch] = []
+        for entry_id, fields in reply:
+            base = int(entry_id.partition(b"-")[0])
+            if base > expected and access.walker(keys).bounds().shown > max(expected, range_.start):
+                yield batches
+                raise _Cut(max(expected, range_.start))
+            expected, counted = _entry(base, fields, batches)
+            records += counted
+        yield batches
+        entries, more = entries + len(reply), len(reply) == page
+        if reply:
+            first_id = f"{int(reply[-1][0].partition(b'-')[0])}-2"
+            page = _page(sum(len(batch.buffer) for batch in batches), len(reply))
+    if (entries, records) != (range_.entries, range_.records) or (entries and expected < range_.last_end):
+        if access.walker(keys).bounds().shown > max(expected, range_.start):
+            raise _Cut(max(expected, range_.start))
+        raise PipelineError(
+            f"{_named(range_)}: offsets {range_.start} to {range_.end} were planned as {range_.entries} entries with "
+            f"{range_.records} records up to {range_.last_end}, and read as {entries} with {records} up to {expected}: "
+            "the log changed meanwhile"
+        )
+
+
+def _entry(base: int, fields: Sequence[bytes], batches: list[StoredBatch]) -> tuple[int, int]:
+    """Add an entry's batches; returns where it ends and its records. The stored base offsets are not looked at."""
+    records = 0
+    for i in range(0, len(fields), 2):
+        if fields[i] == b"b":
+            batch = fields[i + 1]
+            batches.append(StoredBatch(batch, base))
+            base += _COUNTS.unpack_from(batch, _LAST_DELTA_AT)[0] + 1
+            records += _COUNTS.unpack_from(batch, _RECORDS_AT)[0]
+    return base, records
+
+
+def _page(size: int, entries: int) -> int:
+    """How many entries make a reply of about a megabyte."""
+    return max(1, min(_PAGE_MAX, _REPLY_BYTES * max(entries, 1) // max(size, 1)))
+
+
+def _archived(access: Access, range_: Range) -> Iterator[list[StoredBatch]]:
+    """From the archive's files, by its index: files that were replaced by a compacted one are looked up again."""
+    index = access.index(access.keys(range_.topic, range_.topic_id, range_.partition))
+    filesystem, root = access.archive()
+    position, tries = range_.start, 0
+    while position < range_.end:
+        found = patiently(lambda position=position: index.segments(position, 1), access.options.retry_s)  # type: ignore[misc]
+        if not found or found[0].from_offset > position:
+            raise _Cut(position)
+        try:
+            file = SegmentFile(filesystem, f"{root}/{found[0].file}")
+            for at in range(file.find(position), len(file.row_groups)):
+                if file.row_groups[at].base_offset >= range_.end:
+                    break
+                yield _batches_of(file.read(at), position, range_.end)
+                position = file.row_groups[at].last_offset + 1
+        except SegmentUnreadable as error:
+            tries += 1
+            if tries == _SEGMENT_TRIES or not isinstance(error, SegmentMissing):
+                raise PipelineError(
+                    f"{_named(range_)}: the archive's index names what cannot be read: {error}"
+                ) from error
+            continue
+        position = max(position, found[0].end_offset)
+
+
+def _batches_of(read: Any, start: int, end: int) -> list[StoredBatch]:
+    places = range(read.find(start), len(read))
+    return [StoredBatch(read.batch(at), read.bases[at]) for at in places if read.bases[at] < end]
+
+
+_BY_TIER: Final = {Tier.REDIS: _stored, Tier.ARCHIVE: _archived, Tier.LOST: _nothing}

@@ -1,0 +1,86 @@
+"""What one task does: a range read, its rows, and what was found wrong with it put aside."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict
+
+import pyarrow as pa
+
+from tidegate_pipeline.archive.quarantine import Quarantine
+from tidegate_pipeline.decode.decoder import CorruptBatch, StoredBatch
+from tidegate_pipeline.errors import CorruptLimit, PipelineError, UsageError
+from tidegate_pipeline.sources.access import Access
+from tidegate_pipeline.sources.extents import Extent
+from tidegate_pipeline.sources.loss import lost
+from tidegate_pipeline.sources.planning import Range
+from tidegate_pipeline.sources.reading import read_range
+from tidegate_pipeline.sources.rows import rows_of
+from tidegate_pipeline.sources.tiers import Tier
+
+
+def arrow_rows(access: Access, range_: Range, together: Sequence[Extent]) -> Iterator[pa.RecordBatch]:
+    """The rows of a range; `together` is all that is read with it. Raises DataLoss, CorruptLimit, PipelineError."""
+    rows = rows_of(access, range_)
+    yield from rows.make(_batches(access, range_))
+    if rows.corrupt:
+        _put_aside(access, range_, rows.corrupt, together)
+
+
+def unread_rows(ranges: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The raw rows of rows of `RANGES_ARROW`, read here. Raises DataLoss, CorruptLimit, PipelineError."""
+    for batch in ranges:
+        for row in batch.column("range").to_pylist():
+            options, range_, together = pickle.loads(row)  # noqa: S301 - written by our source, as Spark pickles its tasks
+            with closing(Access(options)) as access:
+                yield from arrow_rows(access, range_, together)
+
+
+def _batches(access: Access, range_: Range) -> Iterator[StoredBatch]:
+    for piece, replies in read_range(access, range_):
+        if piece.tier is Tier.LOST:
+            _lost(access, piece)
+        for batches in replies:
+            yield from batches
+
+
+def _lost(access: Access, piece: Range) -> None:
+    options = access.options
+    if options.fail_on_data_loss:
+        spans = access.spans(access.keys(piece.topic, piece.topic_id, piece.partition))
+        raise lost(piece.topic, piece.partition, piece.start, piece.end, spans)
+    import structlog  # with what it brings it takes longer than the rest of this module
+
+    structlog.get_logger().warning(
+        "pipeline_lost_offsets", topic=piece.topic, partition=piece.partition, offset=piece.start, log_start=piece.end
+    )
+    if options.archive_path:
+        row = {"ts": _now_ms(), "topic": piece.topic, "partition": piece.partition}
+        Quarantine(options.archive_path).add_gaps([{**row, "wanted_offset": piece.start, "log_start": piece.end}])
+
+
+def _put_aside(access: Access, range_: Range, corrupt: Sequence[CorruptBatch], together: Sequence[Extent]) -> None:
+    """Corrupt batches into the quarantine, where a range's are once, however often the task runs.
+
+    Each task puts its own there, then counts those of all: the last one sees whether they are too many.
+    """
+    options, first = access.options, corrupt[0]
+    here = f"topic {range_.topic} partition {range_.partition}"
+    said = f"{here}: the batch at offsets {first.base_offset} to {first.last_offset} is corrupt: {first.reason}"
+    if options.on_corrupt == "fail":
+        raise PipelineError(f"{said}; onCorrupt=quarantine puts such batches aside and goes on")
+    if not options.archive_path:
+        raise UsageError(f"{said}; onCorrupt=quarantine needs archive.path, to put it there")
+    named = {"ts": _now_ms(), "topic": range_.topic, "partition": range_.partition}
+    quarantine = Quarantine(options.archive_path)
+    quarantine.add([{**named, **asdict(batch)} for batch in corrupt[: options.corrupt_limit + 1]])
+    count = quarantine.count(together)
+    if max(count, len(corrupt)) > options.corrupt_limit:
+        raise CorruptLimit(f"{count} corrupt batches, corruptLimit is {options.corrupt_limit}: {said}")
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,260 @@
+"""`format("tidegate-delta")`: decoded rows into a Delta table, each record once, without a jar.
+
+Tasks write Parquet files; the driver commits those of a micro-batch all at once, with an application transaction for
+each topic partition: its version is the last offset that the table has. So a micro-batch that runs again adds nothing,
+also when the checkpoint was lost and micro-batches are counted from 0 again. Files of failed tasks are in no version of
+the table; `table-compact` removes them.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import fs
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from tidegate_pipeline.archive.segment_writer import ArchiveFolder
+from tidegate_pipeline.decode.schema import DECODED_ARROW
+from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
+
+DAY: Final = pa.field("day", pa.date32())
+"""The partition column: the date of `timestamp`, UTC."""
+
+TABLE_ARROW: Final = DECODED_ARROW.append(DAY)
+STATISTICS: Final = ("partition", "offset")
+"""The columns whose least and most each file's entry in the log tells."""
+ROW_GROUP_BYTES: Final = 32 << 20
+FILE_BYTES_MAX: Final = 512 << 20
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaPlan:
+    """Where rows go, and whose they are. `topic_id` in hex: a topic made again is another one."""
+
+    path: str
+    topic_id: str
+
+    def transaction(self, topic: str, partition: int) -> str:
+        """The application id under which the table knows how far a partition is."""
+        return f"tidegate/{topic}/{self.topic_id}/{partition}"
+
+    def table(self) -> DeltaTable | None:
+        """Its newest version, if there is one."""
+        return DeltaTable(self.path) if DeltaTable.is_deltatable(self.path) else None
+
+    def create(self) -> DeltaTable:
+        """An empty one, or what another query just made."""
+        return DeltaTable.create(self.path, TABLE_ARROW, mode="ignore", partition_by=[DAY.name])
+
+    def offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+        """The next offset of each partition of which the table has anything."""
+        table = self.table()
+        found = {p: table.transaction_version(self.transaction(topic, p)) for p in partitions} if table else {}
+        return {partition: last + 1 for partition, last in found.items() if last is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A file below the table's folder, with the rows of one day."""
+
+    path: str
+    size: int
+    day: str
+    rows: int
+    least: Mapping[str, Any]
+    most: Mapping[str, Any]
+
+    def action(self, now_ms: int) -> AddAction:
+        """As the table's log has it."""
+        stats = {"numRecords": self.rows, "minValues": dict(self.least), "maxValues": dict(self.most)}
+        return AddAction(self.path, self.size, {DAY.name: self.day}, now_ms, True, json.dumps(stats))
+
+
+@dataclass(frozen=True, slots=True)
+class Tabled(WriterCommitMessage):
+    """What a task wrote: files, and for each (topic, partition) its first and last offset."""
+
+    files: tuple[Added, ...]
+    ranges: Mapping[Place, tuple[int, int]]
+
+
+class DeltaSink(DataSource):
+    """Options: `path`, the table's folder or URI, and `topicId` in hex."""
+
+    @classmethod
+    def name(cls) -> str:
+        """As `format` takes it."""
+        return "tidegate-delta"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DeltaWriter:
+        """For one query. Raises UsageError."""
+        missing = [name for name in DECODED_ARROW.names if name not in schema.names]
+        if missing:
+            raise UsageError(f"tidegate-delta takes decoded rows of tidegate; no {', '.join(missing)}")
+        if not self.options.get("path") or not self.options.get("topicId"):
+            raise UsageError("tidegate-delta needs the options path and topicId")
+        return DeltaWriter(DeltaPlan(self.options["path"], self.options["topicId"]))
+
+
+class DeltaWriter(DataSourceStreamArrowWriter):
+    """Pickled into tasks; keeps nothing between micro-batches."""
+
+    def __init__(self, plan: DeltaPlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Tabled:
+        """One task's rows to files of their days, those left out that the table has."""
+        return _Task(self._plan).run(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """One version of the table. Raises ArchiveConflict where another query wrote the same offsets."""
+        tabled = [message for message in messages if isinstance(message, Tabled)]
+        actions: list[AddAction | RemoveAction] = [
+            file.action(int(time.time() * 1000)) for message in tabled for file in message.files
+        ]
+        if not actions:
+            return
+        self._check_files(file.path for message in tabled for file in message.files)
+        table = self._plan.table() or self._plan.create()
+        transactions = []
+        for (topic, partition), (first, last) in sorted(_joined(tabled).items()):
+            name = self._plan.transaction(topic, partition)
+            there = table.transaction_version(name)
+            if there is not None and first <= there:
+                raise ArchiveConflict(
+                    f"{topic}/{partition}: offsets {first} to {last} go across {there}, which {self._plan.path} has:"
+                    " another query writes this table"
+                )
+            transactions.append(Transaction(name, last))
+        properties = CommitProperties(app_transactions=transactions)
+        try:
+            table.create_write_transaction(actions, "append", TABLE_ARROW, [DAY.name], commit_properties=properties)
+        except DeltaError as error:
+            raise ArchiveConflict(f"{self._plan.path}: another query writes this table: {error}") from error
+        self._sync(self._plan.table())
+
+    def _sync(self, table: DeltaTable | None) -> None:
+        """The newest version's entry in the log: deltalake leaves that to the system."""
+        folder = ArchiveFolder.open(self._plan.path)
+        if table is not None and folder.is_local:
+            folder.sync(folder.path(f"_delta_log/{table.version():020d}.json"))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing: files that no version names do not count."""
+
+    def _check_files(self, paths: Iterable[str]) -> None:
+        """Of a micro-batch that slept for longer than `table-compact` keeps such files, none may be left."""
+        folder = ArchiveFolder.open(self._plan.path)
+        infos = folder.filesystem.get_file_info([folder.path(path) for path in paths])
+        gone = [info.path for info in infos if info.type != fs.FileType.File]
+        if gone:
+            raise PipelineError(f"{gone[0]}: it is gone before it was committed, and {len(gone) - 1} more: start again")
+
+
+def _joined(tabled: Iterable[Tabled]) -> dict[Place, tuple[int, int]]:
+    """The offsets of a micro-batch; several tasks may have had a partition."""
+    ranges: dict[Place, tuple[int, int]] = {}
+    for message in tabled:
+        for place, (first, last) in message.ranges.items():
+            known_first, known_last = ranges.get(place, (first, last))
+            ranges[place] = (min(first, known_first), max(last, known_last))
+    return ranges
+
+
+class _Task:
+    """One task's rows, on their way into files."""
+
+    def __init__(self, plan: DeltaPlan) -> None:
+        self._plan = plan
+        self._table = plan.table()
+        self._folder = ArchiveFolder.open(plan.path)
+        self._there: dict[Place, int] = {}
+        self._ranges: dict[Place, tuple[int, int]] = {}
+        self._days: dict[str, _DayFile] = {}
+        self._files: list[Added] = []
+
+    def run(self, iterator: Iterator[pa.RecordBatch]) -> Tabled:
+        """Every row that the table has not."""
+        for batch in iterator:
+            rows = pa.Table.from_batches([batch]).select(DECODED_ARROW.names).cast(DECODED_ARROW)
+            for topic in pc.unique(rows["topic"]).to_pylist():
+                of_topic = rows.filter(pc.equal(rows["topic"], topic))
+                for partition in pc.unique(of_topic["partition"]).to_pylist():
+                    self._take((topic, partition), of_topic.filter(pc.equal(of_topic["partition"], partition)))
+        self._files += [file.close() for file in self._days.values()]
+        return Tabled(tuple(self._files), self._ranges)
+
+    def _take(self, place: Place, rows: pa.Table) -> None:
+        if place not in self._there:
+            there = self._table.transaction_version(self._plan.transaction(*place)) if self._table else None
+            self._there[place] = -1 if there is None else there
+        rows = rows.filter(pc.greater(rows["offset"], self._there[place]))
+        if not len(rows):
+            return
+        first, last = pc.min_max(rows["offset"]).as_py().values()
+        self._ranges[place] = (self._ranges.get(place, (first, last))[0], last)
+        days = pc.cast(rows["timestamp"], DAY.type, safe=False)
+        for day in pc.unique(days):
+            name = day.as_py().isoformat()
+            file = self._days.setdefault(name, _DayFile(self._folder, name))
+            file.add(rows.filter(pc.equal(days, day)))
+            if file.size >= FILE_BYTES_MAX:
+                self._files.append(self._days.pop(name).close())
+
+
+class _DayFile:
+    """A file of one day's rows that grows by row groups; `size` is that of the rows in memory."""
+
+    def __init__(self, folder: ArchiveFolder, day: str) -> None:
+        self._folder = folder
+        self._day = day
+        self._name = f"{DAY.name}={day}/{secrets.token_hex(16)}.parquet"
+        path = folder.path(self._name)
+        if folder.is_local:
+            folder.filesystem.create_dir(path.rpartition("/")[0])
+        self._writer = pq.ParquetWriter(path, DECODED_ARROW, filesystem=folder.filesystem, compression="zstd")
+        self._held: list[pa.Table] = []
+        self._held_bytes = self.size = self._rows = 0
+        self._least: dict[str, Any] = {}
+        self._most: dict[str, Any] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Rows of the day."""
+        self._held.append(rows)
+        self._held_bytes += rows.nbytes
+        self.size += rows.nbytes
+        self._rows += len(rows)
+        for name in STATISTICS:
+            least, most = pc.min_max(rows[name]).as_py().values()
+            self._least[name] = min(least, self._least.get(name, least))
+            self._most[name] = max(most, self._most.get(name, most))
+        if self._held_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def close(self) -> Added:
+        """The whole file, on the disk: what is committed is not read again."""
+        self._flush()
+        self._writer.close()
+        self._folder.sync(self._folder.path(self._name))
+        size = self._folder.filesystem.get_file_info(self._folder.path(self._name)).size
+        return Added(self._name, size, self._day, self._rows, self._least, self._most)
+
+    def _flush(self) -> None:
+        if self._held:
+            self._writer.write_table(pa.concat_tables(self._held))
+            self._held, self._held_bytes = [], 0
