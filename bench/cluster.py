@@ -6,6 +6,7 @@ Used by the demonstration, the benchmarks and the chaos tests. Every process is 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import random
@@ -18,25 +19,48 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-_ports = itertools.count(random.SystemRandom().randrange(20_000))
+_FIRST_PORT = 12_000
+_PORTS = 20_000
+_BLOCK_PORTS = 200
+_next_port: Iterator[int] | None = None
 
 
 def free_port() -> int:
     """A loopback port that nobody listens on, below those that connections take, so that it stays free till used.
 
-    No port is given twice soon: who was given it may not listen yet, or be down for a moment.
+    No port is given twice soon: who was given it may not listen yet, or be down for a moment. Processes that measure or
+    test at the same time have blocks of ports of their own.
     """
-    for number in _ports:
-        port = 12_000 + number % 20_000
+    global _next_port
+    if _next_port is None:
+        _next_port = itertools.cycle(_claimed_block())
+    for port in _next_port:
         with socket.socket() as sock, contextlib.suppress(OSError):
             sock.bind(("127.0.0.1", port))
             return port
     raise AssertionError("ports are counted for ever")
+
+
+def _claimed_block() -> range:
+    """Ports that no other process of this user's claims while this one lives; where all are taken, any block."""
+    folder = Path(tempfile.gettempdir()) / f"tidegate-ports-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    firsts = list(range(_FIRST_PORT, _FIRST_PORT + _PORTS, _BLOCK_PORTS))
+    random.SystemRandom().shuffle(firsts)
+    for first in firsts:
+        lock = os.open(folder / str(first), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            continue
+        return range(first, first + _BLOCK_PORTS)  # the lock ends with the process
+    return range(firsts[0], firsts[0] + _BLOCK_PORTS)
 
 
 def server_binary() -> str:

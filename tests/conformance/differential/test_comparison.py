@@ -59,7 +59,7 @@ def test_answers_with_ids_and_orders_of_their_own_agree() -> None:
         ("generation_id", 4),
         ("protocol_type", None),
         ("protocol_name", "rang"),
-        ("leader", "client-" + str(uuid.uuid4())),
+        ("leader", "client-7f1e6c52-9d0b-4a3e-8a55-0c2f6f0d9b11"),  # fixed: it names the test
         ("skip_assignment", True),
         ("member_id", ""),
     ],
