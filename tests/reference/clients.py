@@ -31,15 +31,17 @@ SUITES: Final = {
         "every push",
     ),
     "peers": Suite(
-        "make peers", "the tools of Kafka's own distribution; Spark's connector", "every push where Maven is"
+        "make test SUITE=peers", "the tools of Kafka's own distribution; Spark's connector", "every push where Maven is"
     ),
     "tiers": Suite(
-        "make conformance",
+        "make test SUITE=clients",
         "old offsets from the archive and new ones from Redis, in one group",
-        "every push; Java with `make peers`",
+        "every push; Java with `make test SUITE=peers`",
     ),
     "kill": Suite(
-        "make outside", "groups whose offsets are committed by hand, while a broker is killed every 5 s", "rarely"
+        "make test SUITE=outside",
+        "groups whose offsets are committed by hand, while a broker is killed every 5 s",
+        "rarely",
     ),
     "matrix": Suite(
         "make clients",

@@ -35,7 +35,10 @@ def test_every_client_of_the_matrix_is_on_the_page() -> None:
 def test_every_suite_is_a_target() -> None:
     makefile = (ROOT / "Makefile").read_text()
 
-    assert all(f"\n{suite.command.removeprefix('make ')}:" in makefile for suite in SUITES.values())
+    targets = {suite.command.removeprefix("make ").replace("test SUITE=", "suite-") for suite in SUITES.values()}
+
+    assert all(f"\n{target}:" in makefile for target in targets)
+    assert len(re.findall(r"^[a-z-]+:.*## ", makefile, re.MULTILINE)) <= 20, "documented targets"
 
 
 def test_an_error_is_told_where_something_answers_it() -> None:

@@ -290,7 +290,7 @@ def markdown() -> str:
 _HEAD: Final = (
     "# Differences from Apache Kafka",
     "",
-    "The group APIs are compared with Apache Kafka 4.1.0, answer by answer: `make conformance`. Every difference",
+    "The group APIs are compared with Apache Kafka 4.1.0, answer by answer: `make test SUITE=peers`. Every difference",
     "that is meant is below; any other one fails that run, and so does one of these that does not show any more. The",
     "page is written by `make docs` from the table that the comparison uses.",
     "",
