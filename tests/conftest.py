@@ -24,7 +24,7 @@ acl.install()
 
 
 ON_CLUSTER = os.environ.get("TIDEGATE_TEST_REDIS_CLUSTER") == "1"
-"""`make cluster`: what can, on a Redis Cluster of three primaries."""
+"""`make test SUITE=cluster`: what can, on a Redis Cluster of three primaries."""
 
 
 @pytest.fixture(scope="session")

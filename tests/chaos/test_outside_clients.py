@@ -4,8 +4,8 @@ Each library has a group of its own (sticky or cooperative-sticky; static and dy
 and not; pauses, seeks, listeners) and an idempotent writer, each client in a process with a journal of what it saw.
 The verdict is read from the journals (`tests/outside/history.py`). That brokers die costs no group a rebalance.
 
-TIDEGATE_OUTSIDE_S is how long brokers are killed for: `make outside` takes three minutes. The journals are kept in
-TIDEGATE_OUTSIDE_DIRECTORY where that is set.
+TIDEGATE_OUTSIDE_S is how long brokers are killed for: `make test SUITE=outside` takes three minutes. The journals are
+kept in TIDEGATE_OUTSIDE_DIRECTORY where that is set.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run it. Skips where there is none."""
     program = shutil.which("helm", path=f"{_BUILT}:{os.environ['PATH']}")
     if program is None:
-        pytest.skip("helm is not on the PATH (`make helm` builds it where Go is)")
+        pytest.skip("helm is not on the PATH (`make test SUITE=chart` builds it where Go is)")
     return subprocess.run([program, *arguments], check=False, capture_output=True, text=True, timeout=120)
 
 

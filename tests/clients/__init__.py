@@ -1,1 +1,1 @@
-"""The client matrix: `make clients`."""
+"""The client matrix: `make test SUITE=matrix`."""

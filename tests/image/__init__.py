@@ -1,1 +1,1 @@
-"""The image, really built and run: `make image`."""
+"""The image, really built and run: `make test SUITE=image`."""

@@ -1,1 +1,1 @@
-"""Rules and dashboards against promtool and a real Prometheus: `make rules`."""
+"""Rules and dashboards against promtool and a real Prometheus: `make test SUITE=rules`."""

@@ -1,4 +1,4 @@
-"""The tests as the Redis user that `acl_rules` describes: `TIDEGATE_TEST_ACL=1`, or `make acl`.
+"""The tests as the Redis user that `acl_rules` describes: `TIDEGATE_TEST_ACL=1`, or `make test SUITE=acl`.
 
 Servers get that user, brokers log in as it, and all that scripts and brokers do they do with its rights alone. What a
 test asks for by itself (FLUSHALL, CONFIG, a look at a key) is the operator's: its own commands go out as the default

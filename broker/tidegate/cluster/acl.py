@@ -1,7 +1,7 @@
 """What a broker's user of Redis may do, and nothing else: the rules for `ACL SETUSER`.
 
 The list is written by hand, so that a right more is seen in review; a test holds it to what brokers and their scripts
-call, and `make acl` runs the tests as this user. Scripts run with the rights of who calls them.
+call, and `make test SUITE=acl` runs the tests as this user. Scripts run with the rights of who calls them.
 """
 
 from __future__ import annotations
