@@ -99,18 +99,18 @@ image-tools: # buildah and mmdebstrap from Debian, where no docker answers and t
 	  { $$install || { apt-get update -q; $$install; }; } >/dev/null 2>&1 || true; \
 	fi
 
-# -- Suites. Those that wait more than they compute run in several processes.
+# -- Suites. Those that wait more than they compute run in several processes, the longest tests first.
 
 PYTEST := $(BIN)/pytest -q
 PARALLEL := -n $(WORKERS) --dist worksteal
-QUICK := tests/unit tests/scripts tests/model tests/simulation tests/cost tests/conformance --ignore=tests/conformance/test_compose.py
+QUICK := tests/simulation tests/cost tests/conformance --ignore=tests/conformance/test_compose.py tests/model tests/scripts tests/unit
 ROUND_TRIP := tests/spark/test_topic_source.py
 SPARK_CLUSTER := tests/spark/test_cluster.py tests/spark/test_connect.py tests/spark/test_kubernetes.py
 
 test: $(addprefix suite-,$(SUITE)) ## unit, scripts, model, simulation, real clients, a Spark round trip; SUITE=name another suite
 
 suite-quick: $(FOR_TESTS) java # what `make test` runs without SUITE
-	$(PYTEST) $(PARALLEL) -m "not slow and not peer" $(QUICK) $(ROUND_TRIP) $(PYTEST_ARGS)
+	$(PYTEST) $(PARALLEL) -m "not slow and not peer" $(ROUND_TRIP) $(QUICK) $(PYTEST_ARGS)
 
 suite-unit: $(FOR_TESTS) # pure code: no Redis, no sockets
 	$(PYTEST) $(PARALLEL) tests/unit $(PYTEST_ARGS)

@@ -19,8 +19,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from tests.support.valkey import free_port
 
-READY_S = 20.0
-STOP_S = 20.0
+READY_S = 60.0
+STOP_S = 60.0
 
 
 def free_ports(count: int) -> int:
@@ -84,7 +84,7 @@ class Dev:
     def tidegate(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another `tidegate` command of the same user."""
         return subprocess.run(
-            [sys.executable, "-m", "tidegate", *arguments], env=self.env, capture_output=True, text=True, timeout=30
+            [sys.executable, "-m", "tidegate", *arguments], env=self.env, capture_output=True, text=True, timeout=60
         )
 
 

@@ -24,7 +24,7 @@ from tidegate.cluster.drains import request_drain
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
-START_S = 20.0
+START_S = 60.0
 
 
 def refusal(*options: str) -> str:
