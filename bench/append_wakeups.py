@@ -38,35 +38,35 @@ class Listener:
         self.how = how
         self.own = own
         self.ends = [0] * partitions
-        self.looking: set[int] = set()
+        self.observing: set[int] = set()
         self.woken = 0
 
     async def start(self) -> None:
         """Begin to wait."""
         if self.how == "publish":
-            acks = [self.store.wakeups.listen(f"wake:{i}", self._hear(i)) for i in range(len(self.ends))]
+            acks = [self.store.pubsub.listen(f"wake:{i}", self._listener(i)) for i in range(len(self.ends))]
             await asyncio.gather(*acks)
         elif self.how == "xread":
             self._read()
 
-    def _hear(self, place: int) -> Any:
-        def hear(payload: bytes | None) -> None:
+    def _listener(self, place: int) -> Any:
+        def on_message(payload: bytes | None) -> None:
             self.woken += 1
-            if not self.own and place not in self.looking:  # another broker's append: read it
-                self.looking.add(place)
-                asyncio.get_running_loop().call_soon(self._look, place)
+            if not self.own and place not in self.observing:  # another broker's append: read it
+                self.observing.add(place)
+                asyncio.get_running_loop().call_soon(self._observe, place)
 
-        return hear
+        return on_message
 
-    def _look(self, place: int) -> None:
-        self.looking.discard(place)
+    def _observe(self, place: int) -> None:
+        self.observing.discard(place)
         command = ["XRANGE", f"log:{place}", f"{self.ends[place]}-0", "+", "COUNT", "64"]
 
         def answered(reply: Any) -> None:
             if reply and not isinstance(reply, Exception):
                 self.ends[place] = max(self.ends[place], int(reply[-1][0].split(b"-")[0]) + 1)
 
-        self.store.home.data_in.send(command, answered)
+        self.store.metadata_node.data_in.send(command, answered)
 
     def _read(self) -> None:
         streams = [f"log:{i}" for i in range(len(self.ends))]
@@ -81,7 +81,7 @@ class Listener:
                 self.ends[int(stream.split(b":")[1])] = int(entries[-1][0].split(b"-")[0]) + 1
             self._read()
 
-        self.store.home.durable.send(command, answered, 20_000)
+        self.store.metadata_node.durable.send(command, answered, 20_000)
 
 
 async def _write(store: Store, how: str, partitions: int, rate: int) -> int:
@@ -91,12 +91,12 @@ async def _write(store: Store, how: str, partitions: int, rate: int) -> int:
             place = turn % partitions
             turn += 1
             sent += 1
-            store.home.data_out.send(["XADD", f"log:{place}", f"{ends[place]}-1", "b", VALUE], lambda _: None)
+            store.metadata_node.data_out.send(["XADD", f"log:{place}", f"{ends[place]}-1", "b", VALUE], lambda _: None)
             ends[place] += 1
             if how == "publish":
-                store.home.data_out.send(["PUBLISH", f"wake:{place}", f"{ends[place]}:w"], lambda _: None)
+                store.metadata_node.data_out.send(["PUBLISH", f"wake:{place}", f"{ends[place]}:w"], lambda _: None)
         await asyncio.sleep(TICK_S)
-    await store.home.data_out.call("PING")
+    await store.metadata_node.data_out.call("PING")
     return sent
 
 

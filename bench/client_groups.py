@@ -20,7 +20,7 @@ _PRODUCE_EVERY_S: Final = 0.25
 
 
 @dataclass(slots=True)
-class Seen:
+class Observations:
     """One member as its program tells of it."""
 
     program: Program
@@ -40,9 +40,9 @@ class ClientGroup:
     topic: str
     group_id: str
     partitions: int
-    members: dict[int, Seen] = field(default_factory=dict)
+    members: dict[int, Observations] = field(default_factory=dict)
     """Those that were asked to join and not to close."""
-    gone: dict[int, Seen] = field(default_factory=dict)
+    gone: dict[int, Observations] = field(default_factory=dict)
     consumed: Counter[tuple[int, int]] = field(default_factory=Counter)
     """(partition, offset) -> how often it was consumed."""
     arrived_s: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class ClientGroup:
 
     async def program(self, session_ms: int = 0) -> Program:
         """One more process for members."""
-        made = Program(self._hear)
+        made = Program(self._listener)
         self._programs.append(made)
         return await made.start(self.command, self.bootstrap, self.topic, self.group_id, session_ms)
 
@@ -64,38 +64,40 @@ class ClientGroup:
     # -- what members do
 
     def join(self, program: Program, number: int, mode: str = "auto", instance: str = "") -> None:
-        """Have a member join; see `settled`."""
-        self.members[number] = Seen(program)
+        """Have a member join; see `expired`."""
+        self.members[number] = Observations(program)
         program.tell(f"join {number} {mode} {instance}".rstrip())
 
     async def leave(self, number: int) -> int:
         """Have a member close; how long its close took, ms."""
-        seen = self.gone[number] = self.members.pop(number)
-        seen.program.tell(f"close {number}")
-        await self.until(lambda: seen.closed_ms is not None, f"member {number} did not close")
-        assert seen.closed_ms is not None
-        return seen.closed_ms
+        observed = self.gone[number] = self.members.pop(number)
+        observed.program.tell(f"close {number}")
+        await self.until(lambda: observed.closed_ms is not None, f"member {number} did not close")
+        assert observed.closed_ms is not None
+        return observed.closed_ms
 
     async def crash(self, program: Program) -> None:
         """Kill a process and forget its members."""
-        self.members = {number: seen for number, seen in self.members.items() if seen.program is not program}
+        self.members = {
+            number: observed for number, observed in self.members.items() if observed.program is not program
+        }
         await program.kill()
 
-    async def settled(self, since_s: float) -> float:
+    async def expired(self, since_s: float) -> float:
         """When every member has got partitions since then, each partition once."""
         await self.until(lambda: self._is_settled(since_s), "not settled")
-        return max(seen.assigned_s for seen in self.members.values())
+        return max(observed.assigned_s for observed in self.members.values())
 
     async def joined(self, program: Program, number: int, mode: str = "auto", instance: str = "") -> float:
         """One more member joins: seconds from its start until all have their new partitions."""
         since_s = asyncio.get_running_loop().time()
         self.join(program, number, mode, instance)
-        return await self.settled(since_s) - self.members[number].joining_s
+        return await self.expired(since_s) - self.members[number].joining_s
 
     def _is_settled(self, since_s: float) -> bool:
-        owned = sorted(partition for seen in self.members.values() for partition in seen.partitions)
+        owned = sorted(partition for observed in self.members.values() for partition in observed.partitions)
         return owned == list(range(self.partitions)) and all(
-            seen.assigned_s >= since_s for seen in self.members.values()
+            observed.assigned_s >= since_s for observed in self.members.values()
         )
 
     async def until(self, condition: Callable[[], bool], failure: str) -> None:
@@ -106,29 +108,29 @@ class ClientGroup:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            owners = {number: sorted(seen.partitions) for number, seen in self.members.items()}
+            owners = {number: sorted(observed.partitions) for number, observed in self.members.items()}
             raise MeasureFailed(f"{self.client.name}: {failure}; owners {owners}; {self.troubles[-3:]}") from None
 
     # -- what programs say
 
-    def _hear(self, program: Program, event: dict[str, Any], now_s: float) -> None:
+    def _listener(self, program: Program, event: dict[str, Any], now_s: float) -> None:
         number, kind = event["m"], event["e"]
         if kind == "records":  # also of a process that was killed meanwhile
             for offset in range(event["a"], event["b"] + 1):
                 self.consumed[event["p"], offset] += 1
                 self.arrived_s.setdefault((event["p"], offset), now_s)
-        seen = self.members.get(number) or self.gone.get(number)
-        if seen is None or seen.program is not program or kind == "records":
+        observed = self.members.get(number) or self.gone.get(number)
+        if observed is None or observed.program is not program or kind == "records":
             self._changed.set()
             return
         if kind == "joining":
-            seen.joining_s = now_s
+            observed.joining_s = now_s
         elif kind == "assigned":
-            seen.assigned_s, seen.partitions = now_s, frozenset(event["p"])
+            observed.assigned_s, observed.partitions = now_s, frozenset(event["p"])
         elif kind == "revoked":
-            seen.partitions = frozenset()
+            observed.partitions = frozenset()
         elif kind == "closed":
-            seen.closed_ms = event["ms"]
+            observed.closed_ms = event["ms"]
         else:
             self.troubles.append(f"{kind} {event.get('error', '')}".strip())
         self._changed.set()

@@ -97,8 +97,8 @@ def _measure(cluster: Cluster, root: str, args: argparse.Namespace, tell: Any) -
     tell({"step": "produce", **meter.figures(args.records), **_held(client, topic, values.ends)})
 
     began = time.monotonic()
-    told = _archive(cluster, root, args.segment_bytes)
-    tell({"step": "archive", "seconds": round(time.monotonic() - began, 1), **told})
+    reported = _archive(cluster, root, args.segment_bytes)
+    tell({"step": "archive", "seconds": round(time.monotonic() - began, 1), **reported})
 
     began = time.monotonic()
     _trim(cluster.bootstrap, client, topic)
@@ -138,8 +138,8 @@ def _archive(cluster: Cluster, root: str, segment_bytes: int) -> dict[str, Any]:
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise MeasureFailed(f"the job archive: {done.stderr.strip()[-600:]}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return {key: told[key] for key in ("segments", "records", "batch_bytes", "file_bytes") if key in told}
+    reported: dict[str, Any] = json.loads(done.stdout)
+    return {key: reported[key] for key in ("segments", "records", "batch_bytes", "file_bytes") if key in reported}
 
 
 def _trim(bootstrap: str, client: Client, topic: Topic) -> None:
@@ -172,7 +172,7 @@ def _held(client: Client, topic: Topic, ends: list[int]) -> dict[str, Any]:
 def _cold_reads(cluster: Cluster) -> dict[str, float]:
     """Counters of cold reads over all brokers."""
     wanted = {
-        "tidegate_cold_reads_total": "cold_reads",
+        "tidegate_cold_reads_total": "archive_reads",
         "tidegate_cold_read_bytes_total": "cold_bytes",
         "tidegate_cold_row_groups_read_total": "row_groups_read",
         "tidegate_cold_read_failures_total": "cold_failures",

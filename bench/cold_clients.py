@@ -20,14 +20,14 @@ _PADS: Final = 4_096
 
 
 class Expected:
-    """Each partition's records carry their own offset: `saw` raises MeasureFailed where one is missing or doubled."""
+    """Each partition's records carry their own offset: `apply_status` raises MeasureFailed on a gap or a double."""
 
     def __init__(self, ends: list[int]) -> None:
         self._ends = ends
         self._next = [0] * len(ends)
         self.left = sum(ends)
 
-    def saw(self, partition: int, offset: int, value: bytes) -> None:
+    def apply_status(self, partition: int, offset: int, value: bytes) -> None:
         """One record came."""
         if offset != self._next[partition] or int(value[:_DIGITS]) != offset:
             raise MeasureFailed(f"partition {partition}: {value[:_DIGITS]!r} at {offset}, not {self._next[partition]}")
@@ -112,13 +112,13 @@ def aiokafka_reads(bootstrap: str, topic: str, group: str, expected: Expected) -
         consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest")
         await consumer.start()
         try:
-            heard_s = time.monotonic()
+            last_contact_s = time.monotonic()
             while expected.left:
                 for batch in (await consumer.getmany(timeout_ms=1_000)).values():
-                    heard_s = time.monotonic()
+                    last_contact_s = time.monotonic()
                     for record in batch:
-                        expected.saw(record.partition, record.offset, record.value)
-                _check_silence(heard_s, expected)
+                        expected.apply_status(record.partition, record.offset, record.value)
+                _check_silence(last_contact_s, expected)
         finally:
             await consumer.stop()
 
@@ -132,15 +132,15 @@ def librdkafka_reads(bootstrap: str, topic: str, group: str, expected: Expected)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     try:
-        heard_s = time.monotonic()
+        last_contact_s = time.monotonic()
         while expected.left:
             records: list[Any] = consumer.consume(10_000, 0.2)
             for record in records:
                 if record.error():
                     raise MeasureFailed(str(record.error()))
-                heard_s = time.monotonic()
-                expected.saw(record.partition(), record.offset(), record.value())
-            _check_silence(heard_s, expected)
+                last_contact_s = time.monotonic()
+                expected.apply_status(record.partition(), record.offset(), record.value())
+            _check_silence(last_contact_s, expected)
     finally:
         consumer.close()
 
@@ -158,13 +158,13 @@ def java_reads(bootstrap: str, topic: str, group: str, expected: Expected) -> No
         assert java.stdout is not None
         for line in java.stdout:
             partition, offset, value = line.split(b"\t")
-            expected.saw(int(partition[10:]), int(offset[7:]), value)
+            expected.apply_status(int(partition[10:]), int(offset[7:]), value)
     if expected.left:
         raise MeasureFailed(f"{expected.left} records did not come")
 
 
-def _check_silence(heard_s: float, expected: Expected) -> None:
-    if time.monotonic() - heard_s > _SILENCE_S:
+def _check_silence(last_contact_s: float, expected: Expected) -> None:
+    if time.monotonic() - last_contact_s > _SILENCE_S:
         raise MeasureFailed(f"{expected.left} records did not come")
 
 

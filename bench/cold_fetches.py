@@ -100,13 +100,13 @@ async def fetches(address: str, topic: str, listed: list[Place], root: str, coun
     wire.close()
     for descriptor in descriptors.values():
         os.close(descriptor)
-    told: dict[str, Any] = {name: percentiles(values) for name, values in seconds.items()}
+    reported: dict[str, Any] = {name: percentiles(values) for name, values in seconds.items()}
     return {
         "reads": len(chosen),
         "mean_fetch_bytes": sum(sizes) // len(sizes),
-        "ratio_p50": round(told["reader"]["p50_ms"] / told["pread"]["p50_ms"], 2),
+        "ratio_p50": round(reported["reader"]["p50_ms"] / reported["pread"]["p50_ms"], 2),
         "ratio_each_p50": round(sorted(ratios)[len(ratios) // 2], 2),
-        **told,
+        **reported,
     }
 
 

@@ -27,7 +27,7 @@ GROUP = "demo-group"
 
 
 @dataclass(slots=True)
-class Seen:
+class Observations:
     """What the clients saw."""
 
     acknowledged: set[int] = field(default_factory=set)
@@ -50,18 +50,18 @@ class _ClientLog(logging.Handler):
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    def __init__(self, number: int, seen: Seen) -> None:
-        self.number, self.seen = number, seen
+    def __init__(self, number: int, observed: Observations) -> None:
+        self.number, self.observed = number, observed
 
     async def on_partitions_revoked(self, revoked: Any) -> None:
         """Nothing to hand over: offsets are committed by the consumer itself."""
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
         """Count rounds."""
-        self.seen.assignments[self.number] += 1
+        self.observed.assignments[self.number] += 1
 
 
-async def produce(bootstrap: str, seen: Seen, rate: int, stop: asyncio.Event) -> None:
+async def produce(bootstrap: str, observed: Observations, rate: int, stop: asyncio.Event) -> None:
     """Send numbered records at `rate` a second until told to stop; remember which were acknowledged."""
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=5)
     await producer.start()
@@ -71,10 +71,10 @@ async def produce(bootstrap: str, seen: Seen, rate: int, stop: asyncio.Event) ->
         try:
             await future
         except Exception as error:  # noqa: BLE001 - whatever the client raises counts as not acknowledged
-            seen.produce_errors += 1
+            observed.produce_errors += 1
             print(f"  record {number} was not acknowledged: {error!r}", flush=True)
         else:
-            seen.acknowledged.add(number)
+            observed.acknowledged.add(number)
 
     started, number = time.monotonic(), 0
     while not stop.is_set():
@@ -86,20 +86,20 @@ async def produce(bootstrap: str, seen: Seen, rate: int, stop: asyncio.Event) ->
             task.add_done_callback(pending.discard)
             number += 1
         await asyncio.sleep(0.005)
-    seen.produced = number
+    observed.produced = number
     await producer.stop()
     await asyncio.gather(*pending)
 
 
-async def consume(consumer: AIOKafkaConsumer, number: int, seen: Seen) -> None:
+async def consume(consumer: AIOKafkaConsumer, number: int, observed: Observations) -> None:
     """Read until cancelled; remember every record and the longest time without one."""
     last = time.monotonic()
     async for record in consumer:
         now = time.monotonic()
-        seen.longest_pause_s[number] = max(seen.longest_pause_s.get(number, 0.0), now - last)
+        observed.longest_pause_s[number] = max(observed.longest_pause_s.get(number, 0.0), now - last)
         last = now
-        seen.received[int(record.value)] += 1
-        seen.positions[record.partition, record.offset] += 1
+        observed.received[int(record.value)] += 1
+        observed.positions[record.partition, record.offset] += 1
 
 
 def generations(consumers: list[AIOKafkaConsumer]) -> set[int]:
@@ -107,7 +107,7 @@ def generations(consumers: list[AIOKafkaConsumer]) -> set[int]:
     return {consumer._coordinator.generation for consumer in consumers}
 
 
-async def settled(consumers: list[AIOKafkaConsumer], timeout_s: float = 60.0) -> int:
+async def expired(consumers: list[AIOKafkaConsumer], timeout_s: float = 60.0) -> int:
     """Wait until all members share one generation and every partition has an owner; that generation."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -120,7 +120,7 @@ async def settled(consumers: list[AIOKafkaConsumer], timeout_s: float = 60.0) ->
 
 async def run(args: argparse.Namespace) -> int:
     """The whole demonstration; returns the exit code."""
-    seen, client_log = Seen(), _ClientLog(logging.WARNING)
+    observed, client_log = Observations(), _ClientLog(logging.WARNING)
     logging.getLogger("aiokafka").addHandler(client_log)
     logging.getLogger("aiokafka").propagate = False
     with Cluster(brokers=3) as cluster:
@@ -135,15 +135,15 @@ async def run(args: argparse.Namespace) -> int:
             consumer = AIOKafkaConsumer(
                 bootstrap_servers=bootstrap, group_id=GROUP, client_id=f"demo-{number}", auto_offset_reset="earliest"
             )
-            consumer.subscribe([TOPIC], listener=_Listener(number, seen))
+            consumer.subscribe([TOPIC], listener=_Listener(number, observed))
             consumers.append(consumer)
         await asyncio.gather(*(consumer.start() for consumer in consumers))
-        before = await settled(consumers)
+        before = await expired(consumers)
         print(f"six consumers share generation {before}; {args.rate} records/s", flush=True)
 
         stop = asyncio.Event()
-        reading = [asyncio.create_task(consume(consumer, n, seen)) for n, consumer in enumerate(consumers)]
-        writing = asyncio.create_task(produce(bootstrap, seen, args.rate, stop))
+        reading = [asyncio.create_task(consume(consumer, n, observed)) for n, consumer in enumerate(consumers)]
+        writing = asyncio.create_task(produce(bootstrap, observed, args.rate, stop))
         await asyncio.sleep(args.seconds)
         victim, leaver = cluster.brokers[0], cluster.brokers[1]
         print(f"SIGKILL {victim.address}", flush=True)
@@ -159,7 +159,7 @@ async def run(args: argparse.Namespace) -> int:
         stop.set()
         await writing
         deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and not seen.acknowledged <= seen.received.keys():
+        while time.monotonic() < deadline and not observed.acknowledged <= observed.received.keys():
             await asyncio.sleep(0.1)
         after = generations(consumers)
         for task in reading:
@@ -167,26 +167,26 @@ async def run(args: argparse.Namespace) -> int:
         await asyncio.gather(*reading, return_exceptions=True)
         await asyncio.gather(*(consumer.stop() for consumer in consumers))
         print(f"\n(the clients logged {client_log.count} lines about lost connections and retries)", flush=True)
-        return report(seen, before, after, code)
+        return report(observed, before, after, code)
 
 
-def report(seen: Seen, before: int, after: set[int], drain_code: int) -> int:
+def report(observed: Observations, before: int, after: set[int], drain_code: int) -> int:
     """Print what the clients saw; the exit code."""
-    lost = seen.acknowledged - seen.received.keys()
-    twice = sum(count - 1 for count in seen.positions.values())
-    stored_twice = sum(count - 1 for count in seen.received.values()) - twice
+    lost = observed.acknowledged - observed.received.keys()
+    twice = sum(count - 1 for count in observed.positions.values())
+    stored_twice = sum(count - 1 for count in observed.received.values()) - twice
     changes = max(after) - before if len(after) == 1 else len(after)
-    rounds = max(seen.assignments.values()) - 1
+    rounds = max(observed.assignments.values()) - 1
     print()
-    print(f"records produced       {seen.produced:>8}  (acknowledged {len(seen.acknowledged)})")
-    print(f"records consumed       {len(seen.received):>8}")
+    print(f"records produced       {observed.produced:>8}  (acknowledged {len(observed.acknowledged)})")
+    print(f"records consumed       {len(observed.received):>8}")
     print(f"lost                   {len(lost):>8}")
     print(f"delivered twice        {twice:>8}  (stored twice {stored_twice})")
     print(f"generation             {before:>8}  before, {', '.join(map(str, sorted(after)))} after")
     print(f"generation changes     {changes:>8}  (rounds seen by members after the first {rounds})")
-    print(f"longest pause          {max(seen.longest_pause_s.values()):>8.2f}  s, of any consumer")
+    print(f"longest pause          {max(observed.longest_pause_s.values()):>8.2f}  s, of any consumer")
     print(f"exit code of the drain {drain_code:>8}", flush=True)
-    good = not lost and changes == 0 and rounds == 0 and seen.acknowledged and drain_code == 0
+    good = not lost and changes == 0 and rounds == 0 and observed.acknowledged and drain_code == 0
     print("nobody noticed" if good else "NOT as promised", flush=True)
     return 0 if good else 1
 

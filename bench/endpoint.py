@@ -82,15 +82,15 @@ class Endpoint:
         deadline = time.monotonic() + _READY_TIMEOUT_S
         wanted = (request(METADATA).MetadataRequestTopic(name=name),)
         while time.monotonic() < deadline:
-            told = await wire.ask(
+            reported = await wire.ask(
                 METADATA,
                 topics=wanted,
                 allow_auto_topic_creation=False,
                 include_cluster_authorized_operations=False,
                 include_topic_authorized_operations=False,
             )
-            addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in told.brokers}
-            leaders = {part.partition_index: part.leader_id for part in told.topics[0].partitions}
+            addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in reported.brokers}
+            leaders = {part.partition_index: part.leader_id for part in reported.topics[0].partitions}
             if len(leaders) == partitions and all(leader in addresses for leader in leaders.values()):
                 return [addresses[leaders[index]] for index in range(partitions)]
             await asyncio.sleep(0.05)
@@ -103,12 +103,12 @@ class Endpoint:
             wire = await Wire.connect(address)
             module = request(LIST_OFFSETS)
             part = module.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=_LATEST)
-            told: Any = await wire.ask(
+            reported: Any = await wire.ask(
                 LIST_OFFSETS,
                 replica_id=-1,
                 isolation_level=0,
                 topics=(module.ListOffsetsTopic(name=topic, partitions=(part,)),),
             )
-            ends.append(int(told.topics[0].partitions[0].offset))
+            ends.append(int(reported.topics[0].partitions[0].offset))
             wire.close()
         return ends

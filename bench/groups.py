@@ -52,11 +52,11 @@ async def groups(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]
     for group in formed:
         members += await _members(endpoint, group, args.members, 0.25)
     meter = Meter(endpoint.pids)
-    settled: list[float] = []
+    expired: list[float] = []
 
     async def follow(group: Group) -> None:
         await group.wait_settled()
-        settled.append(time.perf_counter() - began)
+        expired.append(time.perf_counter() - began)
 
     meter.start()
     began = time.perf_counter()
@@ -73,9 +73,9 @@ async def groups(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]
     return {
         "groups": args.groups,
         "members": args.members,
-        "total_s": round(max(settled), 3),
+        "total_s": round(max(expired), 3),
         **forming,
-        **percentiles(settled),
+        **percentiles(expired),
         "steady_cpu_us_per_heartbeat": steady.get("cpu_us_per_op"),
     }
 

@@ -68,9 +68,9 @@ class Flood(asyncio.Protocol):
     def _fail(self, buffer: bytes) -> None:
         self.running = False
         size = int.from_bytes(buffer[:4], "big")
-        told = repr(decode(self.api, buffer[4 : 4 + size]) if len(buffer) >= 4 + size else buffer[:64])
+        reported = repr(decode(self.api, buffer[4 : 4 + size]) if len(buffer) >= 4 + size else buffer[:64])
         if not self.failed.done():
-            self.failed.set_exception(MeasureFailed(f"an answer differs: {told[:300]}"))
+            self.failed.set_exception(MeasureFailed(f"an answer differs: {reported[:300]}"))
 
     def connection_lost(self, error: Exception | None) -> None:
         """Only expected after the end."""
@@ -114,9 +114,9 @@ def fetch_frame(member: Member, topic: str, partitions: int) -> bytes:
     )
 
 
-def _errors(api: int, told: Any) -> set[ErrorCode]:
-    codes = {told.error_code} if api != OFFSET_COMMIT else set()
-    for topic in getattr(told, "topics", ()):
+def _errors(api: int, reported: Any) -> set[ErrorCode]:
+    codes = {reported.error_code} if api != OFFSET_COMMIT else set()
+    for topic in getattr(reported, "topics", ()):
         codes |= {part.error_code for part in topic.partitions}
     return codes - {ErrorCode.none}
 

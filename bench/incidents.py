@@ -222,6 +222,6 @@ def main(options: argparse.Namespace) -> int:
     found = play(folder, options.seconds, shlex.split(options.launcher))
     width = max(len(one.what) for one in found)
     for one in found:
-        print(f"{'found ' if one.found else 'MISSED'}  {one.what:{width}}  {one.told}")
+        print(f"{'found ' if one.found else 'MISSED'}  {one.what:{width}}  {one.reported}")
     print(f"the tables are in {folder}")
     return 0 if all(one.found for one in found) else 1

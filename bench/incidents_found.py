@@ -19,7 +19,7 @@ class Claim:
 
     what: str
     found: bool
-    told: str
+    reported: str
 
 
 Row = Mapping[str, Any]
@@ -53,15 +53,15 @@ def _storm(group: str, pattern: str, rows: Iterable[Row]) -> Claim:
     last = closed[-1] if closed else {"culprits": [], "generations": 0, "first_at": None, "last_at": None}
     blamed = [f"{one['member']}: {one['pattern']}" for one in last["culprits"]]
     right = any(one["pattern"] == pattern for one in last["culprits"])
-    told = f"{len(opened)} opened, {len(closed)} closed, {last['generations']} generations, {'; '.join(blamed)}"
-    return Claim(f"storm of {group}", bool(opened) and len(opened) == len(closed) and right, told)
+    reported = f"{len(opened)} opened, {len(closed)} closed, {last['generations']} generations, {'; '.join(blamed)}"
+    return Claim(f"storm of {group}", bool(opened) and len(opened) == len(closed) and right, reported)
 
 
 def _stuck(rows: Iterable[Row]) -> Claim:
     own = [row for row in rows if row["group"] == "stuck" and row["stuck"]]
     partitions = {row["partition"] for row in own}
-    told = f"{len(partitions)}, up to {max((row['lag_last'] for row in own), default=0)} behind"
-    return Claim("partitions of stuck are stuck", len(partitions) == 4, told)
+    reported = f"{len(partitions)}, up to {max((row['lag_last'] for row in own), default=0)} behind"
+    return Claim("partitions of stuck are stuck", len(partitions) == 4, reported)
 
 
 def _silence(rows: Iterable[Row]) -> Claim:
@@ -84,19 +84,21 @@ def _back(rows: Iterable[Row]) -> Claim:
 
 
 def _quiet(rows: Iterable[Row]) -> Claim:
-    told = [str(dict(row)) for row in rows if row["group"] == "steady"]
-    return Claim("nothing of steady", not told, "; ".join(told))
+    reported = [str(dict(row)) for row in rows if row["group"] == "steady"]
+    return Claim("nothing of steady", not reported, "; ".join(reported))
 
 
 def _every_generation(rows: Iterable[Row], generations: Mapping[str, int]) -> Claim:
     """Each is one row, but for the first ones of a group's life none is missing."""
-    seen: dict[str, list[int]] = {group: [] for group in generations}
+    observed: dict[str, list[int]] = {group: [] for group in generations}
     for row in rows:
-        seen[row["group"]].append(row["generation"])
-    wrong = [group for group, last in generations.items() if sorted(seen[group]) != list(range(1, last + 1))]
+        observed[row["group"]].append(row["generation"])
+    wrong = [group for group, last in generations.items() if sorted(observed[group]) != list(range(1, last + 1))]
     moved = sum(row["moved_partitions"] or 0 for row in rows)
-    told = f"{sum(map(len, seen.values()))} in {len(seen)} groups, {moved} partitions moved"
-    return Claim("every generation once", not wrong, "; ".join([told, *(f"{one}: {seen[one]}" for one in wrong)]))
+    reported = f"{sum(map(len, observed.values()))} in {len(observed)} groups, {moved} partitions moved"
+    return Claim(
+        "every generation once", not wrong, "; ".join([reported, *(f"{one}: {observed[one]}" for one in wrong)])
+    )
 
 
 def _all_records(rows: Iterable[Row], produced: int) -> Claim:

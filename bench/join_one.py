@@ -77,7 +77,7 @@ def _endpoints(args: argparse.Namespace) -> Iterator[dict[str, Endpoint]]:
         for peer, hold_ms in ((OFF, 0), (ON, HOLD_MS)):
             settings = {
                 "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
-                "TIDEGATE_GROUP_HEARTBEAT_HOLD_MAX_MS": str(hold_ms),
+                "TIDEGATE_HEARTBEAT_DELAY_MAX_MS": str(hold_ms),
             }
             cluster = stack.enter_context(Cluster(1, settings))
             found[peer] = Endpoint(cluster.bootstrap, cluster.pids)
@@ -109,14 +109,14 @@ async def _clients(endpoint: Endpoint, case: Case, tries: int) -> dict[str, Any]
         late = case.members - 1
         for number in range(late):
             group.join(program, number)
-        await group.settled(since_s)
+        await group.expired(since_s)
         await asyncio.sleep(LEARN_S)
         for _ in range(tries):
             took.append(await group.joined(program, late))
             await asyncio.sleep(1)
             since_s = loop.time()
             await group.leave(late)
-            await group.settled(since_s)
+            await group.expired(since_s)
             await asyncio.sleep(4 + 6 * random.random())  # any moment between two heartbeats and two commits
     finally:
         await records.stop()
@@ -196,7 +196,7 @@ def _page(rows: Sequence[dict[str, Any]]) -> str:
     return f"""# One more member joins
 
 Written by `python -m bench join-one`: from the new member's start until every member of the group has its new
-assignment. Members learn of a rebalance from the answer to a heartbeat; `TIDEGATE_GROUP_HEARTBEAT_HOLD_MAX_MS` lets
+assignment. Members learn of a rebalance from the answer to a heartbeat; `TIDEGATE_HEARTBEAT_DELAY_MAX_MS` lets
 brokers delay the response until then (docs/decisions/0019-delayed-heartbeats.md).
 
 - Java, librdkafka and aiokafka: groups of five at default settings (heartbeats every 3 s, commits every 5 s), a record

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from bench.cluster import Cluster
-from tidegate.cluster.membership import BrokerInfo
+from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.groups.cluster_page import ClusterPage
 from tidegate.groups.exporter_names import Brokers, ForeignNames
 from tidegate.groups.lag_samples import LagSampler
@@ -63,8 +63,8 @@ async def prepare(store: Store, args: argparse.Namespace) -> dict[str, Any]:
 
 async def redis_cpu_s(store: Store) -> float:
     """User and system time of the server so far."""
-    told = (await store.command("INFO", "cpu")).decode()
-    values = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+    reported = (await store.command("INFO", "cpu")).decode()
+    values = dict(line.split(":", 1) for line in reported.splitlines() if ":" in line)
     return float(values["used_cpu_user"]) + float(values["used_cpu_sys"])
 
 
@@ -89,7 +89,7 @@ async def measure(url: str, args: argparse.Namespace) -> dict[str, float]:
     await store.command("CONFIG", "RESETSTAT")
     before, redis_s, cpu_s = sampler.taken, await redis_cpu_s(store), time.process_time()
     await sampler.sample()
-    told = {
+    reported = {
         "groups": sampler.taken - before,
         "partitions": args.partitions * (sampler.taken - before),
         "wall_s": sampler.round_s,
@@ -100,8 +100,8 @@ async def measure(url: str, args: argparse.Namespace) -> dict[str, float]:
     await store.close()
     scraped_s = time.perf_counter()
     exposition("")
-    told |= {"scrape_s": time.perf_counter() - scraped_s, "page_bytes": sum(map(len, page.text))}
-    return {name: round(value, 4) for name, value in told.items()}
+    reported |= {"scrape_s": time.perf_counter() - scraped_s, "page_bytes": sum(map(len, page.text))}
+    return {name: round(value, 4) for name, value in reported.items()}
 
 
 def main() -> int:

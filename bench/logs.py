@@ -76,15 +76,15 @@ def _drain(bootstrap: str, topic: str, count: int) -> None:
     consumer = Consumer({**_QUIET, "bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
     try:
         consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(_PARTITIONS)])
-        seen, deadline = 0, time.monotonic() + _FLUSH_TIMEOUT_S
-        while seen < count:
+        observed, deadline = 0, time.monotonic() + _FLUSH_TIMEOUT_S
+        while observed < count:
             records = consumer.consume(10_000, 1.0)
             for record in records:
                 if record.error():
                     raise MeasureFailed(str(record.error()))
-            seen += len(records)
+            observed += len(records)
             if time.monotonic() > deadline:
-                raise MeasureFailed(f"{seen} of {count} records came")
+                raise MeasureFailed(f"{observed} of {count} records came")
     finally:
         consumer.close()
 
@@ -233,10 +233,10 @@ def _latency(endpoint: Endpoint, topic: str, args: argparse.Namespace) -> dict[s
     time.sleep(1.0)
     receiver.ending.set()
     receiver.join(20)
-    seen = [took for sent, took in receiver.latencies if sent >= began]
-    if len(seen) != count:
-        raise MeasureFailed(f"{len(seen)} of {count} records came")
-    return {**meter.figures(count), **percentiles(seen), "sender_max_late_ms": round(late * 1e3, 2)}
+    observed = [took for sent, took in receiver.latencies if sent >= began]
+    if len(observed) != count:
+        raise MeasureFailed(f"{len(observed)} of {count} records came")
+    return {**meter.figures(count), **percentiles(observed), "sender_max_late_ms": round(late * 1e3, 2)}
 
 
 async def latency(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]:

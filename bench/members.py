@@ -33,34 +33,34 @@ class Group:
         self.group_id = group_id
         self.size = size
         self._synced: dict[Member, int] = {}
-        self._settled = asyncio.Event()
+        self._is_resolved = asyncio.Event()
 
     def resize(self, size: int) -> None:
         """As many members are expected from now on."""
         self.size = size
-        self._look()
+        self._observe()
 
     def synced(self, member: Member, generation: int) -> None:
         """A member has its assignment."""
         self._synced[member] = generation
-        self._look()
+        self._observe()
 
     def unsynced(self, member: Member) -> None:
         """A member is told to rejoin, or has left."""
         self._synced.pop(member, None)
-        self._look()
+        self._observe()
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         if len(self._synced) == self.size and len(set(self._synced.values())) == 1:
-            self._settled.set()
+            self._is_resolved.set()
         else:
-            self._settled.clear()
+            self._is_resolved.clear()
 
     async def wait_settled(self, timeout_s: float = 120.0) -> None:
         """Until every member is synced in one generation. Raises MeasureFailed."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._settled.wait()
+                await self._is_resolved.wait()
         except TimeoutError:
             raise MeasureFailed(f"{len(self._synced)} of {self.size} members synced in {timeout_s:g} s") from None
 

@@ -45,11 +45,11 @@ def _join(endpoint: Endpoint, topic: str) -> Consumer:
 
 
 def _read(consumer: Consumer, count: int) -> None:
-    ends, seen = time.monotonic() + _TIMEOUT_S, 0
-    while seen < count:
-        seen += len(consumer.consume(10_000, 0.2))
+    ends, observed = time.monotonic() + _TIMEOUT_S, 0
+    while observed < count:
+        observed += len(consumer.consume(10_000, 0.2))
         if time.monotonic() > ends:
-            raise MeasureFailed(f"{seen} of {count} records came")
+            raise MeasureFailed(f"{observed} of {count} records came")
 
 
 async def group_consume(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]:

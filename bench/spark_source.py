@@ -124,10 +124,10 @@ class Bench:
         job = ArchiveJob([work.topic])
         with self._measured(side, "raw", "archive") as figures:
             _ended(job.start(context))
-        told = job.finish(context)
-        figures["rows"] = told["records"]
-        if told["records"] != work.rows:
-            raise RuntimeError(f"{told['records']} of {work.rows} records of {work.topic} were archived")
+        reported = job.finish(context)
+        figures["rows"] = reported["records"]
+        if reported["records"] != work.rows:
+            raise RuntimeError(f"{reported['records']} of {work.rows} records of {work.topic} were archived")
         prefix = settings.redis.key_prefix
         for partition in selection.places(selection.chosen(read_topics(client, prefix, "default"), [work.topic])):
             keys = partition.keys(prefix)

@@ -22,23 +22,23 @@ import tidegate
 from tidegate.admin.health import Health
 from tidegate.admin.routes import AdminServer
 from tidegate.apis import registry
-from tidegate.apis.call import Rooms
+from tidegate.apis.call import BrokerContext
 from tidegate.apis.mirroring import forget_mirrors
 from tidegate.apis.registry import ApiKey
 from tidegate.cluster.addresses import Endpoints
+from tidegate.cluster.broker_lease import BrokerInfo, BrokerLease
 from tidegate.cluster.figures import FigureReports, Figures
-from tidegate.cluster.membership import BrokerInfo, Membership
 from tidegate.cluster.placement import coordinator_of, leader_of
 from tidegate.cluster.server_check import check_server
 from tidegate.errors import CannotStart, StoreUnavailable
 from tidegate.groups import retention as offsets_retention
 from tidegate.groups.cluster_page import ClusterPage
+from tidegate.groups.delayed_heartbeats import DelayedHeartbeats
 from tidegate.groups.expiry import GroupExpiry
 from tidegate.groups.exporter_names import Brokers, ForeignNames
+from tidegate.groups.generation_guard import GenerationGuard, bump_all_generations
 from tidegate.groups.heartbeats import Heartbeats
-from tidegate.groups.holds import Holds
 from tidegate.groups.lag_samples import LagSampler
-from tidegate.groups.lost_writes import HandedOut, raise_all
 from tidegate.groups.offsets import Offsets
 from tidegate.groups.state_log import StateLog
 from tidegate.groups.waiting import GroupWaits
@@ -50,14 +50,14 @@ from tidegate.process import LoopLag, ProcessUse, Signals, bind
 from tidegate.protocol.consumer_blobs import assigned_partitions
 from tidegate.server.listener import Server
 from tidegate.server.ports import Ports
-from tidegate.settings import Settings
+from tidegate.settings import Settings, renamed_variables
 from tidegate.store.addresses import without_password
 from tidegate.store.link import Link
 from tidegate.store.store import Store
 from tidegate.telemetry import declared
 from tidegate.telemetry import logs as logging_setup
+from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.telemetry.metrics import metrics
-from tidegate.telemetry.supervised import Supervised
 from tidegate.topics.catalog import Catalog, PartitionStorage
 from tidegate.topics.model import Topic
 from tidegate.tracing import Tracing
@@ -91,13 +91,13 @@ class App:
         self.settings = settings
         self.tracing = Tracing() if settings.tracing else None
         self.store = Store(settings) if self.tracing is None else self.tracing.store(settings)
-        self.health = Health(lambda: self.store.available, lambda: self.membership.held)
-        self.loops = Supervised()
+        self.health = Health(lambda: self.store.available, lambda: self.broker_lease.held)
+        self.loops = BackgroundTasks()
         self.lag = LoopLag()
         self.use = ProcessUse()
         self.drain_asked = asyncio.Event()
-        self.membership: Membership
-        self.rooms: Rooms
+        self.broker_lease: BrokerLease
+        self.context: BrokerContext
         self.server: Server
         self._served_as = -1
         self._closing = AsyncExitStack()
@@ -113,9 +113,9 @@ class App:
         try:
             await self._start_store()
             await self._start_membership(ports.advertised())
-            await self._start_rooms()
+            await self._start_services()
             await self._open(apis, ports)
-            figures = FigureReports(self.store, lambda: self.membership.node_id, self._figures)
+            figures = FigureReports(self.store, lambda: self.broker_lease.node_id, self._figures)
             await self._started(figures.start(), figures.close)
             await self._start_admin(admin_socket)
         except (StoreUnavailable, TimeoutError) as error:
@@ -144,49 +144,49 @@ class App:
 
     async def _start_membership(self, endpoints: Endpoints) -> None:
         settings = self.settings
-        self.membership = Membership(self.store, settings, endpoints, settings.rack, "starting")
-        self.membership.on_drain_asked.append(partial(self.ask_to_drain, "drain request"))
-        await self._started(self.membership.start(), self.membership.close)
-        logging_setup.bind(node_id=self.membership.node_id)
+        self.broker_lease = BrokerLease(self.store, settings, endpoints, settings.rack, "starting")
+        self.broker_lease.on_drain_asked.append(partial(self.ask_to_drain, "drain request"))
+        await self._started(self.broker_lease.start(), self.broker_lease.close)
+        logging_setup.bind(node_id=self.broker_lease.node_id)
 
-    async def _start_rooms(self) -> None:
-        store, settings, membership = self.store, self.settings, self.membership
+    async def _start_services(self) -> None:
+        store, settings, broker_lease = self.store, self.settings, self.broker_lease
         catalog = Catalog(store, settings, PartitionStorage(create_partition, delete_partition), self._forget_offsets)
         logs = Logs(store, settings, catalog.get)
         catalog.on_removed.append(logs.forget_topic)
-        self.rooms = Rooms(
+        self.context = BrokerContext(
             settings=settings,
             store=store,
-            membership=membership,
+            broker_lease=broker_lease,
             catalog=catalog,
             logs=logs,
             waits=GroupWaits(store, settings, self._name),
             heartbeats=Heartbeats(store, settings, self._name),
-            offsets=Offsets(store, settings, self._name, lambda: membership.ends_ms),
+            offsets=Offsets(store, settings, self._name, lambda: broker_lease.ends_ms),
             producer_ids=ProducerIds(store, settings),
             usage=logs.usage,
             ask_to_drain=self.ask_to_drain,
         )
         await self._started(catalog.start(), catalog.close)
         await self._started(logs.start(), logs.close)
-        mirror = self.rooms.mirror = Mirror(store, settings)
+        mirror = self.context.mirror = Mirror(store, settings)
         await self._started(mirror.start(), mirror.close)
         reports = UsageReports(store, settings, logs.usage, self._preferred_topics, self._name)
         await self._started(reports.start(), reports.close)
         await self._follow_generations(logs)
-        await self._started(self.rooms.waits.start(), self.rooms.waits.close)
-        if settings.group_heartbeat_hold_max_ms:
-            holds = self.rooms.holds = Holds(store, settings, self.rooms.heartbeats)
-            membership.on_lost.append(holds.release_all)
-            metrics.sample(declared.HEARTBEATS_HELD, lambda: {(): holds.held})
-            await self._started(holds.start(), holds.close)
+        await self._started(self.context.waits.start(), self.context.waits.close)
+        if settings.heartbeat_delay_max_ms:
+            delays = self.context.delayed_heartbeats = DelayedHeartbeats(store, settings, self.context.heartbeats)
+            broker_lease.on_lost.append(delays.release_all)
+            metrics.sample(declared.HEARTBEATS_DELAYED, lambda: {(): delays.held})
+            await self._started(delays.start(), delays.close)
         states = StateLog(store, self._prefers)
         await self._started(states.start(), states.close)
         expiry = GroupExpiry(store, self._prefers, self._name)
         await self._started(expiry.start(), expiry.close)
-        membership.on_silent.append(lambda lost: expiry.broker_silent(self._named_before(lost)))
+        broker_lease.on_silent.append(lambda lost: expiry.broker_silent(self._named_before(lost)))
         sweep = offsets_retention.Retention(
-            store, settings, self._preferred_shards, self._name, partial(forget_mirrors, self.rooms)
+            store, settings, self._preferred_shards, self._name, partial(forget_mirrors, self.context)
         )
         await self._started(sweep.start(), sweep.close)
         sampler = self._lag_sampler(catalog)
@@ -194,53 +194,53 @@ class App:
 
     def _lag_sampler(self, catalog: Catalog) -> LagSampler:
         """Who takes samples of lag, and tells of the cluster while it does."""
-        store, settings, membership = self.store, self.settings, self.membership
-        brokers = Brokers(membership.live, membership.preferred, lambda: membership.cluster_id)
+        store, settings, broker_lease = self.store, self.settings, self.broker_lease
+        brokers = Brokers(broker_lease.live, broker_lease.preferred, lambda: broker_lease.cluster_id)
         foreign = ForeignNames(settings.metrics_exporter_names, brokers, catalog.get)
         page = ClusterPage(store, settings, catalog.all_topics, foreign)
         sampler = LagSampler(store, settings, catalog.get, assigned_partitions, self._name, page)
-        metrics.cluster_page = lambda: page.text if sampler.duty.seen else ()
-        metrics.sample(declared.CLUSTER_EXPORTED, lambda: {(): float(sampler.duty.seen)})
+        metrics.cluster_page = lambda: page.text if sampler.singleton_lease.is_past_handover else ()
+        metrics.sample(declared.CLUSTER_EXPORTED, lambda: {(): float(sampler.singleton_lease.is_past_handover)})
         metrics.sample(declared.LAG_SAMPLES, lambda: {(): sampler.taken})
         metrics.sample(declared.LAG_ROUND_SECONDS, lambda: {(): sampler.round_s})
         return sampler
 
     async def _follow_generations(self, logs: Logs) -> None:
         """No generation is handed out twice, whatever Redis has lost, and whatever it loses from now on."""
-        handed_out = HandedOut(self.store, self._name)
-        await self._started(handed_out.start(), handed_out.close)
-        self.rooms.waits.on_look.append(handed_out.saw)
-        handed_out.incarnation = await logs.incarnations.ready()
-        raised = await raise_all(self.store, handed_out.incarnation, self._name())
+        generation_guard = GenerationGuard(self.store, self._name)
+        await self._started(generation_guard.start(), generation_guard.close)
+        self.context.waits.on_status.append(generation_guard.apply_status)
+        generation_guard.failover_epoch = await logs.failover_epochs.ready()
+        raised = await bump_all_generations(self.store, generation_guard.failover_epoch, self._name())
         if raised:
-            logger.warning("generations_skipped", groups=raised)
-        logs.incarnations.on_known.append(handed_out.known_again)
+            logger.warning("generations_bumped", groups=raised)
+        logs.failover_epochs.on_assigned.append(generation_guard.on_failover_handled)
 
     async def _started(self, starting: Awaitable[None], close: Callable[[], Awaitable[None]]) -> None:
         self._closing.push_async_callback(close)  # first: what starts half way is closed as well
         await starting
 
     async def _open(self, apis: dict[int, registry.Api], ports: Ports) -> None:
-        self.server = Server(self.rooms, apis, self.settings)
-        self.rooms.dial = self.server.dial
+        self.server = Server(self.context, apis, self.settings)
+        self.context.dial = self.server.dial
         self.health.requests_admitted = lambda: not self.server.request_bytes.exhausted
         if self.tracing is not None:
             self.tracing.trace(self.server)
-        self._served_as = self.membership.node_id
-        self.membership.on_lost.append(self._lease_lost)
-        self.membership.on_held.append(self._lease_held)
-        self.membership.on_unsure.append(self._lease_unsure)
-        self.membership.on_came.append(self.server.spreading.came)
+        self._served_as = self.broker_lease.node_id
+        self.broker_lease.on_lost.append(self._lease_lost)
+        self.broker_lease.on_held.append(self._lease_held)
+        self.broker_lease.on_unsure.append(self._lease_unsure)
+        self.broker_lease.on_broker_joined_listeners.append(self.server.spreading.on_broker_joined)
         self._lease_held()
         self._closing.push_async_callback(self.server.close)
         await ports.open(self.server)
         if ports.certificates is not None:
             self.loops.run("certificates", ports.certificates.watch)
-        await self.membership.serve()
+        await self.broker_lease.serve()
         self.health.listening = True
 
     async def _start_admin(self, admin_socket: socket.socket) -> None:
-        admin = AdminServer(self.health, admin_socket, self.rooms)
+        admin = AdminServer(self.health, admin_socket, self.context)
         try:
             await self._started(admin.start(), admin.close)
         except OSError as error:
@@ -253,11 +253,11 @@ class App:
 
     def _prefers(self, shard: int) -> bool:
         """Whether this broker is the one to look after a shard of groups."""
-        return coordinator_of(shard, self.membership.preferred()).node_id == self.membership.node_id
+        return coordinator_of(shard, self.broker_lease.preferred()).node_id == self.broker_lease.node_id
 
     def _named_before(self, lost: BrokerInfo) -> Callable[[int], bool]:
         """Whether a broker that fell silent was the one named for a shard."""
-        brokers = [*self.membership.preferred(), lost]
+        brokers = [*self.broker_lease.preferred(), lost]
         return lambda shard: coordinator_of(shard, brokers) is lost
 
     def _preferred_shards(self) -> list[int]:
@@ -265,34 +265,34 @@ class App:
 
     def _preferred_topics(self) -> list[Topic]:
         """Topics whose first partition this broker is named for: each topic has one broker that asks what it holds."""
-        brokers, own = self.membership.preferred(), self.membership.node_id
-        return [one for one in self.rooms.catalog.all_topics() if leader_of(one.topic_id, 0, brokers).node_id == own]
+        brokers, own = self.broker_lease.preferred(), self.broker_lease.node_id
+        return [one for one in self.context.catalog.all_topics() if leader_of(one.topic_id, 0, brokers).node_id == own]
 
     async def _forget_offsets(self, org: str, topic: str, topic_id: UUID, partition_count: int) -> None:
         await offsets_retention.forget_topic(self.store, org, topic, partition_count, topic_id.hex)
 
     def _name(self) -> str:
         """What events call this broker."""
-        return str(self.membership.node_id)
+        return str(self.broker_lease.node_id)
 
     def _lease_lost(self) -> None:
         """Another broker may have this node id by now: trust nothing that was known. Membership leases anew."""
         self.server.suspend()
-        self.rooms.logs.drop_views()
+        self.context.logs.drop_views()
 
     def _lease_held(self) -> None:
         """Serve. Clients that know this broker under an id which it has no more are to find out where they are."""
-        node_id = self.membership.node_id
+        node_id = self.broker_lease.node_id
         if node_id != self._served_as:
             self._served_as = node_id
             logging_setup.bind(node_id=node_id)
             self.server.refuse()
-        self.server.serve(self.membership.ends_s)
+        self.server.serve(self.broker_lease.ends_s)
 
     def _lease_unsure(self) -> None:
         """Redis did not renew the lease. While it is not known to be lost, clients are told to try again later."""
-        if self.membership.held:
-            self.server.go_on_without_redis(self.membership.ends_s)
+        if self.broker_lease.held:
+            self.server.go_on_without_redis(self.broker_lease.ends_s)
         else:
             self.server.refuse()
 
@@ -300,7 +300,7 @@ class App:
 
     def _figures(self) -> Figures:
         return Figures(
-            self.membership.process,
+            self.broker_lease.process,
             round(self.use.uptime_s, 1),
             len(self.server.connections),
             round(self.lag.worst_s * 1000, 1),
@@ -314,11 +314,11 @@ class App:
         def of_lanes(value: Callable[[list[Link]], float]) -> dict[tuple[str, ...], float]:
             return {(name,): value(links) for name, links in self.store.lanes().items()}
 
-        health, membership = self.health, self.membership
+        health, broker_lease = self.health, self.broker_lease
         metrics.sample(declared.LINK_UP, lambda: of_lanes(lambda links: float(all(one.connected for one in links))))
         metrics.sample(declared.LINK_IN_FLIGHT, lambda: of_lanes(lambda links: sum(one.in_flight for one in links)))
-        metrics.sample(declared.LINK_CONNECTS, lambda: of_lanes(lambda links: sum(one.incarnation for one in links)))
-        metrics.sample(declared.LIVE_BROKERS, lambda: {(): len(membership.live())})
+        metrics.sample(declared.LINK_CONNECTS, lambda: of_lanes(lambda links: sum(one.failover_epoch for one in links)))
+        metrics.sample(declared.LIVE_BROKERS, lambda: {(): len(broker_lease.live())})
         metrics.sample(declared.READY, lambda: {(): float(health.ready)})
         metrics.sample(declared.DRAINING, lambda: {(): float(health.draining)})
         metrics.sample(declared.BUILD, lambda: {(tidegate.__version__,): 1})
@@ -334,23 +334,23 @@ class App:
             self.drain_asked.set()
 
     async def drain(self) -> None:
-        """Let clients go to other brokers, within `drain_budget_ms`; no group rebalances because of it.
+        """Let clients go to other brokers, within `shutdown_timeout_ms`; no group rebalances because of it.
 
         Not ready and marked draining first, so that others name somebody else; then long polls are answered and
         connections closed one by one. Parked joins and syncs wait as long as the budget lets them; what is cut
         then keeps its place in Redis.
         """
         settings, clock = self.settings, asyncio.get_running_loop().time
-        ends = clock() + settings.drain_budget_ms / 1000
-        logger.info("draining", connections=len(self.server.connections), budget_ms=settings.drain_budget_ms)
+        ends = clock() + settings.shutdown_timeout_ms / 1000
+        logger.info("draining", connections=len(self.server.connections), budget_ms=settings.shutdown_timeout_ms)
         self.health.draining = True
         try:
-            async with asyncio.timeout(settings.drain_budget_ms / 4000):
-                await self.membership.drain()
+            async with asyncio.timeout(settings.shutdown_timeout_ms / 4000):
+                await self.broker_lease.drain()
         except (StoreUnavailable, TimeoutError) as error:
             logger.warning("drain_not_announced", reason=str(error) or "no answer from Redis")
         hint_ms = settings.lease_renew_ms * _HINT_PERIODS if self.server.connections else 0
-        await asyncio.sleep(min(max(hint_ms, settings.drain_notice_ms), settings.drain_budget_ms / 4) / 1000)
+        await asyncio.sleep(min(max(hint_ms, settings.drain_notice_ms), settings.shutdown_timeout_ms / 4) / 1000)
         await self.server.drain(max(0, int((ends - clock()) * 1000)))
         self.health.listening = False
         logger.info("drained")
@@ -372,6 +372,8 @@ async def _run(settings: Settings, unknown: Sequence[str]) -> None:
     logging_setup.bind(pid=os.getpid())
     for variable in unknown:
         logger.warning("unknown_setting", variable=variable)
+    for variable, name in renamed_variables().items():
+        logger.warning("setting_renamed", variable=variable, use=name)
     app = App(settings)
     starting = asyncio.ensure_future(app.start())
     asked = asyncio.ensure_future(signals.asked.wait())

@@ -21,6 +21,8 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from tidegate.renamed_settings import RenamedSource, renamed
+
 AddressMode = Literal["direct", "single", "external"]
 
 _ABOVE: Final = {"lease_suspect_ms": "lease_renew_ms", "lease_gone_ms": "lease_suspect_ms"}
@@ -47,6 +49,11 @@ def secrets_folder() -> Path | None:
     return Path(named)
 
 
+def renamed_variables() -> dict[str, str]:
+    """Variables and secret files in use that bear a former name, each with the name to use instead."""
+    return renamed(secrets_folder())
+
+
 class Settings(BaseSettings):
     """The settings of one broker process."""
 
@@ -64,7 +71,7 @@ class Settings(BaseSettings):
         """Who wins comes first."""
         folder = secrets_folder()
         files = [SecretsSettingsSource(settings_cls, secrets_dir=folder)] if folder is not None else []
-        return init_settings, env_settings, *files
+        return init_settings, env_settings, *files, RenamedSource(settings_cls, folder)
 
     # -- the store
     redis_url: str = Field(
@@ -205,7 +212,7 @@ class Settings(BaseSettings):
     connections_max_age_ms: int = Field(
         0, ge=0, description="ms after which a connection is closed between requests (20 % of jitter); 0 never"
     )
-    connections_spread_ms: int = Field(
+    connection_rebalance_window_ms: int = Field(
         60_000,
         ge=0,
         description="ms over which, when brokers come, their share of the others' connections is closed between "
@@ -226,21 +233,23 @@ class Settings(BaseSettings):
     requests_in_flight_bytes_max: int = Field(
         512 << 20, ge=1 << 20, description="request bytes held by all connections, above which reading pauses"
     )
-    drain_budget_ms: int = Field(
+    shutdown_timeout_ms: int = Field(
         20_000, ge=0, description="ms that a drain may take, from when it is asked for to exit"
     )
     drain_notice_ms: int = Field(
         0,
         ge=0,
         description="ms of a drain in which all is still served, not ready and no longer named, for load balancers "
-        "that hear of it late; at most a quarter of drain_budget_ms counts",
+        "that hear of it late; at most a quarter of shutdown_timeout_ms counts",
     )
 
     # -- leases
     lease_renew_ms: int = Field(250, ge=20, description="ms between renewals of a broker's lease")
     lease_suspect_ms: int = Field(750, ge=50, description="ms without renewal until a broker is no longer named")
     lease_gone_ms: int = Field(10_000, ge=500, description="ms without renewal until a broker is gone")
-    node_id_reuse_ms: int = Field(60_000, ge=0, description="ms after a lease ended until its node id is given again")
+    node_id_quarantine_ms: int = Field(
+        60_000, ge=0, description="ms after a lease ended until its node id is given again"
+    )
 
     # -- groups
     group_min_session_timeout_ms: int = Field(6_000, ge=1, description="least session timeout of a member")
@@ -263,7 +272,7 @@ class Settings(BaseSettings):
         600_000, ge=100, description="ms between sweeps for expired offsets"
     )
     group_wait_poll_ms: int = Field(500, ge=10, description="longest that a lost wake-up delays a waiting request")
-    group_heartbeat_hold_max_ms: int = Field(
+    heartbeat_delay_max_ms: int = Field(
         3_000,
         ge=0,
         description="longest that the answer to a heartbeat is kept back until the group rebalances, for clients that "
@@ -321,7 +330,9 @@ class Settings(BaseSettings):
     decompressed_batch_bytes_max: int = Field(
         128 << 20, ge=1 << 10, description="most bytes that the records of one batch may have when it must be opened"
     )
-    produce_gap_wait_ms: int = Field(500, ge=0, description="ms that a sequence gap waits for the missing batch")
+    producer_sequence_gap_timeout_ms: int = Field(
+        500, ge=0, description="ms that a sequence gap waits for the missing batch"
+    )
     fetch_max_bytes: int = Field(57_671_680, ge=1024, description="most record bytes of one fetch reply")
     fetch_wait_poll_ms: int = Field(500, ge=10, description="longest that a lost wake-up delays a waiting fetch")
     max_incremental_fetch_session_cache_slots: int = Field(1_000, ge=0, description="most fetch sessions of a broker")

@@ -51,7 +51,7 @@ class Tracing:
 
     def trace(self, server: Server) -> None:
         """Make spans of the server's requests."""
-        from tidegate.server.traced_turns import trace_requests
+        from tidegate.server.traced_requests import trace_requests
 
         trace_requests(server, self._tracer)
 

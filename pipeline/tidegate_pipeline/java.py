@@ -17,23 +17,23 @@ JAVA_VERSIONS: Final = (17, 21)
 
 def find_java() -> Path:
     """The home of a Java 17 or 21. Raises UsageError, saying what was found instead and what to install."""
-    seen: list[str] = []
+    observed: list[str] = []
     for home in _java_homes():
         version = java_version(home)
         if version in JAVA_VERSIONS:
             return home
-        seen.append(f"{home} is {version or 'no Java'}")
-    found = f" ({'; '.join(seen)})" if seen else ""
+        observed.append(f"{home} is {version or 'no Java'}")
+    found = f" ({'; '.join(observed)})" if observed else ""
     raise UsageError(f"Spark needs Java 17 or 21{found}: on Debian, apt-get install openjdk-17-jre-headless")
 
 
 def java_version(home: Path) -> int | None:
     """Its major version, or None where there is none that runs."""
     try:
-        told = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=60)  # noqa: S603
+        reported = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=60)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(\d+)', told.stderr)
+    found = re.search(r'version "(\d+)', reported.stderr)
     return int(found[1]) if found else None
 
 

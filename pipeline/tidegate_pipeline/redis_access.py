@@ -182,7 +182,9 @@ def _as_it_came(reply: Any, **_: Any) -> Any:
     return reply
 
 
-def patiently(action: Callable[[], Outcome], retry_s: float, note: Callable[[str], None] | None = None) -> Outcome:
+def retry_unavailable(
+    action: Callable[[], Outcome], retry_s: float, note: Callable[[str], None] | None = None
+) -> Outcome:
     """Do it; while Redis is away, again with growing pauses for `retry_s` seconds. Raises PipelineError, UsageError.
 
     `note` is told once that there is something to wait for.

@@ -109,8 +109,8 @@ def _is_local(given: Mapping[str, str]) -> bool:
 
 
 def _cores(master: str) -> int:
-    told = master.removeprefix("local").strip("[]").partition(",")[0] or "1"
-    return int(told) if told.isdecimal() else os.cpu_count() or 1
+    reported = master.removeprefix("local").strip("[]").partition(",")[0] or "1"
+    return int(reported) if reported.isdecimal() else os.cpu_count() or 1
 
 
 def _driver_memory_mib() -> int:
@@ -118,8 +118,8 @@ def _driver_memory_mib() -> int:
     least, most = _DRIVER_MEMORY_MIB
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.is_file() and (told := limit.read_text().strip()).isdecimal():
-        total = min(total, int(told))
+    if limit.is_file() and (reported := limit.read_text().strip()).isdecimal():
+        total = min(total, int(reported))
     return max(least, min(most, total // 4 >> 20))
 
 
@@ -137,8 +137,8 @@ def _given_elsewhere() -> dict[str, str]:
     given = {name: value.strip() for name, value in re.findall(r"^\s*([^#\s=:]+)[\s=:]+(.+)$", text, re.MULTILINE)}
     for option, value in pairwise(shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))):
         if option in ("--conf", "--master"):
-            name, _, told = value.partition("=") if option == "--conf" else ("spark.master", "=", value)
-            given[name] = told
+            name, _, reported = value.partition("=") if option == "--conf" else ("spark.master", "=", value)
+            given[name] = reported
     return given
 
 

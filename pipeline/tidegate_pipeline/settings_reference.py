@@ -64,8 +64,8 @@ def in_force(settings: PipelineSettings) -> Iterator[str]:
     for name, section in settings:
         if isinstance(section, BaseModel):
             for setting, value in section:
-                told = shown(value) if setting == "url" else value
-                yield f"{name}.{setting} = {json.dumps(told)}"
+                reported = shown(value) if setting == "url" else value
+                yield f"{name}.{setting} = {json.dumps(reported)}"
                 yield f"    {type(section).model_fields[setting].description}"
     for name, value in settings.spark.items():
         yield f"{name} = {json.dumps(value)}"

@@ -63,6 +63,6 @@ def with_configs(client: Client, prefix: str, topics: Iterable[Topic], condition
             asking.hmget(keys.topic(topic.org, topic.name), [one.name for one in conditions])
         return [
             topic
-            for topic, told in zip(found, asking.execute(), strict=True)
-            if all((value == one.value.encode()) is one.wanted for value, one in zip(told, conditions, strict=True))
+            for topic, reported in zip(found, asking.execute(), strict=True)
+            if all((value == one.value.encode()) is one.wanted for value, one in zip(reported, conditions, strict=True))
         ]

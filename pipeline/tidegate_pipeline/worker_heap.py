@@ -7,7 +7,7 @@ from functools import cache
 
 
 @cache
-def settle() -> None:
+def freeze_gc() -> None:
     """Call where a worker has imported what it needs: the first call of a process counts.
 
     Spark keeps workers and lets each collect all garbage after every task: 50 to 70 ms of CPU for modules alone.

@@ -27,12 +27,12 @@ Errors     UNKNOWN_TOPIC_OR_PARTITION  deleted, or never made
 -- @include lib/errors
 -- @include lib/fence
 local log, meta, times, producers, replayed, translations = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local source, incarnation, wake, writer = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
+local source, failover_epoch, wake, writer = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
 
 local state, known = unpack(redis.call("HMGET", meta, "state", "incarnation"))
 if state ~= "ready" or redis.call("EXISTS", log) == 0 then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
 local replid = string.match(redis.call("INFO", "replication"), "master_replid:(%x+)")
-if replid ~= ARGV[3] or tonumber(known or 0) > tonumber(incarnation) then return { ERROR.FENCED_LEADER_EPOCH } end
+if replid ~= ARGV[3] or tonumber(known or 0) > tonumber(failover_epoch) then return { ERROR.FENCED_LEADER_EPOCH } end
 
 local last = tonumber(redis.call("HGET", replayed, source) or ARGV[6] - 1)
 local written = last
@@ -64,7 +64,7 @@ for i = 7, #ARGV, 4 do
   end
 end
 if batches > 0 then -- before anything is noted: it alone might be refused
-  fence(log, meta, incarnation)
+  fence(log, meta, failover_epoch)
   redis.call(unpack(command))
 end
 if last > written then redis.call("HSET", replayed, source, string.format("%.0f", last)) end

@@ -26,7 +26,7 @@ Errors    GROUP_ID_NOT_FOUND  no such group
 -- @include lib/forget_group
 if g.absent then return { ERROR.GROUP_ID_NOT_FOUND } end
 
-settle()
+expire_overdue()
 if g.state ~= EMPTY then
   finish()
   return { ERROR.NON_EMPTY_GROUP }

@@ -27,7 +27,7 @@ Errors    GROUP_ID_NOT_FOUND  no such group
 -- @include lib/subscribed
 if g.absent then return { ERROR.GROUP_ID_NOT_FOUND } end
 
-settle()
+expire_overdue()
 finish()
 if g.state ~= EMPTY and g.protocol_type ~= "consumer" then return { ERROR.NON_EMPTY_GROUP } end
 

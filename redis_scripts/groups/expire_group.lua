@@ -25,7 +25,7 @@ if g.absent then
   redis.call("ZREM", deadlines, "session|" .. ref, "join|" .. ref, "sync|" .. ref)
   return { ERROR.NONE, -1 }
 end
-settle()
+expire_overdue()
 session_moved = true
 finish()
 hint("join", g.join_deadline)

@@ -29,7 +29,7 @@ Errors    GROUP_ID_NOT_FOUND  no such group
 -- @include lib/forget_group
 if g.absent then return { ERROR.GROUP_ID_NOT_FOUND } end
 
-settle()
+expire_overdue()
 finish()
 local retention_ms = tonumber(ARGV[5])
 

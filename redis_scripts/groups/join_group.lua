@@ -38,7 +38,7 @@ ARGV[10...]  of each join:
           "<id> <locator>" of the group, should this join make it; "" where it cannot
           the client's reason
           the client's software and its version (KIP-511), "" where it did not say
-Returns   {NONE, ms until something falls due or -1, answers}; what groups/look_group returns follows where one of
+Returns   {NONE, ms until something falls due or -1, answers}; what groups/read_group_status returns follows where one of
           these joins, or what was overdue, ends the wait of others. The answer to each join:
           {NONE, member id, "parked", generation, round}
           {NONE, member id, "now", generation, leader, protocol type, protocol, list members 0/1, skip assignment 0/1}
@@ -94,11 +94,11 @@ local function join()
   return join_known(known)
 end
 
-settle()
+expire_overdue()
 local answers = {}
 for i = 1, tonumber(ARGV[5]) do
   take(FIRST + PARTS * (i - 1))
   answers[i] = join()
 end
 finish()
-return { ERROR.NONE, until_next(), answers, look_if_waking() }
+return { ERROR.NONE, until_next(), answers, read_status_if_waking() }

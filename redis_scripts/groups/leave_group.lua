@@ -56,7 +56,7 @@ local function leave(member_id, instance_id, reason)
   return remove(member_id, unpack_member(record), reason)
 end
 
-settle()
+expire_overdue()
 local codes = { ERROR.NONE }
 for i = 7, #ARGV, 3 do
   codes[#codes + 1] = leave(ARGV[i], ARGV[i + 1], ARGV[i + 2])

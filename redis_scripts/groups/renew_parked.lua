@@ -23,7 +23,7 @@ Errors    none
 ]]
 -- @include lib/classic_group
 
-settle()
+expire_overdue()
 local held = now + tonumber(ARGV[5])
 local added = string.format('"added_round":%.0f,', g.round)
 local parked = string.format('"join_round":%.0f,', g.round)

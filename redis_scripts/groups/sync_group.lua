@@ -21,7 +21,7 @@ ARGV[6]   lease of a parked sync, ms
 ARGV[7...]  of each sync: member id, instance id ("" for none), generation, "=" and the protocol type, "=" and the
           protocol ("" where the request has none); behind them, where there are assignments, who has which partitions
           and member id, assignment, one pair after the other: they count where the leader is among the syncs
-Returns   {NONE, ms until something falls due or -1, answers}; what groups/look_group returns follows where one of
+Returns   {NONE, ms until something falls due or -1, answers}; what groups/read_group_status returns follows where one of
           these syncs, or what was overdue, ends the wait of others. The answer to each sync:
           {NONE, "parked"}
           {NONE, "now", assignment, protocol type, protocol}
@@ -86,7 +86,7 @@ end
 
 local function reply()
   finish()
-  return { ERROR.NONE, until_next(), answers, look_if_waking() }
+  return { ERROR.NONE, until_next(), answers, read_status_if_waking() }
 end
 
 local overdue, leader = earliest_due(), nil
@@ -99,7 +99,7 @@ end
 -- @include lib/classic_group
 -- @include lib/assign
 if overdue then
-  settle()
+  expire_overdue()
   leader = enter_all()
 end
 if leader then

@@ -1,4 +1,4 @@
--- All that a script needs to change a classic group. A script that includes it begins with `settle()`.
+-- All that a script needs to change a classic group. A script that includes it begins with `expire_overdue()`.
 -- @include lib/group_steps
 -- @include lib/tallies
 -- @nest
@@ -7,4 +7,4 @@
 -- @include lib/remove_member
 -- @include lib/complete_join
 -- @include lib/prepare_rebalance
--- @include lib/settle
+-- @include lib/expire_overdue

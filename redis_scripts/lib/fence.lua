@@ -1,15 +1,15 @@
 -- Tie a log to an incarnation of the server; returns its leader epochs. Where the log knows an earlier one its
 -- end may have been lost: a new leader epoch starts at what is left, and the epoch is the incarnation less 1.
 -- @include lib/log_end
-local function fence(log, meta, incarnation)
+local function fence(log, meta, failover_epoch)
   local known, epochs = unpack(redis.call("HMGET", meta, "incarnation", "epochs"))
-  if tonumber(known or 0) >= tonumber(incarnation) then return epochs end
-  local stop, newest, kept = log_end(log), tonumber(incarnation) - 1, {}
+  if tonumber(known or 0) >= tonumber(failover_epoch) then return epochs end
+  local stop, newest, kept = log_end(log), tonumber(failover_epoch) - 1, {}
   for epoch, start in string.gmatch(epochs, "(%d+):(%d+)") do
     if tonumber(epoch) < newest and tonumber(start) < stop then kept[#kept + 1] = epoch .. ":" .. start end
   end
   kept[#kept + 1] = string.format("%.0f:%.0f", newest, stop)
   epochs = table.concat(kept, " ")
-  redis.call("HSET", meta, "incarnation", incarnation, "epochs", epochs)
+  redis.call("HSET", meta, "incarnation", failover_epoch, "epochs", epochs)
   return epochs
 end

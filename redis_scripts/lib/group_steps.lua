@@ -5,7 +5,7 @@
 -- @include lib/group
 -- @nest
 -- @include lib/deadlines
--- @include lib/look
+-- @include lib/group_status
 -- @include lib/notify
 -- @include lib/event
 -- @include lib/finish

@@ -8,7 +8,7 @@ end
 
 local function begin_rebalance(cause, member_id, member, reason)
   if g.state == COMPLETING then fail_parked_syncs() end
-  if g.state ~= EMPTY then tell_members() end
+  if g.state ~= EMPTY then notify_members() end
   put("awaiting_sync", 0)
   put("sync_deadline", 0)
   put("round", g.round + 1)

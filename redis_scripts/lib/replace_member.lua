@@ -20,7 +20,7 @@ end
 
 local function replace_member(old_id, member)
   local old_leader = g.leader
-  if is_joined(member) or is_syncing(member) then wake() else tell_members() end
+  if is_joined(member) or is_syncing(member) then wake() else notify_members() end
   rename(old_id, member)
   offer_again(member)
   local old = member.client_host .. " " .. old_id

@@ -22,6 +22,6 @@ if redis.call("HGET", meta, "state") ~= "ready" or redis.call("EXISTS", log) == 
 end
 
 local epochs = fence(log, meta, ARGV[1])
-local log_start, bytes, local_start, version, incarnation =
+local log_start, bytes, local_start, version, failover_epoch =
   unpack(redis.call("HMGET", meta, "log_start", "bytes", "local_start", "log_version", "incarnation"))
-return { ERROR.NONE, log_start, epochs, bytes, redis.call("XLEN", log), local_start, version, incarnation, last_id(log) }
+return { ERROR.NONE, log_start, epochs, bytes, redis.call("XLEN", log), local_start, version, failover_epoch, last_id(log) }

@@ -13,11 +13,11 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
 ]]
 -- @include lib/errors
 local producers, meta = KEYS[1], KEYS[2]
-local incarnation, offset = ARGV[1], ARGV[2]
+local failover_epoch, offset = ARGV[1], ARGV[2]
 
 local state, current = unpack(redis.call("HMGET", meta, "state", "incarnation"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
-if current ~= incarnation then return { ERROR.NONE, 0 } end
+if current ~= failover_epoch then return { ERROR.NONE, 0 } end
 if tonumber(redis.call("HGET", producers, "offset") or -1) >= tonumber(offset) then return { ERROR.NONE, 0 } end
 
 redis.call("UNLINK", producers)

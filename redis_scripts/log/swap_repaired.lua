@@ -25,12 +25,12 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or there is no new stream
 -- @include lib/log_end
 local log, repaired, meta, producers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
-local state, incarnation, version, log_start, local_start, epochs =
+local state, failover_epoch, version, log_start, local_start, epochs =
   unpack(redis.call("HMGET", meta, "state", "incarnation", "log_version", "log_start", "local_start", "epochs"))
 if state ~= "ready" or redis.call("EXISTS", log, repaired) < 2 then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
 local replid = string.match(redis.call("INFO", "replication"), "master_replid:(%x+)")
 local is_callers = redis.call("XLEN", repaired) == tonumber(ARGV[4])
-if (incarnation or "0") ~= ARGV[1] or replid ~= ARGV[2] or (version or "0") ~= ARGV[3] or not is_callers then
+if (failover_epoch or "0") ~= ARGV[1] or replid ~= ARGV[2] or (version or "0") ~= ARGV[3] or not is_callers then
   return { ERROR.FENCED_LEADER_EPOCH }
 end
 if #redis.call("XRANGE", log, "(" .. ARGV[5], "+", "COUNT", 1) > 0 then return { ERROR.NONE, 0, 0 } end

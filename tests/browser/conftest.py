@@ -33,7 +33,7 @@ class Reader:
 
     page: Page
     base: str
-    said: list[str] = field(default_factory=list)
+    reported_text: list[str] = field(default_factory=list)
 
     async def open(self, path: str) -> Page:
         """Go to a page of the console; scripts have run when it is there, as they are deferred."""
@@ -47,10 +47,10 @@ class Reader:
         await self.page.get_by_role("button", name="Log in").click()
         await self.page.get_by_role("button", name="Log out").wait_for()
 
-    def hear(self, message: ConsoleMessage) -> None:
+    def observe(self, message: ConsoleMessage) -> None:
         """Errors alone: one is a fault of ours, or of the policy against foreign scripts and styles."""
         if message.type == "error":
-            self.said.append(message.text)
+            self.reported_text.append(message.text)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -89,16 +89,16 @@ async def reader(context: BrowserContext, stage: Stage) -> AsyncIterator[Reader]
     """A reader; in the end its page must have had no errors."""
     opened = await reader_of(context, stage.admin)
     yield opened
-    assert opened.said == []
+    assert opened.reported_text == []
 
 
 async def reader_of(context: BrowserContext, base: str) -> Reader:
     """A reader of one broker."""
     page = await context.new_page()
     found = Reader(page, base)
-    page.on("console", found.hear)
-    page.on("pageerror", lambda error: found.said.append(str(error)))
-    page.on("dialog", lambda dialog: found.said.append(f"a script ran: {dialog.message}"))
+    page.on("console", found.observe)
+    page.on("pageerror", lambda error: found.reported_text.append(str(error)))
+    page.on("dialog", lambda dialog: found.reported_text.append(f"a script ran: {dialog.message}"))
     return found
 
 

@@ -111,7 +111,7 @@ async def consume_by_librdkafka(bootstrap: str, group_id: str, name: str, topic:
         stop.set()
 
 
-async def settle(stage: Stage) -> None:
+async def expire(stage: Stage) -> None:
     """Three members share payments-settlement; one hangs, and a fourth one joins."""
     traits = {"topics": ("payments",), "partitions": 4, "session_timeout_ms": 120_000}
     hangs = await stage.member("payments-settlement", "settlement-3", **traits)
@@ -145,7 +145,7 @@ async def at_work() -> AsyncIterator[Stage]:
             for name in ("risk-model-1", "risk-model-2"):
                 other = consume_by_librdkafka(cluster.bootstrap, "risk-model", name, "orders")
                 running.append(asyncio.ensure_future(other))
-            running.append(asyncio.ensure_future(settle(stage)))
+            running.append(asyncio.ensure_future(expire(stage)))
             backfill = asyncio.ensure_future(consume(cluster.bootstrap, "backfill", "backfill-1", "orders", 0.0))
             await asyncio.sleep(WATCHED_S / 3)
             backfill.cancel()
@@ -179,9 +179,9 @@ async def shoot(page: Page, name: str) -> None:
     height = min(await page.evaluate("document.documentElement.scrollHeight"), HEIGHT_MAX)
     await page.set_viewport_size({"width": 1280, "height": height})
     await page.wait_for_timeout(400)
-    picture = Image.open(io.BytesIO(await page.screenshot()))
+    snapshot = Image.open(io.BytesIO(await page.screenshot()))
     path = IMAGES / f"console-{name}.png"
-    picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+    snapshot.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
     assert path.stat().st_size < BYTES_MAX, path
     await page.set_viewport_size({"width": 1280, "height": 900})
 

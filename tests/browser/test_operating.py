@@ -179,7 +179,7 @@ async def test_the_first_tab_leads_past_the_navigation(reader: Reader) -> None:
 
 
 async def test_a_broker_is_drained_and_the_page_follows(context: BrowserContext) -> None:
-    with Cluster(brokers=2, settings={**SETTINGS, "TIDEGATE_DRAIN_BUDGET_MS": "2000"}) as cluster:
+    with Cluster(brokers=2, settings={**SETTINGS, "TIDEGATE_SHUTDOWN_TIMEOUT_MS": "2000"}) as cluster:
         base = f"http://127.0.0.1:{cluster.brokers[0].admin_port}"
         reader = await reader_of(context, base)
         await reader.log_in()
@@ -198,4 +198,4 @@ async def test_a_broker_is_drained_and_the_page_follows(context: BrowserContext)
             while process.poll() is None:
                 await asyncio.sleep(0.1)
         assert process.returncode == 0
-        assert reader.said == []
+        assert reader.reported_text == []

@@ -111,8 +111,8 @@ async def test_the_policy_forbids_what_is_not_ours(reader: Reader) -> None:
     )
 
     assert not ran
-    assert any("Content Security Policy" in text for text in reader.said)
-    reader.said.clear()  # that was meant
+    assert any("Content Security Policy" in text for text in reader.reported_text)
+    reader.reported_text.clear()  # that was meant
 
 
 NASTY = "<script>alert(1)</script>/../%2e?#&\"' \N{SNOWMAN}\N{RIGHT-TO-LEFT OVERRIDE}`<img src=x onerror=alert(2)>"
@@ -131,5 +131,5 @@ async def test_any_group_id_has_a_page(context: BrowserContext, stage: Stage, na
     assert (await page.locator("h1").text_content() or "").split() == name.split()
     assert await page.evaluate("document.documentElement.scrollWidth") <= 360
     assert violations(await Axe().run(page)) == []
-    assert reader.said == []
+    assert reader.reported_text == []
     await member.leave("done")

@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from bench.cluster import Cluster
-from tests.support.barriers import SHORT_MS, Group, plan, settle
+from tests.support.barriers import SHORT_MS, Group, expire, plan
 from tests.support.broker_logs import complaints, tracebacks
 from tests.support.members import JOIN, Member, coordinator, subscription
 from tests.support.proxy import BOTH, Way
@@ -28,7 +28,7 @@ from tests.support.wire import RawClient
 
 PARK_LEASE_MS = 1_500
 SETTINGS = {
-    "TIDEGATE_CONNECTIONS_SPREAD_MS": "0",  # these clients do not connect again
+    "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # these clients do not connect again
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "200",
     "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": "500",
     "TIDEGATE_GROUP_PARK_LEASE_MS": str(PARK_LEASE_MS),
@@ -83,7 +83,7 @@ async def trio(group: Group, *, doomed: int = -1, **traits: Any) -> list[Member]
     short = [{"session_timeout_ms": SHORT_MS} if place == doomed else {} for place in range(3)]
     brokers = group.cluster.brokers
     members = [await group.member(broker, **traits, **own) for broker, own in zip(brokers, short, strict=True)]
-    await settle(members[0])
+    await expire(members[0])
     return await group.stable(*members)
 
 
@@ -120,7 +120,7 @@ async def test_who_does_not_rejoin_is_waited_for_until_its_rebalance_timeout_and
 async def test_heartbeats_that_stop_during_the_join_barrier_end_the_wait_with_the_session(group: Group) -> None:
     one, two, three = await trio(group)
     silent = await group.member(group.cluster.brokers[0], session_timeout_ms=SHORT_MS)
-    await settle(one, two, three, silent)
+    await expire(one, two, three, silent)
     newcomer = await group.member(group.cluster.brokers[1])
     waiting = asyncio.create_task(newcomer.join())
     await group.until_joined(1)
@@ -128,7 +128,7 @@ async def test_heartbeats_that_stop_during_the_join_barrier_end_the_wait_with_th
     await asyncio.gather(one.join(), two.join(), three.join(), waiting)
 
     assert silent.member_id not in group.member_ids
-    await settle(one, two, three, newcomer)
+    await expire(one, two, three, newcomer)
 
 
 async def test_a_member_that_leaves_during_the_join_barrier_ends_it(group: Group) -> None:
@@ -155,7 +155,7 @@ async def test_a_member_that_stops_inside_the_join_barrier_does_not_hold_the_nex
     network.black_hole(*BOTH)
     await lost(parked)
 
-    await settle(one, two, three, until=lambda: len(group.events("member_expired")) == 1)
+    await expire(one, two, three, until=lambda: len(group.events("member_expired")) == 1)
     assert group.events("member_expired")[0]["member"] == newcomer.member_id
 
 
@@ -180,7 +180,7 @@ async def test_a_lost_join_response_costs_no_place_and_no_generation(group: Grou
 
     assert (again.error_code, again.generation_id) == (NONE, generation)
     assert {answer.generation_id for answer in answers} == {generation}
-    await settle(one, two, three, newcomer)
+    await expire(one, two, three, newcomer)
     assert group.generation == generation
 
 
@@ -206,7 +206,7 @@ async def test_a_newcomer_whose_join_response_is_lost_is_forgotten(group: Group)
     await group.until_joined(1)
     network.black_hole(*BOTH)
 
-    await settle(one, two, three, until=lambda: len(group.events("member_expired")) == 1)
+    await expire(one, two, three, until=lambda: len(group.events("member_expired")) == 1)
     assert group.member_ids == {one.member_id, two.member_id, three.member_id}
 
 
@@ -220,7 +220,7 @@ async def test_an_id_that_was_handed_out_and_lost_holds_nobody(group: Group) -> 
     await lost(asked)
     newcomer.client = await group.connect(group.cluster.brokers[1])
 
-    await settle(one, two, three, newcomer)
+    await expire(one, two, three, newcomer)
     assert len(group.member_ids) == 4
 
 
@@ -233,7 +233,7 @@ async def test_a_join_that_arrives_late_disturbs_nobody(group: Group) -> None:
     delayed = asyncio.create_task(three.join())
     await asyncio.sleep(0)
     three.client = await group.connect(group.cluster.brokers[1])
-    await settle(one, two, three, newcomer)
+    await expire(one, two, three, newcomer)
     generation = group.generation
     assert not three.is_leader
 
@@ -242,7 +242,7 @@ async def test_a_join_that_arrives_late_disturbs_nobody(group: Group) -> None:
     late = await delayed
     assert (late.error_code, late.generation_id, late.member_id) == (NONE, generation, three.member_id)
     assert group.generation == generation
-    await settle(one, two, three, newcomer)
+    await expire(one, two, three, newcomer)
 
 
 # -- the leader
@@ -256,7 +256,7 @@ async def test_a_leader_that_dies_before_it_syncs_is_replaced(group: Group) -> N
     await group.until_synced(1)
 
     assert [(await task).error_code for task in waiting] == [REBALANCE, REBALANCE]
-    await settle(two, three)
+    await expire(two, three)
     assert group.member_ids == {two.member_id, three.member_id}
     assert {event["member"] for event in group.events("member_expired")} == {leader.member_id}
 
@@ -271,7 +271,7 @@ async def test_a_leader_that_heartbeats_and_never_syncs_is_replaced(group: Group
         await asyncio.sleep(0.05)
 
     assert [(await task).error_code for task in waiting] == [REBALANCE, REBALANCE]
-    await settle(two, three)
+    await expire(two, three)
     assert group.events("member_expired")[0]["cause"] == "did_not_sync"
 
 
@@ -279,7 +279,7 @@ async def test_a_zombie_leader_assigns_nothing_and_commits_nothing(group: Group)
     """It slept between the barriers; the group has gone on without it when it hands in its plan."""
     zombie, two, three = await trio(group, doomed=0)
     joined, *_ = await through_the_join_barrier(group, zombie, two, three)
-    await settle(two, three)
+    await expire(two, three)
     generation = group.generation
 
     plan_of_old = dict.fromkeys(plan(joined), b"the zombie's")
@@ -290,7 +290,7 @@ async def test_a_zombie_leader_assigns_nothing_and_commits_nothing(group: Group)
     assert (await two.committed("t", [0])) == {0: -1}
     assert group.generation == generation
     zombie.member_id, zombie.generation = "", -1
-    await settle(two, three, zombie)
+    await expire(two, three, zombie)
 
 
 async def test_a_leader_with_a_stale_generation_assigns_nothing(group: Group) -> None:
@@ -313,7 +313,7 @@ async def test_a_leader_with_a_stale_generation_assigns_nothing(group: Group) ->
 
 
 async def settle_after(joining: asyncio.Task[Any], *members: Member) -> None:
-    """As `settle`, where the last member has asked to join already."""
+    """As `expire`, where the last member has asked to join already."""
     *others, last = members
 
     async def finish() -> None:
@@ -325,7 +325,7 @@ async def settle_after(joining: asyncio.Task[Any], *members: Member) -> None:
     finishing = asyncio.create_task(finish())
     rounds = [asyncio.create_task(member.round()) for member in others]
     await asyncio.gather(finishing, *rounds)
-    await settle(*members)
+    await expire(*members)
 
 
 # -- syncs whose reply is lost
@@ -377,7 +377,7 @@ async def test_a_member_that_stops_inside_the_sync_barrier_costs_one_more_round(
     assert (await leader.sync(plan(joined))).error_code is NONE
     assert (await two.sync()).error_code is NONE
 
-    await settle(leader, two, until=group.lacks(three.member_id))
+    await expire(leader, two, until=group.lacks(three.member_id))
     assert group.generation == joined.generation_id + 1
 
 
@@ -390,7 +390,7 @@ async def test_a_member_that_leaves_during_the_sync_barrier_sends_all_back(group
     await three.leave()
 
     assert (await waiting).error_code is REBALANCE
-    await settle(leader, two)
+    await expire(leader, two)
 
 
 # -- the coordinator moves
@@ -420,7 +420,7 @@ async def test_the_coordinator_dies_with_members_parked_in_the_join_barrier(grou
     answers = await asyncio.gather(three.join(), waiting, *again)
 
     assert [(answer.error_code, answer.generation_id) for answer in answers] == [(NONE, generation)] * 4
-    await settle(one, two, three, newcomer)
+    await expire(one, two, three, newcomer)
     assert group.events("member_expired") == []
 
 
@@ -436,7 +436,7 @@ async def test_the_coordinator_dies_between_the_barriers(group: Group) -> None:
     synced = await asyncio.gather(one.sync(plan(joined)), two.sync(), three.sync())
 
     assert [answer.error_code for answer in synced] == [NONE] * 3
-    await settle(one, two, three)
+    await expire(one, two, three)
     assert group.generation == joined.generation_id
 
 
@@ -480,14 +480,14 @@ async def test_a_coordinator_that_stood_still_wakes_and_harms_nothing(group: Gro
     again = asyncio.create_task(three.join())
     answers = await asyncio.gather(one.join(), two.join(), waiting, again)
     generation = answers[0].generation_id
-    await settle(one, two, three, newcomer)
+    await expire(one, two, three, newcomer)
 
     frozen.signal(signal.SIGCONT)
     await asyncio.to_thread(frozen.wait_ready)
     await asyncio.sleep(0.5)
 
     assert {answer.generation_id for answer in answers} == {generation}
-    await settle(one, two, three, newcomer)
+    await expire(one, two, three, newcomer)
     assert group.events("member_expired") == []
 
 
@@ -550,16 +550,16 @@ async def test_members_that_disagree_about_the_coordinator_form_one_group(group:
 async def test_who_stops_its_heartbeats_is_replaced_and_comes_back_as_another(group: Group) -> None:
     one, two, three = await trio(group)
     silent = await group.member(group.cluster.brokers[1], session_timeout_ms=SHORT_MS)
-    await settle(one, two, three, silent)
+    await expire(one, two, three, silent)
     before = silent.member_id
 
-    await settle(one, two, three, until=group.lacks(before))
+    await expire(one, two, three, until=group.lacks(before))
 
     assert await silent.heartbeat() is ErrorCode.unknown_member_id
     assert (await silent.commit("t", {3: 9}))[3] is ErrorCode.unknown_member_id
     assert (await silent.join()).error_code is ErrorCode.unknown_member_id
     silent.member_id, silent.generation = "", -1
-    await settle(one, two, three, silent)
+    await expire(one, two, three, silent)
     assert silent.member_id != before
 
 
@@ -567,7 +567,7 @@ async def test_outbound_packets_are_lost_and_the_network_comes_back(group: Group
     """Shorter than a session: nothing happens. Longer: the late heartbeats are those of nobody."""
     one, two, three = await trio(group)
     cut_off, network = await group.member_through(group.cluster.brokers[1], session_timeout_ms=SHORT_MS)
-    await settle(one, two, three, cut_off)
+    await expire(one, two, three, cut_off)
     generation = group.generation
 
     network.black_hole(Way.UP)
@@ -579,7 +579,7 @@ async def test_outbound_packets_are_lost_and_the_network_comes_back(group: Group
 
     network.black_hole(Way.UP)
     beat = asyncio.create_task(cut_off.heartbeat())
-    await settle(one, two, three, until=group.lacks(cut_off.member_id))
+    await expire(one, two, three, until=group.lacks(cut_off.member_id))
     after = group.generation
     network.restore()
     assert await beat is ErrorCode.unknown_member_id
@@ -611,5 +611,5 @@ async def test_members_without_a_common_protocol_are_told_so_and_harm_nobody(gro
 
     assert (await other.join()).error_code is ErrorCode.inconsistent_group_protocol
 
-    await settle(one, two, three)
+    await expire(one, two, three)
     assert (group.generation, len(group.member_ids)) == (generation, 3)

@@ -156,7 +156,7 @@ class Storm:
     def _whole(self, name: str, group: Group) -> bool:
         members = self.here[name]
         for member in members:
-            member.look()
+            member.observe()
         generations = {member.synced_generation for member in members}
         owned = sorted(partition for member in members for partition in member.owned)
         return generations == {group.generation} and owned == list(range(PARTITIONS)) and group["state"] == "Stable"
@@ -171,7 +171,7 @@ def consumer(bootstrap: str) -> Any:
 
 async def test_after_the_storm_every_group_is_stable_and_its_history_whole(rng: random.Random) -> None:
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of every lost connection
-    settings = {**SETTINGS, "TIDEGATE_CONNECTIONS_SPREAD_MS": "60000", "TIDEGATE_GROUP_EVENTS_MAX": "1000000"}
+    settings = {**SETTINGS, "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "60000", "TIDEGATE_GROUP_EVENTS_MAX": "1000000"}
     with Cluster(brokers=3, settings=settings) as cluster:
         await make_topic(cluster.brokers[0].address)
         storm = Storm(cluster, rng)

@@ -26,7 +26,7 @@ from tests.support.wire import RawClient
 METADATA, CREATE_TOPICS, DELETE_TOPICS, LIST_OFFSETS, COMMIT = 3, 19, 20, 2, 8
 TOPIC, GROUP = "orders", "readers"
 SETTINGS = {
-    "TIDEGATE_CONNECTIONS_SPREAD_MS": "0",  # these clients do not connect again
+    "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # these clients do not connect again
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
 }
 WAKE_S = 2.0

@@ -100,7 +100,7 @@ async def _idempotent_producer(race: Race) -> None:
     await asyncio.gather(*window)
 
 
-async def _consumer(race: Race, log: PartitionLog, done: asyncio.Event, seen: list[bytes]) -> None:
+async def _consumer(race: Race, log: PartitionLog, done: asyncio.Event, observed: list[bytes]) -> None:
     """Reads on from offset 0 and never meets a gap, nor an offset that is out of range before the log is trimmed."""
     offset, changed = 0, asyncio.Event()
     remove = log.on_change(changed.set)
@@ -117,7 +117,7 @@ async def _consumer(race: Race, log: PartitionLog, done: asyncio.Event, seen: li
             if item.base_offset != offset:
                 race.stale.append(f"a consumer expected {offset}, found {item.base_offset}")
             item.verify_crc()
-            seen.append(read_records(item)[0].value or b"")
+            observed.append(read_records(item)[0].value or b"")
             offset = item.next_offset
         if not found.size and not done.is_set():
             try:
@@ -175,11 +175,13 @@ async def test_brokers_race_on_one_partition_with_cuts(valkey: ValkeyServer, set
             await proxy.start()
             stack.push_async_callback(proxy.close)
             changes = {"redis_url": proxy.url, "log_snapshot_interval_entries": 40, "log_tail_cache_bytes": 1 << 16}
-            brokers.append(await stack.enter_async_context(broker(settings, produce_gap_wait_ms=5_000, **changes)))
+            brokers.append(
+                await stack.enter_async_context(broker(settings, producer_sequence_gap_timeout_ms=5_000, **changes))
+            )
         race = Race(random.Random(seed), [logs.partition(TOPIC, 0) for logs in brokers], appends)
-        done, seen = asyncio.Event(), list[bytes]()
+        done, observed = asyncio.Event(), list[bytes]()
         cutter = asyncio.create_task(_cutter(race, proxies))
-        consumer = asyncio.create_task(_consumer(race, race.logs[1], done, seen))
+        consumer = asyncio.create_task(_consumer(race, race.logs[1], done, observed))
         producers = [_plain_producer(race, name) for name in range(BROKERS)] + [_idempotent_producer(race)]
         await asyncio.gather(*producers)
         cutter.cancel()
@@ -199,8 +201,8 @@ async def test_brokers_race_on_one_partition_with_cuts(valkey: ValkeyServer, set
             assert places.get(value) == [base], f"{value!r} acknowledged at {base}, stored at {places.get(value)}"
         assert set(places) - set(race.acknowledged) <= race.unknown
         assert all(len(bases) == 1 for bases in places.values()), "a retry was stored twice"
-        assert seen == [value for _, _, value in stored]
-        print(f"{len(stored)} batches, {sum(p.cuts for p in proxies)} cuts, {len(race.unknown)} unknown outcomes")
+        assert observed == [value for _, _, value in stored]
+        print(f"{len(stored)} batches, {sum(p.trims for p in proxies)} cuts, {len(race.unknown)} unknown outcomes")
 
         await _trims_then_deletion(race, store, end)
 

@@ -24,11 +24,11 @@ from tidegate.store.store import Store
 
 GONE_MS = 1_500
 SETTINGS = {
-    "TIDEGATE_CONNECTIONS_SPREAD_MS": "0",  # these clients do not connect again
+    "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # these clients do not connect again
     "TIDEGATE_LEASE_GONE_MS": str(GONE_MS),
     "TIDEGATE_LEASE_SUSPECT_MS": "500",
     "TIDEGATE_LEASE_RENEW_MS": "100",
-    "TIDEGATE_NODE_ID_REUSE_MS": "0",
+    "TIDEGATE_NODE_ID_QUARANTINE_MS": "0",
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
     "TIDEGATE_REDIS_COMMAND_TIMEOUT_MS": "300",
 }
@@ -65,9 +65,9 @@ async def ids(client: RawClient) -> dict[int, int]:
 async def learns(client: RawClient, expected: dict[int, int]) -> bool:
     """Whether the broker asked comes to list these brokers: it hears of others when it renews its own lease."""
     deadline = asyncio.get_running_loop().time() + 5
-    while (told := await ids(client)) != expected:
+    while (reported := await ids(client)) != expected:
         if asyncio.get_running_loop().time() > deadline:
-            print(f"told {told}, expected {expected}")
+            print(f"told {reported}, expected {expected}")
             return False
         await asyncio.sleep(0.02)
     return True

@@ -53,7 +53,7 @@ def play(cluster: Cluster, troupes: list[Troupe], rng: random.Random) -> int:
         for role in ("static-1", "static-2", "dynamic"):
             troupe.enter(role)
     for troupe in troupes:
-        troupe.settle()
+        troupe.expire()
         troupe.begin_calm()
     over = threading.Event()
     changing = [threading.Thread(target=troupe.play, args=(over,)) for troupe in troupes]
@@ -105,7 +105,7 @@ def caught_up(troupes: list[Troupe], acknowledged: dict[tuple[int, int], str]) -
     return True
 
 
-def told(troupe: Troupe, history: GroupHistory) -> str:
+def reported(troupe: Troupe, history: GroupHistory) -> str:
     """What a group did, in figures."""
     kinds = Counter(event["kind"] for event in troupe.events())
     read, distinct, sought = (
@@ -155,7 +155,7 @@ def test_clients_lose_nothing_and_share_nothing_while_brokers_die(rng: random.Ra
         print(f"{kills} brokers killed in {LENGTH_S:.0f} s; {len(acknowledged)} records acknowledged")
         for troupe, history in zip(troupes, histories, strict=True):
             history.check(acknowledged)
-            print(told(troupe, history))
+            print(reported(troupe, history))
         wrong = [failure for troupe in troupes for failure in troupe.failures]
         wrong += [violation for history in histories for violation in history.violations]
         wrong += [disorder for history in histories for disorder in order_of_log(history.values)]

@@ -82,7 +82,7 @@ async def one_round(cluster: Cluster, store: Store, size: int) -> dict[str, list
 async def test_a_round_costs_at_most_three_script_calls_a_member() -> None:
     settings = {
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "1500",
-        "TIDEGATE_CONNECTIONS_SPREAD_MS": "0",  # these clients do not connect again
+        "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # these clients do not connect again
     }
     options = ["--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000"]
     with Cluster(brokers=3, settings=settings, server_options=options) as cluster:

@@ -31,12 +31,13 @@ def slots_in_use(sharded: Sharded) -> list[int]:
 
 async def goes_on(load: Load) -> None:
     """Producers are acknowledged by themselves, and both groups read it."""
-    before, read = len(load.acknowledged), [len(one.seen) for one in (load.aiokafka_read, load.librdkafka_read)]
+    before, read = len(load.acknowledged), [len(one.observed) for one in (load.aiokafka_read, load.librdkafka_read)]
     async with asyncio.timeout(30):
         while len(load.acknowledged) < before + 200:
             await asyncio.sleep(0.1)
         while any(
-            len(one.seen) <= seen for one, seen in zip((load.aiokafka_read, load.librdkafka_read), read, strict=True)
+            len(one.observed) <= observed
+            for one, observed in zip((load.aiokafka_read, load.librdkafka_read), read, strict=True)
         ):
             await asyncio.sleep(0.1)
 
@@ -44,12 +45,16 @@ async def goes_on(load: Load) -> None:
 @pytest.mark.timeout(300)
 async def test_nothing_acknowledged_is_lost_when_primaries_die(rng: random.Random) -> None:
     with Sharded() as sharded, Cluster(brokers=3, settings=SETTINGS, redis_url=sharded.url) as cluster:
-        home = sharded.owner("{cluster}")
+        metadata_node = sharded.owner("{cluster}")
         async with Load(cluster.bootstrap) as load:
             for shared in (False, True):
                 await asyncio.sleep(rng.uniform(2, 4))
                 await asyncio.to_thread(sharded.in_sync)
-                died = home if shared else rng.choice([one for one in sharded.primaries() if one is not home])
+                died = (
+                    metadata_node
+                    if shared
+                    else rng.choice([one for one in sharded.primaries() if one is not metadata_node])
+                )
                 died.kill()
                 ready = asyncio.create_task(asyncio.to_thread(stay_ready, cluster.brokers, 2.0))
                 await asyncio.to_thread(sharded.fail_over, died)

@@ -77,7 +77,7 @@ async def test_members_go_on_over_two_fail_overs_and_no_generation_opens_for_the
             for _ in range(2):
                 settings = Settings(
                     redis_url=watched.url, port=free_port(), admin_port=0, group_initial_rebalance_delay_ms=0,
-                    durability="replicated:1", connections_spread_ms=0,
+                    durability="replicated:1", connection_rebalance_window_ms=0,
                 )  # fmt: skip
                 app = App(settings)
                 stack.push_async_callback(app.close)

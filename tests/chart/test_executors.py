@@ -66,8 +66,8 @@ def test_executors_are_as_restricted_as_their_driver(valkey: ValkeyServer, tmp_p
             waited = both.wait(200)
         finally:
             process.send_signal(signal.SIGKILL)
-            said = process.communicate()[0]
-    assert waited, said[-3000:]
+            reported_text = process.communicate()[0]
+    assert waited, reported_text[-3000:]
 
     wanted = yaml.safe_load((tmp_path / "executor.yaml").read_text())["spec"]
     for executor in executors:

@@ -11,7 +11,7 @@ TLS = "listeners.internal.protocol=SSL"
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         # -- the schema: keys that are not there, values that cannot be
         ([REDIS, "replicas=3"], "additional properties 'replicas' not allowed"),
@@ -74,8 +74,8 @@ TLS = "listeners.internal.protocol=SSL"
         ([REDIS, "pipeline.enabled=true"], "which must outlive pods: set archive.existingClaim"),
     ],
 )  # fmt: skip
-def test_it_is_refused_in_words(options: list[str], told: str) -> None:
-    said = refused(*options)
+def test_it_is_refused_in_words(options: list[str], reported: str) -> None:
+    reported_text = refused(*options)
 
-    assert told in said
-    assert len(said.splitlines()) < 12
+    assert reported in reported_text
+    assert len(reported_text.splitlines()) < 12

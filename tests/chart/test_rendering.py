@@ -73,9 +73,9 @@ def listeners(documents: list[Document]) -> dict[str, tuple[str, str, str, str]]
     def named(variable: str, between: str) -> dict[str, str]:
         return dict(one.split(between, 1) for one in variables[f"TIDEGATE_{variable}"].split(","))
 
-    bound, told = named("LISTENERS", "://"), named("ADVERTISED_LISTENERS", "://")
+    bound, reported = named("LISTENERS", "://"), named("ADVERTISED_LISTENERS", "://")
     protocols, modes = named("LISTENER_SECURITY_PROTOCOL_MAP", ":"), named("LISTENER_ADDRESS_MODES", ":")
-    return {name: (bound[name], told[name], protocols[name], modes[name]) for name in bound}
+    return {name: (bound[name], reported[name], protocols[name], modes[name]) for name in bound}
 
 
 def test_a_deployment_by_default_tells_addresses_of_pods() -> None:
@@ -95,10 +95,10 @@ def test_a_deployment_by_default_tells_addresses_of_pods() -> None:
 def test_a_stateful_set_tells_names_of_pods() -> None:
     documents = case("names")
     headless = only(documents, "Service", "test-tidegate-headless")["spec"]
-    (_, told, *_) = listeners(documents)["INTERNAL"]
+    (_, reported, *_) = listeners(documents)["INTERNAL"]
 
     assert only(documents, "StatefulSet")["spec"]["serviceName"] == "test-tidegate-headless"
-    assert told == "$(POD_NAME).test-tidegate-headless.$(POD_NAMESPACE).svc:9092"
+    assert reported == "$(POD_NAME).test-tidegate-headless.$(POD_NAMESPACE).svc:9092"
     assert headless["clusterIP"] == "None"
     assert headless["publishNotReadyAddresses"] is True, "a draining broker is still found"
 
@@ -213,7 +213,7 @@ def test_grace_covers_the_drain() -> None:
     (*_, program) = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
 
     assert pod["terminationGracePeriodSeconds"] == 70
-    assert variables["TIDEGATE_DRAIN_BUDGET_MS"] == "60000"
+    assert variables["TIDEGATE_SHUTDOWN_TIMEOUT_MS"] == "60000"
     assert variables["TIDEGATE_DRAIN_NOTICE_MS"] == "5000"
     assert broker_pod(render(REDIS))["terminationGracePeriodSeconds"] == 30
     assert "'localhost', 9999" in program

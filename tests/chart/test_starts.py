@@ -59,7 +59,7 @@ def through_the_service(pods: Sequence[Pod], listener: str = "internal") -> str:
     return ",".join(f"{pod.address}:{pod.ports[listener]}" for pod in pods)
 
 
-def told(client: Any) -> set[tuple[str, int]]:
+def reported(client: Any) -> set[tuple[str, int]]:
     """The brokers that a client has heard of."""
     return {(one.host, one.port) for one in client.cluster.brokers()}
 
@@ -78,7 +78,7 @@ async def there_and_back(bootstrap: str, pods: Sequence[Pod], **options: Any) ->
     ):
         for value in sorted(wanted)[:20]:
             await producer.send_and_wait("orders", value)
-        seen = told(producer.client)
+        observed = reported(producer.client)
         stopping = asyncio.create_task(asyncio.to_thread(pods[0].terminate))
         for value in sorted(wanted)[20:]:
             await producer.send_and_wait("orders", value)
@@ -90,7 +90,7 @@ async def there_and_back(bootstrap: str, pods: Sequence[Pod], **options: Any) ->
         assert read == wanted
         assert await stopping == 0, pods[0].log
         await consumer.commit()  # its coordinator is found again: aiokafka does not end without one
-    return seen
+    return observed
 
 
 async def test_direct_by_addresses(redis_url: str, tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ async def test_direct_by_addresses(redis_url: str, tmp_path: Path) -> None:
         pods = started(stack, ["test-a", "test-b", "test-c"], tmp_path, f"redis.url={redis_url}", ports())
         assert {pod.probe("liveness") for pod in pods} == {200}
 
-        seen = await there_and_back(through_the_service(pods), pods)
+        observed = await there_and_back(through_the_service(pods), pods)
 
-        assert seen == {(pod.address, pod.ports["internal"]) for pod in pods}
+        assert observed == {(pod.address, pod.ports["internal"]) for pod in pods}
         assert pods[0].probe("readiness") == 0
         assert "unknown_setting" not in pods[0].log
         assert pods[0].log.index("asked_to_drain") < pods[0].log.index("asked_to_stop"), "preStop came first"
@@ -144,9 +144,9 @@ async def test_direct_by_names_with_tls_and_a_login(
         pods = started(stack, names, tmp_path, *options, secrets=secrets)
 
         security = {"security_protocol": "SSL", "ssl_context": authority.client()}
-        seen = await there_and_back(through_the_service(pods), pods, **security)
+        observed = await there_and_back(through_the_service(pods), pods, **security)
 
-        assert seen == {(name, pods[0].ports["internal"]) for name in found}
+        assert observed == {(name, pods[0].ports["internal"]) for name in found}
         with connect(redis_url) as client:
             assert {one["user"] for one in client.client_list()} == {user, "default"}
 
@@ -162,9 +162,9 @@ async def test_single(redis_url: str, tmp_path: Path) -> None:
         pods = started(stack, ["test-a", "test-b"], tmp_path, *options)
         assert "TIDEGATE_REDIS_URL" not in pods[0].environment() and "unknown_setting" not in pods[0].log
         async with balancing(balanced, pods, "balanced"):
-            seen = await there_and_back(f"127.0.0.1:{balanced}", pods)
+            observed = await there_and_back(f"127.0.0.1:{balanced}", pods)
 
-        assert seen == {("127.0.0.1", balanced)}
+        assert observed == {("127.0.0.1", balanced)}
 
 
 async def test_external(redis_url: str, tmp_path: Path) -> None:
@@ -178,9 +178,9 @@ async def test_external(redis_url: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         pods = started(stack, [f"test-tidegate-{ordinal}" for ordinal in range(3)], tmp_path, *options)
 
-        seen = await there_and_back(through_the_service(pods, "outside"), pods)
+        observed = await there_and_back(through_the_service(pods, "outside"), pods)
 
-        assert seen == {(f"127.0.0.2{ordinal}", pods[0].ports["outside"]) for ordinal in range(3)}
+        assert observed == {(f"127.0.0.2{ordinal}", pods[0].ports["outside"]) for ordinal in range(3)}
 
 
 def test_helm_test_goes_through(redis_url: str, tmp_path: Path) -> None:

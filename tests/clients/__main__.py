@@ -35,7 +35,7 @@ async def run(clients: list[tuple[Client, Command]], args: argparse.Namespace) -
 
     async def one(client: Client, command: Command, holds: str) -> Outcome:
         async with room:
-            settings = {"TIDEGATE_GROUP_HEARTBEAT_HOLD_MAX_MS": str(HOLDS_MS[holds])}
+            settings = {"TIDEGATE_HEARTBEAT_DELAY_MAX_MS": str(HOLDS_MS[holds])}
             outcome = await live(client, command, holds, settings, args.tries)
             print(outcome.line(), flush=True)
             return outcome

@@ -105,7 +105,7 @@ class Life:
         since_s = _now_s()
         for number in FIRST:
             group.join(others, number)
-        await group.settled(since_s)
+        await group.expired(since_s)
         await self.quiet("start")
         before = self.generation()
         await self.joins(others, tries)
@@ -135,7 +135,7 @@ class Life:
         """A member closes and the others settle."""
         since_s = _now_s()
         closed_ms = await self.group.leave(number)
-        await self.group.settled(since_s)
+        await self.group.expired(since_s)
         return closed_ms
 
     async def joins(self, others: Program, tries: int) -> None:
@@ -166,14 +166,14 @@ class Life:
         await self.quiet("static join")
         before = self.generation()
         await group.crash(program)
-        owners = {number: seen.assigned_s for number, seen in group.members.items()}
+        owners = {number: observed.assigned_s for number, observed in group.members.items()}
         program = await group.program(SESSION_MS)
         group.join(program, STATIC, "sync", "static-1")
         await group.until(lambda: group.members[STATIC].assigned_s > 0, "the static member did not come back")
         await self.quiet("static restart")
         outcome.check(self.generation() == before, "a static restart was a rebalance")
-        heard = {number: group.members[number].assigned_s for number in owners}
-        outcome.check(owners == heard, "others heard of a static restart")
+        reported = {number: group.members[number].assigned_s for number in owners}
+        outcome.check(owners == reported, "others heard of a static restart")
         outcome.static_closed_ms = await self.left(STATIC)
         outcome.check(
             outcome.static_closed_ms <= CLOSE_MS_MAX.get(outcome.client, 2_500),
@@ -188,7 +188,7 @@ class Life:
         await self.quiet("crashing join")
         since_s = _now_s()
         await self.group.crash(program)
-        self.outcome.expired_s = await self.group.settled(since_s) - since_s
+        self.outcome.expired_s = await self.group.expired(since_s) - since_s
         self.outcome.check(self.outcome.expired_s < EXPIRED_S_MAX, f"expired after {self.outcome.expired_s:.1f} s")
         self.caused += 2
 
@@ -255,7 +255,7 @@ def _held(cluster: Cluster) -> tuple[int, float]:
         with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/metrics", timeout=10) as page:
             families = list(text_string_to_metric_families(page.read().decode()))
         for family in families:
-            if family.name == "tidegate_heartbeat_held_seconds":
+            if family.name == "tidegate_heartbeat_delayed_seconds":
                 count += sum(sample.value for sample in family.samples if sample.name.endswith("_count"))
                 total += sum(sample.value for sample in family.samples if sample.name.endswith("_sum"))
     return int(count), total / count if count else 0.0

@@ -36,7 +36,7 @@ class Api:
 
     def __init__(self, cluster: Cluster, http: aiohttp.ClientSession, document: Any, topic: str, group: str) -> None:
         self.cluster, self.http, self.document, self.topic, self.group = cluster, http, document, topic, group
-        self.told: set[tuple[str, str]] = set()
+        self.reported: set[tuple[str, str]] = set()
 
     async def ask(self, method: str, path: str, status: int = 200, json: Any = None, **names: str) -> Any:
         """`path` as the document has it, with `names` in it, and the query behind `?`."""
@@ -47,11 +47,11 @@ class Api:
         url = URL(f"/api/v1{filled}?{query}", encoded=True)
         async with self.http.request(method, url, json=json) as answer:
             assert answer.status == status, await answer.text()
-            told = self.document["paths"][f"/api/v1{template}"][method.lower()]["responses"][str(status)]
-            self.told.add((method, template))
+            reported = self.document["paths"][f"/api/v1{template}"][method.lower()]["responses"][str(status)]
+            self.reported.add((method, template))
             if status == 204:
                 return None
-            [(content_type, content)] = told["content"].items()
+            [(content_type, content)] = reported["content"].items()
             assert answer.content_type == content_type
             body = await answer.json(content_type=content_type)
             self.check(body, content["schema"])
@@ -280,8 +280,8 @@ async def test_old_records_are_trimmed(api: Api) -> None:
     trimmed = await api.ask("POST", "/topics/{topic}/trim", json=body, **topic)
 
     assert trimmed["partitions"] == [{"partition": 0, "log_start": 5}, {"partition": 1, "log_start": 20}]
-    told = (await api.ask("GET", "/topics/{topic}", **topic))["partitions"]
-    assert [one["log_start"] for one in told] == [5, 20]
+    reported = (await api.ask("GET", "/topics/{topic}", **topic))["partitions"]
+    assert [one["log_start"] for one in reported] == [5, 20]
     too_far = {"partitions": [{"partition": 0, "before": 21}]}
     refused = await api.ask("POST", "/topics/{topic}/trim", 400, json=too_far, **topic)
     assert refused["kafka_error"] == "OFFSET_OUT_OF_RANGE"

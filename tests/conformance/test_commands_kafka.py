@@ -35,7 +35,7 @@ async def typed(kafka: KafkaPeer, *words: str) -> str:
     return done.stdout
 
 
-async def told(kafka: KafkaPeer, *words: str) -> Any:
+async def reported(kafka: KafkaPeer, *words: str) -> Any:
     return json.loads(await typed(kafka, *words, "-o", "json"))
 
 
@@ -47,7 +47,7 @@ async def test_topics_and_tail(kafka: KafkaPeer) -> None:
         for number in range(6):
             await producer.send_and_wait("orders", b'{"n": %d}' % number, partition=number % 3)
 
-    found = await told(kafka, "topic", "describe", "orders")
+    found = await reported(kafka, "topic", "describe", "orders")
     lines = (await typed(kafka, "tail", "orders", "--from", "earliest", "-o", "json")).splitlines()
 
     assert [(one["start"], one["end"]) for one in found["partitions"]] == [(0, 2)] * 3
@@ -57,7 +57,7 @@ async def test_topics_and_tail(kafka: KafkaPeer) -> None:
 
 
 async def test_the_doctor_knows_who_answers(kafka: KafkaPeer) -> None:
-    found = await told(kafka, "doctor", "--no-redis")
+    found = await reported(kafka, "doctor", "--no-redis")
 
     assert found["worst"] is None
     assert [one["answering_nodes"] for one in found["addresses"]] == [[found["addresses"][0]["node_id"]] * 4]

@@ -91,8 +91,8 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
 
 def connecting(network: Network, *names: str, listener: str) -> dict[str, Any]:
     """How a client of a listener is told to connect to some brokers."""
-    told = [listeners(brokers()[name], "TIDEGATE_ADVERTISED_LISTENERS")[listener] for name in names]
-    found: dict[str, Any] = {"bootstrap_servers": ",".join(network.reached(*address) for address in told)}
+    reported = [listeners(brokers()[name], "TIDEGATE_ADVERTISED_LISTENERS")[listener] for name in names]
+    found: dict[str, Any] = {"bootstrap_servers": ",".join(network.reached(*address) for address in reported)}
     if listener == "TLS":
         authority = network.volumes / "certificates" / "ca.pem"
         found |= {"security_protocol": "SSL", "ssl_context": ssl.create_default_context(cafile=str(authority))}
@@ -106,8 +106,8 @@ async def seen_by(network: Network, *names: str, listener: str) -> set[str]:
         async with AIOKafkaProducer(**connecting(network, name, listener=listener)) as producer:
             for number in range(12):
                 await producer.send_and_wait(f"{listener}-{name}", str(number).encode(), partition=number % 6)
-            heard = producer.client.cluster.brokers()
-            found.append({f"{one.host}:{one.port}" for one in heard})
+            reported = producer.client.cluster.brokers()
+            found.append({f"{one.host}:{one.port}" for one in reported})
     async with AIOKafkaConsumer(
         *(f"{listener}-{name}" for name in names),
         **connecting(network, *names, listener=listener),
@@ -163,8 +163,8 @@ async def test_the_demonstration_makes_traffic_and_a_group_reads_it(network: Net
 
     started = [start("demo-producer"), start("demo-consumer")]
     try:
-        with started[1].stdout as told:  # type: ignore[union-attr]
-            line = told.readline().decode()
+        with started[1].stdout as reported:  # type: ignore[union-attr]
+            line = reported.readline().decode()
     finally:
         for one in started:
             os.killpg(one.pid, signal.SIGTERM)

@@ -64,13 +64,13 @@ class Dev:
         """Read up to the ready line."""
         stream: IO[str] | None = self.process.stdout
         assert stream is not None
-        seen = []
+        observed = []
         for line in stream:
-            seen.append(line)
+            observed.append(line)
             if line.startswith("ready "):
                 assert line == f"ready bootstrap={self.bootstrap}\n"
                 return
-        raise AssertionError("never ready:\n" + "".join(seen))
+        raise AssertionError("never ready:\n" + "".join(observed))
 
     def stop(self, number: int = signal.SIGINT) -> int:
         """Signal it, and wait; its exit code."""

@@ -29,9 +29,9 @@ async def doctor(bootstrap: str, *words: str, code: int) -> dict[str, Any]:
     line = ["doctor", "--bootstrap", bootstrap, "-o", "json", *words]
     done = await asyncio.to_thread(CliRunner().invoke, command_line, line)
     assert done.exit_code == code, (done.output, done.exception)
-    told: dict[str, Any] = json.loads(done.stdout)
-    told["kinds"] = [one["kind"] for one in told["findings"] if one["severity"] != "note"]
-    return told
+    reported: dict[str, Any] = json.loads(done.stdout)
+    reported["kinds"] = [one["kind"] for one in reported["findings"] if one["severity"] != "note"]
+    return reported
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +44,19 @@ def others(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         values = {f"TIDEGATE_{key.upper()}": value for key, value in settings.items()}
         return BrokerProcess(cluster.redis_url, directory, name, {"TIDEGATE_KEY_PREFIX": prefix, **values})
 
-    told = {
+    reported = {
         "dead": made("astray", "dead", advertised_port=str(dead)),
         "unknown": made("astray", "unknown", advertised_host=ELSEWHERE),
         "first": made("same", "first", advertised_port=str(shared)),
         "second": made("same", "second", advertised_port=str(shared)),
     }
     with ExitStack() as stack:
-        for one in told.values():
+        for one in reported.values():
             stack.callback(one.kill)
             one.start()
-        for one in told.values():
+        for one in reported.values():
             one.wait_ready()
-        yield {**told, "shared": shared, "dead_port": dead}
+        yield {**reported, "shared": shared, "dead_port": dead}
 
 
 def authority() -> tuple[trustme.CA, ssl.SSLContext]:
@@ -71,12 +71,14 @@ def _server(certificate: trustme.LeafCert) -> ssl.SSLContext:
 
 
 async def test_nothing_is_wrong(cluster: Cluster) -> None:
-    told = await doctor(cluster.bootstrap, "--no-redis", code=DONE)
+    reported = await doctor(cluster.bootstrap, "--no-redis", code=DONE)
 
-    assert told["kinds"] == []
-    assert [one["answering_nodes"] for one in told["addresses"]] == [[one["node_id"]] * 4 for one in told["addresses"]]
-    assert len(told["addresses"]) == 3
-    assert len(told["cluster_id"]) == 22
+    assert reported["kinds"] == []
+    assert [one["answering_nodes"] for one in reported["addresses"]] == [
+        [one["node_id"]] * 4 for one in reported["addresses"]
+    ]
+    assert len(reported["addresses"]) == 3
+    assert len(reported["cluster_id"]) == 22
 
 
 async def test_the_table_for_people(cluster: Cluster) -> None:
@@ -90,10 +92,10 @@ async def test_the_table_for_people(cluster: Cluster) -> None:
 
 
 async def test_advertised_addresses_that_lead_nowhere(others: dict[str, Any]) -> None:
-    told = await doctor(others["dead"].address, "--no-redis", code=FAILED)
+    reported = await doctor(others["dead"].address, "--no-redis", code=FAILED)
 
-    found = {one["kind"]: one for one in told["findings"]}
-    assert set(told["kinds"]) == {"advertised-unreachable", "advertised-unresolvable"}
+    found = {one["kind"]: one for one in reported["findings"]}
+    assert set(reported["kinds"]) == {"advertised-unreachable", "advertised-unresolvable"}
     assert found["advertised-unreachable"]["where"] == f"127.0.0.1:{others['dead_port']}"
     assert "Connection refused" in found["advertised-unreachable"]["sentence"]
     assert "a Kubernetes cluster" in "".join(found["advertised-unresolvable"]["evidence"])
@@ -102,18 +104,18 @@ async def test_advertised_addresses_that_lead_nowhere(others: dict[str, Any]) ->
 
 async def test_two_ids_on_one_address(others: dict[str, Any]) -> None:
     async with balancer([others["first"].port, others["second"].port], port=others["shared"]) as port:
-        told = await doctor(f"127.0.0.1:{port}", "--no-redis", code=FAILED)
+        reported = await doctor(f"127.0.0.1:{port}", "--no-redis", code=FAILED)
 
-    (found,) = [one for one in told["findings"] if one["kind"] == "shared-address"]
+    (found,) = [one for one in reported["findings"] if one["kind"] == "shared-address"]
     assert found["sentence"] == f"Nodes 1 and 2 are told with one address, 127.0.0.1:{port}."
     assert "TIDEGATE_ADDRESS_MODE=single" in found["advice"]
 
 
 async def test_two_clusters_behind_one_address(cluster: Cluster, others: dict[str, Any]) -> None:
     async with balancer([cluster.brokers[0].port, others["first"].port]) as port:
-        told = await doctor(f"127.0.0.1:{port}", "--no-redis", code=FAILED)
+        reported = await doctor(f"127.0.0.1:{port}", "--no-redis", code=FAILED)
 
-    found = [one for one in told["findings"] if one["kind"] == "wrong-cluster"]
+    found = [one for one in reported["findings"] if one["kind"] == "wrong-cluster"]
     assert f"127.0.0.1:{port} leads to two clusters by turns" in " ".join(one["sentence"] for one in found)
     assert any("connection 2 (127.0.0.1): cluster" in line for one in found for line in one["evidence"])
 
@@ -122,10 +124,10 @@ async def test_another_broker_at_an_address(cluster: Cluster, others: dict[str, 
     async with balancer([others["dead"].port], port=others["dead_port"]):
         fine = await doctor(others["dead"].address, "--no-redis", code=FAILED)
     async with balancer([others["unknown"].port], port=others["dead_port"]):
-        told = await doctor(others["dead"].address, "--no-redis", code=FAILED)
+        reported = await doctor(others["dead"].address, "--no-redis", code=FAILED)
 
     assert "wrong-node" not in fine["kinds"]
-    assert "wrong-node" in told["kinds"]
+    assert "wrong-node" in reported["kinds"]
 
 
 async def test_a_plain_client_at_a_tls_port_and_the_other_way_round(cluster: Cluster, tmp_path: Path) -> None:
@@ -156,10 +158,10 @@ async def test_certificates(cluster: Cluster, tmp_path: Path) -> None:
 
     for kind, (certificate, evidence) in shown.items():
         async with balancer([cluster.brokers[0].port], tls=_server(certificate)) as port:
-            told = await doctor(
+            reported = await doctor(
                 f"127.0.0.1:{port}", "--no-redis", "--ca-file", str(tmp_path / "ca.pem"), "--tries", "1", code=FAILED
             )
-        (found,) = [one for one in told["findings"] if one["kind"].startswith("certificate")]
+        (found,) = [one for one in reported["findings"] if one["kind"].startswith("certificate")]
         assert found["kind"] == kind
         assert evidence in " ".join(found["evidence"])
 
@@ -182,12 +184,12 @@ async def test_a_port_that_asks_for_a_client_certificate(cluster: Cluster, tmp_p
 async def test_redis_that_evicts(cluster: Cluster) -> None:
     server = ValkeyServer(["--maxmemory-policy", "allkeys-lru", "--maxmemory", "50mb", "--appendonly", "yes"])
     try:
-        told = await doctor(cluster.bootstrap, "--redis-url", server.url, code=FAILED)
+        reported = await doctor(cluster.bootstrap, "--redis-url", server.url, code=FAILED)
     finally:
         server.stop()
 
-    found = {one["kind"]: one for one in told["findings"]}
-    assert set(told["kinds"]) == {"redis-eviction", "redis-other-cluster"}
+    found = {one["kind"]: one for one in reported["findings"]}
+    assert set(reported["kinds"]) == {"redis-eviction", "redis-other-cluster"}
     assert "CONFIG SET maxmemory-policy noeviction" in found["redis-eviction"]["advice"]
     assert "redis-replicas" in found
 
@@ -208,20 +210,20 @@ async def test_redis_that_is_away_and_a_user_without_rights(cluster: Cluster) ->
 
 async def test_addresses_of_other_listeners_are_known_from_redis(others: dict[str, Any], cluster: Cluster) -> None:
     words = ("--redis-url", cluster.redis_url, "--key-prefix", "astray")
-    told = await doctor(others["dead"].address, *words, code=FAILED)
+    reported = await doctor(others["dead"].address, *words, code=FAILED)
 
-    assert "redis-other-cluster" not in told["kinds"]
-    assert {one["node_id"] for one in told["addresses"]} == {1, 2}
+    assert "redis-other-cluster" not in reported["kinds"]
+    assert {one["node_id"] for one in reported["addresses"]} == {1, 2}
 
 
 async def test_nobody_there(cluster: Cluster) -> None:
-    told = await doctor(f"127.0.0.1:{free_port()},no-such-host.invalid:9092", "--no-redis", code=FAILED)
+    reported = await doctor(f"127.0.0.1:{free_port()},no-such-host.invalid:9092", "--no-redis", code=FAILED)
 
-    assert told["kinds"] == ["bootstrap-unreachable", "bootstrap-unreachable"]
-    assert told["cluster_id"] is None
+    assert reported["kinds"] == ["bootstrap-unreachable", "bootstrap-unreachable"]
+    assert reported["cluster_id"] is None
 
 
 async def test_what_is_no_kafka(cluster: Cluster) -> None:
-    told = await doctor(f"127.0.0.1:{cluster.brokers[0].admin_port}", "--no-redis", code=FAILED)
+    reported = await doctor(f"127.0.0.1:{cluster.brokers[0].admin_port}", "--no-redis", code=FAILED)
 
-    assert told["kinds"] == ["not-kafka"]
+    assert reported["kinds"] == ["not-kafka"]

@@ -138,7 +138,7 @@ async def test_members_tells_who_owns_what(shell: Shell) -> None:
         table = await shell.type("members", shell.group)
 
     assert member["owned"] == {shell.topic: [0, 1]} and member["doing"] == "synced" and member["leads"]
-    assert 0 <= member["heard_age_ms"] < 10_000 and member["session_timeout_ms"] == 10_000
+    assert 0 <= member["last_contact_age_ms"] < 10_000 and member["session_timeout_ms"] == 10_000
     assert f"{shell.topic}:0-1" in table
 
 
@@ -159,12 +159,12 @@ async def test_history_tells_causes_newest_first(shell: Shell) -> None:
     async with shell.consuming():
         pass
     async with _joined(shell):
-        told = await shell.json("history", shell.group)
+        reported = await shell.json("history", shell.group)
         events = await shell.json("history", shell.group, "--events", "-n", "3")
 
-    assert [one["cause"] for one in told] == ["member_joined", "member_left", "member_joined"]
-    assert told[0]["sentence"] == "billing-2 at 127.0.0.1 joined"
-    assert [one["outcome"] for one in told] == ["stable", "emptied", "stable"]
+    assert [one["cause"] for one in reported] == ["member_joined", "member_left", "member_joined"]
+    assert reported[0]["sentence"] == "billing-2 at 127.0.0.1 joined"
+    assert [one["outcome"] for one in reported] == ["stable", "emptied", "stable"]
     assert [one["kind"] for one in events] == ["stable", "assignment_stored", "barrier_joined"]
     assert "left by itself" in await shell.type("history", shell.group)
 
@@ -233,13 +233,13 @@ async def test_brokers_that_died_are_named_and_the_others_asked() -> None:
             pass
         for broker in cluster.brokers[:2]:
             broker.kill()
-        told = await shell.type("list")
+        reported = await shell.type("list")
         rows = await shell.json("lag", shell.group)
 
     for broker in cluster.brokers[:2]:
         why = f"no broker answers at {broker.address}: Connection refused"
-        assert re.search(rf"^tidegate: groups of broker \d may be missing: {why}$", told, re.MULTILINE)
-    assert told.count("may be missing") == 2 and "GROUP " in told
+        assert re.search(rf"^tidegate: groups of broker \d may be missing: {why}$", reported, re.MULTILINE)
+    assert reported.count("may be missing") == 2 and "GROUP " in reported
     assert [(row["committed"], row["end"], row["lag"]) for row in rows] == [(20, 20, 0), (20, 20, 0)]
 
 

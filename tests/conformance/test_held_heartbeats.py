@@ -34,7 +34,7 @@ def released(cluster: Cluster) -> dict[str, int]:
         sample.labels["reason"]: int(sample.value)
         for family in families
         for sample in family.samples
-        if sample.name == "tidegate_heartbeat_held_seconds_count"
+        if sample.name == "tidegate_heartbeat_delayed_seconds_count"
     }
 
 
@@ -63,9 +63,9 @@ async def more_join(cluster: Cluster, group_id: str, *, named: bool) -> None:
 
 async def test_members_hear_of_a_rebalance_in_a_held_answer(broker: Cluster) -> None:
     await more_join(broker, "named", named=True)
-    seen = released(broker)
-    assert seen.get("rebalance", 0) > 0
-    assert seen.get("ended", 0) > 0
+    observed = released(broker)
+    assert observed.get("rebalance", 0) > 0
+    assert observed.get("ended", 0) > 0
 
 
 async def test_unknown_software_is_never_held(broker: Cluster) -> None:

@@ -46,7 +46,7 @@ class Cases:
         consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
         consumer.close()
 
-    def told(self, wanted: Callable[[Scrape], bool]) -> Scrape:
+    def reported(self, wanted: Callable[[Scrape], bool]) -> Scrape:
         """The scrape of the broker that tells, as soon as it is so."""
         ends_s, found = time.monotonic() + TOLD_S, None
         while time.monotonic() < ends_s:
@@ -60,7 +60,7 @@ class Cases:
     def lag(self, topic: str, lag: int) -> Scrape:
         """Wait until this is told, under all three names."""
         group = f"{topic}-group"
-        scrape = self.told(lambda found: list(found.all("kafka_consumergroup_lag", topic=topic).values()) == [lag])
+        scrape = self.reported(lambda found: list(found.all("kafka_consumergroup_lag", topic=topic).values()) == [lag])
         assert scrape.one("tidegate_group_lag_records", group=group, topic=topic) == lag
         assert scrape.one("kminion_kafka_consumer_group_topic_lag", group_id=group, topic_name=topic) == lag
         return scrape
@@ -113,7 +113,7 @@ def test_a_group_without_commits(cases: Cases) -> None:
     member.subscribe(["lag-none"])
     wait_for(lambda: bool(member.poll(0.1) or member.assignment()), True)
     own = {"group": "lag-none-group"}
-    scrape = cases.told(lambda found: 2 in found.all("tidegate_group_uncommitted_partitions", **own).values())
+    scrape = cases.reported(lambda found: 2 in found.all("tidegate_group_uncommitted_partitions", **own).values())
 
     assert scrape.one("kafka_consumergroup_members", consumergroup="lag-none-group") == 1
     assert scrape.all("kafka_consumergroup_lag", consumergroup="lag-none-group") == {}
@@ -134,14 +134,14 @@ def test_a_deleted_topic_and_one_made_again(cases: Cases) -> None:
     assert burrow.poll(0) == {0: "OK"}
     cases.admin.delete_topics(["lag-gone"])["lag-gone"].result(30)
 
-    cases.told(lambda found: not found.all("kafka_consumergroup_lag", topic="lag-gone")
+    cases.reported(lambda found: not found.all("kafka_consumergroup_lag", topic="lag-gone")
                and not found.all("tidegate_topic_partitions", topic="lag-gone"))  # fmt: skip
     keda = Keda(cases.asked, "lag-gone-group", "lag-gone")
     assert keda.lag() == (0, 0) and keda.scale() == 0 and burrow.poll(1) == {}
     assert cases.asked.partitions("lag-gone") == []  # nobody's asking made it again
 
     cases.create("lag-gone", 3)
-    scrape = cases.told(lambda found: bool(found.all("tidegate_partition_log_end_offset", topic="lag-gone")))
+    scrape = cases.reported(lambda found: bool(found.all("tidegate_partition_log_end_offset", topic="lag-gone")))
     assert scrape.all("kafka_consumergroup_lag", topic="lag-gone") == {}
     assert keda.lag() == (1, 1) and burrow.poll(2) == {}
     cases.commit("lag-gone", 2)
@@ -155,7 +155,7 @@ def test_a_deleted_group(cases: Cases) -> None:
     cases.lag("lag-left", 4)
     cases.admin.delete_consumer_groups(["lag-left-group"])["lag-left-group"].result(30)
 
-    cases.told(lambda found: not found.all("kafka_consumergroup_lag", consumergroup="lag-left-group")
+    cases.reported(lambda found: not found.all("kafka_consumergroup_lag", consumergroup="lag-left-group")
                and not found.all("kminion_kafka_consumer_group_info", group_id="lag-left-group"))  # fmt: skip
     assert Keda(cases.asked, "lag-left-group", "lag-left", offset_reset_policy="earliest").lag() == (5, 5)
     assert Burrow(cases.asked, "lag-left-group", "lag-left").poll(0) == {}
@@ -193,7 +193,7 @@ def test_persistent_lag_does_not_scale_and_a_group_that_stopped_is_found(cases: 
 def test_burrows_rules(
     offsets: tuple[int, ...], lags: tuple[int, ...], ends: tuple[int, ...], now_s: float, status: Status
 ) -> None:
-    commits = [Commit(at_s, *seen) for at_s, seen in enumerate(zip(offsets, lags, strict=True))]
+    commits = [Commit(at_s, *observed) for at_s, observed in enumerate(zip(offsets, lags, strict=True))]
 
     assert status_of(commits, ends, lags[-1], now_s) == status
     assert status_of(commits, ends, 0, now_s) == "OK"

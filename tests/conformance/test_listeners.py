@@ -77,10 +77,10 @@ def test_clients_are_told_addresses_of_their_listener(secured: Secured, listener
     expected = {(host, port) for port in (secured.internal if listener == "INTERNAL" else secured.external)}
 
     ends = time.monotonic() + TIMEOUT_S
-    told: set[tuple[str, int]] = set()
-    while told != expected and time.monotonic() < ends:  # a broker hears of another with its next renewal
-        told = {(one.host, one.port) for one in admin.list_topics(timeout=TIMEOUT_S).brokers.values()}
-    assert told == expected
+    reported: set[tuple[str, int]] = set()
+    while reported != expected and time.monotonic() < ends:  # a broker hears of another with its next renewal
+        reported = {(one.host, one.port) for one in admin.list_topics(timeout=TIMEOUT_S).brokers.values()}
+    assert reported == expected
     described = admin.describe_cluster(request_timeout=TIMEOUT_S).result(TIMEOUT_S)
     assert {(one.host, one.port) for one in described.nodes} == expected
     found = admin.describe_consumer_groups(["who"], request_timeout=TIMEOUT_S)["who"].result(TIMEOUT_S)
@@ -128,13 +128,13 @@ def test_both_ends_are_told_of_the_wrong_protocol(secured: Secured) -> None:
     plain_on_tls = {"bootstrap.servers": f"localhost:{secured.external[0]}"}
     tls_on_plain = {**secured.librdkafka("EXTERNAL"), "bootstrap.servers": f"localhost:{secured.internal[0]}"}
     for options, event in ((plain_on_tls, "plaintext_on_tls_listener"), (tls_on_plain, "tls_on_plaintext_listener")):
-        told: list[str] = []
-        admin = AdminClient({**options, "error_cb": lambda error, told=told: told.append(str(error))})
+        reported: list[str] = []
+        admin = AdminClient({**options, "error_cb": lambda error, reported=reported: reported.append(str(error))})
         with pytest.raises(KafkaException):
             admin.list_topics(timeout=3)
         admin.poll(1)
 
-        assert told
+        assert reported
         assert len(log_of(one, event)) == 1, "again and again within ten seconds: one line"
     with urllib.request.urlopen(f"http://127.0.0.1:{one.admin_port}/health/ready", timeout=5) as response:
         assert json.load(response)["ready"]
@@ -143,8 +143,8 @@ def test_both_ends_are_told_of_the_wrong_protocol(secured: Secured) -> None:
 def diagnosed(bootstrap: str, *words: str) -> tuple[int, dict[str, Any], set[str]]:
     """`tidegate doctor`: its exit code, its JSON, the kinds of findings that are no notes."""
     done = CliRunner().invoke(command_line, ["doctor", "--bootstrap", bootstrap, "-o", "json", *words])
-    told = json.loads(done.stdout)
-    return done.exit_code, told, {one["kind"] for one in told["findings"] if one["severity"] != "note"}
+    reported = json.loads(done.stdout)
+    return done.exit_code, reported, {one["kind"] for one in reported["findings"] if one["severity"] != "note"}
 
 
 async def test_the_doctor_at_both_listeners(secured: Secured) -> None:

@@ -69,10 +69,10 @@ async def read(reader: AIOKafkaConsumer, count: int) -> None:
     assert count == 0
 
 
-async def comes_true(look: Callable[[], Awaitable[Any]], expected: Any) -> None:
+async def comes_true(observe: Callable[[], Awaitable[Any]], expected: Any) -> None:
     """What the mirror shows soon; it is written behind."""
     ends = time.monotonic() + 20
-    while (shown := await look()) != expected:
+    while (shown := await observe()) != expected:
         assert time.monotonic() < ends, f"{shown}, not {expected}"
         await asyncio.sleep(0.05)
 
@@ -127,5 +127,5 @@ async def test_position_and_pending_work_of_a_real_group(pair: Cluster, redis: R
         await second.stop()
 
 
-async def _of(look: Callable[[], Awaitable[list[Any]]], index: int) -> Any:
-    return (await look())[index]
+async def _of(observe: Callable[[], Awaitable[list[Any]]], index: int) -> Any:
+    return (await observe())[index]

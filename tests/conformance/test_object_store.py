@@ -80,12 +80,12 @@ async def test_a_client_reads_what_only_the_store_has_and_it_is_restored(tiered:
     assert all(start > 0 for start in tiered.local_starts)
     tiered.check(await read_all(tiered))
 
-    told = await asyncio.to_thread(tidegate, tiered, uri, "verify", tiered.topic, "--json")
-    assert json.loads(told)["problems"] == []
-    told = await asyncio.to_thread(
+    reported = await asyncio.to_thread(tidegate, tiered, uri, "verify", tiered.topic, "--json")
+    assert json.loads(reported)["problems"] == []
+    reported = await asyncio.to_thread(
         tidegate, tiered, uri, "restore", "--topic", tiered.topic, "--from", "0", "--anyway", "--json"
     )
-    assert [row["from"] for row in json.loads(told)] == [0] * PARTITIONS
+    assert [row["from"] for row in json.loads(reported)] == [0] * PARTITIONS
     archive_topic(tiered.cluster.redis_url, tiered.topic, uri, Shape())
     tiered.check(await read_all(tiered))
 
@@ -113,12 +113,12 @@ async def read_all(tiered: Tiered) -> list[tuple[int, int, tuple[object, ...]]]:
 def tidegate(tiered: Tiered, uri: str, *words: str) -> str:
     """The output of `tidegate pipeline WORDS`."""
     environment = {"TIDEGATE_REDIS_URL": tiered.cluster.redis_url, "TIDEGATE_ARCHIVE_PATH": uri}
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-m", "tidegate", "pipeline", *words],
         capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment},
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    return told.stdout
+    assert reported.returncode == 0, reported.stderr
+    return reported.stdout
 
 
 def test_tables_are_below_the_path_not_behind_its_query(uri: str, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ async def fetched(client: Connection, offset: int, *, partition: int = 0, topic:
     return response.responses[0].partitions[0]
 
 
-def told(response: Any) -> dict[tuple[Any, int], Any]:
+def reported(response: Any) -> dict[tuple[Any, int], Any]:
     """The partitions of a Fetch answer."""
     return {
         (getattr(topic, "topic", None) or getattr(topic, "topic_id", None), part.partition_index): part
@@ -310,7 +310,7 @@ async def test_42_a_fetch_wakes_across_brokers(one: Connection, two: Connection)
     await produce(two, batch(b"v"))
 
     response = await asyncio.wait_for(waiting.answer, 5)
-    assert told(response)["t", 0].high_watermark == 1
+    assert reported(response)["t", 0].high_watermark == 1
     assert time.monotonic() - started < 2
 
 
@@ -318,7 +318,7 @@ async def test_43_an_error_answers_at_once(one: Connection):
     started = time.monotonic()
     response = await one.ask(fetch_request([("t", [(0, 0), (9, 0)])], max_wait_ms=5_000))
 
-    parts = told(response)
+    parts = reported(response)
     assert parts["t", 9].error_code is ErrorCode.unknown_topic_or_partition
     assert parts["t", 0].error_code is ErrorCode.none
     assert time.monotonic() - started < 2
@@ -329,15 +329,15 @@ async def test_44_session_lifecycle(one: Connection):
         await produce(one, batch(b"v"), partition=partition)
     created = await one.ask(fetch_request([("t", [(0, 0), (1, 0)])], session=(0, 0)))
     session_id = created.session_id
-    assert session_id > 0 and len(told(created)) == 2
+    assert session_id > 0 and len(reported(created)) == 2
 
     moved = await one.ask(fetch_request([("t", [(0, 1), (1, 1)])], session=(session_id, 1)))
-    assert (moved.session_id, told(moved)) == (session_id, {})
+    assert (moved.session_id, reported(moved)) == (session_id, {})
     await produce(one, batch(b"w"), partition=1)
     third = await one.ask(fetch_request([], session=(session_id, 2)))
-    assert list(told(third)) == [("t", 1)]
+    assert list(reported(third)) == [("t", 1)]
     full = await one.ask(fetch_request([("t", [(0, 0)])], session=(session_id, -1)))
-    assert full.session_id == 0 and len(told(full)) == 1
+    assert full.session_id == 0 and len(reported(full)) == 1
     ended = await one.ask(fetch_request([], session=(session_id, 3)))
     assert ended.error_code is ErrorCode.fetch_session_id_not_found
 
@@ -358,7 +358,7 @@ async def test_46_forgotten_topics(one: Connection):
     for partition in (0, 1):
         await produce(one, batch(b"v"), partition=partition)
 
-    assert list(told(await one.ask(fetch_request([], session=(session_id, 2))))) == [("t", 1)]
+    assert list(reported(await one.ask(fetch_request([], session=(session_id, 2))))) == [("t", 1)]
     closed = await one.ask(fetch_request([], session=(session_id, 3), forgotten=[("t", [1])]))
     assert (closed.session_id, closed.responses) == (0, ())
 
@@ -367,10 +367,10 @@ async def test_47_session_error_then_recovery(one: Connection):
     session_id = (await one.ask(fetch_request([("t", [(0, 9)])], session=(0, 0)))).session_id
     for epoch in (1, 2):
         again = await one.ask(fetch_request([], session=(session_id, epoch)))
-        assert told(again)["t", 0].error_code is ErrorCode.offset_out_of_range
+        assert reported(again)["t", 0].error_code is ErrorCode.offset_out_of_range
     fixed = await one.ask(fetch_request([("t", [(0, 0)])], session=(session_id, 3)))
-    assert told(fixed)["t", 0].error_code is ErrorCode.none
-    assert told(await one.ask(fetch_request([], session=(session_id, 4)))) == {}
+    assert reported(fixed)["t", 0].error_code is ErrorCode.none
+    assert reported(await one.ask(fetch_request([], session=(session_id, 4)))) == {}
 
 
 async def test_48_names_and_ids_do_not_mix(brokers: tuple[LogBroker, LogBroker], one: Connection):
@@ -386,15 +386,15 @@ async def test_sessions_by_topic_id(brokers: tuple[LogBroker, LogBroker], one: C
     created = await one.ask(
         fetch_request([(topic.topic_id, [(0, 0)]), (nowhere, [(0, 0)])], session=(0, 0), version=16)
     )
-    assert told(created)[nowhere, 0].error_code is ErrorCode.unknown_topic_id
+    assert reported(created)[nowhere, 0].error_code is ErrorCode.unknown_topic_id
     again = await one.ask(fetch_request([], session=(created.session_id, 1), version=16))
-    assert list(told(again)) == [(nowhere, 0)]
+    assert list(reported(again)) == [(nowhere, 0)]
 
 
 async def test_50_epoch_fencing(one: Connection):
     await produce(one, batch(b"v"))
     request = fetch_request([("t", [(0, 0, {"current_leader_epoch": 4}), (1, 0, {"current_leader_epoch": 0})])])
-    parts = told(await one.ask(request))
+    parts = reported(await one.ask(request))
     assert parts["t", 0].error_code is ErrorCode.unknown_leader_epoch
     assert parts["t", 1].error_code is ErrorCode.none
 
@@ -426,14 +426,14 @@ async def test_51_52_epochs_and_divergence(brokers: tuple[LogBroker, LogBroker],
             return fetch_request([("t", [(0, offset, epochs)])], max_wait_ms=2_000)
 
         for epoch, code in ((1, ErrorCode.fenced_leader_epoch), (3, ErrorCode.unknown_leader_epoch)):
-            part = told(await client.ask(at(0, current_leader_epoch=epoch)))["t", 0]
+            part = reported(await client.ask(at(0, current_leader_epoch=epoch)))["t", 0]
             assert part.error_code is code
-        part = told(await client.ask(at(15, last_fetched_epoch=0)))["t", 0]
+        part = reported(await client.ask(at(15, last_fetched_epoch=0)))["t", 0]
         assert part.error_code is ErrorCode.none and part.records == b""
         assert (part.diverging_epoch.epoch, part.diverging_epoch.end_offset) == (0, 10)
-        part = told(await client.ask(at(15, last_fetched_epoch=2)))["t", 0]
+        part = reported(await client.ask(at(15, last_fetched_epoch=2)))["t", 0]
         assert [header.base_offset for header in iter_headers(part.records)] == [10]
-        part = told(await client.ask(at(5, last_fetched_epoch=0)))["t", 0]
+        part = reported(await client.ask(at(5, last_fetched_epoch=0)))["t", 0]
         assert [header.leader_epoch for header in iter_headers(part.records)] == [0, 2]
     finally:
         await fresh.close()
@@ -479,7 +479,7 @@ async def test_min_bytes_gathers_across_partitions(one: Connection, two: Connect
         assert not waiting.answer.done()
         await produce(two, batch(b"v"), partition=partition)
 
-    parts = told(await asyncio.wait_for(waiting.answer, 5))
+    parts = reported(await asyncio.wait_for(waiting.answer, 5))
     counts = {key[1]: len(list(iter_headers(part.records))) for key, part in parts.items()}
     assert counts == {0: 2, 1: 1}
 
@@ -498,11 +498,11 @@ async def test_draining_and_leaving_end_waits(brokers: tuple[LogBroker, LogBroke
     waiting = one.send(fetch_request([("t", [(0, 0)])], max_wait_ms=60_000))
     await asyncio.sleep(0.3)
     leaving.close()
-    assert len(brokers[0].rooms.fetch_sessions) == 0
+    assert len(brokers[0].context.fetch_sessions) == 0
     brokers[0].draining.set()
 
     response = await asyncio.wait_for(waiting.answer, 5)
-    assert told(response)["t", 0].high_watermark == 0
+    assert reported(response)["t", 0].high_watermark == 0
     assert not gone.answer.done()
     started = time.monotonic()
     await one.ask(fetch_request([("t", [(0, 0)])], max_wait_ms=60_000))
@@ -514,7 +514,7 @@ async def test_a_deleted_topic_ends_the_wait(brokers: tuple[LogBroker, LogBroker
     await asyncio.sleep(0.3)
     await brokers[0].catalog.delete("default", "t")
 
-    part = told(await asyncio.wait_for(waiting.answer, 5))["t", 0]
+    part = reported(await asyncio.wait_for(waiting.answer, 5))["t", 0]
     assert part.error_code is ErrorCode.unknown_topic_or_partition
 
 
@@ -522,9 +522,9 @@ async def test_a_session_rotates_what_it_told(one: Connection):
     for partition in (0, 1):
         await produce(one, batch(b"x" * 50_000), partition=partition)
     first = await one.ask(fetch_request([("t", [(0, 0), (1, 0)])], session=(0, 0), max_bytes=60_000))
-    assert {key[1] for key, part in told(first).items() if part.records} == {0}
+    assert {key[1] for key, part in reported(first).items() if part.records} == {0}
     second = await one.ask(fetch_request([], session=(first.session_id, 1), max_bytes=60_000))
-    assert {key[1] for key, part in told(second).items() if part.records} == {1}
+    assert {key[1] for key, part in reported(second).items() if part.records} == {1}
 
 
 async def test_many_waiters_are_served_by_one_append(brokers: tuple[LogBroker, LogBroker], two: Connection):
@@ -537,7 +537,7 @@ async def test_many_waiters_are_served_by_one_append(brokers: tuple[LogBroker, L
     await produce(two, batch(b"v"))
 
     responses = await asyncio.wait_for(asyncio.gather(*(asked.answer for asked in waiting)), 5)
-    assert all(told(response)["t", 0].high_watermark == 1 for response in responses)
+    assert all(reported(response)["t", 0].high_watermark == 1 for response in responses)
 
 
 # -- E. Idempotence

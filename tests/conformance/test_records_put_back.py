@@ -42,15 +42,15 @@ class Run:
 
     def tidegate(self, *arguments: str, environment: dict[str, str] | None = None) -> str:
         """The command's output."""
-        told = subprocess.run(
+        reported = subprocess.run(
             [sys.executable, "-m", "tidegate", *arguments], capture_output=True, text=True, timeout=60,
             env={
                 **os.environ, "TIDEGATE_REDIS_URL": self.cluster.redis_url, "TIDEGATE_ARCHIVE_PATH": str(self.root),
                 **(environment or {}),
             },
         )  # fmt: skip
-        assert told.returncode == 0, told.stderr
-        return told.stdout
+        assert reported.returncode == 0, reported.stderr
+        return reported.stdout
 
     async def read(self, topic: str, partition: int, offset: int, count: int) -> list[tuple[int, bytes | None]]:
         """Offsets and values, by aiokafka."""
@@ -145,14 +145,14 @@ async def test_a_topic_is_replayed_beside_producers_and_its_group_moves_along(ru
 
     await commit(run, "billing", {0: 1_333, 1: 77})
     arguments = ["--group", "billing", "--from-topic", "orders", "--to-topic", "copy", "--job", "test"]
-    told = await asyncio.to_thread(run.tidegate, "pipeline", "translate-offsets", *arguments)
+    reported = await asyncio.to_thread(run.tidegate, "pipeline", "translate-offsets", *arguments)
     moved = tmp_path / "moved.csv"
-    moved.write_text(told)
+    moved.write_text(reported)
     bootstrap = ("--bootstrap", run.cluster.bootstrap, "--undo", str(tmp_path / "undo.csv"))
     await asyncio.to_thread(
         run.tidegate, "group", "reset", "billing", "--from-file", str(moved), "--execute", *bootstrap
     )
-    offsets = {int(row["partition"]): int(row["offset"]) for row in csv.DictReader(told.splitlines())}
+    offsets = {int(row["partition"]): int(row["offset"]) for row in csv.DictReader(reported.splitlines())}
     for partition, next_offset in ((0, 1_333), (1, 77)):
         assert await committed(run, "billing", "copy", partition) == offsets[partition]
         found = await run.read("copy", partition, offsets[partition], 1)

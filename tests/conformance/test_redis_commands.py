@@ -25,7 +25,7 @@ async def typed(cluster: Cluster, *words: str, code: int = DONE) -> str:
     return done.output
 
 
-async def told(cluster: Cluster, *words: str) -> Any:
+async def reported(cluster: Cluster, *words: str) -> Any:
     return json.loads(await typed(cluster, *words, "-o", "json"))
 
 
@@ -56,11 +56,11 @@ async def group(cluster: Cluster) -> str:
 
 async def test_keys_are_found_and_decoded(cluster: Cluster, group: str) -> None:
     encoded = group.replace(":", "%3A")
-    of_group = {row["kind"]: row["key"] for row in await told(cluster, "keys", f"*:group:default:{encoded}*")}
-    offsets = await told(cluster, "keys", of_group["offsets"])
-    short = await told(cluster, "keys", of_group["offsets"].removeprefix("tidegate:"))
-    (log,) = await told(cluster, "keys", f"{{default/{group.replace(':', '-')}:0}}:*:log")
-    entries = await told(cluster, "keys", log["key"])
+    of_group = {row["kind"]: row["key"] for row in await reported(cluster, "keys", f"*:group:default:{encoded}*")}
+    offsets = await reported(cluster, "keys", of_group["offsets"])
+    short = await reported(cluster, "keys", of_group["offsets"].removeprefix("tidegate:"))
+    (log,) = await reported(cluster, "keys", f"{{default/{group.replace(':', '-')}:0}}:*:log")
+    entries = await reported(cluster, "keys", log["key"])
     shown = await typed(cluster, "keys", of_group["group"])
 
     assert {"group", "offsets"} <= of_group.keys()
@@ -76,7 +76,7 @@ async def test_keys_are_found_and_decoded(cluster: Cluster, group: str) -> None:
 
 
 async def test_memory_by_all_that_it_can_belong_to(cluster: Cluster, group: str) -> None:
-    found = await told(cluster, "memory")
+    found = await reported(cluster, "memory")
     table = await typed(cluster, "memory", "--by", "kind")
 
     assert found["not_known"] == {"keys": 0, "bytes": 0}
@@ -98,7 +98,7 @@ async def test_check(cluster: Cluster) -> None:
 
 @pytest.mark.one_server
 async def test_the_least_rights_are_enough_for_the_command_that_asks_for_them(cluster: Cluster) -> None:
-    told_rules = await told(cluster, "acl", "--user", "cli")
+    told_rules = await reported(cluster, "acl", "--user", "cli")
     line = (await typed(cluster, "acl", "--user", "cli")).splitlines(keepends=True)[0]
     await typed(cluster, "run", "ACL", "SETUSER", "cli", "on", ">secret", *told_rules["rules"])
 
@@ -117,7 +117,7 @@ async def test_the_least_rights_are_enough_for_the_command_that_asks_for_them(cl
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "reported_text"),
     [
         (["run", "PING"], DONE, "PONG\n"),
         (["PING"], DONE, "PONG\n"),
@@ -133,10 +133,10 @@ async def test_the_least_rights_are_enough_for_the_command_that_asks_for_them(cl
     ],
     ids=str,
 )
-async def test_old_and_new_forms(cluster: Cluster, words: list[str], code: int, said: str) -> None:
+async def test_old_and_new_forms(cluster: Cluster, words: list[str], code: int, reported_text: str) -> None:
     line = ["redis", *words[:1], "--redis-url", cluster.redis_url, *words[1:]]
     if words[0] not in ("run", "keys"):
         line = ["redis", "--redis-url", cluster.redis_url, *words]
     done = await asyncio.to_thread(CliRunner().invoke, command_line, line)
 
-    assert (done.exit_code, done.output[: len(said)]) == (code, said)
+    assert (done.exit_code, done.output[: len(reported_text)]) == (code, reported_text)

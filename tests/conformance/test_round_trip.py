@@ -26,16 +26,16 @@ async def test_a_record_goes_in_and_comes_out(cluster: Cluster) -> None:
     for _ in range(2):
         done = await typed("--bootstrap", cluster.bootstrap, "-o", "json")
         assert done.exit_code == DONE, done.output
-        told = {row["step"]: row["told"] for row in json.loads(done.stdout)}
-        assert list(told) == ["topic", "produced", "consumed", "committed", "forgotten"]
-        assert told["consumed"] == "the same 16 bytes"
-        offsets.append(int(told["produced"].removeprefix("offset ")))
+        reported = {row["step"]: row["told"] for row in json.loads(done.stdout)}
+        assert list(reported) == ["topic", "produced", "consumed", "committed", "forgotten"]
+        assert reported["consumed"] == "the same 16 bytes"
+        offsets.append(int(reported["produced"].removeprefix("offset ")))
     groups = await asyncio.to_thread(
         CliRunner().invoke, command_line, ["group", "list", "--bootstrap", cluster.bootstrap]
     )
 
     assert offsets[1] == offsets[0] + 1
-    assert told["topic"] == f"{round_trip.TOPIC}, was there"
+    assert reported["topic"] == f"{round_trip.TOPIC}, was there"
     assert round_trip.TOPIC not in groups.output
 
 

@@ -98,10 +98,10 @@ def broker(server: ValkeyServer, tmp_path: Path) -> Iterator[BrokerProcess]:
 
 def test_an_archive_that_cannot_be_opened_is_one_line(server: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_ARCHIVE_PATH", "nope://somewhere")
-    told = refusal("--redis-url", server.url)
+    reported = refusal("--redis-url", server.url)
 
-    assert "the archive cannot be opened at nope://somewhere" in told
-    assert "TIDEGATE_ARCHIVE_PATH" in told
+    assert "the archive cannot be opened at nope://somewhere" in reported
+    assert "TIDEGATE_ARCHIVE_PATH" in reported
 
 
 def test_a_port_in_use_is_named(server: ValkeyServer) -> None:
@@ -110,8 +110,8 @@ def test_a_port_in_use_is_named(server: ValkeyServer) -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
 
-        said = refusal("--redis-url", server.url, "--port", port)
-        assert said.startswith(f"tidegate: port {port} on 127.0.0.1 is in use")
+        reported_text = refusal("--redis-url", server.url, "--port", port)
+        assert reported_text.startswith(f"tidegate: port {port} on 127.0.0.1 is in use")
         assert "TIDEGATE_ADMIN_PORT" in refusal("--redis-url", server.url, "--admin-port", port)
 
 
@@ -120,10 +120,10 @@ def test_a_bad_value_is_named() -> None:
 
 
 def test_a_redis_that_is_away_is_named_without_its_password() -> None:
-    said = refusal("--redis-url", f"redis://user:secret@127.0.0.1:{free_port()}/0")
+    reported_text = refusal("--redis-url", f"redis://user:secret@127.0.0.1:{free_port()}/0")
 
-    assert said.startswith("tidegate: Redis is not reachable at redis://user:***@127.0.0.1:")
-    assert "secret" not in said
+    assert reported_text.startswith("tidegate: Redis is not reachable at redis://user:***@127.0.0.1:")
+    assert "secret" not in reported_text
 
 
 def test_a_redis_that_evicts_keys_is_refused() -> None:
@@ -135,10 +135,10 @@ def test_a_redis_that_evicts_keys_is_refused() -> None:
 
 
 def test_settings_that_differ_from_the_clusters_are_refused(server: ValkeyServer, broker: BrokerProcess) -> None:
-    said = refusal("--redis-url", server.url, "--set", "coordinator_shards=7")
+    reported_text = refusal("--redis-url", server.url, "--set", "coordinator_shards=7")
 
-    assert "coordinator_shards=50" in said
-    assert "coordinator_shards=7" in said
+    assert "coordinator_shards=50" in reported_text
+    assert "coordinator_shards=7" in reported_text
 
 
 def test_a_fixed_node_id_that_is_held_is_refused(server: ValkeyServer, broker: BrokerProcess) -> None:

@@ -109,11 +109,11 @@ async def test_stray_entry_is_named_refused_and_repaired(cluster: Cluster, remov
 @pytest.mark.one_server
 async def test_redis_acl_reader_reads_and_cannot_write(cluster: Cluster) -> None:
     redis = ("--redis-url", cluster.redis_url)
-    told = json.loads((await typed("redis", "acl", *redis, "-o", "json")).stdout)["reader"]
+    reported = json.loads((await typed("redis", "acl", *redis, "-o", "json")).stdout)["reader"]
     lines = (await typed("redis", "acl", *redis)).output.splitlines()
     assert [line.split(" on ")[0] for line in lines] == ["ACL SETUSER tidegate", "ACL SETUSER tidegate-reader"]
-    assert lines[1] == told["line"]
-    await typed("redis", *redis, "ACL", "SETUSER", "looker", "on", ">secret", *told["rules"])
+    assert lines[1] == reported["line"]
+    await typed("redis", *redis, "ACL", "SETUSER", "looker", "on", ">secret", *reported["rules"])
     own = ("--redis-url", cluster.redis_url.replace("redis://", "redis://looker:secret@"))
 
     info = "tidegate:{cluster}:info"

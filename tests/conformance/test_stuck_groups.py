@@ -29,25 +29,25 @@ async def answers() -> AsyncIterator[dict[Scenario, dict[str, Any]]]:
                     found[scenario] = await answer.json()
             async with http.get("/api/v1/groups") as answer:
                 for row in (await answer.json())["groups"]:
-                    told = next(one for one in found.values() if one["group"] == row["group"])
-                    told["listed"] = row
+                    reported = next(one for one in found.values() if one["group"] == row["group"])
+                    reported["listed"] = row
             yield found
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 @pytest.mark.asyncio(loop_scope="module")
 async def test_the_trouble_is_named(scenario: Scenario, answers: dict[Scenario, dict[str, Any]]) -> None:
-    told = answers[scenario]
-    findings = {finding["kind"]: finding for finding in told["findings"]}
+    reported = answers[scenario]
+    findings = {finding["kind"]: finding for finding in reported["findings"]}
 
-    assert SCENARIOS[scenario] in findings, told
+    assert SCENARIOS[scenario] in findings, reported
     assert findings[SCENARIOS[scenario]]["sentence"]
     assert findings["last_rebalance"]["sentence"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_lists_name_the_worst_of_each(answers: dict[Scenario, dict[str, Any]]) -> None:
-    worst = {told["group"]: told["listed"]["severity"] for told in answers.values()}
+    worst = {reported["group"]: reported["listed"]["severity"] for reported in answers.values()}
 
     assert worst["silent-member"] == worst["hanging-leader"] == "stuck"
     assert worst["crash-loop"] == worst["no-commits"] == "trouble"

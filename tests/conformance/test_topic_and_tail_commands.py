@@ -41,7 +41,7 @@ async def typed_alone(*words: str, code: int = DONE) -> str:
     return done.output
 
 
-async def told(cluster: Cluster, *words: str) -> Any:
+async def reported(cluster: Cluster, *words: str) -> Any:
     return json.loads((await typed(cluster, *words, "-o", "json")).stdout)
 
 
@@ -73,8 +73,8 @@ async def test_the_life_of_a_topic(cluster: Cluster) -> None:
     await typed(cluster, "topic", "create", name, "--if-not-exists")
     await typed(cluster, "topic", "alter", name, "--unset", "retention.ms", "-c", "max.message.bytes=2000")
     await typed(cluster, "topic", "partitions", name, "5")
-    found = await told(cluster, "topic", "describe", name)
-    listed = {row["topic"]: row for row in await told(cluster, "topic", "list")}
+    found = await reported(cluster, "topic", "describe", name)
+    listed = {row["topic"]: row for row in await reported(cluster, "topic", "list")}
 
     assert [one["partition"] for one in found["partitions"]] == [0, 1, 2, 3, 4]
     assert found["configs"] == [{"name": "max.message.bytes", "value": "2000", "source": "topic"}]

@@ -86,8 +86,8 @@ async def produce(cluster: Cluster, topic: str, codec: str | None) -> list[Recor
             asked = producer.send(topic, value, key, i % PARTITIONS, time_ms, headers)
             batch.append((await asked, key, value, headers, time_ms))
         for acknowledged, key, value, headers, time_ms in batch:
-            told = await acknowledged
-            sent.append((told.partition, told.offset, key, value, headers, time_ms))
+            reported = await acknowledged
+            sent.append((reported.partition, reported.offset, key, value, headers, time_ms))
     await producer.stop()
     return sent
 

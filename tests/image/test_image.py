@@ -62,8 +62,8 @@ def reported(builder: Engine, target: str, **arguments: str) -> Image:
 def outcome(image: Image, *command: str, **environment: str) -> tuple[int, str]:
     """Exit status and output of a command in a container of its own."""
     process = image.start(command, environment)
-    told, _ = process.communicate(timeout=STARTED_S)
-    return process.returncode, told
+    description, _ = process.communicate(timeout=STARTED_S)
+    return process.returncode, description
 
 
 def on_loopback(redis: ValkeyServer, port: int, admin_port: int) -> dict[str, str]:
@@ -98,18 +98,20 @@ def test_it_says_what_it_is(image: Image) -> None:
 
 def test_it_runs_as_nobody_and_writes_nowhere(image: Image) -> None:
     written = "for path in / /opt/tidegate /etc /archive; do touch $path/x 2>/dev/null && echo wrote $path; done"
-    status, told = outcome(image, "sh", "-c", f"id -u; {written}; grep -E '^(CapEff|NoNewPrivs)' /proc/self/status")
+    status, description = outcome(
+        image, "sh", "-c", f"id -u; {written}; grep -E '^(CapEff|NoNewPrivs)' /proc/self/status"
+    )
 
-    assert told.split() == ["10001", "CapEff:", "0000000000000000", "NoNewPrivs:", "1"], told
+    assert description.split() == ["10001", "CapEff:", "0000000000000000", "NoNewPrivs:", "1"], description
     assert status == 0
 
 
 def test_it_brings_no_tools_to_build_with(image: Image) -> None:
-    status, told = outcome(image, "sh", "-c", "command -v pip pip3 gcc cc make git; python -m pip --version")
+    status, description = outcome(image, "sh", "-c", "command -v pip pip3 gcc cc make git; python -m pip --version")
 
     assert status != 0
-    assert "No module named pip" in told
-    assert len(told.splitlines()) == 1, told
+    assert "No module named pip" in description
+    assert len(description.splitlines()) == 1, description
 
 
 def test_its_version_and_extras(image: Image) -> None:
@@ -134,16 +136,16 @@ async def test_a_client_produces_and_consumes_and_sigterm_drains(image: Image) -
         ) as consumer:
             read = [int((await consumer.getone()).value) for _ in range(100)]
         broker.send_signal(signal.SIGTERM)
-        told, _ = broker.communicate(timeout=DRAINED_S)
+        description, _ = broker.communicate(timeout=DRAINED_S)
     finally:
         broker.kill()
         broker.wait()
         redis.stop()
 
     assert read == list(range(100))
-    assert broker.returncode == 0, told
-    assert '"event": "drained"' in told
-    assert "Traceback" not in told
+    assert broker.returncode == 0, description
+    assert '"event": "drained"' in description
+    assert "Traceback" not in description
 
 
 def test_two_builds_have_the_same_layers(builder: Engine, image: Image) -> None:
@@ -178,19 +180,19 @@ async def test_the_pipeline_archives_and_brokers_read_it_as_compose_starts_them(
             assert time.monotonic() < deadline
             await asyncio.sleep(10)
             broker.send_signal(signal.SIGTERM)  # what it has seen it would not read from a file
-            told, _ = broker.communicate(timeout=DRAINED_S)
-            assert broker.returncode == 0, told
+            description, _ = broker.communicate(timeout=DRAINED_S)
+            assert broker.returncode == 0, description
             broker = image.start(serve, environment, volumes)
             until_healthy(image, broker, **environment)
         job.send_signal(signal.SIGTERM)
-        told, _ = job.communicate(timeout=ARCHIVED_S)
+        description, _ = job.communicate(timeout=ARCHIVED_S)
     finally:
         for one in (job, broker):
             one.kill()
             one.wait()
         redis.stop()
 
-    assert job.returncode == 0, told
+    assert job.returncode == 0, description
 
 
 async def written(bootstrap: str, topic: str, configs: dict[str, str]) -> None:

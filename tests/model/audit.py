@@ -33,7 +33,7 @@ class Audit:
     """The evidence about one group."""
 
     world: World = field(init=False)
-    told: set[str] = field(default_factory=set)
+    known_replies: set[str] = field(default_factory=set)
     """Member ids that clients have heard."""
     gone: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
@@ -121,7 +121,7 @@ class Audit:
                 self.committed[name] = entry.split(",")[0].removeprefix('{"offset":')
 
     def _accept(self, member_id: str, what: str) -> None:
-        if what == "join" and member_id not in self.told:
+        if what == "join" and member_id not in self.known_replies:
             self.gone.discard(member_id)  # a join run again, too late: nobody has heard of this id, so it is a new one
         assert member_id not in self.gone, f"I18, I19: a {what} of a removed member was accepted"
 

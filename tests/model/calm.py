@@ -62,9 +62,9 @@ def _until_stable(life: Life, consumers: list[Consumer]) -> None:
     began_ms = life.world.now_ms
     while not _at_rest(life, consumers):
         life.go(500)
-        assert life.world.now_ms - began_ms < CALM_MAX_MS, f"P6, I23: not Stable, but {_picture(life)}"
+        assert life.world.now_ms - began_ms < CALM_MAX_MS, f"P6, I23: not Stable, but {_snapshot(life)}"
     generation = life.before.generation
-    owned = sorted(partition for number, partition in life.told.owner if number == generation)
+    owned = sorted(partition for number, partition in life.known_replies.owner if number == generation)
     assert owned == list(range(PARTITION_COUNT)), f"P1: partitions owned are {owned}"
 
 
@@ -78,7 +78,7 @@ def _at_rest(life: Life, consumers: list[Consumer]) -> bool:
     )
 
 
-def _picture(life: Life) -> str:
+def _snapshot(life: Life) -> str:
     clients = [(client.name, client.member_id, client.generation, client.request) for client in life.world.clients]
     return f"{life.before.text}, members {life.before.members}, clients {clients}"
 
@@ -139,18 +139,18 @@ class Consumer:
         while True:
             await asyncio.sleep(BEAT_MS / 1000)
             code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            self.life.world.beat(self.client, functools.partial(_tell, code))
+            self.life.world.beat(self.client, functools.partial(_report, code))
             self.life.act(self.client, "commit")
             try:
-                told = await asyncio.wait_for(code, ANSWER_MS / 1000)
+                known_replies = await asyncio.wait_for(code, ANSWER_MS / 1000)
             except TimeoutError:  # its broker is dead
                 continue
-            if told in (25, 82):
+            if known_replies in (25, 82):
                 self.life.bury(self.client)
-            if told not in (0, 15):
+            if known_replies not in (0, 15):
                 return
 
 
-def _tell(code: asyncio.Future[int], told: int) -> None:
+def _report(code: asyncio.Future[int], known_replies: int) -> None:
     if not code.done():
-        code.set_result(told)
+        code.set_result(known_replies)

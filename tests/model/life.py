@@ -14,7 +14,7 @@ from tests.model import stored
 from tests.model.audit import Audit
 from tests.model.calm import calm_down
 from tests.model.network import Executed, Server
-from tests.model.told import Told
+from tests.model.told import ReportedBroker
 from tests.model.world import PARTITION_COUNT, Client, Request, World
 from tidegate.groups.model import Leaving
 from tidegate.settings import Settings
@@ -48,21 +48,21 @@ class Life(RuleBasedStateMachine):
             group_park_lease_ms=lease_ms,
             group_wait_poll_ms=poll_ms,
         )
-        self.told = Told()
-        self.audit = Audit(told=self.told.ids)
+        self.known_replies = ReportedBroker()
+        self.audit = Audit(known_replies=self.known_replies.ids)
         self.zombies: list[tuple[str, str | None, int]] = []
-        self.seen = 0
-        self.world = self.audit.world = World(self.server, self.settings, sweeping, self.observe, self.hear)
+        self.observed = 0
+        self.world = self.audit.world = World(self.server, self.settings, sweeping, self.observe, self.on_request)
         self.before = stored.read(self.server, self.world.keys, "")
 
     def observe(self, done: Executed) -> None:
-        self.seen += 1
+        self.observed += 1
         self.audit.see(done)
 
-    def hear(self, request: Request) -> None:
+    def on_request(self, request: Request) -> None:
         """An answer came; whose member id is refused remembers it as a zombie."""
         before = request.client.member_id
-        self.told.hear(request)
+        self.known_replies.on_request(request)
         if before and not request.client.member_id:
             self.zombies.append((before, request.client.instance_id, request.client.generation))
 
@@ -167,9 +167,9 @@ class Life(RuleBasedStateMachine):
 
     def check(self) -> None:
         """All that was told, done and stored agrees."""
-        if not self.seen:
+        if not self.observed:
             return
-        self.seen = 0
+        self.observed = 0
         now = stored.read(self.server, self.world.keys, self.before.last_event)
         stored.check(now, self.before, self.world.now_ms)
         self.audit.compare(now, self.before)

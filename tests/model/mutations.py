@@ -105,7 +105,7 @@ MUTATIONS: Final = (
         "a lost lease removes the member",
         (
             InScript(
-                "lib/settle",
+                "lib/expire_overdue",
                 "return lose_lease(member_id, member) end",
                 'remove_member(member_id, member, "member_expired", { cause = "session_timed_out" }) '
                 'return after_removal("session_timed_out", member_id, member) end',
@@ -144,7 +144,7 @@ MUTATIONS: Final = (
             InScript("lib/notify", "if not (waking or telling) then return end", "do return end"),
             InMethod(
                 GroupWaits,
-                "_look_in",
+                "_poll_group",
                 "wait_ms = min(due_ms, self._poll_ms) if due_ms >= 0 else self._poll_ms",
                 "wait_ms = 3_600_000",
             ),

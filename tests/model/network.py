@@ -103,7 +103,7 @@ class FaultyLink(Link):
 
     def start(self) -> None:
         if not self._closing:
-            self.incarnation += 1
+            self.failover_epoch += 1
             self.connected = True
             self._up.set()
             for listener in list(self.on_up):
@@ -154,9 +154,9 @@ class FaultyLink(Link):
         if self.allowance:
             self.allowance -= 1
         if self.hold is not Hold.REPLIES:
-            self.hear()
+            self.on_request()
 
-    def hear(self) -> None:
+    def on_request(self) -> None:
         """All replies so far arrive."""
         while self.unheard:
             on_reply, _, _ = self._waiting.popleft()
@@ -165,7 +165,7 @@ class FaultyLink(Link):
     def release(self) -> None:
         """Nothing is held any more."""
         self.hold, self.allowance = Hold.NOTHING, None
-        self.hear()
+        self.on_request()
 
     def cut(self, executed: int, down_ms: int = 50) -> None:
         """The connection ends: of what is under way the first `executed` commands are still run, unheard."""
@@ -271,10 +271,10 @@ class Network:
         *before, reply = self.server.ask(*commands)
         self._wake()
         if before:
-            self._tell(broker, args, reply, *before[0])
+            self._report(broker, args, reply, *before[0])
         return reply
 
-    def _tell(
+    def _report(
         self, broker: str, args: Sequence[Arg], reply: Any, state: bytes | None, generation: bytes | None
     ) -> None:
         name = scripts_by_sha()[str(args[1])]

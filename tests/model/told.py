@@ -21,7 +21,7 @@ EXPECTED = FORGET_ID | {
 
 
 @dataclass(slots=True)
-class Told:
+class ReportedBroker:
     """The history of one group, by generation."""
 
     opened: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Told:
     ids: set[str] = field(default_factory=set)
     """Every member id that a client heard."""
 
-    def hear(self, request: Request) -> None:
+    def on_request(self, request: Request) -> None:
         """Take the answer of a request that ended; its client learns of it, unless it gave up."""
         error = request.task.exception()
         if error is not None:
@@ -42,7 +42,7 @@ class Told:
             self._joined(request, request.task.result())
         else:
             self._synced(request, request.task.result())
-        if request.heard:
+        if request.reported:
             request.client.request = None
 
     def _joined(self, request: Request, joined: Joined) -> None:
@@ -57,7 +57,7 @@ class Told:
             assert joined.member_id in ids and joined.leader == joined.member_id, "I7: a list for who is not in it"
             listed = self.listed.setdefault(generation, (joined.member_id, ids))
             assert listed == (joined.member_id, ids), "I4, I7: two leaders, or two lists"
-        if request.heard:
+        if request.reported:
             client = request.client
             assert generation >= client.newest, "P2: a client was told of an older generation"
             client.member_id, client.generation, client.joined = joined.member_id, generation, joined
@@ -71,8 +71,8 @@ class Told:
 
     def _synced(self, request: Request, synced: Synced) -> None:
         generation, member_id = request.generation, request.member_id
-        told = self.assigned.setdefault((generation, member_id), synced.assignment)
-        assert told == synced.assignment, "I8: an assignment changed"
+        known_replies = self.assigned.setdefault((generation, member_id), synced.assignment)
+        assert known_replies == synced.assignment, "I8: an assignment changed"
         if not synced.assignment:
             return
         given = json.loads(synced.assignment)
@@ -93,7 +93,7 @@ class Told:
         assert code in EXPECTED, repr(error)
         if isinstance(error, JoinRefused) and code == "member_id_required":
             self.ids.add(error.member_id)
-        if not request.heard:
+        if not request.reported:
             return
         if code == "member_id_required":
             assert isinstance(error, JoinRefused)

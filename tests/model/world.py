@@ -12,7 +12,7 @@ from tidegate.errors import StoreUnavailable
 from tidegate.groups import classic
 from tidegate.groups.expiry import GroupExpiry
 from tidegate.groups.heartbeats import Heartbeats
-from tidegate.groups.model import Joined, JoinRequest, Leaving, Membership, SyncRequest
+from tidegate.groups.model import Joined, JoinRequest, Leaving, MemberRef, SyncRequest
 from tidegate.groups.offsets import Commit, Committed, Offsets, entry_json
 from tidegate.groups.waiting import GroupWaits
 from tidegate.settings import Settings
@@ -89,7 +89,7 @@ class Request:
     ended_ms: int = -1
 
     @property
-    def heard(self) -> bool:
+    def reported(self) -> bool:
         return self.client.request is self
 
 
@@ -102,9 +102,9 @@ class World:
         settings: Settings,
         sweeping: bool,
         observe: Callable[[Executed], None],
-        hear: Callable[[Request], None],
+        on_request: Callable[[Request], None],
     ) -> None:
-        self.settings, self.sweeping, self._hear = settings, sweeping, hear
+        self.settings, self.sweeping, self._on_request = settings, sweeping, on_request
         self.network = Network(server, observe)
         self.loop = self.network.loop
         asyncio.set_event_loop(self.loop)
@@ -203,8 +203,8 @@ class World:
 
     def sync(self, client: Client, plan: dict[str, bytes], **changes: Any) -> Request:
         broker = self.brokers[client.broker]
-        membership = Membership(client.member_id, client.generation, client.instance_id)
-        request = replace(SyncRequest(membership, assignments=tuple(plan.items())), **changes)
+        member_ref = MemberRef(client.member_id, client.generation, client.instance_id)
+        request = replace(SyncRequest(member_ref, assignments=tuple(plan.items())), **changes)
         syncing = classic.sync(broker.waits, self.keys, request)
         return self._ask(client, broker, syncing, f"sync {client.member_id}")
 
@@ -228,19 +228,19 @@ class World:
         request.ended_ms = self.now_ms
         if request in self.requests:
             self.requests.remove(request)
-            self._hear(request)
+            self._on_request(request)
 
     def give_up(self, request: Request) -> None:
         """The connection is gone: no answer reaches the client."""
         self.requests.remove(request)
         request.ended_ms = self.now_ms
         request.task.cancel()
-        if request.heard:
+        if request.reported:
             request.client.request = None
 
     def beat(self, client: Client, on_code: Callable[[int], None]) -> None:
-        membership = Membership(client.member_id, client.generation, client.instance_id)
-        self.brokers[client.broker].heartbeats.add(self.keys, membership, on_code)
+        member_ref = MemberRef(client.member_id, client.generation, client.instance_id)
+        self.brokers[client.broker].heartbeats.add(self.keys, member_ref, on_code)
 
     def commit(self, client: Client, partition: int, on_code: Callable[[int | Exception], None]) -> str:
         """Commit another offset of a partition; returns it."""

@@ -117,14 +117,14 @@ class Troupe:
         if action == "comes back":  # within its session: no change at all to the others
             self.leave(role)
             self.enter(role)
-            self.settle()
+            self.expire()
             return
         self.end_calm()
         if action == "joins":
             self.enter(role)
         else:
             self.leave(role)
-        self.settle()
+        self.expire()
         self.begin_calm()
 
     # -- the group's calm
@@ -138,7 +138,7 @@ class Troupe:
         began, _ = self.steady.pop()
         self.steady.append((began, time.time_ns() // 1_000_000))
 
-    def settle(self) -> None:
+    def expire(self) -> None:
         """Until each partition is owned once, by the members' own journals, for a while. Raises TimeoutError."""
         began = time.monotonic()
         whole_since = None

@@ -93,9 +93,9 @@ class GroupHistory:
         lost = [place for place, value in acknowledged.items() if self.values.get(place) != value]
         if lost:
             self.violations.append(f"{len(lost)} acknowledged records were not read where they are: {sorted(lost)[:5]}")
-        for owner, seen in self.generations.items():
-            if seen != sorted(seen):
-                self.violations.append(f"{owner} saw generations fall: {seen}")
+        for owner, observed in self.generations.items():
+            if observed != sorted(observed):
+                self.violations.append(f"{owner} saw generations fall: {observed}")
 
     def _one_owner(self, partition: int, ownerships: list[Ownership]) -> None:
         for place, earlier in enumerate(ownerships):

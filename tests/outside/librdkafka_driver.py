@@ -73,11 +73,11 @@ class LibrdkafkaDriver:
             self._consumer.commit(offsets=wanted, asynchronous=True)
             return
         try:
-            told = self._consumer.commit(offsets=wanted, asynchronous=False)
+            reported = self._consumer.commit(offsets=wanted, asynchronous=False)
         except KafkaException as failed:
             self._actor.committed(began, offsets, generation, failed.args[0].name())
             return
-        for tp in told:
+        for tp in reported:
             error = None if tp.error is None else tp.error.name()
             self._actor.committed(began, {tp.partition: tp.offset}, generation, error)
 
@@ -87,8 +87,8 @@ class LibrdkafkaDriver:
             if sent:  # else a synchronous one, which has told already
                 began, generation = sent.pop(0)
                 failed = error or tp.error
-                told = None if failed is None else failed.name()
-                self._actor.committed(began, {tp.partition: tp.offset}, generation, told)
+                reported = None if failed is None else failed.name()
+                self._actor.committed(began, {tp.partition: tp.offset}, generation, reported)
 
     async def committed(self, partitions: list[int]) -> Mapping[int, int]:
         asked = [TopicPartition(self._topic, partition) for partition in partitions]

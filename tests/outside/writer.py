@@ -70,7 +70,9 @@ class Writer:
         while not self.stop.wait(EVERY_S):
             for partition, value in self.turn():
                 sent = producer.send(self.topic, value, partition=partition)
-                sent.add_callback(lambda told, value=value: self.acknowledged(told.partition, told.offset, value))
+                sent.add_callback(
+                    lambda reported, value=value: self.acknowledged(reported.partition, reported.offset, value)
+                )
                 sent.add_errback(lambda error, at=partition, value=value: self.failed(at, value, error))
         producer.flush(timeout=FLUSH_S)
         producer.close()
@@ -88,11 +90,11 @@ class Writer:
 
         async def one(partition: int, value: bytes, sent: asyncio.Future[Any]) -> None:
             try:
-                told = await sent
+                reported = await sent
             except Exception as error:  # noqa: BLE001 - whatever it is, the check must see it
                 self.failed(partition, value, error)
             else:
-                self.acknowledged(told.partition, told.offset, value)
+                self.acknowledged(reported.partition, reported.offset, value)
 
         while not self.stop.is_set():
             await asyncio.sleep(EVERY_S)

@@ -44,7 +44,7 @@ SUITES: Final = {
         "rarely",
     ),
     "matrix": Suite(
-        "make clients",
+        "make test SUITE=matrix",
         "joins, closes, three kinds of commits, static restarts and crashes, with [delayed heartbeats]"
         "(decisions/0019-delayed-heartbeats.md) and without",
         "rarely: it takes an hour and Java, Go, node",

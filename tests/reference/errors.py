@@ -66,8 +66,8 @@ def _classes() -> list[type[KafkaError]]:
 @cache
 def _texts() -> str:
     """What may answer a client: brokers' modules but errors.py and the admin HTTP, scripts but the list of codes."""
-    rooms = ((_ROOT / "broker", "*.py"), (_ROOT / "redis_scripts", "*.lua"))
-    paths = (path for room, what in rooms for path in sorted(room.rglob(what)))
+    context = ((_ROOT / "broker", "*.py"), (_ROOT / "redis_scripts", "*.lua"))
+    paths = (path for room, what in context for path in sorted(room.rglob(what)))
     return "\n".join(path.read_text() for path in paths if path.stem != "errors" and "admin" not in path.parts)
 
 
@@ -80,8 +80,8 @@ def answered(one: type[KafkaError]) -> bool:
 
 def _rows(classes: Iterable[type[KafkaError]]) -> Iterator[str]:
     for one in classes:
-        told = (one.__doc__ or "").split("\n", 1)[0]
-        meaning = re.sub(r"^Retriable: (.)", lambda found: found[1].upper(), told)
+        reported = (one.__doc__ or "").split("\n", 1)[0]
+        meaning = re.sub(r"^Retriable: (.)", lambda found: found[1].upper(), reported)
         meaning = "A bug of the broker." if one is KafkaError else meaning
         yield f"| {one.code.value} | `{one.code.name.upper()}` | {'yes' if one.code.retriable else ''} | {meaning} |"
 

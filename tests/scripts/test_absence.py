@@ -26,23 +26,23 @@ async def back_after(server: ValkeyServer, store: Store, away_s: float) -> None:
     server.kill()
     await asyncio.sleep(away_s)
     server.start()
-    await store.home.control.wait_up(5)
+    await store.metadata_node.control.wait_up(5)
     await store.command("PING")
 
 
 async def test_a_first_connection_is_no_return(own: tuple[ValkeyServer, Store]) -> None:
-    assert not own[1].absence.ended_lately
+    assert not own[1].outage.recently_recovered
 
 
 async def test_a_short_absence_is_none(own: tuple[ValkeyServer, Store]) -> None:
     await back_after(*own, 0.1)
-    assert not own[1].absence.ended_lately
+    assert not own[1].outage.recently_recovered
 
 
 async def test_a_long_absence_has_ended_lately(
     own: tuple[ValkeyServer, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await back_after(*own, 1.2)
-    assert own[1].absence.ended_lately
-    monkeypatch.setattr("tidegate.store.absence._RETURN_S", 0.0)
-    assert not own[1].absence.ended_lately
+    assert own[1].outage.recently_recovered
+    monkeypatch.setattr("tidegate.store.redis_outage._RETURN_S", 0.0)
+    assert not own[1].outage.recently_recovered

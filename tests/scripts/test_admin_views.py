@@ -10,8 +10,8 @@ import pytest
 from tests.support.whole_broker import WholeBroker
 from tidegate.admin import actions, audit, broker_views, overview_views, producer_views, redis_views, topic_views
 from tidegate.admin.audit import Actor, Audit
+from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.figures import FigureReports, Figures
-from tidegate.cluster.membership import BrokerInfo
 from tidegate.errors import NonEmptyGroup, StoreUnavailable, UnknownTopicOrPartition
 from tidegate.settings import Settings
 from tidegate.store.store import Store
@@ -29,9 +29,9 @@ async def whole(settings: Settings, store: Store) -> AsyncIterator[WholeBroker]:
         BrokerInfo(1, {"PLAINTEXT": ("a", 9092)}, "r1", "1.0", "serving"),
         BrokerInfo(2, {"PLAINTEXT": ("b", 9092)}, None, "1.0", "serving", suspect=True),
     ]
-    membership: Any = opened.rooms.membership
-    membership.live, membership.preferred, membership.cluster_id = lambda: live, lambda: live[:1], "c1"
-    membership.nameable = membership.preferred
+    broker_lease: Any = opened.context.broker_lease
+    broker_lease.live, broker_lease.preferred, broker_lease.cluster_id = lambda: live, lambda: live[:1], "c1"
+    broker_lease.nameable = broker_lease.preferred
     yield opened
     await opened.close()
 
@@ -48,9 +48,9 @@ async def _read_and_behind(whole: WholeBroker) -> None:
 
 async def test_brokers_are_told_with_their_figures(whole: WholeBroker) -> None:
     await whole.create("orders", 3)
-    await FigureReports(whole.store, lambda: 1, lambda: FIGURES).tell()
+    await FigureReports(whole.store, lambda: 1, lambda: FIGURES).report()
 
-    first, second = await broker_views.brokers(whole.rooms)
+    first, second = await broker_views.brokers(whole.context)
 
     assert first["listeners"] == [{"name": "PLAINTEXT", "host": "a", "port": 9092}]
     assert (first["state"], first["connections"], first["partitions"], first["answers"]) == ("serving", 7, 3, True)
@@ -62,33 +62,33 @@ async def test_brokers_are_told_with_their_figures(whole: WholeBroker) -> None:
 async def test_a_topic_is_told_with_its_partitions_configs_and_groups(whole: WholeBroker) -> None:
     await _read_and_behind(whole)
 
-    told = await topic_views.topic(whole.rooms, "default", "orders")
+    reported = await topic_views.topic(whole.context, "default", "orders")
 
-    assert [(one["log_start"], one["high_watermark"], one["leader"]) for one in told["partitions"]] == [
+    assert [(one["log_start"], one["high_watermark"], one["leader"]) for one in reported["partitions"]] == [
         (0, 0, 1),
         (0, 10, 1),
     ]
-    assert {one["name"]: (one["value"], one["source"]) for one in told["configs"]}["retention.ms"] == (
+    assert {one["name"]: (one["value"], one["source"]) for one in reported["configs"]}["retention.ms"] == (
         "1000000",
         "topic",
     )
-    assert [(one["group"], one["lag"], one["subscribed"]) for one in told["groups"]] == [("orders", 6, False)]
-    assert (await topic_views.topics(whole.rooms, "default"))[0]["configs_set"] == 1
-    assert await topic_views.topics(whole.rooms, "default", after="orders") == []
-    assert await topic_views.topics(whole.rooms, "other") == []
+    assert [(one["group"], one["lag"], one["subscribed"]) for one in reported["groups"]] == [("orders", 6, False)]
+    assert (await topic_views.topics(whole.context, "default"))[0]["configs_set"] == 1
+    assert await topic_views.topics(whole.context, "default", after="orders") == []
+    assert await topic_views.topics(whole.context, "other") == []
     with pytest.raises(UnknownTopicOrPartition):
-        await topic_views.topic(whole.rooms, "other", "orders")
+        await topic_views.topic(whole.context, "other", "orders")
 
 
 async def test_groups_of_an_earlier_topic_of_that_name_do_not_read_it(whole: WholeBroker) -> None:
     await _read_and_behind(whole)
     fields = await whole.store.command("HGETALL", whole.store.group_keys("default", "orders").offsets)
-    await whole.rooms.catalog.delete("default", "orders")
+    await whole.context.catalog.delete("default", "orders")
     await whole.create("orders", 2)
     flat = [text for pair in fields.items() for text in pair]
     await whole.store.command("HSET", whole.store.group_keys("default", "orders").offsets, *flat)
 
-    assert (await topic_views.topic(whole.rooms, "default", "orders"))["groups"] == []
+    assert (await topic_views.topic(whole.context, "default", "orders"))["groups"] == []
 
 
 async def test_redis_is_told_with_who_fills_it(whole: WholeBroker) -> None:
@@ -96,25 +96,25 @@ async def test_redis_is_told_with_who_fills_it(whole: WholeBroker) -> None:
     await whole.create("large", 1, org="acme")
     await whole.client(org="acme").produce("large", *[1_000] * 20)
 
-    told = await redis_views.redis(whole.rooms)
+    reported = await redis_views.redis(whole.context)
 
-    flavour = "valkey" if b"valkey_version" in await whole.rooms.store.command("INFO", "server") else "redis"
-    assert (told["flavour"], told["role"], told["replicas"]) == (flavour, "master", [])
-    assert told["memory"]["used_bytes"] > 0
-    orgs = {one["org"]: one for one in told["memory"]["orgs"]}
+    flavour = "valkey" if b"valkey_version" in await whole.context.store.command("INFO", "server") else "redis"
+    assert (reported["flavour"], reported["role"], reported["replicas"]) == (flavour, "master", [])
+    assert reported["memory"]["used_bytes"] > 0
+    orgs = {one["org"]: one for one in reported["memory"]["orgs"]}
     assert orgs["acme"]["topics_bytes"] > orgs["default"]["topics_bytes"] > 0
     assert orgs["default"]["groups_bytes"] > 0 == orgs["acme"]["groups_bytes"]
-    assert [one["topic"] for one in told["memory"]["topics"]] == ["large", "orders"]
-    assert any(one["script"] == "groups_join_group" and one["p99_ms"] for one in told["scripts"])
+    assert [one["topic"] for one in reported["memory"]["topics"]] == ["large", "orders"]
+    assert any(one["script"] == "groups_join_group" and one["p99_ms"] for one in reported["scripts"])
 
 
 async def test_producers_are_told_by_partition(whole: WholeBroker) -> None:
     await _read_and_behind(whole)
 
-    told = await producer_views.producers(whole.rooms, "default", "orders", first=1)
+    reported = await producer_views.producers(whole.context, "default", "orders", first=1)
 
-    assert [(one["partition"], one["log_end"]) for one in told["partitions"]] == [(1, 10)]
-    assert "no transactions" in told["note"]
+    assert [(one["partition"], one["log_end"]) for one in reported["partitions"]] == [(1, 10)]
+    assert "no transactions" in reported["note"]
 
 
 async def test_the_overview_begins_with_trouble(whole: WholeBroker) -> None:
@@ -124,13 +124,13 @@ async def test_the_overview_begins_with_trouble(whole: WholeBroker) -> None:
     lost.group_id = "lost"
     await lost.own("missing")
 
-    told = await overview_views.overview(whole.rooms, "default")
+    reported = await overview_views.overview(whole.context, "default")
 
-    assert told["totals"] | {"groups": 2, "lag": 6, "topics": 1, "members": 1} == told["totals"]
-    assert [(one["group"], one["trouble"]) for one in told["groups"]] == [("lost", "topic_missing"), ("orders", "")]
-    assert "missing" in told["groups"][0]["sentence"]
-    assert {"broker_suspect", "redis_without_limit"} <= {one["kind"] for one in told["troubles"]}
-    assert [one["node_id"] for one in told["brokers"]] == [2, 1]
+    assert reported["totals"] | {"groups": 2, "lag": 6, "topics": 1, "members": 1} == reported["totals"]
+    assert [(one["group"], one["trouble"]) for one in reported["groups"]] == [("lost", "topic_missing"), ("orders", "")]
+    assert "missing" in reported["groups"][0]["sentence"]
+    assert {"broker_suspect", "redis_without_limit"} <= {one["kind"] for one in reported["troubles"]}
+    assert [one["node_id"] for one in reported["brokers"]] == [2, 1]
 
 
 async def test_of_many_groups_the_restless_are_looked_at(whole: WholeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,10 +140,10 @@ async def test_of_many_groups_the_restless_are_looked_at(whole: WholeBroker, mon
     await busy.join("orders")
     monkeypatch.setattr(overview_views, "GROUPS_MAX", 1)
 
-    told = await overview_views.overview(whole.rooms, "default")
+    reported = await overview_views.overview(whole.context, "default")
 
-    assert [one["group"] for one in told["groups"]] == ["z-busy"]
-    assert (told["totals"]["groups"], told["totals"]["groups_left_out"]) == (2, 1)
+    assert [one["group"] for one in reported["groups"]] == ["z-busy"]
+    assert (reported["totals"]["groups"], reported["totals"]["groups_left_out"]) == (2, 1)
 
 
 async def test_a_full_redis_takes_the_audit_and_lets_topics_be_deleted(whole: WholeBroker) -> None:
@@ -154,8 +154,8 @@ async def test_a_full_redis_takes_the_audit_and_lets_topics_be_deleted(whole: Wh
     await whole.store.command("CONFIG", "SET", "maxmemory", int(used["used_memory"]) // 2)
     try:
         with pytest.raises(StoreUnavailable):
-            await actions.create_topic(whole.rooms, ANNA, "default", "more", 1, {})
-        await actions.delete_topic(whole.rooms, ANNA, "default", "large")
+            await actions.create_topic(whole.context, ANNA, "default", "more", 1, {})
+        await actions.delete_topic(whole.context, ANNA, "default", "large")
     finally:
         await whole.store.command("CONFIG", "SET", "maxmemory", 0)
 
@@ -173,9 +173,9 @@ async def test_nothing_is_changed_where_the_audit_cannot_be_written(
 
     monkeypatch.setattr(audit, "_add", away)
     with pytest.raises(StoreUnavailable):
-        await actions.delete_topic(whole.rooms, ANNA, "default", "orders")
+        await actions.delete_topic(whole.context, ANNA, "default", "orders")
 
-    assert whole.rooms.catalog.get("default", "orders") is not None
+    assert whole.context.catalog.get("default", "orders") is not None
 
 
 async def test_what_is_done_is_told_so_although_its_outcome_cannot_be_written(
@@ -192,7 +192,7 @@ async def test_what_is_done_is_told_so_although_its_outcome_cannot_be_written(
         await write(store, fields)
 
     monkeypatch.setattr(audit, "_add", once)
-    await actions.delete_topic(whole.rooms, ANNA, "default", "orders")
+    await actions.delete_topic(whole.context, ANNA, "default", "orders")
 
     assert [one["outcome"] for one in await audit.entries(whole.store, 10)] == [audit.OPEN]
 

@@ -164,11 +164,11 @@ def test_two_drivers_at_once_leave_one_chain(valkey: ValkeyServer, client: Any, 
             cut = [segment(start, end, archiver.token)]
             if middle > start:
                 cut = [segment(start, middle, archiver.token), segment(middle, end, archiver.token)]
-            told = own.publish(archiver, cut)
+            reported = own.publish(archiver, cut)
             if chance.random() < 0.3:  # its reply was lost: it publishes again
                 again = own.publish(archiver, cut)
-                assert told.outcome is not Outcome.ADDED or again.outcome in (Outcome.DUPLICATE, Outcome.FENCED)
-            if told.outcome is not Outcome.ADDED:
+                assert reported.outcome is not Outcome.ADDED or again.outcome in (Outcome.DUPLICATE, Outcome.FENCED)
+            if reported.outcome is not Outcome.ADDED:
                 archiver = None
 
     together = threading.Barrier(2)

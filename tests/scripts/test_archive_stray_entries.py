@@ -81,9 +81,9 @@ def test_planning_after_the_entry_was_removed_ends_at_the_last_good_one(client: 
 
 def test_verify_counts_the_same_batches_in_archive_and_log(archive: Archive) -> None:
     archive.publish(batches_from(0, [2, 1, 4], timestamp=1_000))
-    told = _verify(archive)
+    reported = _verify(archive)
 
-    assert (told.problems, told.batches, told.log_batches) == ([], 3, 3)
+    assert (reported.problems, reported.batches, reported.log_batches) == ([], 3, 3)
 
 
 def test_verify_names_an_archive_that_claims_more_than_the_log_had(archive: Archive) -> None:

@@ -24,8 +24,8 @@ from tidegate.records.segments import METADATA_KEY, Segment
 from tidegate.store.keys import ClusterKeys
 from tidegate_pipeline.archive.compaction import Compacted, compact, runs
 from tidegate_pipeline.archive.index import ArchiveIndex
-from tidegate_pipeline.archive.leftovers import Collected, collect, stored_files, unpublished
 from tidegate_pipeline.archive.listing import committed_files
+from tidegate_pipeline.archive.orphans import Collected, collect, stored_files, unpublished
 from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Shape
 from tidegate_pipeline.archive.upkeep import Upkeep
@@ -95,10 +95,10 @@ def test_compaction_leaves_the_same_batches_in_fewer_files(archive: Archive) -> 
     archive.publish([(36, 39)])
     index, before = archive.index(), archive.index().segments()
 
-    told = compact(archive.root, index, PLACE, Shape(segment_bytes=1 << 20))
+    reported = compact(archive.root, index, PLACE, Shape(segment_bytes=1 << 20))
 
     (merged,) = index.segments()
-    assert told == Compacted(7, 1, sum(one.size for one in before), 0)
+    assert reported == Compacted(7, 1, sum(one.size for one in before), 0)
     assert (merged.from_offset, merged.last_offset, merged.records) == (0, 39, 36)
     assert archive.batches() == batches
     assert verify(archive.root, index, PLACE).problems == []
@@ -145,9 +145,9 @@ def test_a_sound_archive_has_no_problems(archive: Archive) -> None:
     archive.publish(batches[:4])
     archive.publish([(12, 14), *batches[5:]])
 
-    told = verify(archive.root, archive.index(), PLACE)
+    reported = verify(archive.root, archive.index(), PLACE)
 
-    assert told == Verified(len(archive.index().segments()), 9, 27, 9 * len(batches[0]), [])
+    assert reported == Verified(len(archive.index().segments()), 9, 27, 9 * len(batches[0]), [])
     assert verify(archive.root, archive.index(1), PLACE._replace(partition=1)) == Verified()
 
 
@@ -255,8 +255,8 @@ def test_files_that_were_merged_are_as_young_as_what_replaced_them(archive: Arch
 
     assert collect(archive.root, archive.client, "tidegate", "default", KNOWN, time.time() - 60) == Collected(young=4)
     os.utime(archive.folder / archive.index().segments()[0].file, (1_000, 1_000))
-    told = collect(archive.root, archive.client, "tidegate", "default", KNOWN, time.time() - 60)
-    assert (told.files_removed, archive.batches()) == (4, batches)
+    reported = collect(archive.root, archive.client, "tidegate", "default", KNOWN, time.time() - 60)
+    assert (reported.files_removed, archive.batches()) == (4, batches)
 
 
 def test_a_compacted_file_stays_where_the_index_names_those_before_it_again(archive: Archive) -> None:
@@ -273,9 +273,9 @@ def test_a_compacted_file_stays_where_the_index_names_those_before_it_again(arch
     assert archive.files() == 1
     archive.client.restore(log_keys().segments, 0, old, replace=True)
 
-    told = collect(archive.root, archive.client, "tidegate", "default", KNOWN, time.time() - 60)
+    reported = collect(archive.root, archive.client, "tidegate", "default", KNOWN, time.time() - 60)
 
-    assert told == Collected(young=1)
+    assert reported == Collected(young=1)
     assert (archive.folder / merged.file).exists()
 
 
@@ -288,9 +288,9 @@ def test_files_of_a_store_that_does_not_say_when_are_kept(archive: Archive) -> N
     store: Any = SimpleNamespace(get_file_info=lambda selector: timeless)
     root = ArchiveFolder(store, str(archive.folder))
 
-    told = collect(root, archive.client, "tidegate", "default", KNOWN, time.time() + 60)
+    reported = collect(root, archive.client, "tidegate", "default", KNOWN, time.time() + 60)
 
-    assert told == Collected(young=1)
+    assert reported == Collected(young=1)
 
 
 def test_files_above_the_end_of_the_archive_are_kept(archive: Archive) -> None:
@@ -332,10 +332,10 @@ def test_what_lies_below_the_log_start_is_forgotten_and_then_collected(archive: 
     archive.client.hset(log_keys().meta, "log_start", 7)
 
     forgotten = archive.index().raise_start(7)
-    told = collect(archive.root, archive.client, "tidegate", "default", KNOWN, time.time() + 60)
+    reported = collect(archive.root, archive.client, "tidegate", "default", KNOWN, time.time() + 60)
 
     assert [one.from_offset for one in forgotten] == [0, 3]
-    assert told.files_removed == 2
+    assert reported.files_removed == 2
     assert archive.batches() == batches[2:]
     assert verify(archive.root, archive.index(), PLACE).problems == []
 
@@ -384,9 +384,9 @@ def test_gc_below_the_log_start_only_when_asked(archive: Archive) -> None:
     archive.client.hset(log_keys().meta, "log_start", 6)
 
     assert verbs.gc()["segments_forgotten"] == 0
-    told = verbs.gc(below_log_start=True)
+    reported = verbs.gc(below_log_start=True)
 
-    assert (told["segments_forgotten"], told["files_removed"]) == (2, 2)
+    assert (reported["segments_forgotten"], reported["files_removed"]) == (2, 2)
     assert archive.index().state().start == 6
 
 
@@ -439,16 +439,16 @@ def test_on_the_command_line(archive: Archive, monkeypatch: pytest.MonkeyPatch) 
 
     first, second = archive.index().segments()
     assert tidegate("files") == (0, f"{first.file}\n{second.file}\n")
-    status, told = tidegate("verify", "orders", "--json")
-    assert (status, json.loads(told)["records"]) == (0, 6)
+    status, reported = tidegate("verify", "orders", "--json")
+    assert (status, json.loads(reported)["records"]) == (0, 6)
     assert json.loads(tidegate("compact", "--dry-run", "--json")[1])["segments_before"] == 2
     assert "segments after      1" in tidegate("compact")[1]
-    status, told = tidegate("gc")
-    assert (status, "young               2" in told) == (0, True)
+    status, reported = tidegate("gc")
+    assert (status, "young               2" in reported) == (0, True)
     assert tidegate("files", "nothing")[0] == 2
 
     (archive.folder / archive.index().segments()[0].file).unlink()
-    status, told = tidegate("verify")
+    status, reported = tidegate("verify")
     assert status == 3
-    assert "there is no such file" in told
-    assert "1 problems in the archive" in told
+    assert "there is no such file" in reported
+    assert "1 problems in the archive" in reported

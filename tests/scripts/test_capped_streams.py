@@ -85,11 +85,11 @@ def test_a_limit_is_shared_and_a_target_holds(client: Any, streams: CappedStream
     add(client, "b", 4)
 
     assert streams.advance(start, target, 8) == {"a": Place("5-0", 5), "b": Place("3-0", 3)}
-    places, seen = start, 0
+    places, observed = start, 0
     while (after := streams.advance(places, target, 1)) != places:
-        seen += len(read(streams, places, after))
+        observed += len(read(streams, places, after))
         places = after
-    assert places == target and seen == 13
+    assert places == target and observed == 13
     assert streams.advance(start, target, None) == target  # ReadAllAvailable knows the target as well
 
 

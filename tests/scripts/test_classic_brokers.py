@@ -14,8 +14,8 @@ from tests.support.groups import World, answer, refused
 from tidegate.errors import RebalanceInProgress, StoreUnavailable, UnknownMemberId
 from tidegate.groups import classic
 from tidegate.groups.classic import LEAVE_GROUP
-from tidegate.groups.expiry import EXPIRE_GROUP, settle_group
-from tidegate.groups.model import Membership, SyncRequest
+from tidegate.groups.expiry import EXPIRE_GROUP, expire_group
+from tidegate.groups.model import MemberRef, SyncRequest
 from tidegate.groups.waiting import JOIN_GROUP
 
 NONE, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS = 0, 25, 27
@@ -95,10 +95,10 @@ async def test_a_broker_that_was_paused_enters_its_parked_joins_again(world: Wor
 
     world.sweeping = False
     await world.advance(12_000, beating=[a])
-    await settle_group(world.store, world.keys)
+    await expire_group(world.store, world.keys)
     assert "lease_lost" in await world.events()
     world.sweeping = True
-    await world.look()
+    await world.observe()
 
     async with asyncio.timeout(5):
         while (await world.field("joined_count")) != "2":
@@ -142,7 +142,7 @@ async def test_scenario_98_the_assignment_was_stored_and_nobody_was_told(world: 
     a, b = await completing(world, "a", "b")
     await dies(await b.syncing())
     plan = [(a.member_id, b"for a"), (b.member_id, b"for b")]
-    request = SyncRequest(Membership(a.member_id, 1), "consumer", "range", plan)
+    request = SyncRequest(MemberRef(a.member_id, 1), "consumer", "range", plan)
     [answered], _ = await run_syncs(world, request)
     assert answered[1] == b"now"
 
@@ -154,7 +154,7 @@ async def test_scenario_98_the_assignment_was_stored_and_nobody_was_told(world: 
 async def test_a_lost_wake_up_costs_a_poll(world: World) -> None:
     a, b = await completing(world, "a", "b")
     b.broker = world.brokers[1]
-    b.broker.waits._on_wake = lambda payload: None  # type: ignore[method-assign]
+    b.broker.waits._on_group_change = lambda payload: None  # type: ignore[method-assign]
     await b.broker.waits.close()
     await asyncio.sleep(0.05)
     waiting = await b.syncing()
@@ -256,7 +256,7 @@ async def test_the_same_static_restart_twice(world: World, version: int) -> None
 
 async def test_the_same_parked_sync_twice(world: World) -> None:
     _, b = await completing(world, "a", "b")
-    request = SyncRequest(Membership(b.member_id, 1), "consumer", "range")
+    request = SyncRequest(MemberRef(b.member_id, 1), "consumer", "range")
 
     [first], _ = await run_syncs(world, request)
     stored = await dump(world)
@@ -270,7 +270,7 @@ async def test_the_same_parked_sync_twice(world: World) -> None:
 
 async def test_the_same_leaders_sync_twice(world: World) -> None:
     a, b = await completing(world, "a", "b")
-    request = SyncRequest(Membership(a.member_id, 1), "consumer", "range", [(b.member_id, b"b"), (a.member_id, b"a")])
+    request = SyncRequest(MemberRef(a.member_id, 1), "consumer", "range", [(b.member_id, b"b"), (a.member_id, b"a")])
 
     [first], _ = await run_syncs(world, request)
     stored = await dump(world)
@@ -365,7 +365,7 @@ async def test_scenario_100_two_sweepers_end_one_join_phase(world: World) -> Non
 
     await sweep_from_two(world)
 
-    await world.look()
+    await world.observe()
     assert {(await answer(join)).generation for join in joins} == {2}
     events = await world.events()
     assert events.count("barrier_joined") == 2
@@ -439,7 +439,7 @@ async def test_a_follower_that_was_slow_to_look_gets_the_generation_it_was_in(wo
     a, b = await world.stable("a", "b")
     for broker in world.brokers:
         broker.waits._poll_ms = 60_000
-        broker.waits._on_wake(None)
+        broker.waits._on_group_change(None)
     slow = world.brokers[1]
     b.broker, a.broker = slow, world.brokers[0]
     rejoin = await b.parked(b.ask_join(protocols=(("range", b"changed"),)))
@@ -449,7 +449,7 @@ async def test_a_follower_that_was_slow_to_look_gets_the_generation_it_was_in(wo
     await a.parked(a.ask_join(protocols=(("range", b"changed"),)))
     assert await world.state() == ("PreparingRebalance", 2)
 
-    await slow.waits.look_now()
+    await slow.waits.poll_now()
 
     joined = await answer(rejoin)
     assert (joined.generation, joined.leader) == (2, a.member_id)
@@ -465,7 +465,7 @@ async def test_a_broken_connection_to_redis_costs_no_parked_request_its_place(wo
     await world.brokers[0].store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     await world.brokers[0].store.command("CLIENT", "KILL", "TYPE", "pubsub")
     for broker in world.brokers:
-        await broker.store.home.control.wait_up(5)
+        await broker.store.metadata_node.control.wait_up(5)
 
     assert (await a.sync({b.member_id: b"for b"})).assignment == b""
     assert (await answer(waiting)).assignment == b"for b"
@@ -474,7 +474,7 @@ async def test_a_broken_connection_to_redis_costs_no_parked_request_its_place(wo
 @pytest.mark.one_server
 async def test_a_join_whose_answer_was_lost_is_asked_for_again(world: World) -> None:
     a = world.peer("a", version=3)
-    link = a.broker.store.home.control
+    link = a.broker.store.metadata_node.control
     sent = link.send
     lost: list[Any] = []
 

@@ -65,7 +65,7 @@ async def replicated(primary: Store, replica: Store) -> None:
             await asyncio.sleep(0.02)
 
 
-async def heard(member: Member) -> ErrorCode:
+async def heartbeat_code(member: Member) -> ErrorCode:
     """What a heartbeat is told once Redis is there again."""
     deadline = time.monotonic() + ANSWER_S
     while (code := await member.heartbeat()) in AWAY:
@@ -100,8 +100,8 @@ async def test_scenario_99_a_replica_without_the_end_takes_over(
     proxy.target = servers[1].port
     servers[0].kill()
 
-    told = await asyncio.gather(heard(a), heard(b), heard(c))
-    assert told == [ErrorCode.illegal_generation, ErrorCode.illegal_generation, ErrorCode.unknown_member_id]
+    codes = await asyncio.gather(heartbeat_code(a), heartbeat_code(b), heartbeat_code(c))
+    assert codes == [ErrorCode.illegal_generation, ErrorCode.illegal_generation, ErrorCode.unknown_member_id]
     c.member_id = ""
     lives = [asyncio.ensure_future(live(member)) for member in (a, b, c)]
     async with asyncio.timeout(ANSWER_S):

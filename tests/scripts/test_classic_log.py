@@ -27,7 +27,7 @@ async def lines(world: World) -> AsyncIterator[list[Any]]:
             await one.close()
 
 
-async def told(lines: list[Any], count: int) -> list[tuple[Any, ...]]:
+async def reported(lines: list[Any], count: int) -> list[tuple[Any, ...]]:
     """The lines about groups, when there are so many: each before the group goes on."""
     deadline = asyncio.get_running_loop().time() + 5
     while len(found := [line for line in lines if line["event"] in LINES]) < count:
@@ -39,19 +39,19 @@ async def told(lines: list[Any], count: int) -> list[tuple[Any, ...]]:
 
 async def test_a_groups_life_is_a_line_a_state(world: World, lines: list[Any]) -> None:
     a, b = await world.stable("a", "b")
-    await told(lines, 2)
+    await reported(lines, 2)
     await world.advance(10_000, beating=[a])
     assert b.member_id not in await world.members()
-    await told(lines, 3)
+    await reported(lines, 3)
     await answer(await a.entering())
-    await told(lines, 4)
+    await reported(lines, 4)
     await world.sync_all(a)
-    await told(lines, 5)
+    await reported(lines, 5)
     await answer(await a.parked(a.ask_join(protocols=(("range", b"changed"),), reason="new topics")))
-    await told(lines, 6)
+    await reported(lines, 6)
     await a.leave()
 
-    assert await told(lines, 7) == [
+    assert await reported(lines, 7) == [
         ("generation_opened", 1, "member joined"),
         ("group_stable", 1, "member joined"),
         ("rebalance_started", 1, "session timed out"),

@@ -11,10 +11,10 @@ from tests.scripts.test_classic_rejoining import completing
 from tests.support.clock import KEY as CLOCK
 from tests.support.groups import Peer, World, answer
 from tidegate.errors import StoreUnavailable
-from tidegate.groups.lost_writes import SKIP, raise_all
+from tidegate.groups.generation_guard import SKIP, bump_all_generations
+from tidegate.groups.group_changes import unsubscribe_group_changes
 from tidegate.groups.model import GroupState, Joined
-from tidegate.groups.waiters import Look
-from tidegate.groups.wakes import forget_groups
+from tidegate.groups.waiters import GroupStatus
 from tidegate.store.link import Arg
 from tidegate.store.scripts import Script
 from tidegate.store.store import OnScript, Store
@@ -39,11 +39,14 @@ async def fail_over(world: World, kept: Dump) -> None:
     for key, value in kept.items():
         await world.store.command("RESTORE", key, 0, value)
     await world.store.command("SET", CLOCK, clock)
-    connections = [broker.store.home.control.incarnation for broker in world.brokers]
+    connections = [broker.store.metadata_node.control.failover_epoch for broker in world.brokers]
     await world.store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
     async with asyncio.timeout(5):
         for broker, before in zip(world.brokers, connections, strict=True):
-            while not broker.store.home.control.connected or broker.store.home.control.incarnation == before:
+            while (
+                not broker.store.metadata_node.control.connected
+                or broker.store.metadata_node.control.failover_epoch == before
+            ):
                 await asyncio.sleep(0.005)
 
 
@@ -143,7 +146,7 @@ async def test_sessions_begin_anew_in_a_group_that_is_raised(world: World) -> No
 async def test_a_generation_that_no_message_told_of_is_known_to_those_who_answered(world: World) -> None:
     a, b = await world.stable("a", "b")
     for broker in world.brokers:
-        forget_groups(broker.store, broker.handed_out._heard)
+        unsubscribe_group_changes(broker.store, broker.generation_guard._on_group_change)
     kept = await saved(world.store)
     rejoins = [await a.entering(), await b.entering()]
     await asyncio.gather(*(answer(rejoin) for rejoin in rejoins))
@@ -155,24 +158,24 @@ async def test_a_generation_that_no_message_told_of_is_known_to_those_who_answer
 
 
 def test_what_was_seen_earlier_and_comes_later_changes_nothing(world: World) -> None:
-    handed_out, ref = world.brokers[0].handed_out, world.keys.ref.encode()
+    generation_guard, ref = world.brokers[0].generation_guard, world.keys.ref.encode()
     for state, generation in ((GroupState.STABLE, 5), (GroupState.COMPLETING, 5), (GroupState.STABLE, 4)):
-        handed_out.saw(world.keys, Look(state, generation, 1, 1, "", "", "", generation, -1))
-        assert handed_out._known[ref] == (5, True)
-    handed_out._heard(ref + b":1:CompletingRebalance:1")
-    assert handed_out._known[ref] == (1, False), "the group was deleted and made again"
+        generation_guard.apply_status(world.keys, GroupStatus(state, generation, 1, 1, "", "", "", generation, -1))
+        assert generation_guard._known[ref] == (5, True)
+    generation_guard._on_group_change(ref + b":1:CompletingRebalance:1")
+    assert generation_guard._known[ref] == (1, False), "the group was deleted and made again"
 
 
 async def test_all_is_told_again_only_where_the_incarnation_changed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.stable("a")
-    handed_out, told = world.brokers[0].handed_out, []
-    monkeypatch.setattr(handed_out, "tell", lambda: told.append(handed_out.incarnation))
-    for incarnation in (7, 7, 8, 8):
-        handed_out.known_again(incarnation)
+    generation_guard, reported = world.brokers[0].generation_guard, []
+    monkeypatch.setattr(generation_guard, "announce", lambda: reported.append(generation_guard.failover_epoch))
+    for failover_epoch in (7, 7, 8, 8):
+        generation_guard.on_failover_handled(failover_epoch)
 
-    assert told == [7, 8]
+    assert reported == [7, 8]
     assert await world.brokers[0].store.command("HGET", world.store.cluster_keys.info, "groups_incarnation") == b"8"
 
 
@@ -182,7 +185,7 @@ async def test_while_redis_refuses_to_write_one_group_asks_for_all(
     await world.stable("a")
     broker = world.brokers[0]
     for ref in (world.keys.ref, *(f"default/other-{n}" for n in range(20))):
-        broker.handed_out._heard(f"{ref}:5:Stable:1".encode())
+        broker.generation_guard._on_group_change(f"{ref}:5:Stable:1".encode())
     asked: list[str] = []
 
     def refuse(script: Script, keys: Sequence[str], args: Sequence[Arg], on_reply: OnScript) -> None:
@@ -191,7 +194,7 @@ async def test_while_redis_refuses_to_write_one_group_asks_for_all(
 
     with monkeypatch.context() as patched:
         patched.setattr(broker.store, "send_script", refuse)
-        broker.handed_out.tell()
+        broker.generation_guard.announce()
         await asyncio.sleep(0.5)
         assert set(asked) == set(asked[:21])
         assert 21 < len(asked) < 21 + 10
@@ -199,7 +202,7 @@ async def test_while_redis_refuses_to_write_one_group_asks_for_all(
     async with asyncio.timeout(5):
         while await world.field("generation_floor") != "5":
             await asyncio.sleep(0.01)
-    assert not broker.handed_out._refused
+    assert not broker.generation_guard._refused
 
 
 async def test_where_nothing_was_lost_nothing_changes(world: World) -> None:
@@ -234,7 +237,7 @@ async def test_where_every_broker_is_new_all_groups_skip_ahead_once(world: World
     if dealt_with is not None:
         await world.store.command("HSET", info, "groups_incarnation", dealt_with)
 
-    raised = [await raise_all(broker.store, 7) for broker in world.brokers]
+    raised = [await bump_all_generations(broker.store, 7) for broker in world.brokers]
 
     assert raised == ([1, 0] if dealt_with == 6 else [0, 0])
     assert await world.store.command("HGET", info, "groups_incarnation") == b"7"

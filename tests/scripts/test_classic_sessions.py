@@ -8,9 +8,9 @@ from tests.scripts.test_classic_rejoining import completing
 from tests.support.groups import World, answer, refused
 from tidegate.errors import UnknownMemberId
 from tidegate.groups import classic
-from tidegate.groups.expiry import spare_shard
+from tidegate.groups.expiry import grant_session_grace
 from tidegate.groups.model import Leaving
-from tidegate.store.absence import Absence
+from tidegate.store.redis_outage import RedisOutage
 
 NONE, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID = 0, 22, 25, 27, 82
 
@@ -157,7 +157,7 @@ async def test_who_could_not_be_heard_because_redis_was_away_stays(
     world.sweeping = False
     await world.advance(12_000)
     with monkeypatch.context() as patched:
-        patched.setattr(Absence, "ended_lately", True)
+        patched.setattr(RedisOutage, "recently_recovered", True)
         assert await a.heartbeat() == NONE
     assert await world.members() == {a.member_id, b.member_id}
 
@@ -171,8 +171,8 @@ async def test_who_could_not_be_heard_because_redis_was_away_stays(
 async def test_members_of_a_silent_broker_have_one_more_session_timeout(world: World) -> None:
     a, b = await world.stable("a", "b")
     await world.advance(9_000)
-    assert await spare_shard(world.store, world.keys.shard_keys.shard) == 2
-    assert await spare_shard(world.store, world.keys.shard_keys.shard) == 0
+    assert await grant_session_grace(world.store, world.keys.shard_keys.shard) == 2
+    assert await grant_session_grace(world.store, world.keys.shard_keys.shard) == 0
 
     await world.advance(19_999)
     assert await world.members() == {a.member_id, b.member_id}
@@ -184,7 +184,7 @@ async def test_members_of_a_silent_broker_have_one_more_session_timeout(world: W
 async def test_brokers_that_falter_keep_no_dead_member(world: World) -> None:
     a, b = await world.stable("a", "b")
     for _ in range(10):
-        await spare_shard(world.store, world.keys.shard_keys.shard)
+        await grant_session_grace(world.store, world.keys.shard_keys.shard)
         await world.advance(3_000, beating=[a])
 
     assert await world.members() == {a.member_id}
@@ -196,7 +196,7 @@ async def test_a_parked_requests_lease_is_not_spared(world: World) -> None:
     rejoin = await a.entering()
     lease = await world.store.command("ZSCORE", world.keys.sessions, a.member_id)
 
-    assert await spare_shard(world.store, world.keys.shard_keys.shard) == 1
+    assert await grant_session_grace(world.store, world.keys.shard_keys.shard) == 1
 
     assert await world.store.command("ZSCORE", world.keys.sessions, a.member_id) == lease
     assert int(await world.store.command("ZSCORE", world.keys.sessions, b.member_id)) == world.clock.now_ms + 20_000
@@ -210,9 +210,9 @@ async def test_a_phase_that_nobody_could_end_because_redis_was_away_goes_on(
     rejoin = await a.entering()
     world.sweeping = False
     with monkeypatch.context() as patched:
-        patched.setattr(Absence, "ended_lately", True)
+        patched.setattr(RedisOutage, "recently_recovered", True)
         await world.clock.advance(25_000)
-        await world.look()
+        await world.observe()
     assert not rejoin.done()
     assert await world.members() == {a.member_id, b.member_id}
 
@@ -224,9 +224,9 @@ async def test_a_wait_for_syncs_that_redis_cut_short_goes_on(world: World, monke
     waiting = await b.syncing()
     world.sweeping = False
     with monkeypatch.context() as patched:
-        patched.setattr(Absence, "ended_lately", True)
+        patched.setattr(RedisOutage, "recently_recovered", True)
         await world.clock.advance(25_000)
-        await world.look()
+        await world.observe()
     assert not waiting.done()
 
     assert (await a.sync({b.member_id: b"for b"})).assignment == b""

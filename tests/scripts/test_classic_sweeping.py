@@ -6,7 +6,7 @@ import asyncio
 
 from tests.support.groups import World
 from tidegate.cluster.deadlines import HOLD_MS, LATE_MS, TAKE_DUE, Deadlines, Due
-from tidegate.groups.expiry import GroupExpiry, group_of, settle_group
+from tidegate.groups.expiry import GroupExpiry, expire_group, group_of
 from tidegate.store.store import Store
 
 
@@ -51,10 +51,10 @@ async def test_others_shards_are_taken_only_when_late(world: World) -> None:
     await world.store.command("ZADD", world.store.shard_keys(3).deadlines, world.clock.now_ms, "session|default/a|b")
     stranger = Deadlines(world.store, lambda shard: shard != 3, on_due)
 
-    await stranger.look_now()
+    await stranger.poll_now()
     assert taken == []
     await world.clock.advance(LATE_MS)
-    await stranger.look_now()
+    await stranger.poll_now()
     assert taken == [Due("session", "default/a|b")]
 
 
@@ -74,7 +74,7 @@ async def test_settling_an_absent_group_drops_its_hints(world: World) -> None:
     deadlines = world.keys.shard_keys.deadlines
     await world.store.command("ZADD", deadlines, 1, f"session|{world.keys.ref}", 1, f"join|{world.keys.ref}")
 
-    await settle_group(world.store, world.keys)
+    await expire_group(world.store, world.keys)
 
     assert await world.store.command("ZCARD", deadlines) == 0
 

@@ -10,14 +10,14 @@ import pytest
 from tests.scripts.test_classic_rejoining import completing, protocols
 from tests.support.groups import World, answer
 from tidegate.groups import classic
-from tidegate.groups.model import JoinRequest, Membership, SyncRequest
-from tidegate.groups.settled import group_script_args, group_script_keys
-from tidegate.groups.waiters import Look
+from tidegate.groups.expire_and_retry import group_script_args, group_script_keys
+from tidegate.groups.model import JoinRequest, MemberRef, SyncRequest
+from tidegate.groups.waiters import GroupStatus
 from tidegate.groups.waiting import JOIN_GROUP, SYNC_GROUP
 
 NONE, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, FENCED = 0, 22, 23, 25, 82
 
-Answers = tuple[list[list[Any]], Look | None]
+Answers = tuple[list[list[Any]], GroupStatus | None]
 """The answer to each, and the look behind them."""
 
 
@@ -27,9 +27,9 @@ async def run(world: World, script: Any, *args: Any) -> list[Any]:
 
 
 async def send(world: World, script: Any, args: list[Any]) -> list[Any]:
-    told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    world.store.send_script(script, group_script_keys(world.keys), args, told.set_result)
-    reply = await told
+    reported: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    world.store.send_script(script, group_script_keys(world.keys), args, reported.set_result)
+    reply = await reported
     assert isinstance(reply, list), reply
     return reply
 
@@ -38,7 +38,7 @@ async def run_joins(world: World, *requests: JoinRequest) -> Answers:
     """Joins that one script takes."""
     args = [classic._join_args(world.keys, request) for request in requests]
     reply = await send(world, JOIN_GROUP, world.brokers[0].waits.joins.script_args(world.keys, args))
-    return reply[2], Look.behind(reply)
+    return reply[2], GroupStatus.behind(reply)
 
 
 async def run_syncs(world: World, *requests: SyncRequest) -> Answers:
@@ -46,12 +46,12 @@ async def run_syncs(world: World, *requests: SyncRequest) -> Answers:
     args = [classic._sync_args(request) for request in requests]
     assignments = classic._assignments(requests[0])
     reply = await send(world, SYNC_GROUP, world.brokers[0].waits.syncs.script_args(world.keys, args, assignments))
-    return reply[2], Look.behind(reply)
+    return reply[2], GroupStatus.behind(reply)
 
 
 def count_scripts(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The SHAs of scripts that the first broker runs from now on."""
-    link, shas = world.brokers[0].store.home.control, []
+    link, shas = world.brokers[0].store.metadata_node.control, []
     sent = link.send
 
     def counted(args: Any, on_reply: Any, timeout_ms: int | None = None) -> None:
@@ -69,7 +69,7 @@ async def test_joins_begin_and_end_a_phase_together(world: World) -> None:
     other = b.request(protocols=protocols("none that others have"))
     again = a.request()
 
-    answers, look = await run_joins(world, a.request(), b.request(), stranger, other, c.request(), again)
+    answers, observe = await run_joins(world, a.request(), b.request(), stranger, other, c.request(), again)
 
     ids = [peer.member_id.encode() for peer in (a, b, c)]
     assert answers == [
@@ -80,8 +80,8 @@ async def test_joins_begin_and_end_a_phase_together(world: World) -> None:
         [NONE, ids[2], b"parked", 1, 2],
         [NONE, ids[0], b"now", 2, ids[0], b"consumer", b"range", 1, 0],
     ]
-    assert look is not None
-    assert (look.state, look.generation) == ("CompletingRebalance", 2)
+    assert observe is not None
+    assert (observe.state, observe.generation) == ("CompletingRebalance", 2)
     assert (await world.events()).count("barrier_joined") == 2
     assert await world.field("joined_count") == "3"
 
@@ -90,30 +90,30 @@ async def test_a_join_behind_the_end_of_a_phase_begins_the_next(world: World) ->
     a, b = await world.stable("a", "b")
     changed = b.request(protocols=(("range", b"other metadata"),))
 
-    answers, look = await run_joins(world, a.request(), b.request(), changed)
+    answers, observe = await run_joins(world, a.request(), b.request(), changed)
 
     assert [one[2:] for one in answers] == [[b"parked", 1, 2], [b"parked", 1, 2], [b"parked", 2, 3]]
-    assert look is not None
-    assert (look.state, look.generation, look.round) == ("PreparingRebalance", 2, 3)
+    assert observe is not None
+    assert (observe.state, observe.generation, observe.round) == ("PreparingRebalance", 2, 3)
     assert await world.field("joined_count") == "1"
 
 
 async def test_syncs_are_judged_each_by_itself(world: World) -> None:
     a, b, c = await completing(world, "a", "b", "c")
     requests = [
-        SyncRequest(Membership(b.member_id, 1), "consumer", "range"),
-        SyncRequest(Membership(b.member_id, 2), "consumer", "range"),
-        SyncRequest(Membership("nobody", 1), "consumer", "range"),
-        SyncRequest(Membership(c.member_id, 1), "consumer", "roundrobin"),
-        SyncRequest(Membership(c.member_id, 1, "not its own"), "consumer", "range"),
-        SyncRequest(Membership(c.member_id, 1), None, None),
+        SyncRequest(MemberRef(b.member_id, 1), "consumer", "range"),
+        SyncRequest(MemberRef(b.member_id, 2), "consumer", "range"),
+        SyncRequest(MemberRef("nobody", 1), "consumer", "range"),
+        SyncRequest(MemberRef(c.member_id, 1), "consumer", "roundrobin"),
+        SyncRequest(MemberRef(c.member_id, 1, "not its own"), "consumer", "range"),
+        SyncRequest(MemberRef(c.member_id, 1), None, None),
     ]
 
-    answers, look = await run_syncs(world, *requests)
+    answers, observe = await run_syncs(world, *requests)
 
     codes = [ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID]
     assert answers == [[NONE, b"parked"], *([code] for code in codes), [NONE, b"parked"]]
-    assert look is None
+    assert observe is None
     assert await world.field("awaiting_sync") == "1"
     assert (await a.sync({c.member_id: b"for c"})).assignment == b""
     assert await world.state() == ("Stable", 1)
@@ -121,14 +121,14 @@ async def test_syncs_are_judged_each_by_itself(world: World) -> None:
 
 async def test_the_leader_between_followers(world: World) -> None:
     a, b, c = await completing(world, "a", "b", "c")
-    requests = [SyncRequest(Membership(peer.member_id, 1), "consumer", "range") for peer in (b, a, c)]
+    requests = [SyncRequest(MemberRef(peer.member_id, 1), "consumer", "range") for peer in (b, a, c)]
 
-    answers, look = await run_syncs(world, *requests)
+    answers, observe = await run_syncs(world, *requests)
 
     now = [NONE, b"now", b"", b"consumer", b"range"]
     assert answers == [[NONE, b"parked"], now, now]
-    assert look is not None
-    assert (look.state, look.assigned_generation) == ("Stable", 1)
+    assert observe is not None
+    assert (observe.state, observe.assigned_generation) == ("Stable", 1)
     assert await world.field("awaiting_sync") == "0"
     assert (await world.events()).count("stable") == 1
 

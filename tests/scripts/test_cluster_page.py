@@ -14,7 +14,7 @@ from tests.support.clock import SteppedClock
 from tests.support.markers import build_marker
 from tests.support.scraping import OPENMETRICS, Scrape
 from tests.support.whole_broker import ClientOf, WholeBroker
-from tidegate.cluster.membership import BrokerInfo
+from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.groups.cluster_page import ClusterPage
 from tidegate.groups.exporter_names import Brokers, ForeignNames
 from tidegate.groups.lag_samples import LagSampler
@@ -49,19 +49,19 @@ class Teller:
     def __init__(self, broker: WholeBroker, name: str = "1", **changes: Any) -> None:
         changes = {"lag_sample_interval_ms": 1_000, "metrics_handover_ms": 0, **changes}
         settings = broker.settings.model_copy(update=changes)
-        catalog = broker.rooms.catalog
+        catalog = broker.context.catalog
         brokers = Brokers(lambda: LIVE, lambda: LIVE, lambda: "cluster-id")
         foreign = ForeignNames(settings.metrics_exporter_names, brokers, catalog.get)
         self.page = ClusterPage(broker.store, settings, catalog.all_topics, foreign)
         self.sampler = LagSampler(broker.store, settings, catalog.get, assigned_partitions, lambda: name, self.page)
 
-    def told(self, accept: str = "") -> Scrape:
-        metrics.cluster_page = lambda: self.page.text if self.sampler.duty.seen else ()
+    def reported(self, accept: str = "") -> Scrape:
+        metrics.cluster_page = lambda: self.page.text if self.sampler.singleton_lease.observed else ()
         return Scrape.of(b"".join(exposition(accept)[0]).decode(), openmetrics=accept == OPENMETRICS)
 
     async def scrape(self) -> Scrape:
         assert await self.sampler.sample()
-        return self.told()
+        return self.reported()
 
 
 def of_group(broker: WholeBroker, group_id: str) -> ClientOf:
@@ -129,7 +129,7 @@ async def test_markers_of_transactions_count_as_offsets(broker: WholeBroker) -> 
     topic = await broker.create("tx")
     client = broker.client()
     await client.produce("tx", 5)
-    log = broker.rooms.logs.partition(topic, 0)
+    log = broker.context.logs.partition(topic, 0)
     marker = build_marker(producer_id=9, producer_epoch=0, coordinator_epoch=0, committed=True, timestamp_ms=1)
     await broker.store.command("XADD", log.keys.log, "5-1", "w", "other:1", "b", marker)
     for group_id, offset in (("before", 5), ("behind", 6)):
@@ -147,7 +147,7 @@ async def test_what_retention_removed_is_no_lag(broker: WholeBroker) -> None:
     topic = await broker.create("t")
     await broker.client().produce("t", 10)
     await broker.client().commit("t", 2)
-    await delete_records(broker.rooms.logs.partition(topic, 0), 6)
+    await delete_records(broker.context.logs.partition(topic, 0), 6)
     found = await Teller(broker).scrape()
 
     assert found.one("tidegate_group_lag_records", group="orders") == 4
@@ -177,7 +177,7 @@ async def test_a_deleted_topic_and_a_deleted_group_vanish(broker: WholeBroker) -
             await of_group(broker, group_id).commit(name, 1)
     teller = Teller(broker)
     before = await teller.scrape()
-    await broker.rooms.catalog.delete("default", "gone")
+    await broker.context.catalog.delete("default", "gone")
     assert await of_group(broker, "g-gone").delete() is ErrorCode.none
     after = await teller.scrape()
 
@@ -194,7 +194,7 @@ async def test_a_topic_made_again_starts_without_commits(broker: WholeBroker) ->
     await broker.client().produce("t", 8)
     await broker.client().commit("t", 8)
     kept = await broker.store.command("HGETALL", broker.store.group_keys("default", "orders").offsets)
-    await broker.rooms.catalog.delete("default", "t")
+    await broker.context.catalog.delete("default", "t")
     new = await broker.create("t")
     await broker.client().produce("t", 2)
     for field, value in kept.items():  # as it is until the deletion has come to every group
@@ -211,7 +211,7 @@ async def test_lag_in_seconds_is_the_age_of_what_comes_next(broker: WholeBroker,
     await broker.client().produce("t", 3)
     await broker.client().commit("t", 1)
     produced_ms = int(
-        (await Teller(broker).sampler._reader.look_at({("default", ("t", 0)): [1]}))["default", ("t", 0)].times[1]
+        (await Teller(broker).sampler._reader.read_ends_of({("default", ("t", 0)): [1]}))["default", ("t", 0)].times[1]
     )
     clock.now_ms = produced_ms
     await clock.advance(90_000)
@@ -302,7 +302,7 @@ async def test_names_that_need_escaping_are_read_back(broker: WholeBroker) -> No
     found = await teller.scrape()
 
     assert found.one("tidegate_group_lag_records", group=group_id) == 0
-    assert teller.told(OPENMETRICS).one("kafka_consumergroup_lag", consumergroup=group_id) == 0
+    assert teller.reported(OPENMETRICS).one("kafka_consumergroup_lag", consumergroup=group_id) == 0
 
 
 async def test_groups_of_other_organisations_are_told_apart(broker: WholeBroker) -> None:
@@ -320,14 +320,14 @@ async def test_groups_of_other_organisations_are_told_apart(broker: WholeBroker)
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("chosen", "told"), [("", ""), ("kminion", "kminion_"), ("kafka_exporter", "kafka_")])
-async def test_foreign_names_are_a_setting(broker: WholeBroker, chosen: str, told: str) -> None:
+@pytest.mark.parametrize(("chosen", "reported"), [("", ""), ("kminion", "kminion_"), ("kafka_exporter", "kafka_")])
+async def test_foreign_names_are_a_setting(broker: WholeBroker, chosen: str, reported: str) -> None:
     await broker.create("t")
     await broker.client().commit("t", 0)
     found = await Teller(broker, metrics_exporter_names=chosen).scrape()
 
     foreign = {name for name in found.names if name.startswith(("kafka_", "kminion_"))}
-    assert bool(foreign) is bool(told) and all(name.startswith(told) for name in foreign)
+    assert bool(foreign) is bool(reported) and all(name.startswith(reported) for name in foreign)
 
 
 async def test_no_series_is_told_by_two_brokers(broker: WholeBroker, clock: SteppedClock) -> None:
@@ -336,16 +336,16 @@ async def test_no_series_is_told_by_two_brokers(broker: WholeBroker, clock: Step
     second = Teller(broker, "2", metrics_handover_ms=500, lag_sample_interval_ms=400)
     assert (await first.scrape()).names >= {"tidegate_topic_partitions"}
     assert not await second.sampler.sample()
-    assert "tidegate_topic_partitions" not in second.told().names
+    assert "tidegate_topic_partitions" not in second.reported().names
 
-    await first.sampler.duty.release()
-    assert "tidegate_topic_partitions" not in first.told().names
+    await first.sampler.singleton_lease.release()
+    assert "tidegate_topic_partitions" not in first.reported().names
     assert await second.sampler.sample()
-    assert "tidegate_topic_partitions" not in second.told().names  # a scraper may have the first one's still
+    assert "tidegate_topic_partitions" not in second.reported().names  # a scraper may have the first one's still
     for _ in range(6):
         await asyncio.sleep(0.1)
-        await second.sampler.duty.hold()
-    assert "tidegate_topic_partitions" in second.told().names
+        await second.sampler.singleton_lease.hold()
+    assert "tidegate_topic_partitions" in second.reported().names
     assert not await first.sampler.sample()
 
 
@@ -355,7 +355,7 @@ async def test_a_broker_that_stood_still_does_not_go_on_telling(broker: WholeBro
     assert "tidegate_topic_partitions" in (await teller.scrape()).names
     await asyncio.sleep(0.2)  # by its own clock the duty may be another's now
 
-    assert "tidegate_topic_partitions" not in teller.told().names
+    assert "tidegate_topic_partitions" not in teller.reported().names
 
 
 async def test_redis_tells_of_memory_and_persistence(broker: WholeBroker) -> None:

@@ -15,7 +15,7 @@ import structlog
 from tests.support.logs import TOPIC, append, batches_of, broker, given_log, read, read_all
 from tests.support.segments import archive, publish, write_segment
 from tidegate.errors import CannotStart, KafkaStorageError, OffsetOutOfRange
-from tidegate.log.cold_files import ColdFiles
+from tidegate.log.archive_files import ArchiveFiles
 from tidegate.log.logs import Logs
 from tidegate.log.partition import PartitionLog
 from tidegate.log.retention import Kept, trim
@@ -34,7 +34,7 @@ async def given_two_tiers(log: PartitionLog, root: Path, border: int = 30, **opt
         await append(log, count=2, value=b"%03d" % number * 50, timestamp=1_000 + number)
     before = [bytes(item.buffer) for item in await read_all(log)]
     await archive(log, root, 2 * (border + 4), **options)
-    await trim(log, await log.look(), Kept(0, 2 * border, 0))
+    await trim(log, await log.observe(), Kept(0, 2 * border, 0))
     log.void("what is cached would be read")
     return before
 
@@ -69,7 +69,7 @@ async def test_the_log_is_read_whole_across_the_border(
         for offset in range(2 * COUNT):
             found = batches_of(await read(log, offset, bytes_max=1))
             assert same(found, [before[offset // 2]])
-        assert logs.cold_files.failures == 0
+        assert logs.archive_files.failures == 0
         assert first is not None
 
 
@@ -94,16 +94,16 @@ async def test_what_follows_is_read_ahead_for_those_who_go_on(store: Store, sett
         log = logs.partition(TOPIC, 0)
         before = await given_two_tiers(log, tmp_path)
         size = len(before[0])
-        cold = logs.cold_files
+        archived_reads = logs.archive_files
         await read(log, 0, 4 * size)
-        assert cold.row_groups_read == 1
+        assert archived_reads.row_groups_read == 1
         await read(log, 8, 2 * size)
-        while cold.row_groups_read < 3:
+        while archived_reads.row_groups_read < 3:
             await asyncio.sleep(0.001)
         assert same(batches_of(await read(log, 12, 4 * size)), before[6:10])  # the rest, and of what was read ahead
         await read(log, 40, size)  # a seek is no going on
         await asyncio.sleep(0.05)
-        assert cold.row_groups_read <= 5
+        assert archived_reads.row_groups_read <= 5
 
 
 async def test_readers_of_one_offset_share_one_read(
@@ -156,7 +156,7 @@ async def test_a_stale_view_finds_out_that_its_offsets_went_to_the_archive(
         before = [bytes(item.buffer) for item in await read_all(log)]
         await stale.end_offset()
         await archive(log, tmp_path, 80)
-        await trim(log, await log.look(), Kept(0, 60, 0))
+        await trim(log, await log.observe(), Kept(0, 60, 0))
         stale.pages.clear()
         assert stale.view is not None and stale.view.local_start == 0
 
@@ -197,7 +197,7 @@ async def test_a_segment_that_was_compacted_away_is_looked_up_again(
                 path.unlink()
 
         assert same(await read_all(log), before)
-        assert logs.cold_files.failures == 0
+        assert logs.archive_files.failures == 0
 
 
 async def test_segments_that_are_compacted_while_many_read_lose_and_repeat_nothing(
@@ -234,7 +234,7 @@ async def test_segments_that_are_compacted_while_many_read_lose_and_repeat_nothi
             same([one for one in batches if one.base_offset < 60], before[:30] * 4) for batches in found if batches
         )
         assert len(files(tmp_path)) == 1
-        assert logs.cold_files.failures == 0
+        assert logs.archive_files.failures == 0
 
 
 async def test_a_file_that_is_replaced_again_and_again_is_followed(
@@ -242,7 +242,7 @@ async def test_a_file_that_is_replaced_again_and_again_is_followed(
 ) -> None:
     await given_log(store)
     async with cold_broker(settings, tmp_path) as logs:
-        log, opened, sizes = logs.partition(TOPIC, 0), logs.cold_files.footer, [4, 8, 16]
+        log, opened, sizes = logs.partition(TOPIC, 0), logs.archive_files.footer, [4, 8, 16]
         before = await given_two_tiers(log, tmp_path, segment_batches=2, row_group_batches=2)
 
         async def replaced_first(path: str) -> Any:
@@ -257,9 +257,9 @@ async def test_a_file_that_is_replaced_again_and_again_is_followed(
                     (tmp_path / Segment.from_json(member).file).unlink()
             return await opened(path)
 
-        monkeypatch.setattr(logs.cold_files, "footer", replaced_first)
+        monkeypatch.setattr(logs.archive_files, "footer", replaced_first)
         assert same(batches_of(await read(log, 2, bytes_max=1)), [before[1]])
-        assert (sizes, logs.cold_files.failures) == ([], 0)
+        assert (sizes, logs.archive_files.failures) == ([], 0)
 
 
 async def test_a_log_start_that_rose_past_a_file_that_went_is_out_of_range(
@@ -302,10 +302,10 @@ async def test_what_cannot_be_read_is_a_storage_error_and_a_line(
             for _ in range(3):
                 with pytest.raises(KafkaStorageError):
                     await asyncio.wait_for(read(log, 0), 5)
-        told = [line for line in lines if line["event"] == "cold_read_failed"]
+        reported = [line for line in lines if line["event"] == "archive_read_failed"]
 
-        assert logs.cold_files.failures >= 3
-        assert [line["log_level"] for line in told] == ["warning"]
+        assert logs.archive_files.failures >= 3
+        assert [line["log_level"] for line in reported] == ["warning"]
         assert (await read(log, 60)).size > 0
 
 
@@ -332,15 +332,15 @@ async def test_batches_that_are_in_quarantine_are_passed_over(store: Store, sett
         assert await log.offset_for_timestamp(1_010) == (24, 1_012)
         assert await log.offset_for_timestamp(1_017) == (48, 1_024)
         assert await log.offset_for_timestamp(1_029) == (60, 1_030)
-        assert logs.cold_files.failures == 0
+        assert logs.archive_files.failures == 0
 
 
 def test_a_broker_with_an_archive_that_cannot_be_opened_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CannotStart, match="cannot be opened at nope://x"):
-        ColdFiles(Settings(archive_path="nope://x"))
+        ArchiveFiles(Settings(archive_path="nope://x"))
     monkeypatch.setitem(__import__("sys").modules, "tidegate.records.segment_file", None)
     with pytest.raises(CannotStart, match=r"needs pyarrow .*tidegate\[archive\]"):
-        ColdFiles(Settings(archive_path="/somewhere"))
+        ArchiveFiles(Settings(archive_path="/somewhere"))
 
 
 async def test_a_trim_while_many_read_loses_and_repeats_nothing(
@@ -368,7 +368,7 @@ async def test_a_trim_while_many_read_loses_and_repeats_nothing(
 
         async def trims() -> None:
             for local_start in range(0, 400, 10):
-                await trim(log, await log.look(), Kept(0, local_start, 0))
+                await trim(log, await log.observe(), Kept(0, local_start, 0))
 
         sizes = (1, 3_000, 5_000, 20_000)
         reading = [consume(reader, size) for reader in (log, other) for size in sizes]
@@ -383,8 +383,8 @@ async def test_a_log_that_closes_as_a_read_begins_answers_it(store: Store, setti
     async with cold_broker(settings, tmp_path) as logs:
         log = logs.partition(TOPIC, 0)
         await given_two_tiers(log, tmp_path)
-        told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        log.cold.read(0, 60, 1 << 20, True, told.set_result)
-        log.cold.close()  # in the same tick
+        reported: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        log.archived_reads.read(0, 60, 1 << 20, True, reported.set_result)
+        log.archived_reads.close()  # in the same tick
         async with asyncio.timeout(10):
-            assert isinstance(await told, KafkaStorageError)
+            assert isinstance(await reported, KafkaStorageError)

@@ -22,7 +22,7 @@ from tidegate.admin.health import Health
 from tidegate.admin.offset_actions import Reset
 from tidegate.admin.reset_plan import Choice
 from tidegate.admin.secrets import Secrets
-from tidegate.cluster.membership import BrokerInfo
+from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -36,10 +36,10 @@ async def whole(settings: Settings, store: Store) -> AsyncIterator[WholeBroker]:
     """One broker, as the others are told of it."""
     opened = WholeBroker(settings.model_copy(update={"group_initial_rebalance_delay_ms": 0}))
     await opened.start()
-    membership: Any = opened.rooms.membership
-    membership.live = lambda: [BrokerInfo(1, {"PLAINTEXT": ("a", 9092)}, "r1", "1.0", "serving")]
-    membership.preferred = membership.nameable = membership.live
-    membership.cluster_id = "c1"
+    broker_lease: Any = opened.context.broker_lease
+    broker_lease.live = lambda: [BrokerInfo(1, {"PLAINTEXT": ("a", 9092)}, "r1", "1.0", "serving")]
+    broker_lease.preferred = broker_lease.nameable = broker_lease.live
+    broker_lease.cluster_id = "c1"
     yield opened
     await opened.close()
 
@@ -47,7 +47,7 @@ async def whole(settings: Settings, store: Store) -> AsyncIterator[WholeBroker]:
 @pytest.fixture
 async def http(whole: WholeBroker) -> AsyncIterator[Http]:
     """Its admin HTTP."""
-    app = routes.application(Health(lambda: True, lambda: True), whole.rooms)
+    app = routes.application(Health(lambda: True, lambda: True), whole.context)
     async with TestClient(TestServer(app)) as client:
         yield client
 
@@ -129,10 +129,10 @@ async def test_what_many_ask_for_at_once_is_worked_out_once(
     http: Http, monkeypatch: pytest.MonkeyPatch, path: str, view: str
 ) -> None:
     module, name = view.split(".")
-    real, gate, looks = getattr(getattr(reads, module), name), asyncio.Event(), [0]
+    real, gate, observations = getattr(getattr(reads, module), name), asyncio.Event(), [0]
 
     async def slow(*asked: Any) -> Any:
-        looks[0] += 1
+        observations[0] += 1
         await gate.wait()
         return await real(*asked)
 
@@ -142,7 +142,7 @@ async def test_what_many_ask_for_at_once_is_worked_out_once(
     gate.set()
     answers = [await one for one in asked]
 
-    assert {answer.status for answer in answers} == {200} and looks == [1]
+    assert {answer.status for answer in answers} == {200} and observations == [1]
     assert len({await answer.text() for answer in answers}) == 1
 
 
@@ -225,12 +225,12 @@ async def test_topics_are_listed_and_told_in_full(whole: WholeBroker, http: Http
     await client.commit("orders", 4, index=1)
 
     listed, found = await text_of(http, "/console/topics"), await text_of(http, "/console/topics", q="pay")
-    told = await text_of(http, "/console/topic", topic="orders")
+    reported = await text_of(http, "/console/topic", topic="orders")
 
     assert ">orders</a>" in listed and ">1 min</td>" in listed
     assert ">orders</a>" not in found and "1 topic of 2" in found
-    assert '<td class="num" data-label="High watermark">10</td>' in told
-    assert "1 config set on the topic" in told and "group=orders" in told
+    assert '<td class="num" data-label="High watermark">10</td>' in reported
+    assert "1 config set on the topic" in reported and "group=orders" in reported
     assert "There is no such topic" in await text_of(http, "/console/topic", status=404, topic="nowhere")
 
 
@@ -260,7 +260,7 @@ async def test_what_operators_did_is_told(whole: WholeBroker, http: Http) -> Non
 async def operator(whole: WholeBroker) -> AsyncIterator[Http]:
     """Who has logged in; what it posts carries the session's token."""
     access = Access(Secrets(operator_password="correct horse"), "c1", "127.0.0.1")
-    app = routes.application(Health(lambda: True, lambda: True), whole.rooms, access)
+    app = routes.application(Health(lambda: True, lambda: True), whole.context, access)
     async with TestClient(TestServer(app)) as client:
         form = {"name": "operator", "password": "correct horse", "next": "/console/"}
         async with client.post("/console/login", data=form) as answer:
@@ -294,11 +294,11 @@ async def test_what_is_confirmed_is_what_was_shown(
     asked: list[Any] = []
     moves = [{"topic": "orders", "partition": 0, "before": 4, "after": 1, "note": ""}]
 
-    async def plan_reset(rooms: object, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
+    async def plan_reset(context: object, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
         asked.append(wanted)
         return {"group": "orders", "exists": True, "allowed": True, "moves": moves, "members": []}
 
-    async def reset(rooms: object, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
+    async def reset(context: object, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
         asked.append((actor.name, org, wanted))
         return {
             "action_id": "a1", "group": "orders", "complete": True, "undoable": True, "removed": 0, "moves": moves,
@@ -343,7 +343,7 @@ async def test_chosen_partitions_alone_are_moved(
     await behind(whole)
     asked: list[Reset] = []
 
-    async def plan_reset(rooms: object, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
+    async def plan_reset(context: object, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
         asked.append(wanted)
         return {"group": "orders", "exists": True, "allowed": True, "moves": [], "members": []}
 
@@ -352,8 +352,8 @@ async def test_chosen_partitions_alone_are_moved(
     for text in ("0", " 0, 2-3,2", ""):
         await text_of(operator, "/console/reset", **form, **{"partitions-orders": text})
     for text in ("x", "3-1", "1-", "-1", "0;1", "9999999"):
-        told = await text_of(operator, "/console/reset", 400, **form, **{"partitions-orders": text})
-        assert "names no partitions" in told and f'value="{text}"' in told
+        reported = await text_of(operator, "/console/reset", 400, **form, **{"partitions-orders": text})
+        assert "names no partitions" in reported and f'value="{text}"' in reported
 
     assert [one.topics for one in asked] == [("orders:0",), ("orders:0,2,3",), ("orders",)]
 
@@ -430,7 +430,7 @@ async def test_scripts_and_styles_are_ours_and_kept(http: Http) -> None:
 async def test_who_may_read_nothing_learns_no_names(whole: WholeBroker) -> None:
     await whole.create("orders", 1, org="acme")
     access = Access(Secrets(viewer_token="v" * 16), "c1", "0.0.0.0")
-    app = routes.application(Health(lambda: True, lambda: True), whole.rooms, access)
+    app = routes.application(Health(lambda: True, lambda: True), whole.context, access)
     async with TestClient(TestServer(app)) as client:
         for path, status in (("/console/login", 200), ("/console/static/1/x", 404)):
             assert "acme" not in await text_of(client, path, status)

@@ -14,7 +14,7 @@ from tests.scripts.test_offsets_commit import commit_request
 from tests.support.clock import SteppedClock
 from tests.support.handlers import Broker, FakeCatalog, topic
 from tidegate.apis import discovery, group_admin
-from tidegate.cluster.membership import SINGLE_NODE_ID, Membership
+from tidegate.cluster.broker_lease import SINGLE_NODE_ID, BrokerLease
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -24,11 +24,11 @@ GROUPS = [f"group {number}/ü" for number in range(40)]
 assert discovery and group_admin  # importing the modules registers their handlers
 
 
-def with_membership(store: Store, membership: Any, settings: Settings | None = None) -> Broker:
+def with_membership(store: Store, broker_lease: Any, settings: Settings | None = None) -> Broker:
     """Handlers that know the others by leases."""
     broker = Broker(store, FakeCatalog(topic("t1")))
-    broker.rooms.membership = membership
-    broker.rooms.settings = settings or store.settings
+    broker.context.broker_lease = broker_lease
+    broker.context.settings = settings or store.settings
     return broker
 
 
@@ -36,17 +36,17 @@ def with_membership(store: Store, membership: Any, settings: Settings | None = N
 async def brokers(clock: SteppedClock) -> AsyncIterator[list[Broker]]:
     """Three, whose leases the test renews."""
     store = clock._store
-    memberships = [Membership(store, store.settings, {"PLAINTEXT": ("h", port)}, None) for port in (1, 2, 3)]
-    for membership in memberships:
-        await membership.start()
-        await membership._loops.close()
+    memberships = [BrokerLease(store, store.settings, {"PLAINTEXT": ("h", port)}, None) for port in (1, 2, 3)]
+    for broker_lease in memberships:
+        await broker_lease.start()
+        await broker_lease._loops.close()
     await renew(memberships)
-    yield [with_membership(store, membership) for membership in memberships]
+    yield [with_membership(store, broker_lease) for broker_lease in memberships]
 
 
-async def renew(memberships: Sequence[Membership]) -> None:
-    for membership in memberships:
-        await membership.renew()
+async def renew(memberships: Sequence[BrokerLease]) -> None:
+    for broker_lease in memberships:
+        await broker_lease.renew()
 
 
 async def coordinator(broker: Broker, group_id: str, version: int = 6) -> tuple[int, str, int]:
@@ -81,7 +81,7 @@ async def test_scenario_97_no_coordinators_of_other_kinds(brokers: list[Broker])
 
 
 async def test_scenario_97_who_lost_its_lease_is_not_named(clock: SteppedClock, brokers: list[Broker]) -> None:
-    memberships = [broker.rooms.membership for broker in brokers]
+    memberships = [broker.context.broker_lease for broker in brokers]
     dead = memberships[2].node_id
     for group_id in GROUPS:
         await brokers[0].ask(commit_request(9, group_id=group_id))
@@ -106,11 +106,11 @@ async def test_behind_one_address_every_broker_lists_all_groups(clock: SteppedCl
     settings = store.settings.model_copy(update={"address_mode": "single"})
     brokers = []
     for port in (1, 2):
-        membership = Membership(store, settings, {"PLAINTEXT": ("h", port)}, None)
-        await membership.start()
-        await membership._loops.close()
-        brokers.append(with_membership(store, membership, settings))
-    await renew([broker.rooms.membership for broker in brokers])
+        broker_lease = BrokerLease(store, settings, {"PLAINTEXT": ("h", port)}, None)
+        await broker_lease.start()
+        await broker_lease._loops.close()
+        brokers.append(with_membership(store, broker_lease, settings))
+    await renew([broker.context.broker_lease for broker in brokers])
     for group_id in GROUPS:
         await brokers[0].ask(commit_request(9, group_id=group_id))
 

@@ -11,9 +11,9 @@ from tests.support.clock import SteppedClock
 from tests.support.groups import Peer, World, answer, refused
 from tidegate.errors import FencedInstanceId
 from tidegate.groups import classic, offsets
-from tidegate.groups.model import Leaving, Membership, SyncRequest
+from tidegate.groups.group_events import read_events, read_shard
+from tidegate.groups.model import Leaving, MemberRef, SyncRequest
 from tidegate.groups.offsets import Commit, Offsets, entry_json, offset_field
-from tidegate.groups.story import read_events, read_shard
 from tidegate.settings import Settings
 
 FIELDS = [
@@ -43,7 +43,7 @@ async def world(settings: Settings, clock: SteppedClock) -> AsyncIterator[World]
 
 
 async def last(world: World, kind: str) -> dict[str, str]:
-    return (await world.told(kind))[-1]
+    return (await world.reported(kind))[-1]
 
 
 async def rejoined(world: World, *peers: Peer) -> None:
@@ -70,9 +70,9 @@ async def test_every_event_has_every_field_in_one_order(world: World) -> None:
     await b.leave()
     await reset(world, "tool", p0=5)
 
-    told = await world.told()
-    assert [list(event) for event in told] == [FIELDS] * len(told)
-    assert {"created", "member_left", "emptied", "offsets_reset"} <= {event["kind"] for event in told}
+    reported = await world.reported()
+    assert [list(event) for event in reported] == [FIELDS] * len(reported)
+    assert {"created", "member_left", "emptied", "offsets_reset"} <= {event["kind"] for event in reported}
 
 
 async def test_a_round_whose_leader_syncs_last_is_told_in_order(world: World) -> None:
@@ -96,8 +96,8 @@ async def test_the_assignments_say_who_has_which_partitions(world: World) -> Non
     await world.advance(world.settings.group_initial_rebalance_delay_ms * 2)
     await answer(join)
     plan = [(a.member_id, b"1")]
-    membership = Membership(a.member_id, a.generation)
-    await classic.sync(a.broker.waits, world.keys, SyncRequest(membership, "consumer", "range", plan, "t=abcd"))
+    member_ref = MemberRef(a.member_id, a.generation)
+    await classic.sync(a.broker.waits, world.keys, SyncRequest(member_ref, "consumer", "range", plan, "t=abcd"))
 
     assert (await last(world, "assignment_stored"))["detail"] == "t=abcd"
 
@@ -214,7 +214,7 @@ async def test_a_reset_says_who_moved_what(world: World) -> None:
     await reset(world, "tool", p0=120, p1=7)
     await reset(world, "tool", p0=100, p1=7)
 
-    first, second = await world.told("offsets_reset")
+    first, second = await world.reported("offsets_reset")
     assert (first["client_id"], first["host"], first["broker"]) == ("tool", "/10.0.0.9", "2")
     assert (first["detail"], second["detail"]) == ("t:0 - 120 t:1 - 7", "t:0 120 100")
     assert (await world.field("reset_by"), a.generation) == ("/10.0.0.9 tool", 1)
@@ -228,7 +228,7 @@ async def test_a_consumer_without_a_membership_is_one_reset_a_minute(world: Worl
         await reset(world, "simple", p0=offset)
         await world.clock.advance(10_000)
 
-    assert [event["detail"] for event in await world.told("offsets_reset")] == ["t:0 - 10", "t:0 15 16"]
+    assert [event["detail"] for event in await world.reported("offsets_reset")] == ["t:0 - 10", "t:0 15 16"]
 
 
 async def test_commits_of_groups_that_never_had_members_are_no_resets(world: World) -> None:

@@ -194,7 +194,7 @@ async def test_the_initial_delay_waits_for_more_members(opened: Open, broker: Wh
     assert (await hash_of(first))["state"] == "PreparingRebalance"
     for _ in range(2):  # once more, for a member came meanwhile
         await clock.advance(3_000)
-        await patient.rooms.waits.look_now()
+        await patient.context.waits.poll_now()
     answers = await asyncio.wait_for(asyncio.gather(*joins), 10)
 
     assert {answer.generation_id for answer in answers} == {1}
@@ -271,7 +271,7 @@ async def test_organisations_have_topics_of_their_own(tenants: tuple[ClientOf, C
 
     assert (await acme.fetch("t", 0)).high_watermark == 3
     assert (await globex.fetch("t", 0)).high_watermark == 0
-    catalog = acme.broker.rooms.catalog
+    catalog = acme.broker.context.catalog
     acme_topic, globex_topic = catalog.get("acme", "t"), catalog.get("globex", "t")
     assert acme_topic is not None and globex_topic is not None
     assert acme_topic.topic_id != globex_topic.topic_id
@@ -328,7 +328,7 @@ async def test_organisations_have_mirrors_of_their_own(tenants: tuple[ClientOf, 
     await broker.mirrored()
     pending = []
     for client in tenants:
-        topic = broker.rooms.catalog.get(client.client.org, "t")
+        topic = broker.context.catalog.get(client.client.org, "t")
         assert topic is not None
         keys = broker.store.log_keys(client.client.org, "t", 0, topic.topic_hex)
         rows = await broker.store.command("XPENDING", keys.log, "orders", "-", "+", 10)

@@ -53,7 +53,7 @@ async def produce(broker: WholeBroker, index: int, timestamps: list[int]) -> Non
 
 def sampler(broker: WholeBroker, **changes: Any) -> LagSampler:
     settings = broker.settings.model_copy(update=changes)
-    find = broker.rooms.catalog.get
+    find = broker.context.catalog.get
     return LagSampler(broker.store, settings, find, assigned_partitions, lambda: str(broker.node_id))
 
 
@@ -163,7 +163,7 @@ async def test_commits_and_appends_meanwhile_never_make_a_lag_negative(
 
 async def test_what_was_trimmed_counts_no_more(broker: WholeBroker, topic: Topic) -> None:
     await broker.client().commit("t", 1)
-    log = broker.rooms.logs.partition(topic, 0)
+    log = broker.context.logs.partition(topic, 0)
     assert await delete_records(log, 4) == 4
     await broker.store.command("XTRIM", log.keys.log, "MINID", "3-1")
     await sampler(broker).sample()
@@ -224,12 +224,12 @@ async def test_the_time_of_a_record_is_the_brokers_where_it_stamps(broker: Whole
 def during(monkeypatch: pytest.MonkeyPatch, taking: LagSampler, *happens: Callable[[], Awaitable[Any]]) -> None:
     """Let things happen once, after commits were read and before the logs are looked at."""
     reader = taking._reader
-    look = reader.look
+    read_log_ends = reader.read_log_ends
 
     async def after(found: Any) -> Any:
-        monkeypatch.setattr(reader, "look", look)
+        monkeypatch.setattr(reader, "read_log_ends", read_log_ends)
         for one in happens:
             await one()
-        return await look(found)
+        return await read_log_ends(found)
 
-    monkeypatch.setattr(reader, "look", after)
+    monkeypatch.setattr(reader, "read_log_ends", after)

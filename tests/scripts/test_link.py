@@ -74,7 +74,7 @@ async def test_a_command_past_its_deadline_fails_with_all_behind_it_and_the_link
 
     await link.wait_up(2)
     assert await link.call("PING") == b"PONG"
-    assert link.incarnation == 2
+    assert link.failover_epoch == 2
     await link.close()
 
 

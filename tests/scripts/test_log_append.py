@@ -83,12 +83,12 @@ async def test_another_brokers_append_wakes_the_listener(store: Store, settings:
     async with broker(settings) as ours, broker(settings) as theirs:
         log = await _open(store, ours)
         await log.ensure()
-        heard = asyncio.Event()
-        remove = log.on_change(heard.set)
+        reported = asyncio.Event()
+        remove = log.on_change(reported.set)
         await asyncio.sleep(0.05)
-        heard.clear()
+        reported.clear()
         await append(theirs.partition(TOPIC, 0), count=3)
-        await asyncio.wait_for(heard.wait(), 2)
+        await asyncio.wait_for(reported.wait(), 2)
         known = log.known()
         remove()
 
@@ -98,12 +98,12 @@ async def test_another_brokers_append_wakes_the_listener(store: Store, settings:
 async def test_a_lost_message_costs_one_poll(store: Store, settings: Settings) -> None:
     async with broker(settings, fetch_wait_poll_ms=50) as ours:
         log = await _open(store, ours)
-        heard = asyncio.Event()
-        log.on_change(heard.set)
+        reported = asyncio.Event()
+        log.on_change(reported.set)
         await asyncio.sleep(0.1)
-        heard.clear()
+        reported.clear()
         await store.command("XADD", log.keys.log, "0-1", "w", "x:1", "b", bytes(batch(count=2).buffer))
-        await asyncio.wait_for(heard.wait(), 2)
+        await asyncio.wait_for(reported.wait(), 2)
 
         assert (await log.ensure()).high_watermark == 2
 

@@ -72,7 +72,7 @@ async def test_upkeep_that_could_not_be_filed_is_filed_later(
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
         await append(log)
-        send, failing = logs.store.home.control.send, True
+        send, failing = logs.store.metadata_node.control.send, True
 
         def away(args: Any, on_reply: Any, timeout_ms: int | None = None) -> None:
             if failing and args[0] == "ZADD":
@@ -80,7 +80,7 @@ async def test_upkeep_that_could_not_be_filed_is_filed_later(
             else:
                 send(args, on_reply, timeout_ms)
 
-        monkeypatch.setattr(logs.store.home.control, "send", away)
+        monkeypatch.setattr(logs.store.metadata_node.control, "send", away)
         await logs._sweep()
         failing = False
         await logs._sweep()
@@ -92,8 +92,8 @@ async def test_upkeep_that_could_not_be_filed_is_filed_later(
 async def test_a_topic_that_goes_as_a_view_begins_to_load_is_told(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as logs:
-        told: list[object] = []
-        logs.partition(TOPIC, 0).read(0, 1 << 20, True, told.append)
+        reported: list[object] = []
+        logs.partition(TOPIC, 0).read(0, 1 << 20, True, reported.append)
         logs.forget_topic(TOPIC)  # in the same tick: nothing of the load has run
-        await until(lambda: bool(told))
-        assert isinstance(told[0], UnknownTopicOrPartition)
+        await until(lambda: bool(reported))
+        assert isinstance(reported[0], UnknownTopicOrPartition)

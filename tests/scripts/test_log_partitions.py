@@ -44,11 +44,11 @@ async def test_a_deleted_log_leaves_no_stream_and_no_ghost_returns(store: Store,
 
 
 async def test_deletion_wakes_its_readers(store: Store, keys: LogKeys) -> None:
-    heard: list[bytes | None] = []
+    reported: list[bytes | None] = []
     await create_partition(store, keys)
-    await store.wakeups.listen(keys.wake, heard.append)
+    await store.pubsub.listen(keys.wake, reported.append)
     await delete_partition(store, keys)
     await store.command("PING")
     await store.push.call("PING")
 
-    assert b"deleted" in heard
+    assert b"deleted" in reported

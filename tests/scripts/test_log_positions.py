@@ -95,12 +95,12 @@ async def test_a_trim_wakes_listeners_of_other_brokers(store: Store, settings: S
     async with broker(settings) as logs, broker(settings) as others:
         log, other = logs.partition(TOPIC, 0), others.partition(TOPIC, 0)
         await append(log, count=10)
-        heard = asyncio.Event()
-        other.on_change(heard.set)
+        reported = asyncio.Event()
+        other.on_change(reported.set)
         await asyncio.sleep(0.05)
-        heard.clear()
+        reported.clear()
         await log.delete_records(4)
-        await asyncio.wait_for(heard.wait(), 2)
+        await asyncio.wait_for(reported.wait(), 2)
         known = other.known()
 
     assert known is not None and known.log_start_offset == 4

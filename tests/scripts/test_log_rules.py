@@ -196,7 +196,7 @@ async def test_rule_7_a_gap_waits_for_the_missing_batch(store: Store, settings: 
 
 async def test_rule_7_a_gap_that_stays_is_refused(store: Store, settings: Settings) -> None:
     await given_log(store)
-    async with broker(settings, produce_gap_wait_ms=150) as logs:
+    async with broker(settings, producer_sequence_gap_timeout_ms=150) as logs:
         log = logs.partition(TOPIC, 0)
         await append(log, producer_id=7, epoch=0, sequence=0)
         began = time.monotonic()
@@ -263,14 +263,14 @@ async def test_rule_8_a_reconnection_alone_keeps_the_epoch(store: Store, setting
     async with broker(settings, redis_url=proxy.url) as logs:
         log = logs.partition(TOPIC, 0)
         await append(log)
-        before = logs.incarnations.number
+        before = logs.failover_epochs.number
         proxy.cut_all()
         await asyncio.sleep(0.01)
         assert log.known() is None
         answer = await append(log)
 
         assert (answer.base_offset, answer.leader_epoch) == (1, 0)
-        assert logs.incarnations.number == before
+        assert logs.failover_epochs.number == before
 
 
 async def test_rule_9_the_last_entry_is_never_removed(store: Store, settings: Settings) -> None:

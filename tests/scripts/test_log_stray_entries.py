@@ -98,7 +98,7 @@ async def test_fetch_before_a_stray_entry_returns_the_records(struck: Struck) ->
 
 
 async def test_fetch_at_a_stray_entry_is_refused(struck: Struck, stray: str) -> None:
-    await _soon(struck.log.look())
+    await _soon(struck.log.observe())
     if stray == "removed":  # it hides no record
         assert (await _soon(read(struck.log, _END))).size == 0
         return
@@ -146,8 +146,8 @@ async def test_produce_behind_a_stray_entry_is_refused_at_once(struck: Struck) -
 
 async def test_lag_with_a_stray_entry_goes_on(struck: Struck) -> None:
     reader = LagReader(struck.store, lambda org, name: TOPIC, lambda blob: None)
-    looks = await _soon(reader.look_at({("default", ("orders", 0)): [0, 5, _END]}))
-    found = looks["default", ("orders", 0)]
+    observations = await _soon(reader.read_ends_of({("default", ("orders", 0)): [0, 5, _END]}))
+    found = observations["default", ("orders", 0)]
     assert (found.log_start, found.log_end, found.head_time, found.lag(5)) == (0, _END, _FIRST_MS + 1, 2)
     assert dict(found.times) == {0: _FIRST_MS, 5: _FIRST_MS + 1, _END: -1}
 
@@ -177,7 +177,7 @@ async def test_load_names_the_stray_entry_once(store: Store, settings: Settings)
         with structlog.testing.capture_logs() as events:
             for _ in range(3):
                 log.void("load again")
-                await _soon(log.look())
+                await _soon(log.observe())
         named = [event for event in events if event["event"] == "log_stray_entry"]
     assert len(named) == 1
     assert entry_id.decode() in named[0]["reason"]

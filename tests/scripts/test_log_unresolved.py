@@ -25,7 +25,7 @@ from tidegate.store.store import Store
 IMPATIENT: dict[str, Any] = {
     "redis_command_timeout_ms": 300,
     "redis_connect_timeout_ms": 300,
-    "produce_gap_wait_ms": 100,
+    "producer_sequence_gap_timeout_ms": 100,
 }
 
 
@@ -207,7 +207,7 @@ async def test_append_unknown_producer_after_redis_was_away_waits_for_its_first_
         log = logs.partition(TOPIC, 0)
         await append(log)
         # Its first batch was refused before it reached the log: the topic could not be looked up.
-        logs.store.absence.waited(2.0)
+        logs.store.outage.waited(2.0)
         assert await outcomes(log, of(9, 1)) == [StoreUnavailable]
         assert await outcomes(log, of(9, 0), of(9, 1)) == [1, 2]
 

@@ -54,8 +54,8 @@ def test_a_walk_tells_what_a_plain_one_does(client: Any) -> None:
             )
             walked = walker.walk(start, stop, limits)
 
-            told = walked.stands, walked.steps
-            assert told == plainly(entries, max(start, shown), end if stop < 0 else stop, limits), (
+            reported = walked.stands, walked.steps
+            assert reported == plainly(entries, max(start, shown), end if stop < 0 else stop, limits), (
                 f"TIDEGATE_SEED={seed}"
             )
 

@@ -9,54 +9,54 @@ from typing import Any
 import pytest
 
 from tests.support.clock import SteppedClock
+from tidegate.cluster.broker_lease import SINGLE_NODE_ID, BrokerLease, State
 from tidegate.cluster.drains import request_drain
-from tidegate.cluster.membership import SINGLE_NODE_ID, Membership, State
 from tidegate.errors import BrokerIdNotRegistered, CannotStart
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
 GONE_MS, SUSPECT_MS, REUSE_MS = 10_000, 750, 60_000
 
-Make = Callable[..., Membership]
+Make = Callable[..., BrokerLease]
 
 
 @pytest.fixture
 async def brokers(clock: SteppedClock) -> AsyncIterator[Make]:
     """Makes brokers by port. They renew when the test says so."""
-    made: list[Membership] = []
+    made: list[BrokerLease] = []
 
-    def make(port: int, state: State = "serving", **changes: Any) -> Membership:
+    def make(port: int, state: State = "serving", **changes: Any) -> BrokerLease:
         settings = clock._store.settings.model_copy(update={"lease_renew_ms": 20, **changes})
-        membership = Membership(clock._store, settings, {"PLAINTEXT": ("127.0.0.1", port)}, None, state)
-        made.append(membership)
-        return membership
+        broker_lease = BrokerLease(clock._store, settings, {"PLAINTEXT": ("127.0.0.1", port)}, None, state)
+        made.append(broker_lease)
+        return broker_lease
 
     yield make
-    for membership in made:
-        await membership._loops.close()
+    for broker_lease in made:
+        await broker_lease._loops.close()
 
 
-async def start(*memberships: Membership) -> None:
+async def start(*memberships: BrokerLease) -> None:
     """Start without the loop: the test renews."""
-    for membership in memberships:
-        await membership.start()
-        await membership._loops.close()
+    for broker_lease in memberships:
+        await broker_lease.start()
+        await broker_lease._loops.close()
 
 
-def ids(membership: Membership) -> list[int]:
-    return [one.node_id for one in membership.live()]
+def ids(broker_lease: BrokerLease) -> list[int]:
+    return [one.node_id for one in broker_lease.live()]
 
 
-def named(membership: Membership) -> list[int]:
-    return [one.node_id for one in membership.preferred()]
+def named(broker_lease: BrokerLease) -> list[int]:
+    return [one.node_id for one in broker_lease.preferred()]
 
 
-async def pass_time(clock: SteppedClock, ms: int, *alive: Membership) -> None:
+async def pass_time(clock: SteppedClock, ms: int, *alive: BrokerLease) -> None:
     """Time goes by in steps of a renewal; those alive renew."""
     for _ in range(0, ms, 250):
         await clock.advance(250)
-        for membership in alive:
-            await membership.keep_once()
+        for broker_lease in alive:
+            await broker_lease.keep_once()
 
 
 async def test_brokers_see_each_other(brokers: Make) -> None:
@@ -74,14 +74,14 @@ async def test_two_brokers_race_for_an_id(clock: SteppedClock, brokers: Make, se
     other_store = Store(settings)
     await other_store.start()
     racing = [
-        Membership(store, settings, {"PLAINTEXT": ("h", port)}, None)
+        BrokerLease(store, settings, {"PLAINTEXT": ("h", port)}, None)
         for port in range(1, 21)
         for store in ((clock._store, other_store)[port % 2],)
     ]
-    await asyncio.gather(*(membership._take() for membership in racing))
+    await asyncio.gather(*(broker_lease._take() for broker_lease in racing))
     await other_store.close()
 
-    assert sorted(membership.node_id for membership in racing) == list(range(1, 21))
+    assert sorted(broker_lease.node_id for broker_lease in racing) == list(range(1, 21))
 
 
 async def test_a_repeated_script_gives_the_same_id(brokers: Make) -> None:
@@ -295,62 +295,62 @@ async def test_one_address_is_one_node_for_clients(brokers: Make) -> None:
     await one.renew()
 
     assert ids(one) == [1, 2]
-    for membership in (one, two):
-        assert [(shown.node_id, shown.endpoint("PLAINTEXT")) for shown in membership.shown("PLAINTEXT")] == [
+    for broker_lease in (one, two):
+        assert [(shown.node_id, shown.endpoint("PLAINTEXT")) for shown in broker_lease.shown("PLAINTEXT")] == [
             (SINGLE_NODE_ID, ("127.0.0.1", 9092))
         ]
-        assert membership.nameable("PLAINTEXT") == membership.shown("PLAINTEXT")
-        assert membership.shown_node_id("PLAINTEXT") == SINGLE_NODE_ID
+        assert broker_lease.nameable("PLAINTEXT") == broker_lease.shown("PLAINTEXT")
+        assert broker_lease.shown_node_id("PLAINTEXT") == SINGLE_NODE_ID
 
 
 async def test_who_starts_is_not_named_and_is_told_of_when_it_serves(clock: SteppedClock, brokers: Make) -> None:
     one = brokers(9092)
-    came: list[set[int]] = []
-    one.on_came.append(came.append)
+    on_broker_joined: list[set[int]] = []
+    one.on_broker_joined_listeners.append(on_broker_joined.append)
     await start(one)
     two, three = brokers(9093, state="starting"), brokers(9094, state="starting")
     await start(two, three)
     await pass_time(clock, 250, one, two, three)
-    assert (ids(one), named(one), came) == ([1, 2, 3], [1], [])
+    assert (ids(one), named(one), on_broker_joined) == ([1, 2, 3], [1], [])
 
     await two.serve()
     await pass_time(clock, 250, one)
-    assert (named(one), came) == ([1, 2], [{2}])
+    assert (named(one), on_broker_joined) == ([1, 2], [{2}])
     await three.serve()
     await pass_time(clock, 250, one)
-    assert (named(one), came) == ([1, 2, 3], [{2}, {3}])
+    assert (named(one), on_broker_joined) == ([1, 2, 3], [{2}, {3}])
 
 
 async def test_a_broker_that_was_only_suspect_has_not_come(clock: SteppedClock, brokers: Make) -> None:
     one, two = brokers(9092), brokers(9093)
     await start(one, two)
     await one.renew()
-    came: list[set[int]] = []
-    one.on_came.append(came.append)
+    on_broker_joined: list[set[int]] = []
+    one.on_broker_joined_listeners.append(on_broker_joined.append)
     await pass_time(clock, 2 * SUSPECT_MS, one)
     assert named(one) == [1]
     await pass_time(clock, 250, one, two)
     await one.renew()
 
-    assert (named(one), came) == ([1, 2], [])
+    assert (named(one), on_broker_joined) == ([1, 2], [])
 
 
 async def test_a_drain_is_asked_of_one_process(clock: SteppedClock, brokers: Make) -> None:
     one, two = brokers(9092), brokers(9093)
-    heard: list[int] = []
-    for membership in (one, two):
-        membership.on_drain_asked.append(lambda port=membership: heard.append(port.node_id))  # type: ignore[misc]
+    reported: list[int] = []
+    for broker_lease in (one, two):
+        broker_lease.on_drain_asked.append(lambda port=broker_lease: reported.append(port.node_id))  # type: ignore[misc]
     await start(one, two)
     await request_drain(clock._store, two.node_id)
     await request_drain(clock._store, two.node_id)
     await pass_time(clock, 250, one, two)
 
-    assert heard == [two.node_id]
+    assert reported == [two.node_id]
 
     successor = brokers(9093)
     await start(successor)
     await pass_time(clock, 250, one, successor)
-    assert heard == [2], "another process at that address or id is not asked"
+    assert reported == [2], "another process at that address or id is not asked"
 
 
 async def test_a_drain_is_not_meant_for_the_next_process_with_the_id(clock: SteppedClock, brokers: Make) -> None:
@@ -360,11 +360,11 @@ async def test_a_drain_is_not_meant_for_the_next_process_with_the_id(clock: Step
     await first.close()
     await clock.advance(GONE_MS)
     second = brokers(9092, node_id=7)
-    heard: list[int] = []
-    second.on_drain_asked.append(lambda: heard.append(7))
+    reported: list[int] = []
+    second.on_drain_asked.append(lambda: reported.append(7))
     await start(second)
 
-    assert second.node_id == 7 and not heard
+    assert second.node_id == 7 and not reported
 
 
 async def test_only_a_live_broker_can_be_asked_to_drain(clock: SteppedClock, brokers: Make) -> None:
@@ -379,13 +379,13 @@ async def test_only_a_live_broker_can_be_asked_to_drain(clock: SteppedClock, bro
 
 async def test_the_loop_renews(store: Store, settings: Settings) -> None:
     """On the real clock."""
-    membership = Membership(store, settings.model_copy(update={"lease_renew_ms": 20}), {"PLAINTEXT": ("h", 1)}, "r1")
-    await membership.start()
+    broker_lease = BrokerLease(store, settings.model_copy(update={"lease_renew_ms": 20}), {"PLAINTEXT": ("h", 1)}, "r1")
+    await broker_lease.start()
     first = float(await store.command("ZSCORE", "tidegate:{cluster}:leases", 1))
     await asyncio.sleep(0.2)
     second = float(await store.command("ZSCORE", "tidegate:{cluster}:leases", 1))
-    await membership.close()
+    await broker_lease.close()
 
     assert 100 <= second - first <= 400
-    assert membership.live()[0].rack == "r1"
+    assert broker_lease.live()[0].rack == "r1"
     assert float(await store.command("ZSCORE", "tidegate:{cluster}:leases", 1)) < second - 5_000

@@ -107,10 +107,10 @@ async def test_a_replica_is_refused(store: Store) -> None:
 async def test_servers_that_do_not_suit(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, facts: dict[str, str], reason: str
 ) -> None:
-    async def told(_: Node) -> dict[str, str]:
+    async def reported(_: Node) -> dict[str, str]:
         return facts
 
-    monkeypatch.setattr(server_check, "_facts", told)
+    monkeypatch.setattr(server_check, "_facts", reported)
     with pytest.raises(CannotStart, match=reason):
         await check_server(store, settings)
 
@@ -127,10 +127,10 @@ async def test_servers_that_do_not_suit(
 async def test_flavours(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, facts: dict[str, str], flavour: str, version: str
 ) -> None:
-    async def told(_: Node) -> dict[str, str]:
+    async def reported(_: Node) -> dict[str, str]:
         return facts
 
-    monkeypatch.setattr(server_check, "_facts", told)
+    monkeypatch.setattr(server_check, "_facts", reported)
     (report,) = await check_server(store, settings)
 
     assert (report.flavour, report.version) == (flavour, version)

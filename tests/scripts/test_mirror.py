@@ -399,7 +399,7 @@ async def test_a_group_that_expires_takes_its_mirror_along(broker: WholeBroker, 
     assert await shown.position() == "5-0"
     long_ago = f'{entry_json(5, -1, "", "")},"commit_time":1}}'
     await store.command("HSET", store.group_keys("default", "orders").offsets, "t:0", long_ago)
-    assert await sweep(store, range(50), "1", partial(forget_mirrors, broker.rooms)) == 1
+    assert await sweep(store, range(50), "1", partial(forget_mirrors, broker.context)) == 1
     await broker.mirrored()
 
     assert await shown.position() is None
@@ -469,8 +469,8 @@ async def test_a_broker_that_stops_writes_what_there_is_to_tell(broker: WholeBro
     await broker.mirrored()
     await member.commit("t", 5)
 
-    assert broker.rooms.mirror is not None
-    await broker.rooms.mirror.close()
+    assert broker.context.mirror is not None
+    await broker.context.mirror.close()
 
     assert await shown.ids() == ["5-1", "9-1"]
 

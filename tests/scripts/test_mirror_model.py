@@ -47,9 +47,9 @@ class Mirrors(RuleBasedStateMachine):
         self.store = self.brokers[0].store
         await self.store.command("FLUSHALL")
         for broker in self.brokers:
-            await broker.rooms.catalog.refresh()
+            await broker.context.catalog.refresh()
         topic = await self.brokers[0].create(TOPIC)
-        await self.brokers[1].rooms.catalog.refresh()
+        await self.brokers[1].context.catalog.refresh()
         self.keys = self.store.log_keys("default", TOPIC, 0, topic.topic_hex)
         await self._join(0)
         await self._produce([3, 2, 4, 1])
@@ -151,9 +151,9 @@ class Mirrors(RuleBasedStateMachine):
     @invariant()
     def the_mirror_shows_it(self) -> None:
         if hasattr(self, "keys") and self.written:
-            assert self.runner.run(self._look()) == (self.position, self.pending)
+            assert self.runner.run(self._observe()) == (self.position, self.pending)
 
-    async def _look(self) -> tuple[str | None, dict[int, str]]:
+    async def _observe(self) -> tuple[str | None, dict[int, str]]:
         groups = await self.store.command("XINFO", "GROUPS", self.keys.log)
         if not groups:
             return None, {}

@@ -316,10 +316,10 @@ async def test_a_topic_that_this_broker_has_not_heard_of_is_looked_up(store: Sto
     broker = Broker(store, catalog)
     assert codes(await broker.ask(commit_request(9))) == {"t1:0": NONE}
 
-    catalog.known, catalog.looks = {"t1": topic("t1", 4)}, 0
+    catalog.known, catalog.observations = {"t1": topic("t1", 4)}, 0
     assert codes(await broker.ask(commit_request(9, topics={"t1": {7: (5, "")}}))) == {"t1:7": NONE}
     assert codes(await broker.ask(commit_request(9, topics={"t1": {0: (5, "")}}))) == {"t1:0": NONE}
-    assert catalog.looks == 1
+    assert catalog.observations == 1
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -391,13 +391,13 @@ async def test_a_repeated_script_changes_nothing_more(clock: SteppedClock, clock
     key_names = [shard.groups, shard.events, keys.group, keys.members, keys.instances, keys.sessions, keys.offsets]
     commit = [-1, "", "", -1, 1, "t1:0", entry_json(5, 2, T1.topic_hex, "x")]
     args = [100, "1", 0, keys.ref, "cgp_a default/consumer-groups/orders", "/h c", 1, *commit]
-    pictures = []
+    snapshots = []
     for _ in range(2):
         assert await clock_store.run(COMMIT_OFFSETS, key_names, *args) == [NONE]
-        pictures.append(
+        snapshots.append(
             [await clock_store.command("HGETALL", key) for key in (keys.group, keys.offsets, keys.shard_keys.groups)]
         )
-    assert pictures[0] == pictures[1]
+    assert snapshots[0] == snapshots[1]
 
 
 async def test_commits_behind_one_that_waits_for_the_catalogue_keep_their_turn(store: Store, keys: GroupKeys) -> None:

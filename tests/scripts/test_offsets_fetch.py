@@ -209,14 +209,14 @@ async def test_a_commit_of_a_newer_topic_than_this_broker_knows_counts_after_a_l
         other = Broker(store, FakeCatalog(topic("t1", number=77), T2, topic("t3", number=3)))
         await other.ask(commit_request(9, topics={"t1": {0: (5, "")}, "t3": {0: (7, "")}}))
         broker.catalog.stored = dict(other.catalog.stored)
-        broker.catalog.looks = 0
+        broker.catalog.observations = 0
 
         assert (await fetch(broker, {"t1": [0], "t3": [0]}))[1] == {
             "t1:0": (5, -1, "", NONE),
             "t3:0": (7, -1, "", NONE),
         }
         assert (await fetch(broker, {"t1": [0]}))[1] == {"t1:0": (5, -1, "", NONE)}
-        assert broker.catalog.looks == 1
+        assert broker.catalog.observations == 1
     finally:
         await store.close()
 
@@ -240,14 +240,14 @@ class Listening:
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[str] = []
-        send = store.home.control.send
+        send = store.metadata_node.control.send
 
         def counted(args: Any, on_reply: Any, timeout_ms: int | None = None) -> None:
             names: list[Arg] = list(args)
             self.sent.append(str(names[0]))
             send(args, on_reply, timeout_ms)
 
-        monkeypatch.setattr(store.home.control, "send", counted)
+        monkeypatch.setattr(store.metadata_node.control, "send", counted)
 
 
 @pytest.mark.one_server
@@ -266,7 +266,7 @@ async def test_equal_reads_of_a_tick_are_one_command(broker: Broker, monkeypatch
 async def test_a_fetch_sees_the_commits_filed_before_it_in_the_same_tick(
     store: Store, settings: Settings, keys: GroupKeys
 ) -> None:
-    offsets, seen = Offsets(store, settings), asyncio.Queue[Any]()
+    offsets, observed = Offsets(store, settings), asyncio.Queue[Any]()
 
     def commit(offset: int) -> None:
         entries = ["t1:0", entry_json(offset, -1, T1.topic_hex, "")]
@@ -274,9 +274,9 @@ async def test_a_fetch_sees_the_commits_filed_before_it_in_the_same_tick(
 
     for offset in (1, 2, 3):
         commit(offset)
-        offsets.fetch(keys, ["t1:0"], seen.put_nowait)
-    offsets.fetch(keys, ["t1:0"], seen.put_nowait)
+        offsets.fetch(keys, ["t1:0"], observed.put_nowait)
+    offsets.fetch(keys, ["t1:0"], observed.put_nowait)
 
-    found = [await asyncio.wait_for(seen.get(), 5) for _ in range(4)]
+    found = [await asyncio.wait_for(observed.get(), 5) for _ in range(4)]
     assert [one["t1:0"].offset for one in found] == [1, 2, 3, 3]
     assert found[0]["t1:0"] == Committed(1, -1, "", T1.topic_hex)

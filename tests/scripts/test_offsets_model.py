@@ -75,7 +75,7 @@ class Offsets(RuleBasedStateMachine):
         self.clock = stepped.SteppedClock(self.stores[0])
         await self.clock.set()
         self.brokers = [Broker(store, FakeCatalog(), number) for number, store in enumerate(self.stores)]
-        self._tell_topics()
+        self._report_topics()
 
     def teardown(self) -> None:
         async def stop() -> None:
@@ -86,7 +86,7 @@ class Offsets(RuleBasedStateMachine):
             self.runner.run(stop())
             self.runner.close()
 
-    def _tell_topics(self) -> None:
+    def _report_topics(self) -> None:
         """Both brokers can find the topics as they are; only the first has heard already."""
         for broker in self.brokers:
             broker.catalog.stored = {name: topic(name, PARTITIONS, number) for name, number in self.numbers.items()}
@@ -219,15 +219,15 @@ class Offsets(RuleBasedStateMachine):
 
         assert self.runner.run(delete()) == expected
 
-    @rule(name=topics, told=st.booleans())
-    def make_topic_again(self, name: str, told: bool) -> None:
-        """A topic is deleted and made again; `told`: its offsets were removed, not only left behind."""
+    @rule(name=topics, reported=st.booleans())
+    def make_topic_again(self, name: str, reported: bool) -> None:
+        """A topic is deleted and made again; `reported`: its offsets were removed, not only left behind."""
         old = topic(name, PARTITIONS, self.numbers[name])
         self.numbers[name] += 10
-        self._tell_topics()
-        if not told:
+        self._report_topics()
+        if not reported:
             self.brokers[1].catalog.known = dict(self.brokers[1].catalog.stored)
-        if told:
+        if reported:
             for group in self.model.values():
                 group.offsets = {
                     key: value

@@ -10,8 +10,8 @@ import pytest
 from tests.support.clock import SteppedClock
 from tests.support.groups import World, answer
 from tidegate.errors import GroupIdNotFound
-from tidegate.groups.expiry import spare_shard
-from tidegate.groups.picture import Blobs, GroupPicture, read_picture
+from tidegate.groups.expiry import grant_session_grace
+from tidegate.groups.group_snapshot import GroupSnapshot, MetadataDecoders, read_snapshot
 from tidegate.protocol.consumer_blobs import (
     assigned_partitions,
     subscribed_topics,
@@ -20,7 +20,7 @@ from tidegate.protocol.consumer_blobs import (
 )
 from tidegate.settings import Settings
 
-BLOBS = Blobs(subscribed_topics, assigned_partitions)
+BLOBS = MetadataDecoders(subscribed_topics, assigned_partitions)
 ORDERS = (("range", write_subscription(["orders"])),)
 
 
@@ -32,12 +32,12 @@ async def world(settings: Settings, clock: SteppedClock) -> AsyncIterator[World]
     await opened.close()
 
 
-async def picture(world: World) -> GroupPicture:
-    return await read_picture(world.store, world.keys, "1", BLOBS, world.clock.now_ms)
+async def snapshot(world: World) -> GroupSnapshot:
+    return await read_snapshot(world.store, world.keys, "1", BLOBS, world.clock.now_ms)
 
 
 async def doing(world: World) -> dict[str, str]:
-    return {member.client_id: member.doing for member in (await picture(world)).members}
+    return {member.client_id: member.doing for member in (await snapshot(world)).members}
 
 
 async def test_members_of_each_state(world: World) -> None:
@@ -52,17 +52,17 @@ async def test_members_of_each_state(world: World) -> None:
 
     await a.sync({a.member_id: write_assignment({"orders": [1, 0]}), b.member_id: write_assignment({})})
     await answer(parked)
-    seen = await picture(world)
-    assert {member.client_id: (member.doing, member.owned, member.leads) for member in seen.members} == {
+    observed = await snapshot(world)
+    assert {member.client_id: (member.doing, member.owned, member.leads) for member in observed.members} == {
         "a": ("synced", {"orders": (0, 1)}, True),
         "b": ("synced", {}, False),
     }
-    assert seen.topics == {"orders"} and (seen.state, seen.generation) == ("Stable", 1)
+    assert observed.topics == {"orders"} and (observed.state, observed.generation) == ("Stable", 1)
 
     await world.peer("c", protocols=ORDERS).entering()
     assert await doing(world) == {"a": "missing", "b": "missing", "c": "joined"}
-    seen = await picture(world)
-    assert seen.join_deadline_ms == world.clock.now_ms + 20_000
+    observed = await snapshot(world)
+    assert observed.join_deadline_ms == world.clock.now_ms + 20_000
 
 
 async def test_when_members_were_heard(world: World) -> None:
@@ -70,26 +70,26 @@ async def test_when_members_were_heard(world: World) -> None:
     began = world.clock.now_ms
     await world.advance(4_000, beating=[a])
     await world.peer("c").entering()
-    heard = {member.client_id: member.heard_ms for member in (await picture(world)).members}
+    reported = {member.client_id: member.last_contact_ms for member in (await snapshot(world)).members}
 
-    assert heard == {"a": began + 4_000, "b": began, "c": None}
+    assert reported == {"a": began + 4_000, "b": began, "c": None}
 
 
 async def test_members_that_were_given_more_time_are_not_told_as_heard(world: World) -> None:
     a, _ = await world.stable("a", "b", protocols=ORDERS)
     await world.advance(2_000, beating=[a])
-    await spare_shard(world.store, world.keys.shard_keys.shard)
-    heard = {member.client_id: member.heard_ms for member in (await picture(world)).members}
-    assert heard == {"a": None, "b": None}
+    await grant_session_grace(world.store, world.keys.shard_keys.shard)
+    reported = {member.client_id: member.last_contact_ms for member in (await snapshot(world)).members}
+    assert reported == {"a": None, "b": None}
 
     await world.advance(12_000, beating=[a])
-    heard = {member.client_id: member.heard_ms for member in (await picture(world)).members}
-    assert heard == {"a": world.clock.now_ms, "b": None}
+    reported = {member.client_id: member.last_contact_ms for member in (await snapshot(world)).members}
+    assert reported == {"a": world.clock.now_ms, "b": None}
 
 
 async def test_ids_that_nobody_came_back_with(world: World) -> None:
     member_id = await world.peer("a").claim_id()
-    (pending,) = (await picture(world)).pending
+    (pending,) = (await snapshot(world)).pending
 
     assert (pending.member_id, pending.client_id) == (member_id, "a")
     assert pending.ends_ms == world.clock.now_ms + 10_000
@@ -100,16 +100,16 @@ async def test_what_is_overdue_is_settled_first(world: World) -> None:
     world.sweeping = False
     await world.advance(60_000)
 
-    assert (await picture(world)).state == "Empty"
+    assert (await snapshot(world)).state == "Empty"
 
 
 async def test_a_group_that_does_not_exist(world: World) -> None:
     with pytest.raises(GroupIdNotFound):
-        await picture(world)
+        await snapshot(world)
 
 
 async def test_metadata_that_nobody_can_read(world: World) -> None:
     await world.stable("a")
 
-    (member,) = (await picture(world)).members
-    assert member.topics is None and (await picture(world)).topics is None
+    (member,) = (await snapshot(world)).members
+    assert member.topics is None and (await snapshot(world)).topics is None

@@ -18,7 +18,7 @@ from tests.support.valkey import ValkeyServer
 from tidegate.cluster.acl import acl_rules
 from tidegate.cluster.server_check import check_server
 from tidegate.errors import CannotStart, NotEnoughReplicasAfterAppend, StoreUnavailable
-from tidegate.log.incarnation import MINT_INCARNATION
+from tidegate.log.failover_epoch import ASSIGN_FAILOVER_EPOCH
 from tidegate.settings import Settings
 from tidegate.store.keys import ClusterKeys
 from tidegate.store.node import Node
@@ -82,7 +82,7 @@ async def test_each_key_is_at_its_node_by_any_command(sharded: Sharded, store: S
         await store.command("HSET", key, "field", key)
         assert await store.read("HGET", key, "field") == key.encode()
         assert port_of(store, key) == sharded.owner(key).port
-    assert store.home is store.node("tidegate:{cluster}:info")
+    assert store.metadata_node is store.node("tidegate:{cluster}:info")
     assert store.available
 
 
@@ -94,13 +94,13 @@ async def test_scripts_are_loaded_on_every_node_before_anything_else(store: Stor
 
 
 async def test_a_message_sent_anywhere_is_heard(sharded: Sharded, store: Store) -> None:
-    heard: list[bytes | None] = []
-    await store.wakeups.listen("tidegate:{co:1}:wake", heard.append)
+    reported: list[bytes | None] = []
+    await store.pubsub.listen("tidegate:{co:1}:wake", reported.append)
     for server in sharded.servers:
         sharded.ask(server, "PUBLISH", "tidegate:{co:1}:wake", str(server.port))
 
-    await until(lambda: len(heard) == 3)
-    assert set(heard) == {str(server.port).encode() for server in sharded.servers}
+    await until(lambda: len(reported) == 3)
+    assert set(reported) == {str(server.port).encode() for server in sharded.servers}
 
 
 # -- slots on the move
@@ -221,7 +221,7 @@ async def count_both(store: Store) -> list[int]:
 
 
 async def test_nodes_are_taken_in_and_left_with_their_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.store.redis_cluster._GUEST_S", 0.5)
+    monkeypatch.setattr("tidegate.store.redis_cluster._REDIRECT_TARGET_S", 0.5)
     slot = key_slot(MOVING)
     with Sharded(primaries=2, replicas=0) as own:
         store = Store(Settings(redis_url=own.url))
@@ -267,7 +267,7 @@ async def test_a_replica_that_takes_over_is_found() -> None:
             await store.wait_up(MOVING)
             assert await store.command("GET", MOVING) == b"kept"
             assert port_of(store, MOVING) != died.port
-            assert store.absence.ended_lately
+            assert store.outage.recently_recovered
         finally:
             await store.close()
 
@@ -321,12 +321,12 @@ async def test_appends_wait_while_their_log_is_on_its_way(sharded: Sharded, stor
         await append(log, batch(producer_id=7, epoch=0, sequence=0))
         with on_its_way(sharded, slot, second) as end:
             waiting = append_later(log, batch(producer_id=7, epoch=0, sequence=1))
-            looking = asyncio.create_task(log.end_offset())
+            observing = asyncio.create_task(log.end_offset())
             await asyncio.sleep(0.4)
-            assert not waiting.done() and not looking.done()
+            assert not waiting.done() and not observing.done()
             end()
             assert (await waiting).base_offset == 1
-            assert (await looking).log_end_offset in (1, 2)
+            assert (await observing).log_end_offset in (1, 2)
         await asyncio.to_thread(sharded.move, slot, first)
 
 
@@ -347,9 +347,9 @@ async def test_a_log_is_proved_by_replicas_of_its_own_node() -> None:
                 replica.kill()
 
                 outcomes = [append_later(logs.partition(one, 0), batch()) for one in topics]
-                told = await asyncio.gather(*outcomes, return_exceptions=True)
+                reported = await asyncio.gather(*outcomes, return_exceptions=True)
 
-                assert [isinstance(one, NotEnoughReplicasAfterAppend) for one in told] == [False, True, False]
+                assert [isinstance(one, NotEnoughReplicasAfterAppend) for one in reported] == [False, True, False]
         finally:
             await store.close()
 
@@ -365,8 +365,8 @@ async def test_a_fail_over_raises_the_epoch_of_every_log_and_voids_no_other_node
             async with broker(store.settings) as logs:
                 parts = [logs.partition(one, 0) for one in topics]
                 assert [(await append(one)).leader_epoch for one in parts] == [0, 0, 0]
-                home = next(one for one in own.servers[:3] if one is own.owner("{cluster}"))
-                died = next(at for at in range(3) if own.servers[at] is not home)
+                metadata_node = next(one for one in own.servers[:3] if one is own.owner("{cluster}"))
+                died = next(at for at in range(3) if own.servers[at] is not metadata_node)
                 await asyncio.to_thread(own.in_sync)
                 own.servers[died].kill()
                 await until(lambda: parts[died].known() is None)
@@ -377,7 +377,7 @@ async def test_a_fail_over_raises_the_epoch_of_every_log_and_voids_no_other_node
                 with pytest.raises(StoreUnavailable):
                     await append(parts[died])
                 await store.wait_up(parts[died].keys.log)
-                await until(lambda: logs.incarnations.number_at(parts[died].node) == 2)
+                await until(lambda: logs.failover_epochs.number_at(parts[died].node) == 2)
 
                 assert [(await append(one)).leader_epoch for one in parts] == [1, 1, 1]
         finally:
@@ -393,7 +393,7 @@ def mint(sharded: Sharded) -> Callable[..., int]:
     sharded.flush()
     keys = ClusterKeys("tidegate")
     with sharded.client(sharded.owner(keys.info)) as client:
-        run = client.register_script(MINT_INCARNATION.source)
+        run = client.register_script(ASSIGN_FAILOVER_EPOCH.source)
 
     def ask(primaries: str, floor: int = 0) -> int:
         code, number = run([keys.info, keys.replids], [floor, *primaries.split()])

@@ -14,7 +14,7 @@ from tests.support.redis_cluster import Sharded
 from tests.support.valkey import ValkeyServer
 from tidegate.errors import StoreUnavailable
 from tidegate.groups.classic import read_members
-from tidegate.groups.lost_writes import RAISE_GENERATION, HandedOut
+from tidegate.groups.generation_guard import BUMP_GENERATION, GenerationGuard
 from tidegate.groups.offsets import Commit, Offsets
 from tidegate.log.append import Appended
 from tidegate.settings import Settings
@@ -49,7 +49,7 @@ async def test_what_a_primary_takes_after_another_took_its_place_is_not_acknowle
                 (outcome,) = await asyncio.gather(late, return_exceptions=True)
 
                 await store.wait_up(log.keys.log)
-                await until(lambda: logs.incarnations.number_at(log.node) == 2)
+                await until(lambda: logs.failover_epochs.number_at(log.node) == 2)
                 held = [found.producer_id for found in await read_all(log)]
                 if isinstance(outcome, Appended):
                     assert held[outcome.base_offset :] == [7], "it was acknowledged"
@@ -77,9 +77,9 @@ async def test_what_a_primary_says_after_another_took_its_place_is_not_believed(
             await until(lambda: store.node(MOVING) is not before)
             stand_still(old, still=False)
 
-            told = await asyncio.gather(*asked, return_exceptions=True)
+            reported = await asyncio.gather(*asked, return_exceptions=True)
 
-            assert all(isinstance(one, StoreUnavailable) for one in told), told
+            assert all(isinstance(one, StoreUnavailable) for one in reported), reported
             await store.wait_up(MOVING)
             assert await count_both(store) == [2, 2]
         finally:
@@ -90,11 +90,11 @@ async def test_groups_are_raised_at_a_node_that_was_connected_before_it_had_them
     with Sharded(primaries=2, replicas=0) as own:
         store = Store(Settings(redis_url=own.url))
         await store.start()
-        handed_out = HandedOut(store)
+        generation_guard = GenerationGuard(store)
         try:
-            await handed_out.start()
+            await generation_guard.start()
             keys = store.group_keys("default", "orders")
-            handed_out._heard(f"{keys.ref}:5:Stable:1".encode())
+            generation_guard._on_message(f"{keys.ref}:5:Stable:1".encode())
             slot = key_slot(keys.group)
             new_node = next(node for node in store.nodes if node is not store.node(keys.group))
             sent: list[Any] = []
@@ -109,11 +109,11 @@ async def test_groups_are_raised_at_a_node_that_was_connected_before_it_had_them
             await asyncio.to_thread(own.move, slot, target)
             await store.command("HGET", keys.group, "generation")
 
-            assert [one for one in sent if one in (RAISE_GENERATION.sha, keys.group)] == [
-                RAISE_GENERATION.sha, keys.group,
+            assert [one for one in sent if one in (BUMP_GENERATION.sha, keys.group)] == [
+                BUMP_GENERATION.sha, keys.group,
             ]  # fmt: skip
         finally:
-            await handed_out.close()
+            await generation_guard.close()
             await store.close()
 
 
@@ -155,16 +155,16 @@ async def test_a_commit_is_not_taken_for_one_of_topics_that_nobody_has_asked_for
         try:
             offsets = Offsets(store, store.settings)
             names = (store.group_keys("default", f"orders-{number}") for number in range(100))
-            keys = next(one for one in names if store.node(one.group) is not store.home)
+            keys = next(one for one in names if store.node(one.group) is not store.metadata_node)
             question, codes = offsets.next_question, []
-            home = own.owner("{cluster}")
-            stand_still(home)
+            metadata_node = own.owner("{cluster}")
+            stand_still(metadata_node)
             offsets.commit(keys, Commit(-1, "", None, [], -1, "", ""), codes.append)
             await until(lambda: bool(codes))
 
             assert codes == [0]
             assert not offsets.topics_were(0, question)
-            stand_still(home, still=False)
+            stand_still(metadata_node, still=False)
             await until(lambda: offsets.topics_were(0, question))
         finally:
             await store.close()

@@ -160,14 +160,14 @@ async def test_a_snapshot_behind_the_end_is_left_alone(
 
 
 async def test_listeners_hear_of_it(logs: Logs, target: Target, keys: LogKeys, client: Any) -> None:
-    heard = client.pubsub(ignore_subscribe_messages=True)
-    heard.subscribe(keys.wake)
-    heard.get_message(timeout=1)
+    reported = client.pubsub(ignore_subscribe_messages=True)
+    reported.subscribe(keys.wake)
+    reported.get_message(timeout=1)
 
     await asyncio.to_thread(target.append, [piece(0, 3)])
 
-    assert heard.get_message(timeout=5)["data"] == b"3:replay:copy"
-    heard.close()
+    assert reported.get_message(timeout=5)["data"] == b"3:replay:copy"
+    reported.close()
 
 
 async def test_deleted_and_never_made(logs: Logs, target: Target, store: Store, keys: LogKeys, client: Any) -> None:
@@ -187,14 +187,14 @@ async def test_another_server_or_a_later_incarnation_is_asked_for_again(
     server = read_server(client, "tidegate", keys, 1.0)
     names = [keys.log, keys.meta, keys.times, keys.producers, keys.replayed, keys.translations]
     batches = (0, 0, 0, 0, piece(0).batch)
-    elsewhere = run(client, REPLAY_APPEND, names, SOURCE, server.incarnation, "ab" * 20, keys.wake, "w", *batches)
-    client.hset(keys.meta, "incarnation", server.incarnation + 1)
-    earlier = run(client, REPLAY_APPEND, names, SOURCE, server.incarnation, server.replid, keys.wake, "w", *batches)
+    elsewhere = run(client, REPLAY_APPEND, names, SOURCE, server.failover_epoch, "ab" * 20, keys.wake, "w", *batches)
+    client.hset(keys.meta, "incarnation", server.failover_epoch + 1)
+    earlier = run(client, REPLAY_APPEND, names, SOURCE, server.failover_epoch, server.replid, keys.wake, "w", *batches)
 
     assert elsewhere == earlier == [74]
     assert client.xlen(keys.log) == 0
 
-    client.hset(store.cluster_keys.info, "incarnation", server.incarnation + 1)
+    client.hset(store.cluster_keys.info, "incarnation", server.failover_epoch + 1)
     assert await asyncio.to_thread(target.append, [piece(0)]) == 1
 
 

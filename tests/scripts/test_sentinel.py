@@ -104,10 +104,10 @@ async def test_why_no_primary_was_found_is_told(watched: Watched, url: str, reas
     asked = url.format(sentinel=f"127.0.0.1:{watched.sentinel_ports[0]}")
     store = Store(Settings(redis_url=asked, redis_sentinel_password="hidden", redis_connect_timeout_ms=500))
 
-    with pytest.raises(StoreUnavailable, match=reason) as told:
+    with pytest.raises(StoreUnavailable, match=reason) as reported:
         await store.start()
 
-    assert "that is up" in str(told.value)
+    assert "that is up" in str(reported.value)
 
 
 async def test_sentinels_may_have_a_login_of_their_own(watched: Watched) -> None:
@@ -148,7 +148,7 @@ async def test_a_primary_that_was_put_down_and_still_accepts_is_left(
         await store.start()
         with redis.Redis(port=old.port) as client:
             client.replicaof("127.0.0.1", new.port)  # unlike a sentinel, it closes no connection
-        link: Link = getattr(store.home, lane)
+        link: Link = getattr(store.metadata_node, lane)
         with pytest.raises(Exception, match="READONLY"):
             await link.call("SET", "tidegate:{cluster}:probe", "lost")
         named = replace(named, port=new.port)
@@ -169,4 +169,4 @@ async def test_every_lane_goes_to_the_primary_and_follows_it(watched: Watched, s
 
     await until(lambda: ports(store) == {watched.primary_port()})
     assert await store.command("GET", "tidegate:{cluster}:probe") == b"kept"
-    assert await store.home.durable.call("SET", "tidegate:{cluster}:probe", "written") == b"OK"
+    assert await store.metadata_node.durable.call("SET", "tidegate:{cluster}:probe", "written") == b"OK"

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.support.valkey import ValkeyServer
-from tidegate.cluster.membership import RENEW_LEASE
+from tidegate.cluster.broker_lease import RENEW_LEASE
 from tidegate.errors import StoreUnavailable
 from tidegate.settings import Settings
 from tidegate.store.link import Link
@@ -15,35 +15,35 @@ from tidegate.store.store import Store
 
 
 async def test_commands_of_a_tick_are_answered_in_order(store: Store) -> None:
-    replies = await asyncio.gather(*(store.home.control.call("ECHO", n) for n in range(1000)))
+    replies = await asyncio.gather(*(store.metadata_node.control.call("ECHO", n) for n in range(1000)))
 
     assert [int(reply) for reply in replies] == list(range(1000))
 
 
 async def test_a_watched_channel_wakes_its_listener(store: Store) -> None:
-    heard: asyncio.Queue[bytes | None] = asyncio.Queue()
-    await store.wakeups.listen("tidegate:ch", heard.put_nowait)
+    reported: asyncio.Queue[bytes | None] = asyncio.Queue()
+    await store.pubsub.listen("tidegate:ch", reported.put_nowait)
     await store.command("PUBLISH", "tidegate:ch", "hello")
 
-    assert await asyncio.wait_for(heard.get(), 2) == b"hello"
+    assert await asyncio.wait_for(reported.get(), 2) == b"hello"
 
 
 async def test_a_listener_that_fails_keeps_nothing_from_the_others_nor_the_link_down(store: Store) -> None:
-    heard: asyncio.Queue[bytes | None] = asyncio.Queue()
+    reported: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def fail(_: bytes | None) -> None:
         raise ValueError("not a payload of ours")
 
     for _ in range(10):  # in whatever order they are told
-        await store.wakeups.listen("tidegate:ch", lambda payload: fail(payload))
-    await store.wakeups.listen("tidegate:ch", heard.put_nowait)
+        await store.pubsub.listen("tidegate:ch", lambda payload: fail(payload))
+    await store.pubsub.listen("tidegate:ch", reported.put_nowait)
     await store.command("PUBLISH", "tidegate:ch", "hello")
-    assert await asyncio.wait_for(heard.get(), 5) == b"hello"
+    assert await asyncio.wait_for(reported.get(), 5) == b"hello"
 
     await store.command("CLIENT", "KILL", "TYPE", "pubsub")
-    assert await asyncio.wait_for(heard.get(), 5) is None
+    assert await asyncio.wait_for(reported.get(), 5) is None
     async with asyncio.timeout(10):
-        while heard.empty():
+        while reported.empty():
             await store.command("PUBLISH", "tidegate:ch", "again")
             await asyncio.sleep(0.02)
 
@@ -52,17 +52,17 @@ async def test_a_listener_that_fails_does_not_end_the_link(store: Store) -> None
     def fail(_: Link) -> None:
         raise ValueError("a bug of a listener")
 
-    for listeners in (store.home.control.on_up, store.home.control.on_down):
+    for listeners in (store.metadata_node.control.on_up, store.metadata_node.control.on_down):
         listeners.insert(0, fail)
     for _ in range(2):
-        before = store.home.control.incarnation
+        before = store.metadata_node.control.failover_epoch
         await asyncio.gather(
-            store.home.control.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"), return_exceptions=True
+            store.metadata_node.control.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"), return_exceptions=True
         )
         async with asyncio.timeout(10):
-            while store.home.control.incarnation == before:
+            while store.metadata_node.control.failover_epoch == before:
                 await asyncio.sleep(0.01)
-    assert await store.home.control.call("PING") == b"PONG"
+    assert await store.metadata_node.control.call("PING") == b"PONG"
 
 
 async def test_a_script_that_redis_refuses_again_and_again_is_logged_once_a_second(
@@ -87,15 +87,15 @@ async def test_the_store_comes_back_after_redis_was_away() -> None:
     store = Store(Settings(redis_url=server.url))
     try:
         await store.start()
-        incarnation = store.home.control.incarnation
+        failover_epoch = store.metadata_node.control.failover_epoch
         server.kill()
         await asyncio.sleep(0.1)
         with pytest.raises(StoreUnavailable):
             await store.command("PING")
         server.start()
-        await store.home.control.wait_up(5)
+        await store.metadata_node.control.wait_up(5)
         assert await store.command("PING") == b"PONG"
-        assert store.home.control.incarnation == incarnation + 1
+        assert store.metadata_node.control.failover_epoch == failover_epoch + 1
     finally:
         await store.close()
         server.stop()

@@ -86,23 +86,23 @@ async def test_a_client_certificate_is_shown_where_redis_asks_for_one(strict: Tl
 async def test_without_its_client_certificate_a_broker_is_told_what_is_missing(
     strict: TlsServer, authority: Authority
 ) -> None:
-    told = await refusal(redis_url=strict.tls_url, redis_ca_file=authority.ca_file)
+    reported = await refusal(redis_url=strict.tls_url, redis_ca_file=authority.ca_file)
 
-    assert told == "it asks for a client certificate (TIDEGATE_REDIS_CLIENT_CERT_FILE)"
+    assert reported == "it asks for a client certificate (TIDEGATE_REDIS_CLIENT_CERT_FILE)"
 
 
 async def test_a_certificate_of_an_unknown_authority_is_refused(server: TlsServer) -> None:
-    told = await refusal(redis_url=server.tls_url)
+    reported = await refusal(redis_url=server.tls_url)
 
-    assert told.startswith("its certificate is not trusted: ")
-    assert told.endswith("(TIDEGATE_REDIS_CA_FILE)")
+    assert reported.startswith("its certificate is not trusted: ")
+    assert reported.endswith("(TIDEGATE_REDIS_CA_FILE)")
 
 
 async def test_the_certificate_must_name_the_host_unless_told_otherwise(authority: Authority) -> None:
     elsewhere = TlsServer(authority, "redis.example.net")
     try:
-        told = await refusal(redis_url=elsewhere.tls_url, redis_ca_file=authority.ca_file)
-        assert "IP address mismatch" in told
+        reported = await refusal(redis_url=elsewhere.tls_url, redis_ca_file=authority.ca_file)
+        assert "IP address mismatch" in reported
 
         lenient = {"redis_url": elsewhere.tls_url, "redis_ca_file": authority.ca_file}
         assert await answers(**lenient, redis_tls_check_hostname=False)
@@ -111,15 +111,15 @@ async def test_the_certificate_must_name_the_host_unless_told_otherwise(authorit
 
 
 async def test_a_plain_address_of_a_tls_port_is_told(server: TlsServer) -> None:
-    told = await refusal(redis_url=f"redis://127.0.0.1:{server.tls_port}/0")
+    reported = await refusal(redis_url=f"redis://127.0.0.1:{server.tls_port}/0")
 
-    assert "rediss://" in told
+    assert "rediss://" in reported
 
 
 async def test_a_tls_address_of_a_plain_port_is_told(valkey: ValkeyServer, authority: Authority) -> None:
-    told = await refusal(redis_url=f"rediss://127.0.0.1:{valkey.port}/0", redis_ca_file=authority.ca_file)
+    reported = await refusal(redis_url=f"rediss://127.0.0.1:{valkey.port}/0", redis_ca_file=authority.ca_file)
 
-    assert "redis:// instead of rediss://" in told
+    assert "redis:// instead of rediss://" in reported
 
 
 @pytest.mark.parametrize("setting", ["redis_ca_file", "redis_client_cert_file"])

@@ -93,14 +93,17 @@ def test_a_password_is_read_where_the_option_points(monkeypatch: pytest.MonkeyPa
             assert offsets_of(access, plan_ranges(access)) == records
             assert "hush" not in repr(access.options)
 
-        for name, said in (("NOWHERE", "variable NOWHERE, which is not set"), (str(tmp_path / "no"), "No such file")):
-            with pytest.raises(UsageError, match=said):
+        for name, reported_text in (
+            ("NOWHERE", "variable NOWHERE, which is not set"),
+            (str(tmp_path / "no"), "No such file"),
+        ):
+            with pytest.raises(UsageError, match=reported_text):
                 plan_ranges(access_with(name))
 
         monkeypatch.setenv("TIDEGATE_PIPELINE_REDIS_URL", f"redis://:hush@127.0.0.1:{server.port}/0")
-        settled = Access(parse_options({"subscribe": "orders"}))
-        assert settled.options.url == ""
-        assert offsets_of(settled, plan_ranges(settled)) == records
+        expired = Access(parse_options({"subscribe": "orders"}))
+        assert expired.options.url == ""
+        assert offsets_of(expired, plan_ranges(expired)) == records
 
         with pytest.raises(UsageError, match="Redis refuses the login"):
             plan_ranges(access_to(server.url, subscribe="orders"))

@@ -54,13 +54,13 @@ def test_a_range_cut_before_it_was_read_fails_and_says_all(valkey: ValkeyServer,
     ):
         with pytest.raises(DataLoss) as failed:
             asked()
-        said = str(failed.value)
-        assert said.startswith(
+        reported_text = str(failed.value)
+        assert reported_text.startswith(
             "topic orders partition 0: offset 0 is wanted and is gone, the log starts at 25: 25 offsets are lost, "
             "the next that can be read is 25."
         )
-        assert "failOnDataLoss=false" in said
-        assert "\n" not in said
+        assert "failOnDataLoss=false" in reported_text
+        assert "\n" not in reported_text
 
 
 def test_a_range_cut_before_it_was_read_is_a_gap(valkey: ValkeyServer, topic: WrittenTopic, tmp_path: Path) -> None:
@@ -121,11 +121,11 @@ def test_what_the_archive_holds_is_read_from_there(
     cold = access_to(valkey.url, **both, tiers="archive")
     assert offsets_of(cold, plan_ranges(cold)) == [(0, offset) for offset in range(30)]
 
-    start, seen = starting.initial_offsets(access, "earliest"), []
+    start, observed = starting.initial_offsets(access, "earliest"), []
     while (later := StreamPlan(access).next_offsets(start, 7, by_records=True)) != start:
-        seen += offsets_of(access, StreamPlan(access).ranges(start, later))
+        observed += offsets_of(access, StreamPlan(access).ranges(start, later))
         start = later
-    assert seen == [(0, offset) for offset in range(40)], "also where a share ends inside a segment"
+    assert observed == [(0, offset) for offset in range(40)], "also where a share ends inside a segment"
 
     raw = access_to(valkey.url, **both, mode="raw", maxRecordsPerPartition="3")
     assert [row["base_offset"] for row in rows_of(raw, plan_ranges(raw))] == [0, 10, 20, 30]
@@ -173,15 +173,15 @@ def test_offsets_that_went_back_always_fail(
     topic.ends.clear()
     topic.fill([10] * 3)
 
-    said = "offset 40 is wanted, but the log ends at 30: it went back by 10 offsets"
-    with pytest.raises(DataLoss, match=said):
+    reported_text = "offset 40 is wanted, but the log ends at 30: it went back by 10 offsets"
+    with pytest.raises(DataLoss, match=reported_text):
         StreamPlan(access).next_offsets(start, None, by_records=False)
-    with pytest.raises(DataLoss, match=said):
+    with pytest.raises(DataLoss, match=reported_text):
         StreamPlan(access).ranges(earlier, start)
 
     client.hset(topic.keys().meta, "epochs", "0:0 2:30")  # the fence of the new incarnation, and as long again
     topic.fill([10, 10])
-    with pytest.raises(DataLoss, match=said):
+    with pytest.raises(DataLoss, match=reported_text):
         StreamPlan(access).next_offsets(start, None, by_records=False)
     assert StreamPlan(access).next_offsets(earlier, None, by_records=False).epochs == {("orders", 0): 2}
 
@@ -206,9 +206,9 @@ def test_a_topic_made_again_is_data_loss(
     assert (renewed.next, renewed.ids) == ({("orders", 0): 0}, {"orders": again.topic_id})
     assert offsets_of(allowed, plan.ranges(start, renewed)) == []
     assert gaps(tmp_path) == [(40, 0)]
-    told = plan.progress()
-    assert told is not None
-    assert told["_metrics"]["pipeline_lost_offsets_total"] == 0, "how many is not known"
+    reported = plan.progress()
+    assert reported is not None
+    assert reported["_metrics"]["pipeline_lost_offsets_total"] == 0, "how many is not known"
     read = plan.next_offsets(renewed, None, by_records=False)
     assert offsets_of(allowed, plan.ranges(renewed, read)) == [(0, offset) for offset in range(60)]
 
@@ -242,10 +242,12 @@ def test_a_batch_that_says_another_end_hides_none_that_follows(
     options = {"subscribe": "orders", "mode": "raw", "includeRange": "true", "archive_path": str(tmp_path)}
 
     access = access_to(valkey.url, **options)
-    told = [(row["from_offset"], row["last_offset"], row["records"]) for row in rows_of(access, plan_ranges(access))]
+    reported = [
+        (row["from_offset"], row["last_offset"], row["records"]) for row in rows_of(access, plan_ranges(access))
+    ]
 
     wrong = {5, 25, 35}
-    assert told == [(base, base + 4, 0 if base in wrong else 5) for base in range(0, 45, 5)]
+    assert reported == [(base, base + 4, 0 if base in wrong else 5) for base in range(0, 45, 5)]
     rows = parquet.read_table(tmp_path / "quarantine/batches").to_pylist()
     assert {row["base_offset"] for row in rows} == wrong
 
@@ -269,7 +271,7 @@ def test_a_corrupt_batch_among_good_ones(client: Any, valkey: ValkeyServer, mode
     assert found == [("orders", 0, base, base + 4, "the CRC of the record batch is wrong") for base in (5, 15)]
     assert rows[0]["batch"] in (spoilt(batch_bytes(5, timestamp=2)), spoilt(batch_bytes(5, timestamp=4)))
 
-    for more, error, said in (
+    for more, error, reported_text in (
         (
             {"onCorrupt": "fail"},
             PipelineError,
@@ -279,12 +281,12 @@ def test_a_corrupt_batch_among_good_ones(client: Any, valkey: ValkeyServer, mode
         ({}, UsageError, "onCorrupt=quarantine needs archive.path"),
     ):
         broken = access_to(valkey.url, **options, **more)
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=reported_text):
             rows_of(broken, plan_ranges(broken))
     if mode == "raw":
         ranged = access_to(valkey.url, **options, includeRange="true", archive_path=str(tmp_path))
-        told = [(r["from_offset"], r["last_offset"], r["records"]) for r in rows_of(ranged, plan_ranges(ranged))]
-        assert told == [(0, 4, 5), (5, 9, 0), (10, 14, 5), (15, 19, 0), (20, 24, 5)]
+        reported = [(r["from_offset"], r["last_offset"], r["records"]) for r in rows_of(ranged, plan_ranges(ranged))]
+        assert reported == [(0, 4, 5), (5, 9, 0), (10, 14, 5), (15, 19, 0), (20, 24, 5)]
 
 
 def test_the_limit_of_corrupt_batches_counts_all_tasks_of_a_micro_batch(
@@ -338,12 +340,12 @@ def test_what_two_ranges_share_of_a_batch_is_a_hole_of_its_own(valkey: ValkeySer
     """Compaction took 5; the log start was raised to 8: the first range ends there, the other one has the batch."""
     options = access_to(valkey.url, subscribe="orders", mode="raw", includeRange="true").options
     batches = [StoredBatch(batch_bytes(5), 0), StoredBatch(batch_bytes(4), 6)]
-    told = []
+    reported = []
     for tier, start, end in ((Tier.ARCHIVE, 0, 8), (Tier.REDIS, 8, 10)):
         rows = RawRows(Range("orders", "00", 0, tier, start, end, start, end, 1, 1, 1), options, b"")
-        told += [row for made in rows.make(batches) for row in made.to_pylist()]
+        reported += [row for made in rows.make(batches) for row in made.to_pylist()]
 
-    assert [(row["from_offset"], row["base_offset"], row["last_offset"], row["records"]) for row in told] == [
+    assert [(row["from_offset"], row["base_offset"], row["last_offset"], row["records"]) for row in reported] == [
         (0, 0, 4, 5), (5, 5, 5, 0), (6, 6, 7, 0), (8, 6, 9, 4),
     ]  # fmt: skip
 

@@ -93,7 +93,7 @@ def test_a_stream_takes_fair_shares_until_all_is_read(client: Any, valkey: Valke
     topic.fill([1] * 4, partition=1)
     access = access_to(valkey.url, subscribe="orders")
     offsets = starting.initial_offsets(access, "earliest")
-    seen, sizes = [], []
+    observed, sizes = [], []
 
     while True:
         plan = StreamPlan(access)
@@ -104,11 +104,11 @@ def test_a_stream_takes_fair_shares_until_all_is_read(client: Any, valkey: Valke
         assert ranges == StreamPlan(access).ranges(offsets, later), "the same without what was remembered"
         read = offsets_of(access, ranges)
         sizes.append(len(read))
-        seen += read
+        observed += read
         offsets = later
 
     assert sizes == [20, 20, 4]
-    assert sorted(seen) == [*((0, offset) for offset in range(40)), *((1, offset) for offset in range(4))]
+    assert sorted(observed) == [*((0, offset) for offset in range(40)), *((1, offset) for offset in range(4))]
 
 
 def test_an_entry_larger_than_the_limit_is_read_all_the_same(client: Any, valkey: ValkeyServer) -> None:
@@ -229,7 +229,7 @@ def test_where_queries_begin_and_end(client: Any, valkey: ValkeyServer, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "reported_text"),
     [
         ({"subscribe": "nothing,orders"}, "no such topic in organisation default: nothing"),
         ({"assign": '{"orders":[0,7]}'}, "no such partition: orders 7"),
@@ -248,11 +248,13 @@ def test_where_queries_begin_and_end(client: Any, valkey: ValkeyServer, tmp_path
         ),
     ],
 )
-def test_what_there_is_not_is_said(client: Any, valkey: ValkeyServer, options: dict[str, str], said: str) -> None:
+def test_what_there_is_not_is_said(
+    client: Any, valkey: ValkeyServer, options: dict[str, str], reported_text: str
+) -> None:
     WrittenTopic(client, "orders", 2).fill([1, 1])
     access = access_to(valkey.url, **options)
 
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=reported_text):
         starting.initial_offsets(access, "latest")
 
 
@@ -297,8 +299,8 @@ def test_a_log_with_holes_is_read_whole_and_holes_are_rows_of_ranges(client: Any
     ended = access_to(
         valkey.url, subscribe="orders", mode="raw", includeRange="true", endingOffsets='{"orders":{"0":40}}'
     )
-    told = [(row["from_offset"], row["last_offset"], row["records"]) for row in rows_of(ended, plan_ranges(ended))]
-    assert told == [(0, 2, 3), (3, 4, 2), (5, 21, 2), (22, 39, 0)]
+    reported = [(row["from_offset"], row["last_offset"], row["records"]) for row in rows_of(ended, plan_ranges(ended))]
+    assert reported == [(0, 2, 3), (3, 4, 2), (5, 21, 2), (22, 39, 0)]
     within = access_to(
         valkey.url,
         subscribe="orders",

@@ -29,7 +29,7 @@ def stream_reader(valkey: ValkeyServer, **options: str) -> Any:
     return made.streamReader(made.schema())
 
 
-def told(value: Any) -> Any:
+def reported(value: Any) -> Any:
     """As it comes back from the JVM."""
     return json.loads(json.dumps(value))
 
@@ -44,8 +44,8 @@ def test_a_stream_as_spark_drives_it(client: Any, valkey: ValkeyServer) -> None:
     assert stream_reader(valkey).getDefaultReadLimit() == ReadMaxBytes(256 << 20)
     assert reader.reportLatestOffset() is None
 
-    start = told(reader.initialOffset())
-    end = told(reader.latestOffset(start, ReadMaxRows(4)))
+    start = reported(reader.initialOffset())
+    end = reported(reader.latestOffset(start, ReadMaxRows(4)))
     assert {topic: end[topic] for topic in ("orders",)} == {"orders": {"0": 2, "1": 4}}
     tasks = [pickle.loads(pickle.dumps(task)) for task in reader.partitions(start, end)]
     assert all(isinstance(task, InputPartition) for task in tasks)
@@ -53,7 +53,7 @@ def test_a_stream_as_spark_drives_it(client: Any, valkey: ValkeyServer) -> None:
     rows = [row for task in tasks for batch in in_a_worker.read(task) for row in batch.to_pylist()]
     assert [(row["partition"], row["offset"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3)]
     reader.commit(end)
-    assert told(reader.latestOffset(end, ReadAllAvailable()))["orders"] == {"0": 5, "1": 4}
+    assert reported(reader.latestOffset(end, ReadAllAvailable()))["orders"] == {"0": 5, "1": 4}
     progress = reader.reportLatestOffset()
     assert (progress["orders"], progress["_metrics"]["pipeline_lost_offsets_total"]) == ({"0": 5, "1": 4}, 0)
 

@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from tests.support.asking import ask
 from tidegate.apis import configs, discovery, topics
-from tidegate.apis.call import Client, Rooms
-from tidegate.cluster.membership import SINGLE_NODE_ID, Membership
+from tidegate.apis.call import BrokerContext, Client
+from tidegate.cluster.broker_lease import SINGLE_NODE_ID, BrokerLease
 from tidegate.log.logs import Logs
 from tidegate.log.partitions import create_partition, delete_partition
 from tidegate.protocol import codec
@@ -34,40 +34,40 @@ Open = Callable[..., Any]
 @pytest.fixture
 async def opened(store: Store, settings: Settings) -> AsyncIterator[Open]:
     """Makes brokers: a store, a membership and a catalogue each."""
-    made: list[tuple[Membership, Catalog, Logs, Store]] = []
+    made: list[tuple[BrokerLease, Catalog, Logs, Store]] = []
 
-    async def open_one(port: int, **changes: Any) -> Rooms:
+    async def open_one(port: int, **changes: Any) -> BrokerContext:
         own = settings.model_copy(update=changes)
         own_store = Store(own)
         await own_store.start()
-        membership = Membership(own_store, own, {"PLAINTEXT": ("127.0.0.1", port)}, f"rack-{port}")
-        await membership.start()
+        broker_lease = BrokerLease(own_store, own, {"PLAINTEXT": ("127.0.0.1", port)}, f"rack-{port}")
+        await broker_lease.start()
         catalog = Catalog(own_store, own, PartitionStorage(create_partition, delete_partition))
         await catalog.start()
         logs = Logs(own_store, own)
         await logs.start()
-        made.append((membership, catalog, logs, own_store))
+        made.append((broker_lease, catalog, logs, own_store))
         absent: Any = None
-        return Rooms(own, own_store, membership, catalog, logs, absent, absent, absent, absent)
+        return BrokerContext(own, own_store, broker_lease, catalog, logs, absent, absent, absent, absent)
 
     yield open_one
-    for membership, catalog, logs, own_store in made:
+    for broker_lease, catalog, logs, own_store in made:
         await logs.close()
         await catalog.close()
-        await membership.close()
+        await broker_lease.close()
         await own_store.close()
 
 
 @pytest.fixture
-async def broker(opened: Open) -> Rooms:
-    return cast(Rooms, await opened(9092))
+async def broker(opened: Open) -> BrokerContext:
+    return cast(BrokerContext, await opened(9092))
 
 
 @pytest.fixture
-async def brokers(opened: Open) -> tuple[Rooms, Rooms]:
+async def brokers(opened: Open) -> tuple[BrokerContext, BrokerContext]:
     """Two that know each other."""
     first, second = await opened(9092), await opened(9093)
-    await first.membership.renew()
+    await first.broker_lease.renew()
     return first, second
 
 
@@ -118,8 +118,8 @@ def topic(name: str, partitions: int = -1, replicas: int = -1, assigned: Any = (
     )
 
 
-async def create(rooms: Rooms, *wanted: Any, validate_only: bool = False) -> dict[str, Any]:
-    response = await ask(rooms, request(19, 7, topics=wanted, timeout=MINUTE, validate_only=validate_only))
+async def create(context: BrokerContext, *wanted: Any, validate_only: bool = False) -> dict[str, Any]:
+    response = await ask(context, request(19, 7, topics=wanted, timeout=MINUTE, validate_only=validate_only))
     return {one.name: one for one in response.topics}
 
 
@@ -127,12 +127,14 @@ def codes(found: dict[str, Any]) -> dict[str, ErrorCode]:
     return {name: one.error_code for name, one in found.items()}
 
 
-async def delete(rooms: Rooms, name: str | None = None, topic_id: uuid.UUID | None = None) -> Any:
+async def delete(context: BrokerContext, name: str | None = None, topic_id: uuid.UUID | None = None) -> Any:
     state = nested(20, 6, "DeleteTopicState", name=name, topic_id=topic_id)
-    return (await ask(rooms, request(20, 6, topics=(state,), timeout=MINUTE))).responses[0]
+    return (await ask(context, request(20, 6, topics=(state,), timeout=MINUTE))).responses[0]
 
 
-async def grow(rooms: Rooms, name: str, count: int, assignments: Any = None, validate_only: bool = False) -> ErrorCode:
+async def grow(
+    context: BrokerContext, name: str, count: int, assignments: Any = None, validate_only: bool = False
+) -> ErrorCode:
     wanted = nested(
         37,
         3,
@@ -143,7 +145,7 @@ async def grow(rooms: Rooms, name: str, count: int, assignments: Any = None, val
         if assignments is None
         else tuple(nested(37, 3, "CreatePartitionsAssignment", broker_ids=ids) for ids in assignments),
     )
-    response = await ask(rooms, request(37, 3, topics=(wanted,), timeout=MINUTE, validate_only=validate_only))
+    response = await ask(context, request(37, 3, topics=(wanted,), timeout=MINUTE, validate_only=validate_only))
     return cast(ErrorCode, response.results[0].error_code)
 
 
@@ -151,7 +153,7 @@ async def grow(rooms: Rooms, name: str, count: int, assignments: Any = None, val
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_what_is_served_is_listed_in_every_version(broker: Rooms, version: int) -> None:
+async def test_what_is_served_is_listed_in_every_version(broker: BrokerContext, version: int) -> None:
     software = {"client_software_name": "test-client", "client_software_version": "1.0"} if version >= 3 else {}
     client = Client(1, "127.0.0.1", 1)
     response = await ask(broker, request(18, version, **software), client)
@@ -165,7 +167,7 @@ async def test_what_is_served_is_listed_in_every_version(broker: Rooms, version:
 
 
 @pytest.mark.parametrize("name", ["bad name!", "", "-x", "x-", "a" * 300, "x\n"])
-async def test_a_bad_software_name_is_refused_and_not_kept(broker: Rooms, name: str) -> None:
+async def test_a_bad_software_name_is_refused_and_not_kept(broker: BrokerContext, name: str) -> None:
     """Scenario 3."""
     client = Client(1, "127.0.0.1", 1)
     response = await ask(broker, request(18, 3, client_software_name=name, client_software_version="1"), client)
@@ -177,13 +179,13 @@ async def test_a_bad_software_name_is_refused_and_not_kept(broker: Rooms, name: 
 # -- Metadata
 
 
-async def test_null_is_all_topics_and_empty_is_none(brokers: tuple[Rooms, Rooms]) -> None:
+async def test_null_is_all_topics_and_empty_is_none(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     """Scenario 13."""
     await create(brokers[0], topic("a"), topic("b"))
-    for rooms in brokers:
-        await rooms.catalog.refresh()
-        everything = await ask(rooms, metadata(9, None))
-        nothing = await ask(rooms, metadata(9, []))
+    for context in brokers:
+        await context.catalog.refresh()
+        everything = await ask(context, metadata(9, None))
+        nothing = await ask(context, metadata(9, []))
 
         assert [one.name for one in everything.topics] == ["a", "b"]
         assert nothing.topics == ()
@@ -197,11 +199,11 @@ async def test_null_is_all_topics_and_empty_is_none(brokers: tuple[Rooms, Rooms]
 
 
 @pytest.mark.parametrize("version", range(14))
-async def test_every_version_names_the_same_leader(brokers: tuple[Rooms, Rooms], version: int) -> None:
+async def test_every_version_names_the_same_leader(brokers: tuple[BrokerContext, BrokerContext], version: int) -> None:
     await create(brokers[0], topic("a", 20))
     leaders = []
-    for rooms in brokers:
-        (found,) = (await ask(rooms, metadata(version, ["a"]))).topics
+    for context in brokers:
+        (found,) = (await ask(context, metadata(version, ["a"]))).topics
         assert found.error_code is NONE
         leaders.append([(one.partition_index, one.leader_id) for one in found.partitions])
         for one in found.partitions:
@@ -211,7 +213,7 @@ async def test_every_version_names_the_same_leader(brokers: tuple[Rooms, Rooms],
     assert {leader for _, leader in leaders[0]} == {1, 2}
 
 
-async def test_an_unknown_topic_is_made_where_that_is_allowed(broker: Rooms) -> None:
+async def test_an_unknown_topic_is_made_where_that_is_allowed(broker: BrokerContext) -> None:
     """Scenario 14, in one request each."""
     (new,) = (await ask(broker, metadata(4, ["new1"], create=True))).topics
     (refused,) = (await ask(broker, metadata(4, ["new2"], create=False))).topics
@@ -223,35 +225,35 @@ async def test_an_unknown_topic_is_made_where_that_is_allowed(broker: Rooms) -> 
 
 
 async def test_nothing_is_made_where_the_broker_forbids_it(opened: Open) -> None:
-    rooms = await opened(9092, auto_create_topics_enable=False)
-    (refused,) = (await ask(rooms, metadata(1, ["new"]))).topics
+    context = await opened(9092, auto_create_topics_enable=False)
+    (refused,) = (await ask(context, metadata(1, ["new"]))).topics
 
     assert refused.error_code is UNKNOWN_TOPIC
 
 
-async def test_internal_topics_are_not_made_by_asking(broker: Rooms) -> None:
+async def test_internal_topics_are_not_made_by_asking(broker: BrokerContext) -> None:
     (refused,) = (await ask(broker, metadata(4, ["__consumer_offsets"]))).topics
 
     assert refused.error_code is UNKNOWN_TOPIC
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
-async def test_create_topics_internal_name_answers_invalid_topic(broker: Rooms, name: str) -> None:
+async def test_create_topics_internal_name_answers_invalid_topic(broker: BrokerContext, name: str) -> None:
     refused = (await create(broker, topic(name)))[name]
 
     assert refused.error_code is ErrorCode.invalid_topic_exception
     assert name in refused.error_message and not broker.catalog.topics("default")
 
 
-async def test_two_brokers_asked_for_a_new_topic_make_one(brokers: tuple[Rooms, Rooms]) -> None:
-    found = await asyncio.gather(*(ask(rooms, metadata(12, ["new"])) for rooms in brokers * 3))
+async def test_two_brokers_asked_for_a_new_topic_make_one(brokers: tuple[BrokerContext, BrokerContext]) -> None:
+    found = await asyncio.gather(*(ask(context, metadata(12, ["new"])) for context in brokers * 3))
 
     assert {one.topics[0].error_code for one in found} == {NONE}
     assert len({one.topics[0].topic_id for one in found}) == 1
 
 
 @pytest.mark.parametrize("name", ["bad/name", "x" * 250, "", ".", ".."])
-async def test_a_bad_name_is_invalid_and_nothing_is_made(broker: Rooms, name: str) -> None:
+async def test_a_bad_name_is_invalid_and_nothing_is_made(broker: BrokerContext, name: str) -> None:
     """Scenario 15."""
     (refused,) = (await ask(broker, metadata(4, [name]))).topics
 
@@ -259,7 +261,7 @@ async def test_a_bad_name_is_invalid_and_nothing_is_made(broker: Rooms, name: st
     assert broker.catalog.topics("default") == []
 
 
-async def test_metadata_by_topic_id(brokers: tuple[Rooms, Rooms]) -> None:
+async def test_metadata_by_topic_id(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     """Scenario 16."""
     made = await create(brokers[0], topic("a"))
     nobody = uuid.uuid4()
@@ -270,7 +272,7 @@ async def test_metadata_by_topic_id(brokers: tuple[Rooms, Rooms]) -> None:
 
 
 @pytest.mark.parametrize("version", [10, 11])
-async def test_topic_ids_are_not_read_before_version_12(broker: Rooms, version: int) -> None:
+async def test_topic_ids_are_not_read_before_version_12(broker: BrokerContext, version: int) -> None:
     """Scenario 17."""
     wanted = nested(3, version, "MetadataRequestTopic", topic_id=uuid.uuid4(), name="a")
     values = {"include_cluster_authorized_operations": False} if version == 10 else {}
@@ -287,17 +289,17 @@ async def test_librdkafka_asks_for_all_topics_with_a_null_that_is_too_long() -> 
     assert decoded.topics is None
 
 
-async def test_a_topic_asked_for_twice_is_told_once(broker: Rooms) -> None:
+async def test_a_topic_asked_for_twice_is_told_once(broker: BrokerContext) -> None:
     made = await create(broker, topic("a"))
     response = await ask(broker, metadata(12, ["a", "a", "nope", "nope"], create=False, ids=[made["a"].topic_id]))
 
     assert [(one.name, one.error_code) for one in response.topics] == [("a", NONE), ("nope", UNKNOWN_TOPIC)]
 
 
-async def test_operations_are_told_when_asked_for(broker: Rooms) -> None:
+async def test_operations_are_told_when_asked_for(broker: BrokerContext) -> None:
     await create(broker, topic("a"))
     silent = await ask(broker, metadata(9, None))
-    told = await ask(
+    reported = await ask(
         broker,
         request(
             3,
@@ -310,10 +312,10 @@ async def test_operations_are_told_when_asked_for(broker: Rooms) -> None:
     )
 
     assert (silent.cluster_authorized_operations, silent.topics[0].topic_authorized_operations) == (-(1 << 31),) * 2
-    assert (told.cluster_authorized_operations, told.topics[0].topic_authorized_operations) == (8096, 3576)
+    assert (reported.cluster_authorized_operations, reported.topics[0].topic_authorized_operations) == (8096, 3576)
 
 
-async def test_an_encoded_answer_is_given_again_until_something_changes(broker: Rooms) -> None:
+async def test_an_encoded_answer_is_given_again_until_something_changes(broker: BrokerContext) -> None:
     encoded = discovery.answers.encoded_of(broker.catalog)
     await create(broker, topic("a"))
     first = await ask(broker, metadata(9, None))
@@ -323,15 +325,15 @@ async def test_an_encoded_answer_is_given_again_until_something_changes(broker: 
     await create(broker, topic("b"))
     assert [one.name for one in (await ask(broker, metadata(9, None))).topics] == ["a", "b"]
 
-    await broker.membership.drain()
+    await broker.broker_lease.drain()
     await ask(broker, metadata(9, None))
     assert len(encoded._bodies) == 1
 
 
-async def test_leaders_move_away_from_a_draining_broker(brokers: tuple[Rooms, Rooms]) -> None:
+async def test_leaders_move_away_from_a_draining_broker(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     await create(brokers[0], topic("a", 20))
-    await brokers[0].membership.drain()
-    await brokers[1].membership.renew()
+    await brokers[0].broker_lease.drain()
+    await brokers[1].broker_lease.renew()
     response = await ask(brokers[1], metadata(9, ["a"]))
 
     assert {one.leader_id for one in response.topics[0].partitions} == {2}
@@ -339,7 +341,9 @@ async def test_leaders_move_away_from_a_draining_broker(brokers: tuple[Rooms, Ro
 
 
 @pytest.mark.one_server
-async def test_the_leader_epoch_is_that_of_the_logs_and_never_goes_back(brokers: tuple[Rooms, Rooms]) -> None:
+async def test_the_leader_epoch_is_that_of_the_logs_and_never_goes_back(
+    brokers: tuple[BrokerContext, BrokerContext],
+) -> None:
     """Scenario 22; and what Metadata tells is what a fetch is checked against."""
     await create(brokers[0], topic("a", 3))
     epochs = []
@@ -348,20 +352,20 @@ async def test_the_leader_epoch_is_that_of_the_logs_and_never_goes_back(brokers:
         if replid:  # as if the server were the one that took that one's place
             await brokers[0].store.command("HSET", keys.info, "master_replid", replid)
             await brokers[0].store.command("DEL", keys.replids)
-        for rooms in brokers:
-            rooms.store.home.control._drop("cut by the test")
-            rooms.store.home.data_in._drop("cut by the test")
-            await rooms.store.home.control.wait_up(2)
-            await rooms.store.home.data_in.wait_up(2)
-            told = (await ask(rooms, metadata(9, ["a"]))).topics[0].partitions
-            await rooms.logs.incarnations.ready()
-            now = (await ask(rooms, metadata(9, ["a"]))).topics[0].partitions
-            found = rooms.catalog.get("default", "a")
+        for context in brokers:
+            context.store.metadata_node.control._drop("cut by the test")
+            context.store.metadata_node.data_in._drop("cut by the test")
+            await context.store.metadata_node.control.wait_up(2)
+            await context.store.metadata_node.data_in.wait_up(2)
+            reported = (await ask(context, metadata(9, ["a"]))).topics[0].partitions
+            await context.logs.failover_epochs.ready()
+            now = (await ask(context, metadata(9, ["a"]))).topics[0].partitions
+            found = context.catalog.get("default", "a")
             assert found is not None
             for one in now:
-                known = await rooms.logs.partition(found, one.partition_index).ensure()
+                known = await context.logs.partition(found, one.partition_index).ensure()
                 assert known.leader_epoch == one.leader_epoch
-            assert told[0].leader_epoch <= now[0].leader_epoch
+            assert reported[0].leader_epoch <= now[0].leader_epoch
             epochs.append(now[0].leader_epoch)
 
     assert epochs == [0, 0, 1, 1, 2, 2]
@@ -369,9 +373,9 @@ async def test_the_leader_epoch_is_that_of_the_logs_and_never_goes_back(brokers:
 
 async def test_one_address_shows_one_broker(opened: Open) -> None:
     both = [await opened(9092, address_mode="single") for _ in range(2)]
-    for rooms in both:
-        response = await ask(rooms, metadata(9, ["a"]))
-        found = await ask(rooms, request(10, 0, key="g"))
+    for context in both:
+        response = await ask(context, metadata(9, ["a"]))
+        found = await ask(context, request(10, 0, key="g"))
 
         assert [one.node_id for one in response.brokers] == [SINGLE_NODE_ID]
         assert response.controller_id == SINGLE_NODE_ID
@@ -383,14 +387,16 @@ async def test_one_address_shows_one_broker(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_all_brokers_name_the_same_coordinator(brokers: tuple[Rooms, Rooms], version: int) -> None:
+async def test_all_brokers_name_the_same_coordinator(
+    brokers: tuple[BrokerContext, BrokerContext], version: int
+) -> None:
     named = []
     for group in (f"group-{n}" for n in range(12)):
         key: dict[str, Any] = {"coordinator_keys": (group,)} if version >= 4 else {"key": group}
         kind = {"key_type": 0} if version >= 1 else {}
         answers = []
-        for rooms in brokers:
-            response = await ask(rooms, request(10, version, **key, **kind))
+        for context in brokers:
+            response = await ask(context, request(10, version, **key, **kind))
             one = response.coordinators[0] if version >= 4 else response
             assert one.error_code is NONE
             answers.append((one.node_id, one.host, one.port))
@@ -400,7 +406,7 @@ async def test_all_brokers_name_the_same_coordinator(brokers: tuple[Rooms, Rooms
     assert set(named) == {(1, "127.0.0.1", 9092), (2, "127.0.0.1", 9093)}
 
 
-async def test_several_coordinators_in_order_and_none_for_none(broker: Rooms) -> None:
+async def test_several_coordinators_in_order_and_none_for_none(broker: BrokerContext) -> None:
     response = await ask(broker, request(10, 4, key_type=1, coordinator_keys=("b", "", "a")))
     nothing = await ask(broker, request(10, 4, key_type=0, coordinator_keys=()))
 
@@ -413,7 +419,7 @@ async def test_several_coordinators_in_order_and_none_for_none(broker: Rooms) ->
 
 
 @pytest.mark.parametrize("key_type", [2, 3, -1])
-async def test_other_kinds_of_coordinator_are_invalid(broker: Rooms, key_type: int) -> None:
+async def test_other_kinds_of_coordinator_are_invalid(broker: BrokerContext, key_type: int) -> None:
     old = await ask(broker, request(10, 2, key="g", key_type=key_type))
     new = await ask(broker, request(10, 6, coordinator_keys=("g",), key_type=key_type))
 
@@ -423,7 +429,7 @@ async def test_other_kinds_of_coordinator_are_invalid(broker: Rooms, key_type: i
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_describe_cluster(brokers: tuple[Rooms, Rooms], version: int) -> None:
+async def test_describe_cluster(brokers: tuple[BrokerContext, BrokerContext], version: int) -> None:
     values: dict[str, Any] = {"include_cluster_authorized_operations": True}
     if version >= 2:
         values["include_fenced_brokers"] = True
@@ -432,14 +438,14 @@ async def test_describe_cluster(brokers: tuple[Rooms, Rooms], version: int) -> N
     assert response.error_code is NONE
     assert [(one.broker_id, one.port) for one in response.brokers] == [(1, 9092), (2, 9093)]
     assert response.cluster_authorized_operations == 8096
-    assert response.cluster_id == brokers[0].membership.cluster_id
+    assert response.cluster_id == brokers[0].broker_lease.cluster_id
 
 
 @pytest.mark.parametrize(
     ("endpoint_type", "code"),
     [(2, ErrorCode.mismatched_endpoint_type), (3, ErrorCode.unsupported_endpoint_type)],
 )
-async def test_describe_cluster_knows_brokers_only(broker: Rooms, endpoint_type: int, code: ErrorCode) -> None:
+async def test_describe_cluster_knows_brokers_only(broker: BrokerContext, endpoint_type: int, code: ErrorCode) -> None:
     response = await ask(
         broker, request(60, 1, include_cluster_authorized_operations=False, endpoint_type=endpoint_type)
     )
@@ -450,7 +456,7 @@ async def test_describe_cluster_knows_brokers_only(broker: Rooms, endpoint_type:
 # -- CreateTopics, DeleteTopics, CreatePartitions
 
 
-async def test_a_made_topic_is_told_whole(broker: Rooms) -> None:
+async def test_a_made_topic_is_told_whole(broker: BrokerContext) -> None:
     made = (await create(broker, topic("a", 3, 2, retention_ms="5")))["a"]
 
     assert (made.error_code, made.num_partitions, made.replication_factor) == (NONE, 3, 1)
@@ -458,7 +464,7 @@ async def test_a_made_topic_is_told_whole(broker: Rooms) -> None:
     assert {one.name: (one.value, one.config_source) for one in made.configs}["retention.ms"] == ("5", 1)
 
 
-async def test_a_topic_made_again_is_another(brokers: tuple[Rooms, Rooms]) -> None:
+async def test_a_topic_made_again_is_another(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     """Scenario 18."""
     first = (await create(brokers[0], topic("a")))["a"]
     assert (await delete(brokers[0], "a")).error_code is NONE
@@ -469,17 +475,17 @@ async def test_a_topic_made_again_is_another(brokers: tuple[Rooms, Rooms]) -> No
     assert gone.error_code is ErrorCode.unknown_topic_id
 
 
-async def test_two_brokers_race_to_create(brokers: tuple[Rooms, Rooms]) -> None:
+async def test_two_brokers_race_to_create(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     """Scenario 19."""
-    results = await asyncio.gather(*(create(rooms, topic("c", 2)) for rooms in brokers))
-    told = [(await ask(rooms, metadata(12, ["c"], create=False))).topics[0] for rooms in brokers]
+    results = await asyncio.gather(*(create(context, topic("c", 2)) for context in brokers))
+    reported = [(await ask(context, metadata(12, ["c"], create=False))).topics[0] for context in brokers]
 
     assert sorted(one["c"].error_code.name for one in results) == ["none", "topic_already_exists"]
-    assert told[0] == told[1]
-    assert len(told[0].partitions) == 2
+    assert reported[0] == reported[1]
+    assert len(reported[0].partitions) == 2
 
 
-async def test_validation_of_new_topics(brokers: tuple[Rooms, Rooms]) -> None:
+async def test_validation_of_new_topics(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     """Scenario 20."""
     await create(brokers[0], topic("a.b"))
     refused = await create(
@@ -522,14 +528,14 @@ async def test_validation_of_new_topics(brokers: tuple[Rooms, Rooms]) -> None:
     assert [one.name for one in brokers[1].catalog.topics("default")] == ["a.b"]
 
 
-async def test_an_assignment_gives_the_count(broker: Rooms) -> None:
+async def test_an_assignment_gives_the_count(broker: BrokerContext) -> None:
     made = await create(broker, topic("a", assigned=[(1, [1]), (0, [1, 2])]))
 
     assert (made["a"].error_code, made["a"].num_partitions) == (NONE, 2)
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-async def test_every_version_creates(broker: Rooms, version: int) -> None:
+async def test_every_version_creates(broker: BrokerContext, version: int) -> None:
     wanted = nested(
         19, version, "CreatableTopic", name="a", num_partitions=2, replication_factor=1, assignments=(), configs=()
     )
@@ -539,7 +545,7 @@ async def test_every_version_creates(broker: Rooms, version: int) -> None:
     assert broker.catalog.get("default", "a").partition_count == 2  # type: ignore[union-attr]
 
 
-async def test_partitions_are_added_at_both_brokers(brokers: tuple[Rooms, Rooms]) -> None:
+async def test_partitions_are_added_at_both_brokers(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     """Scenario 21, without its group."""
     await create(brokers[0], topic("t", 3))
     for count in (3, 2, 20_000):
@@ -549,13 +555,13 @@ async def test_partitions_are_added_at_both_brokers(brokers: tuple[Rooms, Rooms]
     assert await grow(brokers[1], "t", 5) is NONE
     assert await grow(brokers[0], "nope", 5) is UNKNOWN_TOPIC
 
-    for rooms in brokers:
-        await rooms.catalog.refresh()
-        (found,) = (await ask(rooms, metadata(9, ["t"]))).topics
+    for context in brokers:
+        await context.catalog.refresh()
+        (found,) = (await ask(context, metadata(9, ["t"]))).topics
         assert len(found.partitions) == 5
 
 
-async def test_deletion_by_name_or_by_id(brokers: tuple[Rooms, Rooms]) -> None:
+async def test_deletion_by_name_or_by_id(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     made = await create(brokers[0], topic("a"), topic("b"))
     by_id = await delete(brokers[1], topic_id=made["a"].topic_id)
     both = await delete(brokers[1], "b", made["b"].topic_id)
@@ -569,7 +575,7 @@ async def test_deletion_by_name_or_by_id(brokers: tuple[Rooms, Rooms]) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-async def test_older_versions_delete_by_name(broker: Rooms, version: int) -> None:
+async def test_older_versions_delete_by_name(broker: BrokerContext, version: int) -> None:
     await create(broker, topic("a"))
     response = await ask(broker, request(20, version, topic_names=("a", "b"), timeout=MINUTE))
 
@@ -577,11 +583,11 @@ async def test_older_versions_delete_by_name(broker: Rooms, version: int) -> Non
 
 
 async def test_deletion_can_be_forbidden(opened: Open) -> None:
-    rooms = await opened(9092, delete_topic_enable=False)
-    await create(rooms, topic("a"))
-    old = await ask(rooms, request(20, 1, topic_names=("a",), timeout=MINUTE))
+    context = await opened(9092, delete_topic_enable=False)
+    await create(context, topic("a"))
+    old = await ask(context, request(20, 1, topic_names=("a",), timeout=MINUTE))
 
-    assert (await delete(rooms, "a")).error_code is ErrorCode.topic_deletion_disabled
+    assert (await delete(context, "a")).error_code is ErrorCode.topic_deletion_disabled
     assert old.responses[0].error_code is ErrorCode.invalid_request
 
 
@@ -589,20 +595,20 @@ async def test_deletion_can_be_forbidden(opened: Open) -> None:
 
 
 async def describe(
-    rooms: Rooms, kind: int, name: str, version: int = 4, keys: Any = None, synonyms: bool = True
+    context: BrokerContext, kind: int, name: str, version: int = 4, keys: Any = None, synonyms: bool = True
 ) -> Any:
     resource = nested(
         32, version, "DescribeConfigsResource", resource_type=kind, resource_name=name, configuration_keys=keys
     )
     more = {"include_documentation": True} if version >= 3 else {}
-    response = await ask(rooms, request(32, version, resources=(resource,), include_synonyms=synonyms, **more))
+    response = await ask(context, request(32, version, resources=(resource,), include_synonyms=synonyms, **more))
     return response.results[0]
 
 
 async def test_configs_of_a_topic_with_their_sources(opened: Open) -> None:
-    rooms = await opened(9092, log_retention_bytes=77)
-    await create(rooms, topic("t", retention_ms="1000"))
-    found = {one.name: one for one in (await describe(rooms, 2, "t")).configs}
+    context = await opened(9092, log_retention_bytes=77)
+    await create(context, topic("t", retention_ms="1000"))
+    found = {one.name: one for one in (await describe(context, 2, "t")).configs}
 
     own, broker_wide, default = found["retention.ms"], found["retention.bytes"], found["cleanup.policy"]
     assert (own.value, own.config_source, own.config_type) == ("1000", 1, 5)
@@ -617,7 +623,7 @@ async def test_configs_of_a_topic_with_their_sources(opened: Open) -> None:
 
 @pytest.mark.parametrize("version", range(1, 5))
 @pytest.mark.parametrize("keys", [None, ()])
-async def test_no_keys_are_all_keys(broker: Rooms, version: int, keys: Any) -> None:
+async def test_no_keys_are_all_keys(broker: BrokerContext, version: int, keys: Any) -> None:
     await create(broker, topic("t"))
     everything = await describe(broker, 2, "t", version, keys)
     one = await describe(broker, 2, "t", version, ("retention.ms",), synonyms=False)
@@ -626,7 +632,7 @@ async def test_no_keys_are_all_keys(broker: Rooms, version: int, keys: Any) -> N
     assert [(config.name, config.synonyms) for config in one.configs] == [("retention.ms", ())]
 
 
-async def test_configs_of_the_broker_without_its_secrets(broker: Rooms) -> None:
+async def test_configs_of_the_broker_without_its_secrets(broker: BrokerContext) -> None:
     own = {one.name: one for one in (await describe(broker, 4, "1")).configs}
     other = await describe(broker, 4, "2")
 
@@ -637,7 +643,7 @@ async def test_configs_of_the_broker_without_its_secrets(broker: Rooms) -> None:
     assert (await describe(broker, 4, "")).configs == ()
 
 
-async def test_configs_of_what_is_not_there(broker: Rooms) -> None:
+async def test_configs_of_what_is_not_there(broker: BrokerContext) -> None:
     assert (await describe(broker, 2, "nope")).error_code is UNKNOWN_TOPIC
     assert (await describe(broker, 2, "no/pe")).error_code is ErrorCode.invalid_topic_exception
     assert (await describe(broker, 8, "1")).error_code is ErrorCode.invalid_request
@@ -650,7 +656,7 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 async def change(
-    rooms: Rooms,
+    context: BrokerContext,
     name: str,
     *changes: tuple[str, int, str | None],
     kind: int = 2,
@@ -668,11 +674,11 @@ async def change(
             for key, operation, value in changes
         ),
     )
-    response = await ask(rooms, request(44, 1, resources=(resource,) * times, validate_only=validate_only))
+    response = await ask(context, request(44, 1, resources=(resource,) * times, validate_only=validate_only))
     return [one.error_code for one in response.responses]
 
 
-async def replace(rooms: Rooms, version: int, name: str, **config: str | None) -> ErrorCode:
+async def replace(context: BrokerContext, version: int, name: str, **config: str | None) -> ErrorCode:
     resource = nested(
         33,
         version,
@@ -684,17 +690,17 @@ async def replace(rooms: Rooms, version: int, name: str, **config: str | None) -
             for key, value in config.items()
         ),
     )
-    response = await ask(rooms, request(33, version, resources=(resource,), validate_only=False))
+    response = await ask(context, request(33, version, resources=(resource,), validate_only=False))
     return cast(ErrorCode, response.responses[0].error_code)
 
 
-async def sources(rooms: Rooms, name: str) -> dict[str, tuple[str, int]]:
-    await rooms.catalog.refresh()
-    return {one.name: (one.value, one.config_source) for one in (await describe(rooms, 2, name)).configs}
+async def sources(context: BrokerContext, name: str) -> dict[str, tuple[str, int]]:
+    await context.catalog.refresh()
+    return {one.name: (one.value, one.config_source) for one in (await describe(context, 2, name)).configs}
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_configs_round_trip(brokers: tuple[Rooms, Rooms], version: int) -> None:
+async def test_configs_round_trip(brokers: tuple[BrokerContext, BrokerContext], version: int) -> None:
     """Scenario 24."""
     one, other = brokers
     await create(one, topic("t"))
@@ -713,7 +719,7 @@ async def test_configs_round_trip(brokers: tuple[Rooms, Rooms], version: int) ->
     assert await one.store.command("HGETALL", "tidegate:{cluster}:topic:default:t") == {}
 
 
-async def test_config_changes_that_are_refused_change_nothing(broker: Rooms) -> None:
+async def test_config_changes_that_are_refused_change_nothing(broker: BrokerContext) -> None:
     """Scenario 25."""
     await create(broker, topic("t", retention_ms="5"))
     invalid_config, invalid_request = ErrorCode.invalid_config, ErrorCode.invalid_request
@@ -732,7 +738,7 @@ async def test_config_changes_that_are_refused_change_nothing(broker: Rooms) -> 
     assert (await sources(broker, "t"))["retention.ms"] == ("5", 1)
 
 
-async def test_changes_of_two_brokers_at_one_time_all_count(brokers: tuple[Rooms, Rooms]) -> None:
+async def test_changes_of_two_brokers_at_one_time_all_count(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     await create(brokers[0], topic("t"))
     keys = ["retention.ms", "retention.bytes", "max.message.bytes", "segment.ms", "flush.ms", "file.delete.delay.ms"]
     results = await asyncio.gather(
@@ -747,7 +753,7 @@ async def test_changes_of_two_brokers_at_one_time_all_count(brokers: tuple[Rooms
 # -- Redis away
 
 
-async def test_with_the_store_away_what_is_known_is_told_and_the_rest_may_be_tried_again(broker: Rooms) -> None:
+async def test_with_the_store_away_what_is_known_is_told_and_the_rest_may_be_tried_again(broker: BrokerContext) -> None:
     await create(broker, topic("a"))
     await broker.store.close()
     response = await ask(broker, metadata(12, ["a", "b"]))

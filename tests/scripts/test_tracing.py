@@ -20,7 +20,7 @@ from tests.support.wire import RawClient
 from tidegate.apis import registry
 from tidegate.errors import CannotStart
 from tidegate.server.listener import Server
-from tidegate.server.turn import Turn
+from tidegate.server.pending_request import PendingRequest
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 from tidegate.tracing import Tracing
@@ -50,7 +50,7 @@ async def traced(
     broker = WholeBroker(settings)
     broker.store = tracing.store(settings)
     await broker.start()
-    server = Server(broker.rooms, registry.load_all(), settings)
+    server = Server(broker.context, registry.load_all(), settings)
     tracing.trace(server)
     port = await server.open("127.0.0.1", 0)
     async with await RawClient.connect(f"127.0.0.1:{port}", "billing-1") as client:
@@ -119,10 +119,10 @@ async def test_scripts_that_no_request_runs_are_none(traced: Traced) -> None:
 
 async def test_without_tracing_there_is_nothing_of_it(settings: Settings, store: Store) -> None:
     broker = await WholeBroker(settings).start()
-    server = Server(broker.rooms, registry.load_all(), settings)
+    server = Server(broker.context, registry.load_all(), settings)
     route = server.routes.find(12 << 16 | 4)
 
-    assert server.turn_type is Turn and type(broker.store) is Store and not settings.tracing
+    assert server.request_type is PendingRequest and type(broker.store) is Store and not settings.tracing
     assert route is not None and route.handler is registry.served[12].handler
     await server.close()
     await broker.close()

@@ -53,7 +53,7 @@ async def test_redis_is_trimmed_as_far_as_the_archive_reaches(logs: Logs, tmp_pa
     log = logs.partition(TOPIC, 0)
     await given_batches(log, 20)
     await archive(log, tmp_path, 20)
-    view = await log.look()
+    view = await log.observe()
 
     with pytest.raises(OffsetOutOfRange):
         await trim(log, view, Kept(0, 22, 0))
@@ -68,7 +68,7 @@ async def test_an_archive_that_was_reset_or_begins_later_loses_nothing(logs: Log
     log = logs.partition(TOPIC, 0)
     await given_batches(log, 20)
     await archive(log, tmp_path, 40)
-    view = await log.look()
+    view = await log.observe()
     await log.store.command("HSET", log.keys.archive, "start", 4)
     with pytest.raises(OffsetOutOfRange):
         await trim(log, view, Kept(2, 20, 0))
@@ -84,12 +84,12 @@ async def test_the_local_start_follows_the_log_start_and_neither_goes_back(logs:
     log = logs.partition(TOPIC, 0)
     await given_batches(log, 20)
     await archive(log, tmp_path, 20)
-    seen = []
+    observed = []
     for kept in (Kept(4, 12, 0), Kept(2, 8, 0), Kept(16, 0, 0), Kept(16, 20, 0), Kept(30, 30, 0)):
-        await trim(log, await log.look(), kept)
-        seen.append(await starts(log))
+        await trim(log, await log.observe(), kept)
+        observed.append(await starts(log))
 
-    assert seen == [(4, 12), (4, 12), (16, 16), (16, 20), (30, 30)]
+    assert observed == [(4, 12), (4, 12), (16, 16), (16, 20), (30, 30)]
 
 
 async def test_a_restore_that_lowers_both_starts_is_seen(logs: Logs) -> None:
@@ -108,7 +108,7 @@ async def test_the_last_entry_stays_when_all_is_archived(logs: Logs, tmp_path: P
     await given_batches(log, 20)
     expected = [bytes(item.buffer) for item in await read_all(log)]
     await archive(log, tmp_path, 40)
-    await trim(log, await log.look(), Kept(0, 40, 0))
+    await trim(log, await log.observe(), Kept(0, 40, 0))
 
     assert await log.store.command("XLEN", log.keys.log) >= 1
     assert await starts(log) == (0, 40)
@@ -176,13 +176,13 @@ async def test_retention_by_size_counts_both_tiers_and_takes_whole_segments(logs
     await archive(log, tmp_path, 32, segment_batches=4)
     await apply_retention(log)
     assert await starts(log) == (0, 32)
-    seen = []
+    observed = []
     for batches in (20, 18, 15, 12, 5, 3, 0):
         log.topic = tiered(local_retention_bytes=4 * SIZE, retention_bytes=batches * SIZE)
         await apply_retention(log)
-        seen.append(await starts(log))
+        observed.append(await starts(log))
 
-    assert seen == [(0, 32), (0, 32), (8, 32), (16, 32), (24, 32), (34, 34), (40, 40)]
+    assert observed == [(0, 32), (0, 32), (8, 32), (16, 32), (24, 32), (34, 34), (40, 40)]
 
 
 async def test_retention_by_time_takes_segments_and_then_entries(logs: Logs, tmp_path: Path) -> None:
@@ -191,13 +191,13 @@ async def test_retention_by_time_takes_segments_and_then_entries(logs: Logs, tmp
     await given_batches(log, 20, now - 200_000, 10_000)
     await archive(log, tmp_path, 32, segment_batches=4)
     await apply_retention(log)
-    seen = []
+    observed = []
     for seconds in (205, 155, 118, 25):
         log.topic = tiered(local_retention_bytes=4 * SIZE, retention_ms=seconds * 1_000)
         await apply_retention(log)
-        seen.append(await starts(log))
+        observed.append(await starts(log))
 
-    assert seen == [(0, 32), (8, 32), (16, 32), (36, 36)]
+    assert observed == [(0, 32), (8, 32), (16, 32), (36, 36)]
 
 
 async def test_a_topic_that_leaves_the_archive_starts_where_redis_does(logs: Logs, tmp_path: Path) -> None:
@@ -231,13 +231,13 @@ async def test_retention_goes_on_in_redis_where_the_index_was_reset(logs: Logs, 
     await archive(log, tmp_path, 32)
     await apply_retention(log)
     await log.store.command("DEL", log.keys.archive, log.keys.segments)
-    seen = []
+    observed = []
     for batches in (4, 3):
         log.topic = tiered(retention_bytes=batches * SIZE)
         await apply_retention(log)
-        seen.append(await starts(log))
+        observed.append(await starts(log))
 
-    assert seen == [(0, 32), (34, 34)]
+    assert observed == [(0, 32), (34, 34)]
 
 
 # -- positions
@@ -261,7 +261,7 @@ async def test_times_are_found_as_in_one_log(logs: Logs, tmp_path: Path, seed: i
     before = [await log.offset_for_timestamp(at) for at in times], await log.max_timestamp()
     await archive(log, tmp_path, border + 3, segment_batches=3, row_group_batches=2)
     await log.store.command("HSET", log.keys.archive, "start", log_start)
-    await trim(log, await log.look(), Kept(log_start, border, 0))
+    await trim(log, await log.observe(), Kept(log_start, border, 0))
 
     assert await starts(log) == (log_start, border)
     assert ([await log.offset_for_timestamp(at) for at in times], await log.max_timestamp()) == before

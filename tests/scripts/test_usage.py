@@ -43,12 +43,12 @@ async def entries(store: Store) -> list[dict[str, Any]]:
 
 
 async def test_an_entry_tells_what_was_stored_and_fetched_since_the_last(broker: LogBroker) -> None:
-    client, told = broker.connect(), reports(broker)
+    client, reported = broker.connect(), reports(broker)
     await client.ask(produce_request([("t", [(0, BATCH), (1, BATCH)])]))
     await client.ask(fetch_request([("t", [(0, 0), (1, 0)])]))
-    await told.tell()
+    await reported.report()
     await client.ask(produce_request([("t", [(0, b"no batch")])]))
-    await told.tell()
+    await reported.report()
 
     first, second = await entries(broker.store)
     assert list(first) == ["time", "broker", "span_ms", "topics", "groups", "held"]
@@ -60,7 +60,7 @@ async def test_an_entry_tells_what_was_stored_and_fetched_since_the_last(broker:
 
 
 async def test_an_entry_tells_what_topics_hold_in_both_tiers(broker: LogBroker) -> None:
-    store, told = broker.store, reports(broker)
+    store, reported = broker.store, reports(broker)
     topic = broker.catalog.get("default", "t")
     assert topic is not None
     keys = store.log_keys("default", "t", 0, topic.topic_hex)
@@ -68,20 +68,20 @@ async def test_an_entry_tells_what_topics_hold_in_both_tiers(broker: LogBroker) 
     segment = Segment(0, 0, 9, 10, 1_000, 0, "file")
     await store.command("ZADD", keys.segments, 9, segment.to_json())
     await store.command("HSET", keys.archive, "start", 0, "end", 10)
-    await told.tell()
+    await reported.report()
     await store.command("ZADD", keys.segments, 19, Segment(10, 10, 19, 10, 500, 0, "other").to_json())
-    await told.tell()
+    await reported.report()
     await store.command("HSET", keys.archive, "end", 20)
-    await told.tell()
+    await reported.report()
 
     assert [one["held"]["default/t"] for one in await entries(store)] == [[700, 1_000], [700, 1_000], [700, 1_500]]
 
 
 async def test_the_stream_is_capped_and_an_idle_broker_is_heard(broker: LogBroker) -> None:
     broker.store.settings = broker.store.settings.model_copy(update={"usage_samples_max": 100})
-    told = reports(broker)
+    reported = reports(broker)
     for _ in range(300):
-        await told.tell()
+        await reported.report()
 
     kept = await entries(broker.store)
     assert 100 <= len(kept) <= 250
@@ -91,24 +91,24 @@ async def test_the_stream_is_capped_and_an_idle_broker_is_heard(broker: LogBroke
 async def test_what_nobody_wants_to_know_is_forgotten(broker: LogBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.log.usage._FORGOTTEN_MS", 1)
     broker.store.settings = broker.store.settings.model_copy(update={"usage_sample_interval_ms": 0})
-    told = reports(broker)
-    await told.start()
+    reported = reports(broker)
+    await reported.start()
     broker.logs.usage.committed("default/g", "", [])
 
     async with asyncio.timeout(10):
         while broker.logs.usage.groups:
             await asyncio.sleep(0.001)
-    await told.close()
+    await reported.close()
     assert await entries(broker.store) == []
 
 
 async def test_a_full_server_takes_no_samples(broker: LogBroker) -> None:
-    told = reports(broker)
-    await told.tell()
+    reported = reports(broker)
+    await reported.report()
     await broker.store.command("CONFIG", "SET", "maxmemory", 1)
     try:
         with pytest.raises(StoreUnavailable, match="OOM"):
-            await told.tell()
+            await reported.report()
     finally:
         await broker.store.command("CONFIG", "SET", "maxmemory", 0)
     assert len(await entries(broker.store)) == 1

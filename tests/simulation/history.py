@@ -57,7 +57,7 @@ class Generation:
 
     leader: str
     protocol: str
-    told: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    known_replies: dict[str, tuple[int, ...]] = field(default_factory=dict)
     owners: dict[int, str] = field(default_factory=dict)
     opened_s: float | None = None
     answers: list[tuple[str, float, float]] = field(default_factory=list)
@@ -135,17 +135,19 @@ class GroupHistory:
         if known.opened_s is None:
             known.answers.append(answer)
             return
-        who, asked_s, told_s = answer
-        if asked_s < known.opened_s < told_s - LATE_S and not self._world.was_impeded(known.opened_s, told_s):
-            raise self.broken("P6", f"{who} heard at {told_s:.4f} s of the generation opened at {known.opened_s:.4f}")
+        who, asked_s, logged_at_s = answer
+        if asked_s < known.opened_s < logged_at_s - LATE_S and not self._world.was_impeded(known.opened_s, logged_at_s):
+            raise self.broken(
+                "P6", f"{who} heard at {logged_at_s:.4f} s of the generation opened at {known.opened_s:.4f}"
+            )
 
     def heartbeat_answered(self, who: str, sent_s: float) -> None:
         """A member has its answer; how long it was kept back shows whether it was released in time."""
-        told_s = self._world.now()
-        if told_s - sent_s > LATE_S:
-            self._late_heartbeats.append((who, sent_s, told_s))
+        logged_at_s = self._world.now()
+        if logged_at_s - sent_s > LATE_S:
+            self._late_heartbeats.append((who, sent_s, logged_at_s))
             for at_s in self.rebalances_s:
-                self._judge_hold(at_s, who, sent_s, told_s)
+                self._judge_hold(at_s, who, sent_s, logged_at_s)
 
     def rebalancing(self, at_s: float) -> None:
         """The event of a rebalance's start was read."""
@@ -153,12 +155,12 @@ class GroupHistory:
         for heartbeat in self._late_heartbeats:
             self._judge_hold(at_s, *heartbeat)
 
-    def _judge_hold(self, at_s: float, who: str, sent_s: float, told_s: float) -> None:
+    def _judge_hold(self, at_s: float, who: str, sent_s: float, logged_at_s: float) -> None:
         """Who waits for the answer to a heartbeat hears of a rebalance soon, unless the message of it was lost."""
-        if not sent_s + _ARRIVED_S < at_s < told_s - LATE_S or self._world.was_impeded(at_s, told_s):
+        if not sent_s + _ARRIVED_S < at_s < logged_at_s - LATE_S or self._world.was_impeded(at_s, logged_at_s):
             return
-        if not any(at_s - _ARRIVED_S < lost_s <= told_s for lost_s in self.wakes_lost_s):
-            raise self.broken("P6", f"{who} heard at {told_s:.4f} s of the rebalance that began at {at_s:.4f}")
+        if not any(at_s - _ARRIVED_S < lost_s <= logged_at_s for lost_s in self.wakes_lost_s):
+            raise self.broken("P6", f"{who} heard at {logged_at_s:.4f} s of the rebalance that began at {at_s:.4f}")
 
     def assigned(self, member: Member, member_id: str, generation: int, partitions: tuple[int, ...]) -> None:
         """A member was told its partitions."""
@@ -166,7 +168,7 @@ class GroupHistory:
         known = self.generations.get(generation)
         if known is None:
             return
-        before = known.told.setdefault(member_id, partitions)
+        before = known.known_replies.setdefault(member_id, partitions)
         if before != partitions:
             raise self.broken("P1", f"{member_id}: {before}, then {partitions} in generation {generation}")
         for partition in partitions:
@@ -282,10 +284,10 @@ class History:
             return
         self.events += 1
         kind, generation, member_id = entry["kind"], int(entry["generation"]), entry["member"]
-        told = (
+        known_replies = (
             f"generation {generation} {member_id[-12:]} {entry['cause'] or entry['reason']} (broker {entry['broker']})"
         )
-        group.notes.append(f"{at_s:12.4f}  [{kind}] {told}")
+        group.notes.append(f"{at_s:12.4f}  [{kind}] {known_replies}")
         if generation < group.event_generation:
             raise group.broken("P2", f"event {kind} of generation {generation} after {group.event_generation}")
         if kind == "barrier_joined" and generation == group.event_generation:
@@ -312,7 +314,7 @@ class History:
         if member is None:
             return  # its id was never told to anybody who lives on
         self.removals += 1
-        ends_s = member.heard_s + member.session_timeout_s - EARLY_MS / 1000
+        ends_s = member.last_contact_s + member.session_timeout_s - EARLY_MS / 1000
         is_its_own = member.member_id == member_id
         if cause == "session_timed_out" and is_its_own and at_s < ends_s:
             raise group.broken("P5", f"{member.name} was removed before its session ended at {ends_s:.4f}")

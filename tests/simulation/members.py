@@ -73,7 +73,7 @@ class Member:
         self.member_id = ""
         self.generation = -1
         self.partitions: tuple[int, ...] = ()
-        self.heard_s = -1e9
+        self.last_contact_s = -1e9
         """When the last request was sent that started its session anew: it cannot end before. A sync or join that is
         answered at once does not (spec E12, S12)."""
         self.gone_s: float | None = None
@@ -260,13 +260,13 @@ class Member:
         if code is ErrorCode.member_id_required:
             self.member_id = joined.member_id
             self.history.members[self.member_id] = self
-            self.heard_s = sent_s
+            self.last_contact_s = sent_s
             return None
         if code is not ErrorCode.none:
             self._note_code(code)
             return None
         if joined.generation_id > self.generation:
-            self.heard_s = sent_s
+            self.last_contact_s = sent_s
         self.member_id, self.generation = joined.member_id, joined.generation_id
         elected = (joined.leader, joined.protocol_name or "")
         self.history.joined(self, self.member_id, self.generation, elected, floor, sent_s)
@@ -328,7 +328,7 @@ class Member:
         self._woken, self._unanswered_s, self._code = self.loop.create_future(), None, ErrorCode.none
         self.consuming = True
         if self._beat_timer is None:
-            overdue = self.heard_s + self.interval_s <= self.loop.now
+            overdue = self.last_contact_s + self.interval_s <= self.loop.now
             self._beat_timer = self._on_grid(0 if overdue else self.rng.uniform(0, self.interval_s), self._beat)
             self._commit_timer = self._on_grid(self.rng.uniform(0, self.commit_s), self._commit)
         try:
@@ -388,7 +388,7 @@ class Member:
         if sent_s is not None:
             self.history.heartbeat_answered(self.name, sent_s)
             if code in (0, 27):
-                self.heard_s = max(self.heard_s, sent_s)
+                self.last_contact_s = max(self.last_contact_s, sent_s)
         if code:
             self._wake(ErrorCode(code))
         elif self._overdue and self._beat_timer is not None:

@@ -63,12 +63,12 @@ def taken_from(loop: SimLoop, seed: int, errors: list[str]) -> Iterator[None]:
 
 
 def _hear_errors(errors: list[str]) -> None:
-    def hear(_: Any, level: str, event: dict[str, Any]) -> Any:
+    def on_request(_: Any, level: str, event: dict[str, Any]) -> Any:
         if level in ("error", "exception", "critical"):
             errors.append(str(event))
         raise structlog.DropEvent
 
     structlog.configure(
-        processors=[structlog.processors.format_exc_info, hear],
+        processors=[structlog.processors.format_exc_info, on_request],
         wrapper_class=structlog.make_filtering_bound_logger(40),
     )

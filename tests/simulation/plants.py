@@ -49,7 +49,7 @@ PLANTS: Final = {
         "P2: a group that shrinks to one member keeps its generation",
     ),
     "hold-outlasts-rebalance": Plant(
-        "broker/tidegate/groups/holds.py",
+        "broker/tidegate/groups/delayed_heartbeats.py",
         'for holder in list(self._groups.get(payload.rsplit(b":", 3)[0].decode(), ())):',
         "for holder in list[Holder]():",
         "P6: a held heartbeat is not released when its group starts to rebalance",

@@ -88,7 +88,7 @@ class World:
             broker.start()
             while not broker.ready:
                 await asyncio.sleep(0.1)
-        await self.brokers[0].app.rooms.catalog.create("default", TOPIC, self.partition_count)
+        await self.brokers[0].app.context.catalog.create("default", TOPIC, self.partition_count)
         slots = [self.loop.create_task(self._slot(*slot)) for slot in self._slots()]
         checks = self.loop.create_task(self._check_events())
         ends_s = self.plan.hours * 3600

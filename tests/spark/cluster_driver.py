@@ -35,8 +35,8 @@ def counting(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        told = json.dumps({"cwd": os.getcwd(), "package": tidegate_pipeline.__file__})
-        Path(folder, f"began-{context.partitionId()}-{context.attemptNumber()}").write_text(told)
+        reported = json.dumps({"cwd": os.getcwd(), "package": tidegate_pipeline.__file__})
+        Path(folder, f"began-{context.partitionId()}-{context.attemptNumber()}").write_text(reported)
         while not Path(folder, "go").exists():
             time.sleep(0.1)
         for batch in batches:
@@ -59,7 +59,7 @@ def main(master: str, redis: str, folder: str) -> dict[str, Any]:
     query = writing.option("checkpointLocation", f"{folder}/checkpoint").start(f"{folder}/table")
     query.awaitTermination()
     table = spark.read.parquet(f"{folder}/table")
-    told = {
+    reported = {
         "package": tidegate_pipeline.__file__,
         "rows": sum(row.rows for row in counted),
         "offsets": sum(row.offsets for row in counted),
@@ -68,7 +68,7 @@ def main(master: str, redis: str, folder: str) -> dict[str, Any]:
         "distinct": table.select("partition", "offset").distinct().count(),
     }
     spark.stop()
-    return told
+    return reported
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def main(server: str, redis: str, folder: str) -> dict[str, Any]:
     query = writing.option("checkpointLocation", f"{folder}/checkpoint").start(f"{folder}/table")
     ended = query.awaitTermination(240)
     table = spark.read.parquet(f"{folder}/table")
-    told = {
+    reported = {
         "client": f"{type(spark).__module__}.{type(spark).__name__}",
         "records": records.count(),
         "values": [row.value.decode() for row in records.orderBy("offset").limit(2).collect()],
@@ -32,7 +32,7 @@ def main(server: str, redis: str, folder: str) -> dict[str, Any]:
         "events": spark.read.format("tidegate-events").option("redis.url", redis).load().count(),
     }
     spark.stop()
-    return told
+    return reported
 
 
 if __name__ == "__main__":

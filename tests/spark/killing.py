@@ -109,14 +109,14 @@ class Producing:
             for _ in range(5):
                 value = chance.randbytes(chance.randint(0, 50)) * chance.randint(1, 10)
                 producer.produce(
-                    self._topic, value, partition=chance.randrange(self._partitions), on_delivery=self._told
+                    self._topic, value, partition=chance.randrange(self._partitions), on_delivery=self._reported
                 )
             producer.poll(0)
             self._stop.wait(self._pause_s)
         if left := producer.flush(30):
             self._failures.append(f"{left} records were not delivered")
 
-    def _told(self, error: Any, message: Any) -> None:
+    def _reported(self, error: Any, message: Any) -> None:
         if error is None:
             self._acknowledged.add(message.partition(), message.offset(), message.value() or b"")
         else:

@@ -85,9 +85,9 @@ class Archiving:
     def check(self) -> dict[str, Any]:
         """The archive holds what was produced, byte for byte, and is sound."""
         assert [self.archived(partition) for partition in (0, 1)] == [self.batches[0], self.batches[1]]
-        told = Upkeep.of(self.settings(), self.client).verify([])
-        assert told["problems"] == []
-        return told
+        reported = Upkeep.of(self.settings(), self.client).verify([])
+        assert reported["problems"] == []
+        return reported
 
 
 @pytest.fixture

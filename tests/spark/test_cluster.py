@@ -68,11 +68,11 @@ def test_a_worker_killed_amid_its_task_costs_no_record(python: Path, topic: str,
             assert sorted(workers.values()) == ["worker-0", "worker-1"], "one task on each"
             cluster.kill("worker-1")
             (tmp_path / "go").touch()
-            told, errors = driver.communicate(timeout=400)
+            reported, errors = driver.communicate(timeout=400)
         finally:
             driver.kill()
     assert driver.returncode == 0, f"{errors}\n{(tmp_path / 'driver.log').read_text()[-3000:]}"
-    result: dict[str, Any] = json.loads(told)
+    result: dict[str, Any] = json.loads(reported)
 
     expected = sum(range(RECORDS // 2)) * 2
     assert (result["rows"], result["offsets"]) == (RECORDS, expected)
@@ -98,18 +98,18 @@ def test_doctor_on_a_cluster(python: Path, topic: str, tmp_path: Path) -> None:
             TIDEGATE_PIPELINE_SPARK=spark, TIDEGATE_PIPELINE_ARCHIVE_PATH=str(tmp_path / "archive"),
             TIDEGATE_PIPELINE_LOG_PATH=str(tmp_path / "doctor.log"),
         )  # fmt: skip
-        told, errors = process.communicate(timeout=250)
-        assert told, errors
-        findings = json.loads(told)["findings"]
+        reported, errors = process.communicate(timeout=250)
+        assert reported, errors
+        findings = json.loads(reported)["findings"]
         return process.returncode, {f"{one['state']} {one['what']}": one["told"] for one in findings}
 
     with SparkCluster(tmp_path, 2) as cluster:
-        status, told = doctor()
-        assert status == 0, told
-        assert told["ok executors"].startswith("2: ")
-        assert {"ok archive", "ok clocks", "ok packages", "ok sources"} <= set(told)
+        status, reported = doctor()
+        assert status == 0, reported
+        assert reported["ok executors"].startswith("2: ")
+        assert {"ok archive", "ok clocks", "ok packages", "ok sources"} <= set(reported)
 
-        status, told = doctor(**{"spark.pyspark.python": str(python_without_us(tmp_path / "without"))})
+        status, reported = doctor(**{"spark.pyspark.python": str(python_without_us(tmp_path / "without"))})
         assert status == 1
-        assert "No module named" in told["wrong tidegate"]
-        assert "No module named" in told["wrong sources"]
+        assert "No module named" in reported["wrong tidegate"]
+        assert "No module named" in reported["wrong sources"]

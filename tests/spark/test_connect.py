@@ -75,10 +75,10 @@ def test_a_topic_is_read_through_connect(server: str, valkey: ValkeyServer, tmp_
         env={**environment, "PATH": "/nowhere"}, capture_output=True, text=True, timeout=400,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[:6000]
-    told = json.loads(ran.stdout)
+    reported = json.loads(ran.stdout)
 
-    assert told["client"] == "pyspark.sql.connect.session.SparkSession"
-    assert (told["records"], told["values"], told["ended"]) == (500, ["v", "v"], True)
-    assert told["table"] == 1_000
-    assert told["micro_batches"] > 2
-    assert told["events"] == 0
+    assert reported["client"] == "pyspark.sql.connect.session.SparkSession"
+    assert (reported["records"], reported["values"], reported["ended"]) == (500, ["v", "v"], True)
+    assert reported["table"] == 1_000
+    assert reported["micro_batches"] > 2
+    assert reported["events"] == 0

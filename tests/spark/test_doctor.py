@@ -32,15 +32,15 @@ def test_doctor_looks_at_everything(spark: SparkSession, valkey: ValkeyServer, t
         }
     )
     found = all_findings(spark, settings)
-    told = {one.what: one for one in found}
+    reported = {one.what: one for one in found}
 
     assert {one.what for one in found if one.state is State.WRONG} == {"checkpoint"}
-    driver, executors = (one.told for one in found if one.what == "checkpoint")
+    driver, executors = (one.reported for one in found if one.what == "checkpoint")
     assert "driver: " in driver and "a file/below" in driver
     assert "the file that it left is not here" in executors
-    assert told["archive"].told == f"{tmp_path / 'archive'} can be written"
+    assert reported["archive"].reported == f"{tmp_path / 'archive'} can be written"
     assert list((tmp_path / "archive").iterdir()) == []
-    assert told["executors"].told.startswith("1: ")
-    assert told["clocks"].state is State.OK
-    assert "tidegate-events" in told["sources"].told
-    assert "persistence" in told
+    assert reported["executors"].reported.startswith("1: ")
+    assert reported["clocks"].state is State.OK
+    assert "tidegate-events" in reported["sources"].reported
+    assert "persistence" in reported

@@ -126,8 +126,8 @@ def test_storms_open_and_close_in_any_batches_and_what_is_too_late_is_dropped(
         tables[name] = table(spark, tmp_path / name)
 
     assert tables["whole"] == tables["pieces"]
-    told = [(row["group"], row["change"], row["generations"]) for row in tables["whole"]]
-    assert sorted(told) == [
+    reported = [(row["group"], row["change"], row["generations"]) for row in tables["whole"]]
+    assert sorted(reported) == [
         ("a", "closed", 5), ("a", "closed", 6), ("a", "opened", 5), ("a", "opened", 5), ("b", "closed", 5),
         ("b", "opened", 5), ("b", "opened", 5), ("late", "opened", 5),
     ]  # fmt: skip
@@ -187,8 +187,8 @@ def test_commits_that_stop_burst_and_go_back(spark: SparkSession, tmp_path: Path
             commits = {"stops": 0 if minute >= 20 else 60, "bursts": 900 if minute == 25 else 60}.get(group, 60)
             row = head | {"tenant": "default", "group": group, "commits": commits, "back_commits": 0, "back": []}
             if group == "back" and minute == 30:
-                told = {"topic": "t", "partition": 3, "from_offset": 90, "to_offset": 10, "client_id": "c"}
-                row |= {"back_commits": 2, "back": [told]}
+                reported = {"topic": "t", "partition": 3, "from_offset": 90, "to_offset": 10, "client_id": "c"}
+                row |= {"back_commits": 2, "back": [reported]}
             if commits:
                 counted.append(row)
             waiting.append({"ts": at(minute + 0.5), "tenant": "default", "group": group, "lag": minute + 1})
@@ -224,18 +224,18 @@ def test_commits_that_stop_burst_and_go_back(spark: SparkSession, tmp_path: Path
 def test_usage_by_the_hour(spark: SparkSession) -> None:
     from tidegate_pipeline.history.frames import usage_by_interval
 
-    def told(minute: float, topic: str | None, *figures: int | None) -> tuple[Any, ...]:
+    def reported(minute: float, topic: str | None, *figures: int | None) -> tuple[Any, ...]:
         ts = datetime.fromtimestamp(START_S - START_S % 3600 + minute * 60, UTC)
         tenant = None if topic is None else "default"
         return ("1-0", ts, 60_000, "1", tenant, topic, None, *figures, None, None, None)
 
     nothing = (None,) * 6
-    rows = [told(minute, "t", 10, 1_000, 2, 1_100, 1, 500, 1_000 * minute, 0) for minute in range(1, 61)]
-    rows += [told(60.4, "t", 1, 1, 1, 1, 1, 1, None, None)]  # most of it was before the hour
+    rows = [reported(minute, "t", 10, 1_000, 2, 1_100, 1, 500, 1_000 * minute, 0) for minute in range(1, 61)]
+    rows += [reported(60.4, "t", 1, 1, 1, 1, 1, 1, None, None)]  # most of it was before the hour
     rows += [
-        told(60.6, "t", *nothing, 7, 9),
-        told(30, "held", *nothing, 600, 60_000),
-        told(5, None, *nothing, None, None),
+        reported(60.6, "t", *nothing, 7, 9),
+        reported(30, "held", *nothing, 600, 60_000),
+        reported(5, None, *nothing, None, None),
     ]
     found = usage_by_interval(spark.createDataFrame(rows, USAGE), UsageSettings()).orderBy("topic", "from_at").collect()
 

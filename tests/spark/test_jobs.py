@@ -52,9 +52,9 @@ def test_a_signal_stops_after_the_running_micro_batch_and_a_restart_goes_on(
     run_all([run], QUIET)
     killer.join()
 
-    told = run.summary()
-    assert (told["status"], told["rows"], told["micro_batches"]) == ("stopped", 20, 2)
-    assert (told["ranges"], told["remaining_offsets"]) == ({"counted-0": [0, 20]}, 20)
+    reported = run.summary()
+    assert (reported["status"], reported["rows"], reported["micro_batches"]) == ("stopped", 20, 2)
+    assert (reported["ranges"], reported["remaining_offsets"]) == ({"counted-0": [0, 20]}, 20)
     assert (checkpoint / "commits" / "1").exists(), "the micro-batch that ran was finished"
     assert not (checkpoint / "offsets" / "2").exists(), "and none was begun"
     assert offsets_in(spark, tmp_path) == list(range(20))

@@ -77,14 +77,14 @@ def fill_idempotently(bootstrap: str) -> None:
     idempotent = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "zstd"})
     for topic in TOPICS:
         for index in range(RECORDS):
-            told = record(index)
+            reported = record(index)
             idempotent.produce(
                 topic,
-                told["value"],
-                told["key"],
+                reported["value"],
+                reported["key"],
                 index % PARTITIONS,
-                timestamp=told["timestamp_ms"],
-                headers=told["headers"],
+                timestamp=reported["timestamp_ms"],
+                headers=reported["headers"],
             )
     assert idempotent.flush(60) == 0
 

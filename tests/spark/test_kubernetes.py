@@ -120,9 +120,9 @@ def test_executors_are_started_by_the_entry_point(image: dict[str, str], valkey:
             executor.wait()
     logs = "\n".join(log.read_text()[-2000:] for log in tmp_path.glob("*/log"))
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr[-3000:]}\n{logs}"
-    told = {one["what"]: one for one in json.loads(ran.stdout)["findings"]}
+    reported = {one["what"]: one for one in json.loads(ran.stdout)["findings"]}
 
     assert len(executors) == 2
-    assert told["executors"]["told"].startswith("2: ")
-    assert told["Spark"]["told"].endswith(f"master k8s://{api.url}")
-    assert {told[what]["state"] for what in ("archive", "packages", "sources", "clocks", "tidegate")} == {"ok"}
+    assert reported["executors"]["told"].startswith("2: ")
+    assert reported["Spark"]["told"].endswith(f"master k8s://{api.url}")
+    assert {reported[what]["state"] for what in ("archive", "packages", "sources", "clocks", "tidegate")} == {"ok"}

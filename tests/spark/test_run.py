@@ -51,8 +51,8 @@ def begun(folder: Path, url: str, *, every: str = "") -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any], str]:
     """Its status, the summaries by job, what it said."""
-    told, said = process.communicate(timeout=400)
-    return process.returncode, {one["job"]: one for one in json.loads(told or "[]")}, said
+    reported, reported_text = process.communicate(timeout=400)
+    return process.returncode, {one["job"]: one for one in json.loads(reported or "[]")}, reported_text
 
 
 def committed(folder: Path, topic_job: str, batch: int) -> bool:
@@ -80,25 +80,27 @@ def test_jobs_of_a_file_stop_go_on_and_fail(valkey: ValkeyServer, tmp_path: Path
         assert process.poll() is None, process.communicate()
         time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
-    status, summaries, said = ended(process)
-    assert (status, {one["status"] for one in summaries.values()}) == (0, {"stopped"}), said
+    status, summaries, reported_text = ended(process)
+    assert (status, {one["status"] for one in summaries.values()}) == (0, {"stopped"}), reported_text
     assert summaries["decode-orders-parquet"]["ranges"] == {"orders-0": [0, 100]}
-    assert "stopping after the running micro-batch" in said
-    assert (records(tmp_path), "WARN" in said) == (100, False)
+    assert "stopping after the running micro-batch" in reported_text
+    assert (records(tmp_path), "WARN" in reported_text) == (100, False)
 
     topic.fill([10])
-    status, summaries, said = ended(begun(tmp_path, valkey.url))
-    assert (status, {one["status"] for one in summaries.values()}) == (0, {"done"}), said
+    status, summaries, reported_text = ended(begun(tmp_path, valkey.url))
+    assert (status, {one["status"] for one in summaries.values()}) == (0, {"done"}), reported_text
     assert summaries["decode-orders-parquet"]["ranges"] == {"orders-0": [100, 110]}
     assert records(tmp_path) == 110
 
     topic.fill([10] * 3)
     topic.raise_log_start(130)
     process = begun(tmp_path, valkey.url, every='every = "1s"')
-    status, summaries, said = ended(process)
+    status, summaries, reported_text = ended(process)
     client.close()
-    assert status == 3, said
+    assert status == 3, reported_text
     assert (summaries["decode-orders-parquet"]["status"], summaries["timeline"]["status"]) == ("failed", "stopped")
-    assert "decode-orders-parquet failed, stopping timeline" in said
-    assert said.splitlines()[-1].startswith("tidegate: topic orders partition 0: offset 110 is wanted and is gone")
+    assert "decode-orders-parquet failed, stopping timeline" in reported_text
+    assert reported_text.splitlines()[-1].startswith(
+        "tidegate: topic orders partition 0: offset 110 is wanted and is gone"
+    )
     assert records(tmp_path) == 110

@@ -22,7 +22,7 @@ from tidegate_pipeline.jobs.decode import DecodeJob
 from tidegate_pipeline.jobs.job import Job, JobContext
 from tidegate_pipeline.jobs.replay import ReplayJob
 from tidegate_pipeline.redis_access import connect, with_whole_entries
-from tidegate_pipeline.replay.choice import choice_of
+from tidegate_pipeline.replay.record_filter import choice_of
 from tidegate_pipeline.replay.translation import Table, translate
 from tidegate_pipeline.session import register
 from tidegate_pipeline.settings import PipelineSettings
@@ -109,8 +109,8 @@ def test_a_parquet_table_and_its_clean_copy(bench: Bench) -> None:
     assert sorted((row.partition, row.offset) for row in found) == sorted(bench.expected)
     assert all(int(row.value) == row.offset for row in found)
     assert {str(row.day) for row in found} == {"2023-11-14", "2023-11-15", "2023-11-16"}
-    told = job.finish(context)
-    assert told["files"] == len(files(table)) > 3
+    reported = job.finish(context)
+    assert reported["files"] == len(files(table)) > 3
     Path(table, "day=2023-11-14", "part-of-a-killed-task.parquet").touch()
 
     copied = compact(table, None, str(bench.folder / "archive"), 0)

@@ -37,8 +37,8 @@ def server_options(binary: str) -> tuple[str, ...]:
     if not ON:
         return ()
     rules = acl_rules(_EVERYTHING)
-    said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
-    if _OF_7_0.search(said):
+    reported_text = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+    if _OF_7_0.search(reported_text):
         rules.remove("+waitaof")  # Redis 7.0 does not know it
     return ("--user", USER, "on", f">{USER}", *rules, "%R~test:now_ms")  # of tests.support.clock
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from tests.support import wire
 from tidegate.apis import registry
-from tidegate.apis.call import Body, Call, Client, Rooms
+from tidegate.apis.call import Body, BrokerContext, Call, Client
 from tidegate.errors import KafkaError
 from tidegate.protocol import codec
 from tidegate.protocol.error_responses import error_response
 from tidegate.server.dispatch import code_of
 
 
-async def ask(rooms: Rooms, request: Any, client: Client | None = None, client_id: str = "test") -> Any:
+async def ask(context: BrokerContext, request: Any, client: Client | None = None, client_id: str = "test") -> Any:
     """The answer to a kio request of any version, read by kio."""
     key, version = int(type(request).__api_key__), int(type(request).__version__)
     answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -26,7 +26,7 @@ async def ask(rooms: Rooms, request: Any, client: Client | None = None, client_i
         raise AssertionError(f"closed: {reason}")
 
     call = Call(
-        rooms=rooms,
+        context=context,
         client=client or Client(1, "127.0.0.1", 1),
         api_key=key,
         version=version,
@@ -44,7 +44,7 @@ async def ask(rooms: Rooms, request: Any, client: Client | None = None, client_i
     decoded = memoryview(body) if api.raw else codec.decode(key, version, body)
     assert api.serves(version)
     try:
-        if api.hot:
+        if api.inline:
             api.handler(call, decoded)
         else:
             response = await api.handler(call, decoded)

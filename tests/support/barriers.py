@@ -68,7 +68,7 @@ class Group:
 
     async def stable(self, *members: Member) -> list[Member]:
         """All of them in one Stable generation, the leader first."""
-        await settle(*members)
+        await expire(*members)
         assert self["state"] == "Stable"
         return sorted(members, key=lambda member: not member.is_leader)
 
@@ -102,11 +102,11 @@ class Group:
         """Whether a member is gone, whenever it is asked."""
         return lambda: member_id not in self.member_ids
 
-    async def until(self, holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    async def until(self, delayed_heartbeats: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Wait for the store to say so. Raises TimeoutError."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not holds():
+                while not delayed_heartbeats():
                     await asyncio.sleep(0.01)
         except TimeoutError:
             raise TimeoutError(f"{self._redis.hgetall(self._keys.group)}") from None
@@ -120,18 +120,18 @@ class Group:
         await self.until(lambda: self["state"] == "CompletingRebalance" and self["awaiting_sync"] == str(awaiting))
 
 
-async def settle(*members: Member, until: Callable[[], bool] = lambda: True, timeout_s: float = 60.0) -> None:
+async def expire(*members: Member, until: Callable[[], bool] = lambda: True, timeout_s: float = 60.0) -> None:
     """Each does what it is told until `until` holds and all, asked after that, are in one generation.
 
     The leader hands each member its own id.
     """
     done = asyncio.Event()
-    holds = False
+    delayed_heartbeats = False
     calm: dict[str, int] = {}
 
     async def live(member: Member) -> None:
         while not done.is_set():
-            in_step, asked_after = member.generation == member.synced >= 0, holds
+            in_step, asked_after = member.generation == member.synced >= 0, delayed_heartbeats
             code = await member.heartbeat() if in_step else ErrorCode.rebalance_in_progress
             if code is ErrorCode.none:
                 if asked_after:
@@ -146,7 +146,7 @@ async def settle(*members: Member, until: Callable[[], bool] = lambda: True, tim
     try:
         async with asyncio.timeout(timeout_s):
             while not (len(calm) == len(members) and len(set(calm.values())) == 1):
-                holds = holds or until()
+                delayed_heartbeats = delayed_heartbeats or until()
                 await asyncio.wait(lives, timeout=0.02, return_when=asyncio.FIRST_EXCEPTION)
                 for task in lives:
                     if task.done():

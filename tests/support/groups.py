@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from tests.support.clock import SteppedClock
 from tidegate.errors import KafkaError, MemberIdRequired
 from tidegate.groups import classic
-from tidegate.groups.expiry import GroupExpiry, settle_group
+from tidegate.groups.expiry import GroupExpiry, expire_group
+from tidegate.groups.generation_guard import GenerationGuard
 from tidegate.groups.heartbeats import Heartbeats
-from tidegate.groups.lost_writes import HandedOut
-from tidegate.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membership, Synced, SyncRequest
+from tidegate.groups.model import Joined, JoinRefused, JoinRequest, Leaving, MemberRef, Synced, SyncRequest
 from tidegate.groups.waiters import Waiter
 from tidegate.groups.waiting import GroupWaits
 from tidegate.settings import Settings
@@ -57,14 +57,14 @@ class Broker:
         self.waits = GroupWaits(self.store, self.settings, lambda: self.name)
         self.heartbeats = Heartbeats(self.store, self.settings, lambda: self.name)
         self.expiry = GroupExpiry(self.store, lambda _: True, lambda: self.name)
-        self.handed_out = HandedOut(self.store, lambda: self.name)
-        self.waits.on_look.append(self.handed_out.saw)
-        await self.handed_out.start()
+        self.generation_guard = GenerationGuard(self.store, lambda: self.name)
+        self.waits.on_status.append(self.generation_guard.apply_status)
+        await self.generation_guard.start()
         await self.waits.start()
 
     async def close(self) -> None:
         await self.waits.close()
-        await self.handed_out.close()
+        await self.generation_guard.close()
         await self.store.close()
 
     def waiters(self) -> set[Waiter]:
@@ -114,8 +114,8 @@ class World:
 
     def peer(self, name: str, **traits: Any) -> Peer:
         """A member to be, at the broker that the mode gives it."""
-        home = self.brokers[0] if self.mode is Mode.ONE else self.brokers[len(self.peers) % len(self.brokers)]
-        peer = Peer(self, name, broker=home, **traits)
+        metadata_node = self.brokers[0] if self.mode is Mode.ONE else self.brokers[len(self.peers) % len(self.brokers)]
+        peer = Peer(self, name, broker=metadata_node, **traits)
         self.peers.append(peer)
         return peer
 
@@ -132,16 +132,16 @@ class World:
             for peer in beating:
                 await peer.heartbeat()
             if self.sweeping:
-                await self.look()
+                await self.observe()
 
     def waiters(self) -> set[Waiter]:
         """The requests that are parked now, whatever their broker."""
         return set().union(*(broker.waiters() for broker in self.brokers))
 
-    async def look(self) -> None:
+    async def observe(self) -> None:
         """Every waiter looks now, and what that answers is answered."""
         for _ in range(2):
-            await asyncio.gather(*(broker.waits.look_now() for broker in self.brokers))
+            await asyncio.gather(*(broker.waits.poll_now() for broker in self.brokers))
             await asyncio.sleep(0)
 
     def turn(self, peer: Peer) -> Broker:
@@ -150,14 +150,14 @@ class World:
             peer.broker = next(self._next)
         return peer.broker
 
-    async def _settled(self) -> None:
+    async def _is_resolved(self) -> None:
         """Where nobody sweeps, who looks from outside settles first."""
         if self.mode is Mode.UNSWEPT and self.sweeping:
-            await settle_group(self.store, self.keys)
+            await expire_group(self.store, self.keys)
 
     async def field(self, name: str) -> str:
         """A field of the group's hash; "" where it has none."""
-        await self._settled()
+        await self._is_resolved()
         value = await self.store.command("HGET", self.keys.group, name)
         return "" if value is None else value.decode()
 
@@ -167,16 +167,16 @@ class World:
 
     async def members(self) -> set[str]:
         """The ids of the members."""
-        await self._settled()
+        await self._is_resolved()
         return {member_id.decode() for member_id in await self.store.command("HKEYS", self.keys.members)}
 
     async def events(self) -> list[str]:
         """The kinds of all events so far."""
-        return [event["kind"] for event in await self.told()]
+        return [event["kind"] for event in await self.reported()]
 
-    async def told(self, *kinds: str) -> list[dict[str, str]]:
+    async def reported(self, *kinds: str) -> list[dict[str, str]]:
         """The events so far, or those of some kinds, as they are stored."""
-        await self._settled()
+        await self._is_resolved()
         entries = await self.store.command("XRANGE", self.keys.shard_keys.events, "-", "+")
         texts = [[value.decode() for value in fields] for _, fields in entries]
         events = [dict(zip(fields[::2], fields[1::2], strict=True)) for fields in texts]
@@ -290,9 +290,9 @@ class Peer:
         return task
 
     async def sync(self, assignments: Mapping[str, bytes] | None = None, **changes: Any) -> Synced:
-        membership = Membership(self.member_id, changes.pop("generation", self.generation), self.instance_id)
+        member_ref = MemberRef(self.member_id, changes.pop("generation", self.generation), self.instance_id)
         values: dict[str, Any] = {"protocol_type": self.protocol_type, "protocol": self.joined.protocol or None}
-        request = SyncRequest(membership, assignments=tuple((assignments or {}).items()), **(values | changes))
+        request = SyncRequest(member_ref, assignments=tuple((assignments or {}).items()), **(values | changes))
         broker = self.world.turn(self)
         return await classic.sync(broker.waits, self.keys, request)
 
@@ -306,9 +306,9 @@ class Peer:
             "generation": self.generation,
             "instance_id": self.instance_id,
         }
-        told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.world.turn(self).heartbeats.add(self.keys, Membership(**(values | changes)), told.set_result)
-        return await asyncio.wait_for(told, ANSWER_S)
+        reported: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.world.turn(self).heartbeats.add(self.keys, MemberRef(**(values | changes)), reported.set_result)
+        return await asyncio.wait_for(reported, ANSWER_S)
 
     async def leave(self, **changes: Any) -> int:
         """Leave alone; this member's code."""

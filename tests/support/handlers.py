@@ -17,7 +17,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from tidegate.apis import committed_offsets, fetched_offsets, registry
-from tidegate.apis.call import Call, Client, Rooms
+from tidegate.apis.call import BrokerContext, Call, Client
 from tidegate.groups.offsets import Offsets
 from tidegate.protocol import codec
 from tidegate.settings import Settings
@@ -49,7 +49,7 @@ class FakeCatalog:
         self.stored_version = 0
         self.known = {topic.name: topic for topic in topics}
         self.stored = dict(self.known)
-        self.looks = 0
+        self.observations = 0
 
     def get(self, org: str, name: str) -> FakeTopic | None:
         """From the cache."""
@@ -67,7 +67,7 @@ class FakeCatalog:
 
     async def refresh(self) -> None:
         """Look at the store."""
-        self.looks += 1
+        self.observations += 1
         await asyncio.sleep(0)
         self.known = dict(self.stored)
 
@@ -87,18 +87,18 @@ class Broker:
     brokers: list[Any] = field(default_factory=lambda: [SimpleNamespace(node_id=1)])
     others: Sequence[Store] = ()
     """Links of further brokers: each request then goes to the next broker."""
-    rooms: Any = None
+    context: Any = None
 
     def __post_init__(self) -> None:
-        self.rooms = self._rooms(self.store)
-        self._turns = itertools.cycle([self.rooms, *map(self._rooms, self.others)])
+        self.context = self._context(self.store)
+        self._turns = itertools.cycle([self.context, *map(self._context, self.others)])
 
-    def _rooms(self, store: Store) -> Rooms:
+    def _context(self, store: Store) -> BrokerContext:
         settings = store.settings
-        return Rooms(
+        return BrokerContext(
             settings=settings,
             store=store,
-            membership=SimpleNamespace(  # type: ignore[arg-type]
+            broker_lease=SimpleNamespace(  # type: ignore[arg-type]
                 node_id=self.node_id,
                 shown_node_id=lambda listener: self.node_id,
                 nameable=lambda listener: self.brokers,
@@ -131,7 +131,7 @@ class Broker:
             replied.set_result(bytes(body) if isinstance(body, bytes | bytearray) else b"".join(body))
 
         call = Call(
-            rooms=next(self._turns),
+            context=next(self._turns),
             client=Client(1, "127.0.0.1", 50_000),
             api_key=api_key,
             version=version,
@@ -143,7 +143,7 @@ class Broker:
             run_alone=lambda: None,
             draining=asyncio.Event(),
         )
-        if api.hot:
+        if api.inline:
             api.handler(call, decoded)
             body = await asyncio.wait_for(replied, 10)
         else:

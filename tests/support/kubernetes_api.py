@@ -38,7 +38,7 @@ class KubernetesApi:
 
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
 
-            def log_message(self, *told: Any) -> None:
+            def log_message(self, *reported: Any) -> None:
                 """Nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -58,15 +58,19 @@ class KubernetesApi:
         if "namespaces" not in parts:
             return 200, {"major": "1", "minor": "33", "gitVersion": "v1.33.0"}
         kind, *name = parts[parts.index("namespaces") + 2 :] or ["namespaces"]
-        kept = self.made.setdefault(kind, {})
+        is_delayed = self.made.setdefault(kind, {})
         if verb in ("POST", "PUT", "PATCH"):
             return 201 if verb == "POST" else 200, self._make(kind, body)
         if not name:
-            reply = {"kind": f"{kind.removesuffix('s').title()}List", "apiVersion": "v1", "items": list(kept.values())}
+            reply = {
+                "kind": f"{kind.removesuffix('s').title()}List",
+                "apiVersion": "v1",
+                "items": list(is_delayed.values()),
+            }
             return 200, {**reply, "metadata": {"resourceVersion": "1"}}
-        if name[0] not in kept:
+        if name[0] not in is_delayed:
             return 404, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound"}
-        return 200, kept[name[0]]
+        return 200, is_delayed[name[0]]
 
     def _make(self, kind: str, body: Resource) -> Resource:
         metadata = body.setdefault("metadata", {})

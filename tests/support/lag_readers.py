@@ -146,7 +146,7 @@ class Burrow:
         partitions = self.asked.partitions(self.topic)
         committed = self.asked.committed(self.group, self.topic, partitions)
         ends, alive = self.asked.ends(self.topic, partitions), self.asked.members(self.group) > 0
-        self._commits = {one: seen for one, seen in self._commits.items() if committed.get(one, NO_OFFSET) >= 0}
+        self._commits = {one: observed for one, observed in self._commits.items() if committed.get(one, NO_OFFSET) >= 0}
         found: dict[int, Status] = {}
         for one, offset in committed.items():
             if offset == NO_OFFSET:

@@ -45,7 +45,7 @@ def _key(value: bytes) -> Key:
 class Read:
     """What a group was given, and how often its members' generation changed."""
 
-    seen: Counter[Key] = field(default_factory=Counter)
+    observed: Counter[Key] = field(default_factory=Counter)
     assigned: int = 0
     generation: int = -1
 
@@ -106,11 +106,11 @@ class Load:
                 while not condition():
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            lost = [len(self.acknowledged - set(one.seen)) for one in (self.aiokafka_read, self.librdkafka_read)]
+            lost = [len(self.acknowledged - set(one.observed)) for one in (self.aiokafka_read, self.librdkafka_read)]
             raise AssertionError(f"{failure}: {len(self.acknowledged)} acknowledged, unseen {lost}") from None
 
     def _all_read(self) -> bool:
-        return all(self.acknowledged <= one.seen.keys() for one in (self.aiokafka_read, self.librdkafka_read))
+        return all(self.acknowledged <= one.observed.keys() for one in (self.aiokafka_read, self.librdkafka_read))
 
     # -- aiokafka
 
@@ -144,7 +144,7 @@ class Load:
 
     async def _read_aiokafka(self) -> None:
         async for record in self._consumer:
-            self.aiokafka_read.seen[_key(record.value)] += 1
+            self.aiokafka_read.observed[_key(record.value)] += 1
 
     # -- librdkafka
 
@@ -196,7 +196,7 @@ class Load:
                 continue
             error = message.error()
             if error is None:
-                read.seen[_key(message.value())] += 1
+                read.observed[_key(message.value())] += 1
             elif error.fatal():
                 self.failures.append(f"consumer: {error}")
         try:
@@ -223,14 +223,14 @@ class Load:
         for (producer, partition), numbers in stored.items():
             assert len(numbers) == len(set(numbers)), f"{producer}/{partition}: doubled {_doubled(numbers)}"
             assert numbers == sorted(numbers), f"{producer}/{partition}: {_disorder(numbers)}"
-        kept = {(producer, partition, n) for (producer, partition), numbers in stored.items() for n in numbers}
-        lost = self.acknowledged - kept
+        is_delayed = {(producer, partition, n) for (producer, partition), numbers in stored.items() for n in numbers}
+        lost = self.acknowledged - is_delayed
         assert not lost, f"{len(lost)} acknowledged records are lost: {sorted(lost)[:5]}"
         for name, read in (("aiokafka", self.aiokafka_read), ("librdkafka", self.librdkafka_read)):
-            unseen = self.acknowledged - read.seen.keys()
+            unseen = self.acknowledged - read.observed.keys()
             assert not unseen, f"group {name} never saw {len(unseen)}: {sorted(unseen)[:5]}"
             rebalances = self.rebalances if name == "aiokafka" else read.assigned - 1
-            twice = {key for key, times in read.seen.items() if times > 1}
+            twice = {key for key, times in read.observed.items() if times > 1}
             assert rebalances or not twice, f"group {name} saw {len(twice)} twice: {sorted(twice)[:5]}"
         writers = Counter(producer for producer, _, _ in self.acknowledged)
         assert min(writers["aiokafka"], writers["librdkafka"]) > 500, f"hardly any load: {writers}"

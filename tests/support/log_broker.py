@@ -13,7 +13,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from tidegate.apis import fetch, positions, produce, registry, transactions
-from tidegate.apis.call import Call, Client, Rooms
+from tidegate.apis.call import BrokerContext, Call, Client
 from tidegate.errors import KafkaError
 from tidegate.log.logs import Logs
 from tidegate.log.partitions import create_partition, delete_partition
@@ -71,14 +71,14 @@ class Connection:
             asked.answer.set_result(None)
 
         call = Call(
-            rooms=self.broker.rooms, client=self.client, api_key=api_key, version=version, correlation_id=1,
+            context=self.broker.context, client=self.client, api_key=api_key, version=version, correlation_id=1,
             client_id="test", reply=reply, drop=lambda: asked.answer.set_result(None), close=close,
             run_alone=self._run_alone, draining=self.broker.draining,
         )  # fmt: skip
         api = registry.served[api_key]
         if api.raw:
             api.handler(call, memoryview(body))
-        elif api.hot:
+        elif api.inline:
             api.handler(call, codec.decode(api_key, version, body))
         else:
             asked.answer = asyncio.ensure_future(self._cold(api, call, codec.decode(api_key, version, body)))  # type: ignore[assignment]
@@ -109,7 +109,7 @@ class LogBroker:
     store: Store
     catalog: Catalog
     logs: Logs
-    rooms: Rooms
+    context: BrokerContext
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     connections: int = 0
 
@@ -122,13 +122,13 @@ class LogBroker:
         logs = Logs(store, settings)
         catalog.on_removed.append(logs.forget_topic)
         nothing: Any = None
-        rooms = Rooms(
-            settings=settings, store=store, membership=nothing, catalog=catalog, logs=logs, waits=nothing,
+        context = BrokerContext(
+            settings=settings, store=store, broker_lease=nothing, catalog=catalog, logs=logs, waits=nothing,
             heartbeats=nothing, offsets=nothing, producer_ids=ProducerIds(store, settings), usage=logs.usage,
         )  # fmt: skip
         await catalog.start()
         await logs.start()
-        return cls(store, catalog, logs, rooms)
+        return cls(store, catalog, logs, context)
 
     async def close(self) -> None:
         """Close everything."""

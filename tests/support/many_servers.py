@@ -17,12 +17,12 @@ SLOTS = 16_384
 NODES = 3
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def wait_until(delayed_heartbeats: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Ask again and again; raises TimeoutError. A server that is not up yet does not hold."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
-            if holds():
+            if delayed_heartbeats():
                 return
         except redis.RedisError:
             pass

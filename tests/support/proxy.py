@@ -93,7 +93,7 @@ class Proxy:
         self.port = 0
         self.late_s = late_s
         self.random = random.Random(seed)
-        self.cuts = 0
+        self.trims = 0
         self._pipes: set[_Pipe] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -155,7 +155,7 @@ class Proxy:
             self._cut(pipe, how)
 
     def _cut(self, pipe: _Pipe, how: Cut) -> None:
-        self.cuts += 1
+        self.trims += 1
         if how is Cut.NOW:
             pipe.abort()
         else:

@@ -39,10 +39,10 @@ def stored_batch(
     deltas = range(len(records)) if deltas is None else deltas
     base_timestamp = records[0].timestamp
     area = b"".join(encode_record(each, delta, base_timestamp) for each, delta in zip(records, deltas, strict=True))
-    told: Mapping[str, Any] = {
+    reported: Mapping[str, Any] = {
         "last_offset_delta": deltas[-1],
         "base_timestamp": base_timestamp,
         "max_timestamp": max(each.timestamp for each in records),
         "record_count": len(records),
     }
-    return sealed_batch(area, codec, **{**told, **header})
+    return sealed_batch(area, codec, **{**reported, **header})

@@ -41,7 +41,7 @@ class Lapse(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observations:
     """One answered request: when it was sent and answered (s since 1970), and what it said."""
 
     sent: float
@@ -64,7 +64,7 @@ class StormMember:
         self.partitions = partitions
         self.random = random.Random(seed)
         self.networks = {broker.port: Proxy(broker.port) for broker in brokers}
-        self.history: list[Seen] = []
+        self.history: list[Observations] = []
         self.unanswered: list[tuple[int, int]] = []
         """Commits whose outcome is unknown: partition, offset."""
         self.lapse: tuple[Lapse, float] | None = None
@@ -92,7 +92,7 @@ class StormMember:
         assert self._task is not None
         await self._task
 
-    def look(self) -> None:
+    def observe(self) -> None:
         """Raises what ended its life, if anything did."""
         if self._task is not None and self._task.done():
             self._task.result()
@@ -176,7 +176,7 @@ class StormMember:
         if owned:
             sent = time.time()
             found = await member.committed(TOPIC, owned, ANSWER_S)
-            self.history.append(self._seen("fetched", sent, ErrorCode.none, offsets=found))
+            self.history.append(self._observed("fetched", sent, ErrorCode.none, offsets=found))
         return True
 
     def _refused(self, code: ErrorCode) -> None:
@@ -211,33 +211,35 @@ class StormMember:
         code = codes[owned[0]]
         assert set(codes.values()) == {code}, codes
         del self.unanswered[-len(mine) :]
-        self.history.append(self._seen("commit", sent, code, offsets=offsets))
+        self.history.append(self._observed("commit", sent, code, offsets=offsets))
 
     # -- asking
 
     async def _ask(
         self, kind: str, asking: Coroutine[Any, Any, Any], timeout_s: float, code_of: Callable[[Any], ErrorCode]
-    ) -> Seen:
+    ) -> Observations:
         sent = time.time()
         answer = await asyncio.wait_for(asking, timeout_s)
         code = code_of(answer)
         if kind == "join":
             self._members = {one.member_id for one in answer.members}
         assignment = tuple(json.loads(answer.assignment)) if kind == "sync" and code is ErrorCode.none else ()
-        seen = self._seen(kind, sent, code, assignment)
-        self.history.append(seen)
-        return seen
+        observed = self._observed(kind, sent, code, assignment)
+        self.history.append(observed)
+        return observed
 
-    def _seen(
+    def _observed(
         self,
         kind: str,
         sent: float,
         code: ErrorCode,
         assignment: tuple[int, ...] = (),
         offsets: dict[int, int] | None = None,
-    ) -> Seen:
+    ) -> Observations:
         member = self._member
-        return Seen(sent, time.time(), kind, member.member_id, member.generation, code, assignment, offsets or {})
+        return Observations(
+            sent, time.time(), kind, member.member_id, member.generation, code, assignment, offsets or {}
+        )
 
     # -- lapses
 
@@ -246,7 +248,7 @@ class StormMember:
             seconds, self.lapse = self.lapse[1], None
             await asyncio.sleep(seconds)
 
-    async def _or_stand_still(self, where: Lapse, asking: Coroutine[Any, Any, Seen]) -> Seen:
+    async def _or_stand_still(self, where: Lapse, asking: Coroutine[Any, Any, Observations]) -> Observations:
         if self.lapse is None or self.lapse[0] is not where:
             return await asking
         seconds, self.lapse = self.lapse[1], None

@@ -19,8 +19,8 @@ def tls_server_binary() -> str | None:
     for binary in (server_binary(), shutil.which("valkey-server"), shutil.which("redis-server")):
         if binary is not None:
             asked = [binary, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/none", "--tls-key-file", "/none"]
-            said = subprocess.run(asked, capture_output=True, timeout=10, check=False).stdout
-            if b"Failed to configure TLS" in said:  # one without TLS does not come so far
+            reported_text = subprocess.run(asked, capture_output=True, timeout=10, check=False).stdout
+            if b"Failed to configure TLS" in reported_text:  # one without TLS does not come so far
                 return binary
     return None
 

@@ -13,7 +13,7 @@ from tests.support.topics import TIMESTAMP_MS, WrittenTopic
 from tidegate_pipeline.archive.index import ArchiveIndex, Archiver
 from tidegate_pipeline.decode import schema
 from tidegate_pipeline.sources.access import Access
-from tidegate_pipeline.sources.extents import extents
+from tidegate_pipeline.sources.offset_ranges import extents
 from tidegate_pipeline.sources.options import parse_options
 from tidegate_pipeline.sources.planning import Range
 from tidegate_pipeline.sources.tasks import arrow_rows

@@ -29,13 +29,13 @@ class WrittenTopic:
     def __post_init__(self) -> None:
         for partition in range(self.partitions):
             self._make(partition)
-        self._tell("ready")
+        self._report("ready")
 
     def _make(self, partition: int) -> None:
         meta = {"state": "ready", "log_start": 0, "epochs": "0:0", "incarnation": 1}
         self.client.hset(self.keys(partition).meta, mapping=meta)
 
-    def _tell(self, state: str) -> None:
+    def _report(self, state: str) -> None:
         record = {"id": self.topic_id, "partitions": self.partitions, "wanted": self.partitions, "format": "batch"}
         text = json.dumps({**record, "state": state, "config": 0})
         self.client.hset(ClusterKeys(PREFIX).topics, f"default/{self.name}", text)
@@ -49,7 +49,7 @@ class WrittenTopic:
         for partition in range(self.partitions, partitions):
             self._make(partition)
         self.partitions = partitions
-        self._tell("ready")
+        self._report("ready")
 
     def delete(self) -> None:
         """As a broker leaves a deleted topic."""
@@ -80,5 +80,5 @@ class WrittenTopic:
         """What retention does: the entries that end at or below the offset go, but for the last."""
         keys = self.keys(partition)
         self.client.hset(keys.meta, "local_start" if local else "log_start", offset)
-        holder = self.client.execute_command("XREVRANGE", keys.log, f"{offset}-1", "-", "COUNT", 1)
-        self.client.execute_command("XTRIM", keys.log, "MINID", next(iter(holder))[0])
+        delayed_heartbeat = self.client.execute_command("XREVRANGE", keys.log, f"{offset}-1", "-", "COUNT", 1)
+        self.client.execute_command("XTRIM", keys.log, "MINID", next(iter(delayed_heartbeat))[0])

@@ -18,7 +18,7 @@ from tests.support.asking import ask
 from tests.support.log_broker import fetch_request, produce_request
 from tests.support.logs import batch_bytes
 from tidegate.apis import classic_groups, committed_offsets, fetch, fetched_offsets, group_admin, metadata, produce
-from tidegate.apis.call import Client, Rooms
+from tidegate.apis.call import BrokerContext, Client
 from tidegate.groups.heartbeats import Heartbeats
 from tidegate.groups.offsets import Offsets
 from tidegate.groups.waiting import GroupWaits
@@ -58,7 +58,7 @@ class WholeBroker:
         self.settings = settings
         self.node_id = node_id
         self.store = Store(settings)
-        self.rooms: Rooms
+        self.context: BrokerContext
 
     async def start(self) -> WholeBroker:
         """Open every room."""
@@ -66,7 +66,7 @@ class WholeBroker:
         await store.start()
         itself: Any = SimpleNamespace(node_id=self.node_id, endpoints={})
         alone = dict.fromkeys(("preferred", "live", "nameable"), lambda *listener: [itself])
-        membership: Any = SimpleNamespace(node_id=self.node_id, shown_node_id=lambda listener: self.node_id, **alone)
+        broker_lease: Any = SimpleNamespace(node_id=self.node_id, shown_node_id=lambda listener: self.node_id, **alone)
         catalog = Catalog(store, settings, PartitionStorage(create_partition, delete_partition))
         logs = Logs(store, settings)
         catalog.on_removed.append(logs.forget_topic)
@@ -74,39 +74,39 @@ class WholeBroker:
         def name() -> str:
             return str(self.node_id)
 
-        self.rooms = Rooms(
-            settings, store, membership, catalog, logs, GroupWaits(store, settings, name),
+        self.context = BrokerContext(
+            settings, store, broker_lease, catalog, logs, GroupWaits(store, settings, name),
             Heartbeats(store, settings, name), Offsets(store, settings, name), ProducerIds(store, settings),
             usage=logs.usage, mirror=Mirror(store, settings) if settings.mirror_groups else None,
         )  # fmt: skip
         await catalog.start()
         await logs.start()
-        await self.rooms.waits.start()
+        await self.context.waits.start()
         return self
 
     async def close(self) -> None:
         """Close every room."""
-        if self.rooms.mirror is not None:
-            await self.rooms.mirror.close()
-        await self.rooms.waits.close()
-        await self.rooms.catalog.close()
-        await self.rooms.logs.close()
+        if self.context.mirror is not None:
+            await self.context.mirror.close()
+        await self.context.waits.close()
+        await self.context.catalog.close()
+        await self.context.logs.close()
         await self.store.close()
 
     async def create(self, name: str, partition_count: int = 1, org: str = "default", **overrides: str) -> Topic:
         """Make a topic; its configs with underscores for dots."""
         dotted = {key.replace("_", "."): value for key, value in overrides.items()}
-        return await self.rooms.catalog.create(org, name, partition_count, dotted, uuid4())
+        return await self.context.catalog.create(org, name, partition_count, dotted, uuid4())
 
     async def mirrored(self) -> None:
         """All that the mirror was told is written."""
-        mirror = self.rooms.mirror
+        mirror = self.context.mirror
         assert mirror is not None
-        while mirror._tasks or mirror._told_of:
+        while mirror._tasks or mirror._pending_positions:
             await asyncio.gather(*mirror._tasks)
-            before = dict(mirror._told_of)
+            before = dict(mirror._pending_positions)
             await mirror.write()
-            if mirror._told_of == before:
+            if mirror._pending_positions == before:
                 return  # it waits for owners
 
     def client(self, client_id: str = "app", host: str = "127.0.0.1", org: str = "default") -> ClientOf:
@@ -128,7 +128,7 @@ class ClientOf:
 
     async def ask(self, asked: Any) -> Any:
         """The answer to a request."""
-        return await ask(self.broker.rooms, asked, self.client, self.client_id)
+        return await ask(self.broker.context, asked, self.client, self.client_id)
 
     async def produce(self, topic: str, *counts: int, index: int = 0) -> None:
         """Append one entry of so many records for each count."""

@@ -61,7 +61,7 @@ def test_settings_of_brokers_are_valid(name: str, monkeypatch: pytest.MonkeyPatc
     for variable, value in environment(name).items():
         monkeypatch.setenv(variable, value)
 
-    assert Settings().drain_budget_ms == Settings.model_fields["drain_budget_ms"].default
+    assert Settings().shutdown_timeout_ms == Settings.model_fields["shutdown_timeout_ms"].default
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -96,19 +96,19 @@ def test_ports_on_the_machine_are_distinct_and_on_loopback() -> None:
 @pytest.mark.parametrize("name", sorted(brokers()))
 def test_a_broker_is_reached_where_it_says(name: str) -> None:
     broker = brokers()[name]
-    bound, told = listeners(broker), listeners(broker, "TIDEGATE_ADVERTISED_LISTENERS")
+    bound, reported = listeners(broker), listeners(broker, "TIDEGATE_ADVERTISED_LISTENERS")
     (outside,) = set(bound) - {"INTERNAL"}
 
-    assert told["INTERNAL"] == (name, bound["INTERNAL"][1])
-    assert told[outside] == published(broker)[bound[outside][1]]
+    assert reported["INTERNAL"] == (name, bound["INTERNAL"][1])
+    assert reported[outside] == published(broker)[bound[outside][1]]
     assert {host for host, _ in bound.values()} == {"0.0.0.0"}
 
 
 def test_no_two_brokers_share_an_address() -> None:
-    told = [one for b in brokers().values() for one in listeners(b, "TIDEGATE_ADVERTISED_LISTENERS").values()]
+    reported = [one for b in brokers().values() for one in listeners(b, "TIDEGATE_ADVERTISED_LISTENERS").values()]
 
     assert len(brokers()) == 5
-    assert len(told) == len(set(told)) == 10
+    assert len(reported) == len(set(reported)) == 10
 
 
 def test_the_addresses_of_other_machines_can_be_told() -> None:
@@ -149,7 +149,7 @@ def test_what_runs_once_ends_and_what_serves_comes_back() -> None:
 def test_nothing_is_killed_inside_its_drain_budget() -> None:
     for name, broker in brokers().items():
         grace_s = int(re.fullmatch(r"(\d+)s", broker["stop_grace_period"]).group(1))  # type: ignore[union-attr]
-        assert grace_s * 1_000 >= int(environment(name)["TIDEGATE_DRAIN_BUDGET_MS"]) + 5_000
+        assert grace_s * 1_000 >= int(environment(name)["TIDEGATE_SHUTDOWN_TIMEOUT_MS"]) + 5_000
 
 
 def test_memory_holds_what_the_settings_allow() -> None:
@@ -259,9 +259,9 @@ def test_the_script_of_certificates_makes_what_brokers_load_and_keeps_it(tmp_pat
     verify = ["openssl", "verify", "-CAfile", str(tmp_path / "ca.pem"), str(tmp_path / "broker.pem")]
     subprocess.run(verify, check=True, capture_output=True)
     shown = ["openssl", "x509", "-in", str(tmp_path / "broker.pem"), "-noout", "-ext", "subjectAltName"]
-    told = subprocess.run(shown, check=True, capture_output=True, text=True).stdout
+    reported = subprocess.run(shown, check=True, capture_output=True, text=True).stdout
 
-    assert all(name in told for name in ("DNS:broker-tls-1", "DNS:localhost", "IP Address:127.0.0.1"))
+    assert all(name in reported for name in ("DNS:broker-tls-1", "DNS:localhost", "IP Address:127.0.0.1"))
     assert run(names) == first
     assert run("DNS:other.example") != first
     assert (tmp_path / "ca.pem").read_bytes() == authority, "clients go on trusting it"

@@ -52,7 +52,7 @@ def test_a_good_history_is_good() -> None:
 
 
 @pytest.mark.parametrize(
-    ("journals", "said"),
+    ("journals", "client_reason"),
     [
         pytest.param([GOOD], "1 acknowledged records were not read", id="a lost record"),
         pytest.param([[assigned(10, 0), read(20, 0), read(30, 2)]], "expected 1", id="a gap"),
@@ -71,9 +71,9 @@ def test_a_good_history_is_good() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said(journals: list[Entries], said: str) -> None:
-    acknowledged = 6 if "lost" in said or "acknowledged" in said else 0
-    assert any(said in one for one in check(*journals, acknowledged=acknowledged))
+def test_what_is_wrong_is_said(journals: list[Entries], client_reason: str) -> None:
+    acknowledged = 6 if "lost" in client_reason or "acknowledged" in client_reason else 0
+    assert any(client_reason in one for one in check(*journals, acknowledged=acknowledged))
 
 
 def test_who_was_removed_may_learn_it_late_but_may_not_commit() -> None:

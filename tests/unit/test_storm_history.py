@@ -8,35 +8,37 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.support.storm_history import violations
-from tests.support.storm_members import STRIDE, Seen, StormMember
+from tests.support.storm_members import STRIDE, Observations, StormMember
 
 NONE = ErrorCode.none
 
 
-def seen(sent: float, kind: str, generation: int = 1, member: str = "m", **more: Any) -> Seen:
-    return Seen(sent, sent + 0.1, kind, member, generation, more.pop("code", NONE), **more)
+def observed(sent: float, kind: str, generation: int = 1, member: str = "m", **more: Any) -> Observations:
+    return Observations(sent, sent + 0.1, kind, member, generation, more.pop("code", NONE), **more)
 
 
 def event(at: float, kind: str, generation: int = 1, **more: str) -> dict[str, str]:
     return {"time": f"{at * 1000:.0f}", "kind": kind, "generation": str(generation), **more}
 
 
-def check(*history: Seen, events: tuple[dict[str, str], ...] = (), unanswered: tuple[tuple[int, int], ...] = ()) -> Any:
+def check(
+    *history: Observations, events: tuple[dict[str, str], ...] = (), unanswered: tuple[tuple[int, int], ...] = ()
+) -> Any:
     member = StormMember("g", "m", [], seed=1, partitions=2)
     member.history += history
     member.unanswered += unanswered
     return violations([member], events)
 
 
-def commits(sent: float, generation: int, number: int) -> Seen:
-    return seen(sent, "commit", generation, offsets={0: generation * STRIDE + number})
+def commits(sent: float, generation: int, number: int) -> Observations:
+    return observed(sent, "commit", generation, offsets={0: generation * STRIDE + number})
 
 
-def fetched(sent: float, generation: int, number: int) -> Seen:
-    return seen(sent, "fetched", generation, offsets={0: generation * STRIDE + number})
+def fetched(sent: float, generation: int, number: int) -> Observations:
+    return observed(sent, "fetched", generation, offsets={0: generation * STRIDE + number})
 
 
-GOOD = (seen(1, "join"), seen(2, "sync", assignment=(0, 1)), commits(3, 1, 1), fetched(4, 1, 1))
+GOOD = (observed(1, "join"), observed(2, "sync", assignment=(0, 1)), commits(3, 1, 1), fetched(4, 1, 1))
 
 
 def test_a_good_history_is_good() -> None:
@@ -46,20 +48,22 @@ def test_a_good_history_is_good() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        pytest.param(seen(5, "sync", assignment=(0,)), id="another assignment"),
-        pytest.param(seen(5, "sync", member="n", assignment=(1,)), id="two owners"),
-        pytest.param(seen(5, "join", generation=0), id="a generation falls"),
+        pytest.param(observed(5, "sync", assignment=(0,)), id="another assignment"),
+        pytest.param(observed(5, "sync", member="n", assignment=(1,)), id="two owners"),
+        pytest.param(observed(5, "join", generation=0), id="a generation falls"),
         pytest.param(fetched(5, 1, 0), id="a commit is lost"),
         pytest.param(fetched(5, 0, 9), id="an older generation's commit"),
     ],
 )
-def test_what_is_wrong_is_said(wrong: Seen) -> None:
+def test_what_is_wrong_is_said(wrong: Observations) -> None:
     assert len(check(*GOOD, wrong)) == 1
 
 
 def test_a_commit_of_an_older_generation_is_wrong_once_the_next_has_opened() -> None:
-    assert len(check(*GOOD, seen(5, "join", 2, member="n"), commits(6, 1, 2))) == 1
-    assert check(*GOOD, seen(5, "join", 2, member="n"), seen(6, "commit", code=ErrorCode.illegal_generation)) == []
+    assert len(check(*GOOD, observed(5, "join", 2, member="n"), commits(6, 1, 2))) == 1
+    assert (
+        check(*GOOD, observed(5, "join", 2, member="n"), observed(6, "commit", code=ErrorCode.illegal_generation)) == []
+    )
 
 
 def test_an_unanswered_commit_may_arrive_late_in_its_own_generation_alone() -> None:

@@ -47,7 +47,7 @@ _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _CHALLENGE: Final = 'Basic realm="tidegate", charset="UTF-8"'
 _FAILURES_MAX: Final = 10
-_FORGIVEN_S: Final = 6.0
+_FAILURES_RESET_S: Final = 6.0
 _REMOTES_MAX: Final = 1_000
 
 ACTOR: Final = web.RequestKey("actor", Actor)
@@ -63,7 +63,7 @@ class FailedLogins:
     def wait_s(self, remote: str, now_s: float) -> float:
         """How long an address has to wait before it may try again; 0 where it may."""
         used = self._of(remote, now_s)
-        return max(0.0, (used - _FAILURES_MAX + 1) * _FORGIVEN_S)
+        return max(0.0, (used - _FAILURES_MAX + 1) * _FAILURES_RESET_S)
 
     def failed(self, remote: str, now_s: float) -> None:
         """One more wrong secret."""
@@ -74,7 +74,7 @@ class FailedLogins:
 
     def _of(self, remote: str, now_s: float) -> float:
         used, at_s = self._used.get(remote, (0.0, now_s))
-        return max(0.0, used - (now_s - at_s) / _FORGIVEN_S)
+        return max(0.0, used - (now_s - at_s) / _FAILURES_RESET_S)
 
 
 class Access:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tidegate.admin.audit import Actor, Audit
-from tidegate.apis.call import Rooms
+from tidegate.apis.call import BrokerContext
 from tidegate.apis.mirroring import forget_mirrors
 from tidegate.cluster.drains import request_drain
 from tidegate.errors import (
@@ -26,17 +26,19 @@ from tidegate.errors import (
     from_code,
 )
 from tidegate.groups import classic, directory
+from tidegate.groups.formatting import COMMAND, counted
 from tidegate.groups.model import Leaving
 from tidegate.groups.offsets import parse_entry, split_field
-from tidegate.groups.phrases import COMMAND, counted
 from tidegate.topics import configs
 from tidegate.topics.configs import Change, Operation
 
 
-def begin(rooms: Rooms, actor: Actor, action: str, org: str | None = None, undo: Any = None, **arguments: Any) -> Audit:
+def begin(
+    context: BrokerContext, actor: Actor, action: str, org: str | None = None, undo: Any = None, **arguments: Any
+) -> Audit:
     """An action of this broker's, to be entered."""
     given = arguments if org is None else {"org": org, **arguments}
-    return Audit(rooms.store, rooms.membership.node_id, actor, action, given, undo)
+    return Audit(context.store, context.broker_lease.node_id, actor, action, given, undo)
 
 
 def moved_back(
@@ -53,41 +55,41 @@ def moved_back(
 # -- brokers
 
 
-async def drain_broker(rooms: Rooms, actor: Actor, node_id: str) -> None:
+async def drain_broker(context: BrokerContext, actor: Actor, node_id: str) -> None:
     """Have a broker drain and end, as by SIGTERM. Raises InvalidRequest, BrokerIdNotRegistered, StoreUnavailable."""
     if not node_id.isdecimal() or len(node_id) > 9:
         raise InvalidRequest(f"{node_id} is no node id")
-    async with begin(rooms, actor, "broker.drain", node_id=int(node_id)):
-        await request_drain(rooms.store, int(node_id))
+    async with begin(context, actor, "broker.drain", node_id=int(node_id)):
+        await request_drain(context.store, int(node_id))
 
 
 # -- groups
 
 
-async def delete_group(rooms: Rooms, actor: Actor, org: str, group_id: str) -> None:
+async def delete_group(context: BrokerContext, actor: Actor, org: str, group_id: str) -> None:
     """Delete an empty group; its offsets are kept in the audit.
 
     Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable.
     """
-    keys = rooms.store.group_keys(org, group_id)
+    keys = context.store.group_keys(org, group_id)
     own_id, stored = await asyncio.gather(
-        rooms.store.command("HGET", keys.group, "id"), rooms.store.read("HGETALL", keys.offsets)
+        context.store.command("HGET", keys.group, "id"), context.store.read("HGETALL", keys.offsets)
     )
     offsets = {split_field(name.decode()): parse_entry(value) for name, value in stored.items()}
     forgotten = [(*place, was.offset, None, was.metadata) for place, was in offsets.items()]
     undo = moved_back(org, group_id, (own_id or b"").decode(), forgotten)
-    async with begin(rooms, actor, "group.delete", org, undo, group=group_id, offsets=len(offsets)):
+    async with begin(context, actor, "group.delete", org, undo, group=group_id, offsets=len(offsets)):
         try:
-            await directory.delete_group(rooms.store, keys, str(rooms.membership.node_id))
+            await directory.delete_group(context.store, keys, str(context.broker_lease.node_id))
         except NonEmptyGroup:
             raise NonEmptyGroup("the group has members: stop them first, or remove them") from None
         except GroupIdNotFound:
             raise GroupIdNotFound(f"there is no group {group_id}") from None
-        forget_mirrors(rooms, keys, undo["id"], list(offsets))
+        forget_mirrors(context, keys, undo["id"], list(offsets))
 
 
 async def remove_member(
-    rooms: Rooms, actor: Actor, org: str, group_id: str, member: str, reason: str
+    context: BrokerContext, actor: Actor, org: str, group_id: str, member: str, reason: str
 ) -> dict[str, Any]:
     """Remove a member by its id, or its instance id: the others go on, it joins again if it is alive.
 
@@ -95,10 +97,10 @@ async def remove_member(
     """
     if not group_id:
         raise InvalidGroupId
-    keys = rooms.store.group_keys(org, group_id)
-    async with begin(rooms, actor, "group.remove_member", org, group=group_id, member=member, reason=reason) as entry:
+    keys = context.store.group_keys(org, group_id)
+    async with begin(context, actor, "group.remove_member", org, group=group_id, member=member, reason=reason) as entry:
         try:
-            described = await directory.describe(rooms.store, keys, str(rooms.membership.node_id))
+            described = await directory.describe(context.store, keys, str(context.broker_lease.node_id))
         except GroupIdNotFound:
             raise GroupIdNotFound(f"there is no group {group_id}") from None
         found = [one for one in described.members if member in (one.member_id, one.instance_id)]
@@ -107,7 +109,7 @@ async def remove_member(
         leaving = [Leaving(one.member_id, one.instance_id, reason) for one in found]
         who, host = f"{COMMAND}@{actor.name}", f"/{actor.remote}"
         codes = await classic.leave(
-            rooms.store, keys, leaving, str(rooms.membership.node_id), client_id=who, client_host=host
+            context.store, keys, leaving, str(context.broker_lease.node_id), client_id=who, client_host=host
         )
         if codes[0]:
             raise from_code(codes[0])
@@ -119,57 +121,57 @@ async def remove_member(
 
 
 async def create_topic(
-    rooms: Rooms, actor: Actor, org: str, name: str, partition_count: int | None, values: Mapping[str, str]
+    context: BrokerContext, actor: Actor, org: str, name: str, partition_count: int | None, values: Mapping[str, str]
 ) -> None:
     """Make a topic. Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, StoreUnavailable."""
     async with begin(
-        rooms, actor, "topic.create", org, topic=name, partition_count=partition_count, configs=dict(values)
+        context, actor, "topic.create", org, topic=name, partition_count=partition_count, configs=dict(values)
     ) as entry:
-        await rooms.catalog.check_new(org, name)
-        overrides = configs.parse(rooms.settings, values, {})
-        made = await rooms.catalog.create(org, name, partition_count, overrides)
+        await context.catalog.check_new(org, name)
+        overrides = configs.parse(context.settings, values, {})
+        made = await context.catalog.create(org, name, partition_count, overrides)
         entry.result |= {"id": str(made.topic_id), "partition_count": made.partition_count}
 
 
-async def delete_topic(rooms: Rooms, actor: Actor, org: str, name: str) -> None:
+async def delete_topic(context: BrokerContext, actor: Actor, org: str, name: str) -> None:
     """Remove a topic with its records and committed offsets; nothing brings them back.
 
     Raises UnknownTopicOrPartition, TopicDeletionDisabled, StoreUnavailable.
     """
-    async with begin(rooms, actor, "topic.delete", org, topic=name) as entry:
-        if not rooms.settings.delete_topic_enable:
+    async with begin(context, actor, "topic.delete", org, topic=name) as entry:
+        if not context.settings.delete_topic_enable:
             raise TopicDeletionDisabled("delete_topic_enable is off")
-        topic = await rooms.catalog.find(org, name)
+        topic = await context.catalog.find(org, name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name}")
         entry.result["id"] = str(topic.topic_id)
-        await rooms.catalog.delete(org, name, topic.topic_id)
+        await context.catalog.delete(org, name, topic.topic_id)
 
 
-async def add_partitions(rooms: Rooms, actor: Actor, org: str, name: str, count: int) -> None:
+async def add_partitions(context: BrokerContext, actor: Actor, org: str, name: str, count: int) -> None:
     """Let a topic grow to `count` partitions. Raises UnknownTopicOrPartition, InvalidPartitions, StoreUnavailable."""
-    async with begin(rooms, actor, "topic.add_partitions", org, topic=name, count=count) as entry:
-        entry.result["before"] = (await rooms.catalog.check_growth(org, name, count)).partition_count
-        await rooms.catalog.add_partitions(org, name, count)
+    async with begin(context, actor, "topic.add_partitions", org, topic=name, count=count) as entry:
+        entry.result["before"] = (await context.catalog.check_growth(org, name, count)).partition_count
+        await context.catalog.add_partitions(org, name, count)
 
 
 async def trim_topic(
-    rooms: Rooms, actor: Actor, org: str, name: str, before: Mapping[int, int | None]
+    context: BrokerContext, actor: Actor, org: str, name: str, before: Mapping[int, int | None]
 ) -> dict[int, int]:
     """Delete the records below an offset of each partition, None for all of them; partition -> log start offset.
 
     Raises UnknownTopicOrPartition, OffsetOutOfRange, PolicyViolation (the topic is only compacted), StoreUnavailable;
     partitions before the one that failed are trimmed then, and the audit says which.
     """
-    async with begin(rooms, actor, "topic.trim", org, topic=name, before=dict(before)) as entry:
-        topic = await rooms.catalog.find(org, name)
+    async with begin(context, actor, "topic.trim", org, topic=name, before=dict(before)) as entry:
+        topic = await context.catalog.find(org, name)
         if topic is None or not all(index < topic.partition_count for index in before):
             raise UnknownTopicOrPartition(f"there is no topic {name} with all these partitions")
         if "delete" not in topic.config.cleanup_policy:
             raise PolicyViolation(f"{name} is compacted: cleanup.policy has no delete")
         starts: dict[int, int] = entry.result.setdefault("log_starts", {})
         for index, offset in sorted(before.items()):
-            log = rooms.logs.partition(topic, index)
+            log = context.logs.partition(topic, index)
             try:
                 starts[index] = await log.delete_records(-1 if offset is None else offset)
             except OffsetOutOfRange:
@@ -178,7 +180,7 @@ async def trim_topic(
 
 
 async def alter_configs(
-    rooms: Rooms, actor: Actor, org: str, name: str, values: Mapping[str, str], defaults: Sequence[str]
+    context: BrokerContext, actor: Actor, org: str, name: str, values: Mapping[str, str], defaults: Sequence[str]
 ) -> None:
     """Set configs of a topic, and give others back their defaults; what was stands in the audit.
 
@@ -188,10 +190,10 @@ async def alter_configs(
     changes += [(name, Operation.DELETE, None) for name in defaults]
 
     def plan(overrides: Mapping[str, str]) -> dict[str, str]:
-        return configs.altered(rooms.settings, overrides, changes)
+        return configs.altered(context.settings, overrides, changes)
 
-    topic = await rooms.catalog.find(org, name)
+    topic = await context.catalog.find(org, name)
     before = {one: topic.overrides.get(one) for one, _, _ in changes} if topic else {}
     arguments = {"topic": name, "set": dict(values), "defaults": list(defaults), "before": before}
-    async with begin(rooms, actor, "topic.alter", org, **arguments):
-        await rooms.catalog.alter_configs(org, name, plan)
+    async with begin(context, actor, "topic.alter", org, **arguments):
+        await context.catalog.alter_configs(org, name, plan)

@@ -17,7 +17,7 @@ from tidegate.admin.places import AdminHttp
 SEVERITIES: Final = ("stuck", "trouble", "")
 """Worst first, as `severity` in a list names them."""
 
-_TOLD: Final = {"": "group_id", "history": "events", "explain": "findings"}
+_REPORTED: Final = {"": "group_id", "history": "events", "explain": "findings"}
 """What an answer about a group holds, by which another server's is known."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
 
@@ -38,7 +38,7 @@ async def get(admin: AdminHttp, group_id: str | None, what: str, org: str, **que
         body = None
     if isinstance(body, dict) and "detail" in body:
         raise (NoSuchGroup if status == 404 else CommandFailed)(body["detail"])
-    if not isinstance(body, dict) or ("groups" if group_id is None else _TOLD[what]) not in body:
+    if not isinstance(body, dict) or ("groups" if group_id is None else _REPORTED[what]) not in body:
         raise CommandFailed(f"{url} answered {status} and nothing of groups: is that Tidegate's admin HTTP?")
     return body
 
@@ -82,11 +82,11 @@ async def _fetch(admin: AdminHttp, path: str, query: Mapping[str, str], method: 
                 async with session.request(method, url) as answer:
                     return url, answer.status, await answer.text()
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-                failures.append(f"{address}: {_told(error)}")
+                failures.append(f"{address}: {_reported(error)}")
     raise CommandFailed(f"no admin HTTP answers at {'; '.join(failures)} (--admin)")
 
 
-def _told(error: Exception) -> str:
+def _reported(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"nothing in {_TIMEOUT.total:g} s"
     if isinstance(error, aiohttp.ClientConnectorError):

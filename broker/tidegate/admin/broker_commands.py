@@ -18,13 +18,13 @@ from tidegate.admin.verbs import verbs
 
 broker = verbs("broker", "Brokers: who is there, and have one go.")
 
-_LOOK_S: Final = 0.25
+_CHECK_INTERVAL_S: Final = 0.25
 _MORE: Final = ("state", "version", "uptime_s", "connections", "memory_bytes")
 """What the admin HTTP alone tells."""
 
 
 def _span(seconds: float) -> str:
-    from tidegate.groups.phrases import span
+    from tidegate.groups.formatting import span
 
     return span(int(seconds * 1000))
 
@@ -58,10 +58,10 @@ async def _rows(brokers: Brokers, admin: AdminHttp) -> tuple[list[dict[str, Any]
     from tidegate.admin import admin_client
     from tidegate.admin.kafka_client import KafkaClient
 
-    told: dict[int, dict[str, Any]] = {}
+    reported: dict[int, dict[str, Any]] = {}
     missing = ""
     try:
-        told = {one["node_id"]: one for one in (await admin_client.ask(admin, "GET", "/brokers"))["brokers"]}
+        reported = {one["node_id"]: one for one in (await admin_client.ask(admin, "GET", "/brokers"))["brokers"]}
     except CommandFailed as failure:
         missing = str(failure)
     async with KafkaClient(brokers) as kafka:
@@ -73,7 +73,7 @@ async def _rows(brokers: Brokers, admin: AdminHttp) -> tuple[list[dict[str, Any]
                 "address": f"{one.host}:{one.port}",
                 "rack": one.rack,
                 "leads": leaders.count(one.node_id),
-                **{name: told.get(one.node_id, {}).get(name) for name in _MORE},
+                **{name: reported.get(one.node_id, {}).get(name) for name in _MORE},
             }
             for one in sorted(kafka.listed, key=lambda one: int(one.node_id))
         ], missing
@@ -156,7 +156,7 @@ async def _stays(node_id: int, there: Callable[[], Awaitable[bool]], timeout_s: 
         if terminal:
             sys.stderr.write(f"\r\033[Knode {node_id} drains: {waited_s:.0f} s")
             sys.stderr.flush()
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_CHECK_INTERVAL_S)
         try:
             stays = await there()
         except CommandFailed:

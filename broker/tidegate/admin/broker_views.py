@@ -7,31 +7,31 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tidegate.apis.call import Rooms
+from tidegate.apis.call import BrokerContext
+from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.figures import read_figures
-from tidegate.cluster.membership import BrokerInfo
 from tidegate.cluster.placement import coordinator_of, leader_of
 from tidegate.topics.model import Topic
 
 
-async def brokers(rooms: Rooms) -> list[dict[str, Any]]:
+async def brokers(context: BrokerContext) -> list[dict[str, Any]]:
     """Every broker that has a lease, in order of node id. Raises StoreUnavailable.
 
     What a broker measures is None where it told nothing within 20 s. `shards` and `partitions` are how many shards of
     groups and partitions clients are sent to it for; every broker serves all of them all the same.
     """
-    live, preferred = rooms.membership.live(), rooms.membership.preferred()
-    told, time = await asyncio.gather(
-        read_figures(rooms.store, (one.node_id for one in live)), rooms.store.command("TIME")
+    live, preferred = context.broker_lease.live(), context.broker_lease.preferred()
+    reported, time = await asyncio.gather(
+        read_figures(context.store, (one.node_id for one in live)), context.store.command("TIME")
     )
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     shards = Counter(
-        coordinator_of(shard, preferred).node_id for shard in range(rooms.settings.coordinator_shards) if preferred
+        coordinator_of(shard, preferred).node_id for shard in range(context.settings.coordinator_shards) if preferred
     )
-    leads = await asyncio.to_thread(_leads, rooms.catalog.all_topics(), preferred)
+    leads = await asyncio.to_thread(_leads, context.catalog.all_topics(), preferred)
     found = []
     for one in live:
-        figures = told.get(one.node_id)
+        figures = reported.get(one.node_id)
         found.append(
             {
                 "node_id": one.node_id,
@@ -41,7 +41,7 @@ async def brokers(rooms: Rooms) -> list[dict[str, Any]]:
                 "rack": one.rack,
                 "version": one.version,
                 "state": "suspect" if one.suspect else one.state,
-                "answers": one.node_id == rooms.membership.node_id,
+                "answers": one.node_id == context.broker_lease.node_id,
                 "uptime_s": figures.uptime_s if figures else None,
                 "started_ms": now_ms - round(figures.uptime_s * 1000) if figures else None,
                 "connections": figures.connections if figures else None,

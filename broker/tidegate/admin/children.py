@@ -21,7 +21,7 @@ HOST: Final = "127.0.0.1"
 DRAIN_BUDGET_MS: Final = 3_000
 """A shorter drain than elsewhere: who presses Ctrl-C waits for it."""
 _FOR_PEOPLE: Final = {
-    "TIDEGATE_DRAIN_BUDGET_MS": str(DRAIN_BUDGET_MS),
+    "TIDEGATE_SHUTDOWN_TIMEOUT_MS": str(DRAIN_BUDGET_MS),
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",  # as Kafka's own configuration for a first try
 }
 
@@ -140,11 +140,11 @@ class BrokerChild:
             return False
 
 
-def ending(code: int, said: str) -> str:
+def ending(code: int, reported_text: str) -> str:
     """How a process ended, in words: what it said last explains an exit code, but not a kill."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with code {code}: {said}"
+    return f"ended with code {code}: {reported_text}"
 
 
 def reason(log: Path) -> str:

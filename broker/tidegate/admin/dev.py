@@ -134,7 +134,7 @@ class DevCluster:
         try:
             for process in started:
                 process.terminate()
-            budget_ms = int(os.environ.get("TIDEGATE_DRAIN_BUDGET_MS", DRAIN_BUDGET_MS))
+            budget_ms = int(os.environ.get("TIDEGATE_SHUTDOWN_TIMEOUT_MS", DRAIN_BUDGET_MS))
             deadline = time.monotonic() + budget_ms / 1000 + _STOP_MARGIN_S
             while any(process.poll() is None for process in started) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)

@@ -13,7 +13,7 @@ from tidegate.admin.places import AdminHttp, Brokers, RedisServer, to_places
 from tidegate.admin.progress import progress
 
 if TYPE_CHECKING:
-    from tidegate.admin.doctor.examine import Report
+    from tidegate.admin.doctor.run import Report
 
 
 @to_places
@@ -35,14 +35,14 @@ def doctor(
 
     Exit code 0: fine; 1: warnings; 2: problems.
     """
-    from tidegate.admin.doctor import examine
+    from tidegate.admin.doctor import run
     from tidegate.admin.doctor.finding import Severity
 
-    with progress("addresses") as told:
-        asked = examine.Asked(
+    with progress("addresses") as reported:
+        asked = run.Asked(
             brokers, admin if admin.given else None, redis if redis.given and not no_redis else None, tries
         )
-        report = asyncio.run(examine.examine(asked, told))
+        report = asyncio.run(run.examine(asked, reported))
     _write(output, report)
     raise typer.Exit({None: DONE, Severity.WARNING: BAD_NEWS, Severity.PROBLEM: FAILED}[report.worst])
 
@@ -60,21 +60,21 @@ _FINDINGS = [Column(name, name.upper()) for name in ("severity", "kind", "where"
 
 
 def _write(output: Form, report: Report) -> None:
-    from tidegate.admin.doctor import examine
+    from tidegate.admin.doctor import run
     from tidegate.admin.output import write_findings, write_rows, write_whole
-    from tidegate.groups.phrases import counted
+    from tidegate.groups.formatting import counted
 
     findings = [one.described() for one in report.findings]
     if output is Form.CSV:
         write_rows(output, _FINDINGS, findings)
     elif output is not Form.TABLE:
-        write_whole(output, examine.as_json(report))
+        write_whole(output, run.as_json(report))
     else:
-        for line in examine.story(report):
+        for line in run.rebalances(report):
             typer.echo(line)
-        if report.seen.advertised:
+        if report.observed.advertised:
             typer.echo()
-            write_rows(output, _ADDRESSES, examine.address_rows(report))
+            write_rows(output, _ADDRESSES, run.address_rows(report))
         bad = sum(one["severity"] != "note" for one in findings)
         typer.echo()
         write_findings(f"{counted(bad, 'thing')} to mend." if bad else "Nothing is wrong from here.", findings)

@@ -49,7 +49,7 @@ def reset(
     asked = group_reset.Asked(group_id, choice, tuple(topic or ()), all_topics, execute, fence, undo)
     done = asyncio.run(group_reset.reset(brokers, asked))
     write_rows(output, group_reset.COLUMNS, done.rows)
-    for line in done.said:
+    for line in done.reported_text:
         typer.echo(line, err=output is not Form.TABLE)
     if execute and done.undo is not None:
         where = f"{' --fence' if fence else ''}{brokers.as_typed()}"

@@ -17,8 +17,8 @@ from tidegate.admin.kafka_wire import Connection
 from tidegate.apis.registry import ApiKey
 
 _TRIES: Final = 20
-_LOOKS: Final = 100
-_LOOK_S: Final = 0.1
+_CHECKS_MAX: Final = 100
+_CHECK_INTERVAL_S: Final = 0.1
 """Ten seconds: clients learn that they are fenced at their next heartbeat, 3 s by default."""
 _FENCE_REASON: Final = "fenced: its group's offsets are reset"
 _GUARD_REASON: Final = "the offsets are reset"
@@ -79,11 +79,11 @@ class Guard:
 
         The others may be quicker than the guard's join: who went without having come would be missed by all of them.
         """
-        for _ in range(_LOOKS):
+        for _ in range(_CHECKS_MAX):
             self._own, others = await self._members()
             if self._own and others:
                 return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
 
     async def __aenter__(self) -> Guard:
         return self
@@ -106,7 +106,7 @@ class Guard:
             own: list[Any] = []
             while not own and not joining.done():  # its request is answered at the latest when others were removed
                 own, _ = await self._members()
-                await asyncio.sleep(_LOOK_S / 10)
+                await asyncio.sleep(_CHECK_INTERVAL_S / 10)
             for _ in range(_TRIES):
                 await self._remove_others()
                 joined = await joining

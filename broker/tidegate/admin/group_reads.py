@@ -20,10 +20,10 @@ _ORG: Final = "default"
 
 async def listing(brokers: Brokers, admin: AdminHttp) -> tuple[Rows, list[str]]:
     """Every group, worst first; and what is missing, with the reason."""
-    told: dict[str, dict[str, Any]] = {}
+    reported: dict[str, dict[str, Any]] = {}
     missing = []
     try:
-        told = {row["group"]: row for row in await admin_client.every_group(admin, _ORG)}
+        reported = {row["group"]: row for row in await admin_client.every_group(admin, _ORG)}
     except CommandFailed as failure:
         missing.append(f"generation and trouble are not known: {failure}")
     async with KafkaClient(brokers) as kafka:
@@ -34,7 +34,7 @@ async def listing(brokers: Brokers, admin: AdminHttp) -> tuple[Rows, list[str]]:
         )
     rows = []
     for group in groups:
-        listed, known = group.listed, told.get(group.listed.group_id, {})
+        listed, known = group.listed, reported.get(group.listed.group_id, {})
         rows.append(
             {
                 "group": listed.group_id,

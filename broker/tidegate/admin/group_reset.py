@@ -28,7 +28,7 @@ from tidegate.admin.kafka_client import KafkaClient, own_name
 from tidegate.admin.output import Column, as_csv
 from tidegate.admin.places import Brokers
 from tidegate.admin.reset_plan import Choice, Move, plan
-from tidegate.groups.phrases import counted, listed, who
+from tidegate.groups.formatting import counted, format_member, listed
 
 COLUMNS: Final = [
     Column("topic", "TOPIC"),
@@ -62,7 +62,7 @@ class Done:
     """What came of it: rows to show, what to say, the file that restores."""
 
     rows: list[dict[str, Any]]
-    said: list[str] = field(default_factory=list)
+    reported_text: list[str] = field(default_factory=list)
     undo: Path | None = None
     refused: bool = False
 
@@ -76,13 +76,13 @@ async def reset(brokers: Brokers, asked: Asked) -> Done:
         done = Done([row(one) for one in moves])
         if members and not asked.fence:
             done.refused = asked.execute
-            done.said = _blocked(asked, members)
+            done.reported_text = _blocked(asked, members)
             return done
         if group.group_state == "Dead":
-            done.said.append(f"there is no group {asked.group_id} so far: its offsets make one")
+            done.reported_text.append(f"there is no group {asked.group_id} so far: its offsets make one")
         if not asked.execute:
             fenced = f" and removes {_members(members)}" if members else ""
-            done.said.append(f"nothing is changed: --execute does it{fenced}")
+            done.reported_text.append(f"nothing is changed: --execute does it{fenced}")
             return done
         done.undo = _write_undo(asked, moves)
         await move(kafka, asked, moves, group, done)
@@ -96,14 +96,19 @@ def row(move: Move) -> dict[str, Any]:
 
 
 def _members(members: Sequence[Any]) -> str:
-    return listed(dict.fromkeys(who(one.client_id, one.client_host, one.group_instance_id) for one in members))
+    return listed(
+        dict.fromkeys(format_member(one.client_id, one.client_host, one.group_instance_id) for one in members)
+    )
 
 
 def _blocked(asked: Asked, members: Sequence[Any]) -> list[str]:
     return [
         f"{'refused' if asked.execute else 'this would be refused'}: offsets move while the group is empty, "
         f"and it has {len(members)} {'member' if len(members) == 1 else 'members'}:",
-        *(f"  {one.member_id} ({who(one.client_id, one.client_host, one.group_instance_id)})" for one in members),
+        *(
+            f"  {one.member_id} ({format_member(one.client_id, one.client_host, one.group_instance_id)})"
+            for one in members
+        ),
         "stop them and ask again, or add --fence: it removes them in one step; those that are alive join again and go "
         "on from the new offsets",
     ]
@@ -139,8 +144,8 @@ async def move(kafka: KafkaClient, asked: Asked, moves: Sequence[Move], group: A
             break
         group = await kafka.describe(asked.group_id)
     if removed:
-        done.said.append(f"removed {_members(removed)}")
-    _tell(done, codes, undone)
+        done.reported_text.append(f"removed {_members(removed)}")
+    _report(done, codes, undone)
 
 
 async def _change(
@@ -155,7 +160,7 @@ async def _change(
     return codes
 
 
-def _tell(done: Done, codes: Mapping[Place, ErrorCode], undone: Mapping[Place, int | None]) -> None:
+def _report(done: Done, codes: Mapping[Place, ErrorCode], undone: Mapping[Place, int | None]) -> None:
     failed = {place for place, code in codes.items() if code is not ErrorCode.none} | set(undone)
     for row in done.rows:
         place = row["topic"], row["partition"]
@@ -165,7 +170,7 @@ def _tell(done: Done, codes: Mapping[Place, ErrorCode], undone: Mapping[Place, i
         elif place in undone:
             row["note"] = f"back at {undone[place]}: somebody committed after the reset"
     done.refused = bool(failed)
-    done.said.append(f"{len(done.rows) - len(failed)} of {counted(len(done.rows), 'partition')} moved")
+    done.reported_text.append(f"{len(done.rows) - len(failed)} of {counted(len(done.rows), 'partition')} moved")
 
 
 async def _undone(kafka: KafkaClient, group_id: str, moves: Sequence[Move]) -> dict[Place, int | None]:
@@ -195,7 +200,7 @@ async def evict(brokers: Brokers, group_id: str, member: str, reason: str) -> st
         if answer.error_code is not ErrorCode.none:
             raise CommandFailed(f"{member}: {answer.error_code.name.upper()}")
         one = chosen[0]
-        return f"removed {one.member_id} ({who(one.client_id, one.client_host, one.group_instance_id)})"
+        return f"removed {one.member_id} ({format_member(one.client_id, one.client_host, one.group_instance_id)})"
 
 
 async def delete(brokers: Brokers, group_id: str) -> None:

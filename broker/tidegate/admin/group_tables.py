@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tidegate.admin.output import Column
-from tidegate.groups.phrases import moment, ranges, span, who
+from tidegate.groups.formatting import format_member, moment, ranges, span
 
 
 def _ago(ms: int) -> str:
@@ -49,7 +49,7 @@ MEMBERS: Final = [
     Column("instance_id", "INSTANCE"),
     Column("session_timeout_ms", "SESSION", span, right=True),
     Column("rebalance_timeout_ms", "REBALANCE", span, right=True),
-    Column("heard_age_ms", "LAST HEARD", span, right=True),
+    Column("last_contact_age_ms", "LAST HEARD", span, right=True),
     Column("doing", "NOW"),
     Column("leads", "LEADS", lambda value: "yes" if value else ""),
     Column("owned", "PARTITIONS", _partitions),
@@ -109,8 +109,10 @@ def member_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Members as rows; ages are from the server's clock."""
     rows = []
     for member in found["members"]:
-        heard = member["heard_ms"]
-        rows.append({**member, "heard_age_ms": None if heard is None else max(found["now_ms"] - heard, 0)})
+        last_contact = member["last_contact_ms"]
+        rows.append(
+            {**member, "last_contact_age_ms": None if last_contact is None else max(found["now_ms"] - last_contact, 0)}
+        )
     return rows
 
 
@@ -157,7 +159,7 @@ def pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _who(member: Mapping[str, Any]) -> str:
-    return who(member["client_id"], member["client_host"], member["instance_id"])
+    return format_member(member["client_id"], member["client_host"], member["instance_id"])
 
 
 def _timeouts(members: list[dict[str, Any]], name: str) -> str:

@@ -12,8 +12,8 @@ from tidegate.admin.audit import Actor
 from tidegate.admin.kafka_client import KafkaClient
 from tidegate.admin.kafka_wire import STREAM_BYTES, Connection
 from tidegate.admin.places import Brokers
-from tidegate.apis.call import Rooms
-from tidegate.groups.phrases import COMMAND
+from tidegate.apis.call import BrokerContext
+from tidegate.groups.formatting import COMMAND
 
 _HERE: Final = "this broker"
 
@@ -49,9 +49,9 @@ class InsideClient(KafkaClient):
         return self._first
 
 
-def inside(rooms: Rooms, actor: Actor, org: str) -> InsideClient:
+def inside(context: BrokerContext, actor: Actor, org: str) -> InsideClient:
     """A client for what `actor` asked for; the events of groups name him and where he is."""
-    dial = rooms.dial
+    dial = context.dial
     assert dial is not None
 
     return InsideClient(Brokers(_HERE), f"{COMMAND}@{actor.name}", dial=lambda: dial(org, actor.remote))

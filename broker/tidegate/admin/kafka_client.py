@@ -20,7 +20,7 @@ from tidegate.admin.group_requests import Commit, Identities, Place, by_topic
 from tidegate.admin.kafka_wire import Connection, request
 from tidegate.admin.places import Brokers
 from tidegate.apis.registry import ApiKey
-from tidegate.groups.phrases import COMMAND, listed
+from tidegate.groups.formatting import COMMAND, listed
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -48,7 +48,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSeen:
+class ObservedGroup:
     """A group as ListGroups, DescribeGroups and OffsetFetch tell it."""
 
     listed: Any
@@ -158,7 +158,7 @@ class KafkaClient:
 
     # -- groups
 
-    async def all_groups(self) -> list[GroupSeen]:
+    async def all_groups(self) -> list[ObservedGroup]:
         """Every group, in order of id: each broker lists its own, so it is asked about them at once too.
 
         Those of `silent` brokers may be missing. Raises CommandFailed if none answered.
@@ -167,17 +167,17 @@ class KafkaClient:
         found = await asyncio.gather(*(self._groups_of(node_id) for node_id in self._brokers))
         if self._brokers.keys() <= self.silent.keys():
             raise CommandFailed("; ".join(self.silent.values()) or "no broker is listed")
-        by_id = {seen.listed.group_id: seen for of_broker in found for seen in of_broker}
+        by_id = {observed.listed.group_id: observed for of_broker in found for observed in of_broker}
         return [by_id[group_id] for group_id in sorted(by_id)]
 
-    async def _groups_of(self, node_id: int) -> list[GroupSeen]:
+    async def _groups_of(self, node_id: int) -> list[ObservedGroup]:
         try:
             return await self._groups_at(await self._at(self._brokers[node_id]))
         except CommandFailed as failure:
             self.silent[node_id] = str(failure)
             return []
 
-    async def _groups_at(self, connection: Connection) -> list[GroupSeen]:
+    async def _groups_at(self, connection: Connection) -> list[ObservedGroup]:
         answer = await connection.ask(ApiKey.LIST_GROUPS, states_filter=(), types_filter=())
         raise_for(answer.error_code, f"ListGroups at {connection.address}")
         found = []
@@ -190,7 +190,7 @@ class KafkaClient:
             )
             offsets = {group.group_id: group_requests.committed_of(group) for group in committed.groups}
             members = {group.group_id: group for group in described.groups}
-            found += [GroupSeen(one, members[one.group_id], offsets[one.group_id]) for one in listed]
+            found += [ObservedGroup(one, members[one.group_id], offsets[one.group_id]) for one in listed]
         return found
 
     async def describe(self, group_id: str) -> Any:

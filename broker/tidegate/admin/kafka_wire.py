@@ -95,7 +95,9 @@ class Connection:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 self._reader, self._writer = await self._connect()
         except OSError as error:  # TimeoutError and SSLError too
-            raise CommandFailed(f"no broker answers at {self.address}: {_told(error, _CONNECT_TIMEOUT_S)}") from error
+            raise CommandFailed(
+                f"no broker answers at {self.address}: {_reported(error, _CONNECT_TIMEOUT_S)}"
+            ) from error
         try:
             versions = await self.ask(ApiKey.API_VERSIONS)
         except CommandFailed:
@@ -125,7 +127,7 @@ class Connection:
                     self._writer.write(b"".join(frames))
                     return [await self._answer(api) for api, _ in asked[:answers]]
             except (OSError, asyncio.IncompleteReadError) as error:
-                raise CommandFailed(f"{self.address} did not answer: {_told(error, _TIMEOUT_S)}") from error
+                raise CommandFailed(f"{self.address} did not answer: {_reported(error, _TIMEOUT_S)}") from error
 
     def _frame(self, api: int, message: Any) -> bytes:
         body = io.BytesIO()
@@ -152,7 +154,7 @@ class Connection:
                 await self._writer.wait_closed()
 
 
-def _told(error: OSError | asyncio.IncompleteReadError, timeout_s: float) -> str:
+def _reported(error: OSError | asyncio.IncompleteReadError, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"nothing in {timeout_s:g} s"
     return in_words(error) if isinstance(error, OSError) else "it closed the connection"

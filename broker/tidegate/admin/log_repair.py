@@ -31,7 +31,7 @@ def repair(client: Any, partition: Partition) -> tuple[int, list[StrayEntry]]:
     """Where the log ends now, and what was left out. Raises CommandFailed; the log is as it was then."""
     client, keys = with_plain_entries(client), partition.keys
     before = client.hmget(keys.meta, "incarnation", "log_version")
-    incarnation, version = (int(value or 0) for value in before)
+    failover_epoch, version = (int(value or 0) for value in before)
     replid = _replid(client, keys.log)
     _make_empty(client, keys.restored)
     copy = _Copy(client, partition)
@@ -41,7 +41,7 @@ def repair(client: Any, partition: Partition) -> tuple[int, list[StrayEntry]]:
             names = [keys.log, keys.restored, keys.meta, keys.producers]
             code, *swapped = client.eval(
                 SWAP_REPAIRED.source, len(names), *names,
-                incarnation, replid, version, copy.entries, copy.after, copy.bytes, keys.wake,
+                failover_epoch, replid, version, copy.entries, copy.after, copy.bytes, keys.wake,
             )  # fmt: skip
             if code != _NONE:
                 raise CommandFailed(f"{partition}: the server or the log became another one meanwhile; nothing changed")

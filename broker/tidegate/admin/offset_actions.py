@@ -18,10 +18,10 @@ from tidegate.admin.inside_client import inside
 from tidegate.admin.kafka_client import KafkaClient
 from tidegate.admin.problems import Problem
 from tidegate.admin.reset_plan import Choice, Move, plan
-from tidegate.apis.call import Rooms
+from tidegate.apis.call import BrokerContext
 from tidegate.errors import NonEmptyGroup
+from tidegate.groups.formatting import counted, listed
 from tidegate.groups.offsets import parse_entry, split_field
-from tidegate.groups.phrases import counted, listed
 
 _OPTION: Final = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 
@@ -41,10 +41,10 @@ class Reset:
     metadata: Mapping[Place, str] = field(default_factory=dict)
 
 
-async def plan_reset(rooms: Rooms, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
+async def plan_reset(context: BrokerContext, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
     """What a reset would do; nothing is changed. Raises Problem, StoreUnavailable."""
-    await _own_id(rooms, org, wanted.group_id)
-    async with inside(rooms, actor, org) as kafka:
+    await _own_id(context, org, wanted.group_id)
+    async with inside(context, actor, org) as kafka:
         moves, group = await _planned(kafka, wanted)
     return {
         "group": wanted.group_id,
@@ -63,19 +63,21 @@ async def plan_reset(rooms: Rooms, actor: Actor, org: str, wanted: Reset) -> dic
     }
 
 
-async def reset(rooms: Rooms, actor: Actor, org: str, wanted: Reset, action: str = "group.reset") -> dict[str, Any]:
+async def reset(
+    context: BrokerContext, actor: Actor, org: str, wanted: Reset, action: str = "group.reset"
+) -> dict[str, Any]:
     """Move offsets; what was is kept in the audit. Raises Problem, NonEmptyGroup, StoreUnavailable.
 
     With `fence` it takes until the first member is back, ten seconds at most.
     """
-    own_id, was = await asyncio.gather(_own_id(rooms, org, wanted.group_id), _metadata(rooms, org, wanted.group_id))
-    async with inside(rooms, actor, org) as kafka:
+    own_id, was = await asyncio.gather(_own_id(context, org, wanted.group_id), _metadata(context, org, wanted.group_id))
+    async with inside(context, actor, org) as kafka:
         planned, group = await _planned(kafka, wanted)
         moves = [replace(one, metadata=wanted.metadata.get(one.place, "")) for one in planned]
         before = [(*one.place, one.before, one.after, was.get(one.place, "")) for one in moves]
         undo = moved_back(org, wanted.group_id, own_id, before)
         arguments = {"group": wanted.group_id, "partitions": len(moves), "fence": wanted.fence}
-        async with begin(rooms, actor, action, org, undo, **arguments) as entry:
+        async with begin(context, actor, action, org, undo, **arguments) as entry:
             if group.members and not wanted.fence:
                 raise NonEmptyGroup(f"the group has {counted(len(group.members), 'member')}: stop them first, or fence")
             done = Done([row(one) for one in moves])
@@ -88,7 +90,7 @@ async def reset(rooms: Rooms, actor: Actor, org: str, wanted: Reset, action: str
                     503, f"{failure}: look at the offsets, some may have moved", action_id=entry.action_id
                 ) from None
             removed = len(group.members) if wanted.fence else 0
-            entry.result |= {"complete": not done.refused, "removed": removed, "said": done.said}
+            entry.result |= {"complete": not done.refused, "removed": removed, "said": done.reported_text}
             return {
                 "action_id": entry.action_id,
                 "group": wanted.group_id,
@@ -99,12 +101,12 @@ async def reset(rooms: Rooms, actor: Actor, org: str, wanted: Reset, action: str
             }
 
 
-async def undo(rooms: Rooms, actor: Actor, action_id: str, fence: bool) -> dict[str, Any]:
+async def undo(context: BrokerContext, actor: Actor, action_id: str, fence: bool) -> dict[str, Any]:
     """Put back what a reset moved, or a group's deletion forgot, unless the group has committed since.
 
     Raises Problem, as `reset`.
     """
-    action = await audit.find(rooms.store, action_id)
+    action = await audit.find(context.store, action_id)
     if action is None:
         raise Problem(404, f"There is no action {action_id}, or it is kept no more.")
     kept = action["undo"]
@@ -113,16 +115,16 @@ async def undo(rooms: Rooms, actor: Actor, action_id: str, fence: bool) -> dict[
     if kept is None or action["outcome"] == audit.REFUSED:
         raise Problem(409, f"{action['action']} cannot be undone.")
     org, group_id = kept["org"], kept["group"]
-    own_id = await _own_id(rooms, org, group_id)
+    own_id = await _own_id(context, org, group_id)
     if own_id and kept["id"] and own_id != kept["id"]:
         raise Problem(409, f"Group {group_id} was deleted and made anew since.")
-    async with inside(rooms, actor, org) as kafka:
-        back = _back(kept["moves"], await _told(kafka.committed(group_id)))
+    async with inside(context, actor, org) as kafka:
+        back = _back(kept["moves"], await _reported(kafka.committed(group_id)))
     if not back:
         raise Problem(409, "Nothing is to be put back: the offsets are where they were.")
-    metadata = {(topic, partition): told[0] for topic, partition, _, _, *told in kept["moves"] if told}
+    metadata = {(topic, partition): reported[0] for topic, partition, _, _, *reported in kept["moves"] if reported}
     wanted = Reset(group_id, Choice(offsets=back), fence=fence, metadata=metadata)
-    return await reset(rooms, actor, org, wanted, f"{action['action']}.undo")
+    return await reset(context, actor, org, wanted, f"{action['action']}.undo")
 
 
 def _back(moves: Sequence[Sequence[Any]], now: Mapping[Place, int]) -> dict[Place, int | None]:
@@ -141,25 +143,25 @@ def _back(moves: Sequence[Sequence[Any]], now: Mapping[Place, int]) -> dict[Plac
     }
 
 
-async def _own_id(rooms: Rooms, org: str, group_id: str) -> str:
+async def _own_id(context: BrokerContext, org: str, group_id: str) -> str:
     """Of the group; "" without one. Raises StoreUnavailable, before a client would have to guess what is the matter."""
-    found = await rooms.store.command("HGET", rooms.store.group_keys(org, group_id).group, "id")
+    found = await context.store.command("HGET", context.store.group_keys(org, group_id).group, "id")
     return (found or b"").decode()
 
 
-async def _metadata(rooms: Rooms, org: str, group_id: str) -> dict[Place, str]:
+async def _metadata(context: BrokerContext, org: str, group_id: str) -> dict[Place, str]:
     """Of the group's commits, where they have any."""
-    stored = await rooms.store.read("HGETALL", rooms.store.group_keys(org, group_id).offsets)
+    stored = await context.store.read("HGETALL", context.store.group_keys(org, group_id).offsets)
     entries = {split_field(name.decode()): parse_entry(value) for name, value in stored.items()}
     return {place: entry.metadata for place, entry in entries.items() if entry.metadata}
 
 
 async def _planned(kafka: KafkaClient, wanted: Reset) -> tuple[list[Move], Any]:
-    moves = await _told(plan(kafka, wanted.group_id, wanted.choice, wanted.topics, wanted.all_topics))
-    return moves, await _told(kafka.describe(wanted.group_id))
+    moves = await _reported(plan(kafka, wanted.group_id, wanted.choice, wanted.topics, wanted.all_topics))
+    return moves, await _reported(kafka.describe(wanted.group_id))
 
 
-async def _told(asked: Any) -> Any:
+async def _reported(asked: Any) -> Any:
     """What a command says of its options, said of fields: `--to-offset` is to_offset. Raises Problem."""
     try:
         return await asked

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from tidegate.errors import CannotStart
-from tidegate.settings import SECRETS, SECRETS_DIR, Settings, secrets_folder
+from tidegate.renamed_settings import RENAMED
+from tidegate.settings import SECRETS, SECRETS_DIR, Settings, renamed_variables, secrets_folder
 from tidegate.store.addresses import parse_redis_url, without_password
 
 PREFIX: Final = "TIDEGATE_"
@@ -32,7 +33,7 @@ def load(options: Mapping[str, object] | None = None, assignments: Sequence[str]
         settings = Settings(**given)  # type: ignore[arg-type]
         parse_redis_url(settings.redis_url)
     except ValidationError as error:
-        raise CannotStart("; ".join(_told(problem, named) for problem in error.errors())) from None
+        raise CannotStart("; ".join(_reported(problem, named) for problem in error.errors())) from None
     except SettingsError as error:
         raise CannotStart(str(error)) from None
     except ValueError as error:
@@ -42,17 +43,19 @@ def load(options: Mapping[str, object] | None = None, assignments: Sequence[str]
 
 def unknown_variables() -> list[str]:
     """`TIDEGATE_*` variables, and files of TIDEGATE_SECRETS_DIR, that name no setting: most likely typing errors."""
+    former = renamed_variables()
     known = {f"{PREFIX}{name}".upper() for name in Settings.model_fields}
     folder = secrets_folder()
     names = [*os.environ, *(one.name for one in folder.iterdir() if one.is_file())] if folder else list(os.environ)
     found = (name for name in names if name.upper().startswith(PREFIX) and not name.startswith(_NOT_SETTINGS))
-    return sorted(name for name in found if name.upper() not in known)
+    return sorted(name for name in found if name.upper() not in known and name not in former)
 
 
 def _assigned(assignments: Sequence[str]) -> Iterator[tuple[str, str]]:
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         name = name.strip().lower().replace("-", "_").replace(".", "_").removeprefix(PREFIX.lower())
+        name = RENAMED.get(name, name)
         if not equals or name not in Settings.model_fields:
             raise CannotStart(f"--set {assignment}: not a setting=value (`tidegate settings` lists them)")
         yield name, value
@@ -63,7 +66,7 @@ def _named(field: str, named: Mapping[str, str]) -> str:
     return named.get(field) or f"{PREFIX}{field}".upper()
 
 
-def _told(problem: Any, named: Mapping[str, str]) -> str:
+def _reported(problem: Any, named: Mapping[str, str]) -> str:
     field = str(problem["loc"][0]) if problem["loc"] else "settings"
     value = "" if field in SECRETS else f"={problem['input']}"
     message = problem["msg"].removeprefix("Value error, ")

@@ -9,7 +9,7 @@ import tidegate
 from tidegate.admin import group_views
 from tidegate.admin.broker_views import brokers
 from tidegate.admin.redis_views import redis
-from tidegate.apis.call import Rooms
+from tidegate.apis.call import BrokerContext
 
 GROUPS_MAX: Final = 500
 """A look at one takes a broker half a millisecond, and Redis a tenth of one."""
@@ -18,21 +18,21 @@ _FILLING: Final = 0.8
 _WORST_FIRST: Final = {"stuck": 0, "trouble": 1, "": 2}
 
 
-async def overview(rooms: Rooms, org: str) -> dict[str, Any]:
+async def overview(context: BrokerContext, org: str) -> dict[str, Any]:
     """Groups with what troubles them, brokers, Redis; each list with trouble first. Raises StoreUnavailable.
 
     Of more than `GROUPS_MAX` groups the others are counted only: `groups_left_out`.
     """
     (views, left_out), live, server = await asyncio.gather(
-        group_views.view_first(rooms, org, GROUPS_MAX), brokers(rooms), redis(rooms)
+        group_views.view_first(context, org, GROUPS_MAX), brokers(context), redis(context)
     )
     groups = [group_views.listed(one) for one in views]
     groups.sort(key=lambda one: (_WORST_FIRST[one["severity"]], -one["lag"], one["group"]))
     live.sort(key=lambda one: (one["state"] == "serving", one["node_id"]))
     return {
-        "cluster_id": rooms.membership.cluster_id,
+        "cluster_id": context.broker_lease.cluster_id,
         "version": tidegate.__version__,
-        "node_id": rooms.membership.node_id,
+        "node_id": context.broker_lease.node_id,
         "org": org,
         "troubles": troubles(live, server),
         "totals": {
@@ -41,8 +41,8 @@ async def overview(rooms: Rooms, org: str) -> dict[str, Any]:
             "groups_in_trouble": sum(1 for one in groups if one["severity"]),
             "members": sum(one["members"] for one in groups),
             "lag": sum(one["lag"] for one in groups),
-            "topics": len(rooms.catalog.topics(org)),
-            "partitions": sum(topic.partition_count for topic in rooms.catalog.topics(org)),
+            "topics": len(context.catalog.topics(org)),
+            "partitions": sum(topic.partition_count for topic in context.catalog.topics(org)),
             "connections": sum(one["connections"] or 0 for one in live),
         },
         "groups": groups,

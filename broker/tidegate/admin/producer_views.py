@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from tidegate.apis.call import Rooms
+from tidegate.apis.call import BrokerContext
 from tidegate.errors import UnknownTopicOrPartition
 from tidegate.log.producers_table import ProducerState
 
@@ -19,33 +19,33 @@ _AT_ONCE: Final = 8
 
 
 async def producers(
-    rooms: Rooms, org: str, topic: str, first: int = 0, count_max: int = PARTITIONS_MAX
+    context: BrokerContext, org: str, topic: str, first: int = 0, count_max: int = PARTITIONS_MAX
 ) -> dict[str, Any]:
     """Who wrote with a producer id to the partitions of a topic from `first` on.
 
     Raises UnknownTopicOrPartition, StoreUnavailable.
     """
-    found = await rooms.catalog.find(org, topic)
+    found = await context.catalog.find(org, topic)
     if found is None:
         raise UnknownTopicOrPartition
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def look(index: int) -> dict[str, Any]:
+    async def refresh(index: int) -> dict[str, Any]:
         async with gate:
-            view = await rooms.logs.partition(found, index).look()
+            view = await context.logs.partition(found, index).refresh()
             return _partition(index, view.end, dict(view.producers))
 
     indexes = range(first, min(found.partition_count, first + count_max))
     return {
         "topic": topic,
         "partition_count": found.partition_count,
-        "partitions": await asyncio.gather(*map(look, indexes)),
+        "partitions": await asyncio.gather(*map(refresh, indexes)),
         "note": NOTE,
     }
 
 
 def _partition(index: int, end: int, states: dict[int, ProducerState]) -> dict[str, Any]:
-    latest = sorted(states.items(), key=lambda one: (-one[1].seen_ms, one[0]))
+    latest = sorted(states.items(), key=lambda one: (-one[1].last_active_ms, one[0]))
     return {
         "partition": index,
         "log_end": end,
@@ -62,5 +62,5 @@ def _producer(producer_id: int, state: ProducerState) -> dict[str, Any]:
         "last_sequence": last.last_sequence if last else None,
         "last_base_offset": last.base_offset if last else None,
         "last_timestamp_ms": last.timestamp if last else None,
-        "seen_ms": state.seen_ms,
+        "last_active_ms": state.last_active_ms,
     }

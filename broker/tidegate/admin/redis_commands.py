@@ -44,27 +44,27 @@ def check(server: RedisServer, output: Output = Form.TABLE) -> None:
 
     Exit code 0: fine; 1: warnings; 2: problems. `tidegate doctor` looks at the brokers' addresses too.
     """
-    from tidegate.admin.doctor import redis_judging, redis_looks
+    from tidegate.admin.doctor import probe_redis, redis_checks
     from tidegate.admin.doctor.finding import Severity, by_severity
     from tidegate.admin.output import write_findings, write_rows, write_whole
 
-    look = redis_looks.look(server)
-    findings = by_severity(redis_judging.judge(look, look.cluster_id))
-    facts = [redis_looks.facts(one) for one in look.servers]
-    told = [one.described() for one in findings]
+    probe = probe_redis.probe(server)
+    findings = by_severity(redis_checks.judge(probe, probe.cluster_id))
+    facts = [probe_redis.facts(one) for one in probe.servers]
+    reported = [one.described() for one in findings]
     if output in (Form.JSON, Form.YAML):
-        about = {"url": look.where, "user": look.user or None, "cluster_id": look.cluster_id}
-        write_whole(output, {**about, "servers": facts, "findings": told})
+        about = {"url": probe.where, "user": probe.user or None, "cluster_id": probe.cluster_id}
+        write_whole(output, {**about, "servers": facts, "findings": reported})
     elif output is Form.CSV:
         names = ("severity", "kind", "where", "sentence", "evidence", "advice")
-        write_rows(output, [Column(name, name.upper()) for name in names], told)
+        write_rows(output, [Column(name, name.upper()) for name in names], reported)
     else:
         if facts:
             write_rows(output, _SERVERS, facts)
             typer.echo()
-        bad = sum(one["severity"] != "note" for one in told)
-        cluster = f"cluster {look.cluster_id} at " if look.cluster_id else ""
-        write_findings(f"{cluster}{look.where}: {bad or 'nothing'} to mend", told)
+        bad = sum(one["severity"] != "note" for one in reported)
+        cluster = f"cluster {probe.cluster_id} at " if probe.cluster_id else ""
+        write_findings(f"{cluster}{probe.where}: {bad or 'nothing'} to mend", reported)
     worst = min((one.severity for one in findings), default=Severity.NOTE)
     raise typer.Exit({Severity.NOTE: DONE, Severity.WARNING: BAD_NEWS, Severity.PROBLEM: FAILED}[worst])
 
@@ -98,8 +98,8 @@ def memory(
 
     if by and by not in DIMENSIONS:
         raise CommandFailed(f"--by {by}: not {', '.join(DIMENSIONS)}")
-    with connected(server) as client, progress("keys") as told:
-        found = measure(client, server.prefix, told)
+    with connected(server) as client, progress("keys") as reported:
+        found = measure(client, server.prefix, reported)
     if output in (Form.JSON, Form.YAML):
         sums = {"keys": found.total.keys, "bytes": found.total.bytes}
         outside = {"keys": found.strangers.keys, "bytes": found.strangers.bytes}

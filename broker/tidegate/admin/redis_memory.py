@@ -69,17 +69,17 @@ def measure(client: Any, prefix: str, progress: Progress) -> Memory:
     """Ask for every key of ours, server by server, in small steps: nobody waits for it."""
     found = Memory()
     every = servers(client)
-    total, seen = sum(one.dbsize() for one in every.values()), 0
+    total, observed = sum(one.dbsize() for one in every.values()), 0
     for one in every.values():
-        told: Mapping[str, Any] = one.info("memory")
-        found.used += int(told["used_memory"])
-        found.limit += int(told.get("maxmemory", 0))
-        for names, looked_at in _scanned(one, prefix):
+        reported: Mapping[str, Any] = one.info("memory")
+        found.used += int(reported["used_memory"])
+        found.limit += int(reported.get("maxmemory", 0))
+        for names, inspected in _scanned(one, prefix):
             for name, size in zip(names, _sizes(one, names), strict=True):
                 if size is not None:  # gone since
                     found.add(name.decode("utf-8", "replace"), prefix, size)
-            seen += looked_at
-            progress(min(seen, total), total)
+            observed += inspected
+            progress(min(observed, total), total)
     return found
 
 

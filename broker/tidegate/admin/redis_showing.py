@@ -9,7 +9,7 @@ from typing import Any, Final
 from tidegate.admin.redis_access import server_of
 from tidegate.admin.redis_keys import OurKey
 from tidegate.errors import CorruptMessage, InvalidRecord
-from tidegate.groups.phrases import moment
+from tidegate.groups.formatting import moment
 from tidegate.protocol.consumer_blobs import assigned_partitions, subscribed_topics
 from tidegate.records.batch import Batch
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
-from tidegate.apis.call import Rooms
+from tidegate.apis.call import BrokerContext
 from tidegate.cluster.server_check import flavour_of
 from tidegate.groups.expiry import group_of
 from tidegate.store.keys import GroupKeys
@@ -31,10 +31,10 @@ _LATENCIES_SHOWN: Final = 20
 Item = TypeVar("Item")
 
 
-async def redis(rooms: Rooms) -> dict[str, Any]:
+async def redis(context: BrokerContext) -> dict[str, Any]:
     """The server, and what is known of its memory and its latency. Raises StoreUnavailable."""
     asked_s = perf_counter()
-    text = (await rooms.store.command("INFO", *_SECTIONS)).decode("utf-8", "replace")
+    text = (await context.store.command("INFO", *_SECTIONS)).decode("utf-8", "replace")
     round_trip_ms = (perf_counter() - asked_s) * 1000
     facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     flavour, version = flavour_of(facts)
@@ -51,7 +51,7 @@ async def redis(rooms: Rooms) -> dict[str, Any]:
             "resident_bytes": _number(facts, "used_memory_rss"),
             "max_bytes": _number(facts, "maxmemory"),
             "fragmentation_ratio": _decimal(facts, "mem_fragmentation_ratio"),
-            **await _memory(rooms),
+            **await _memory(context),
         },
         "eviction": {
             "policy": facts.get("maxmemory_policy", "unknown"),
@@ -71,9 +71,9 @@ async def redis(rooms: Rooms) -> dict[str, Any]:
         "scripts": scripts(metrics.scripts),
         "links": [
             {"name": link.name, "server": _server(link), "up": link.connected, "in_flight": link.in_flight}
-            for link in rooms.store.links
+            for link in context.store.links
         ],
-        "primaries": await _primaries(rooms.store),
+        "primaries": await _primaries(context.store),
     }
 
 
@@ -83,7 +83,7 @@ def _server(link: Link) -> str:
 
 async def _primaries(store: Store) -> list[dict[str, Any]]:
     """Each server that has keys, that of `{cluster}` first: all else of this view is about that one."""
-    nodes = sorted(store.nodes, key=lambda node: (node is not store.home, str(node)))
+    nodes = sorted(store.nodes, key=lambda node: (node is not store.metadata_node, str(node)))
     facts = await server_facts(store)
     return [
         {
@@ -123,7 +123,7 @@ def _replicas(facts: Mapping[str, str]) -> list[dict[str, Any]]:
                     "address": f"{values.get('ip', '')}:{values.get('port', '')}",
                     "state": values.get("state", ""),
                     "behind_bytes": max(end - int(values.get("offset", end)), 0),
-                    "heard_s": int(values.get("lag", 0)),
+                    "last_contact_s": int(values.get("lag", 0)),
                 }
             )
     return found
@@ -162,10 +162,10 @@ def scripts(meters: Mapping[str, Meter]) -> list[dict[str, Any]]:
 
 def _percentile_ms(meter: Meter, part: float) -> float | None:
     """None where it is beyond the last bound."""
-    wanted, seen = part * meter.count, 0
+    wanted, observed = part * meter.count, 0
     for bound, count in zip(meter.bounds_s, meter.counts, strict=False):
-        seen += count
-        if seen >= wanted:
+        observed += count
+        if observed >= wanted:
             return round(bound * 1000, 3)
     return None
 
@@ -173,9 +173,9 @@ def _percentile_ms(meter: Meter, part: float) -> float | None:
 # -- memory
 
 
-async def _memory(rooms: Rooms) -> dict[str, Any]:
+async def _memory(context: BrokerContext) -> dict[str, Any]:
     """Who takes how much, from some hundred keys: the largest topics, and each organisation's topics and groups."""
-    topics, groups = await asyncio.gather(_topics_memory(rooms), _groups_memory(rooms))
+    topics, groups = await asyncio.gather(_topics_memory(context), _groups_memory(context))
     orgs: defaultdict[str, dict[str, int]] = defaultdict(lambda: {"topics_bytes": 0, "groups_bytes": 0})
     for topic, size, _ in topics:
         orgs[topic.org]["topics_bytes"] += size
@@ -192,20 +192,20 @@ async def _memory(rooms: Rooms) -> dict[str, Any]:
     }
 
 
-async def _topics_memory(rooms: Rooms) -> list[tuple[Topic, int, bool]]:
+async def _topics_memory(context: BrokerContext) -> list[tuple[Topic, int, bool]]:
     """Bytes of each topic, and whether partitions were left out; of every topic at least its first is asked for.
 
     Where there are more topics than may be asked, some of them only.
     """
-    topics = spread(rooms.catalog.all_topics(), PARTITIONS_ASKED_MAX)
+    topics = spread(context.catalog.all_topics(), PARTITIONS_ASKED_MAX)
     of_each = max(PARTITIONS_ASKED_MAX // max(len(topics), 1), 1)
     asked = [(topic, spread(range(topic.partition_count), of_each)) for topic in topics]
     logs = [
-        rooms.store.log_keys(topic.org, topic.name, index, topic.topic_hex).log
+        context.store.log_keys(topic.org, topic.name, index, topic.topic_hex).log
         for topic, indexes in asked
         for index in indexes
     ]
-    sizes = iter(await _usage(rooms, logs))
+    sizes = iter(await _usage(context, logs))
     found = []
     for topic, indexes in asked:
         size = sum(next(sizes) for _ in indexes)
@@ -215,18 +215,18 @@ async def _topics_memory(rooms: Rooms) -> list[tuple[Topic, int, bool]]:
     return found
 
 
-async def _groups_memory(rooms: Rooms) -> dict[str, int]:
+async def _groups_memory(context: BrokerContext) -> dict[str, int]:
     """Organisation -> bytes of its groups, from those of some of them."""
-    names = [rooms.store.shard_keys(shard).groups for shard in range(rooms.settings.coordinator_shards)]
-    listed = await asyncio.gather(*(rooms.store.read("HKEYS", name) for name in names))
+    names = [context.store.shard_keys(shard).groups for shard in range(context.settings.coordinator_shards)]
+    listed = await asyncio.gather(*(context.store.read("HKEYS", name) for name in names))
     refs: defaultdict[str, list[str]] = defaultdict(list)
     for ref in (one.decode() for shard in listed for one in shard):
         refs[ref.partition("/")[0]].append(ref)
     of_each = max(GROUPS_ASKED_MAX // max(len(refs), 1), 1)
     found = {}
     for org, every in refs.items():
-        some = [group_of(rooms.store, ref) for ref in spread(every, of_each)]
-        sizes = await _usage(rooms, [key for keys in some for key in _group_keys(keys)])
+        some = [group_of(context.store, ref) for ref in spread(every, of_each)]
+        sizes = await _usage(context, [key for keys in some for key in _group_keys(keys)])
         found[org] = sum(sizes) * len(every) // len(some)
     return found
 
@@ -235,8 +235,8 @@ def _group_keys(keys: GroupKeys) -> tuple[str, ...]:
     return keys.group, keys.members, keys.subscriptions, keys.assignments, keys.offsets
 
 
-async def _usage(rooms: Rooms, names: Sequence[str]) -> list[int]:
-    sizes = await asyncio.gather(*(rooms.store.read("MEMORY", "USAGE", name, "SAMPLES", 5) for name in names))
+async def _usage(context: BrokerContext, names: Sequence[str]) -> list[int]:
+    sizes = await asyncio.gather(*(context.store.read("MEMORY", "USAGE", name, "SAMPLES", 5) for name in names))
     return [int(size or 0) for size in sizes]
 
 

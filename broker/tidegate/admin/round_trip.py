@@ -31,12 +31,12 @@ class Steps:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    async def step(self, name: str, doing: Awaitable[Answer], tell: Callable[[Answer], str]) -> Answer:
-        """Wait for it. `tell` says what there is to say of its answer."""
+    async def step(self, name: str, doing: Awaitable[Answer], describe: Callable[[Answer], str]) -> Answer:
+        """Wait for it. `describe` says what there is to say of its answer."""
         started = time.perf_counter()
         answer = await doing
         took_ms = round((time.perf_counter() - started) * 1000, 1)
-        self.rows.append({"step": name, "told": tell(answer), "took_ms": took_ms})
+        self.rows.append({"step": name, "told": describe(answer), "took_ms": took_ms})
         return answer
 
 

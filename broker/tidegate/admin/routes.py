@@ -17,20 +17,20 @@ import tidegate
 from tidegate.admin import api, login, problems
 from tidegate.admin.access import HEADERS, OWN_DRAIN_PATH, Access, is_page
 from tidegate.admin.api import openapi
-from tidegate.admin.api.endpoint import BODY_BYTES_MAX, LOOKS, PREFIX, ROOMS
+from tidegate.admin.api.endpoint import BODY_BYTES_MAX, CONTEXT, PREFIX, READ_CACHE
+from tidegate.admin.connection_limiter import CHECK_INTERVAL_MS, ConnectionLimiter
 from tidegate.admin.console import pages as console
 from tidegate.admin.console.rendering import ROOT as CONSOLE_ROOT
 from tidegate.admin.console.site import CONSOLE, Console, refused
-from tidegate.admin.door import LOOK_INTERVAL_MS, Door
 from tidegate.admin.health import Health
 from tidegate.admin.login import ACCESS
 from tidegate.admin.problems import Problem
 from tidegate.admin.secrets import Secrets
-from tidegate.admin.shared import Shared
-from tidegate.apis.call import Rooms
+from tidegate.admin.single_flight import SingleFlightCache
+from tidegate.apis.call import BrokerContext
 from tidegate.errors import KafkaError
+from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.telemetry.metrics import exposition
-from tidegate.telemetry.supervised import Supervised
 
 HEALTH = web.AppKey("health", Health)
 
@@ -76,7 +76,7 @@ async def drain(request: web.Request) -> web.Response:
     """Have this broker drain and end as by SIGTERM: for a program on its own machine, as Kubernetes' preStop, or an
     operator. It is told at once, and Redis is not needed for it.
     """
-    request.app[ROOMS].ask_to_drain(f"admin HTTP, {request.remote}")
+    request.app[CONTEXT].ask_to_drain(f"admin HTTP, {request.remote}")
     return web.json_response({"draining": True}, status=202)
 
 
@@ -115,18 +115,21 @@ async def _guard(request: web.Request, answer: web.StreamResponse) -> None:
 
 
 def application(
-    health: Health, rooms: Rooms | None = None, access: Access | None = None, door: Door | None = None
+    health: Health,
+    context: BrokerContext | None = None,
+    access: Access | None = None,
+    connection_limiter: ConnectionLimiter | None = None,
 ) -> web.Application:
-    """The routes over one broker's health and rooms; `access` says who may ask, `door` is what connections come by."""
+    """The routes of one broker; `access` decides who may ask, `connection_limiter` limits connections."""
     rules = access or Access(Secrets(), "", "127.0.0.1")
-    before = [door.middleware] if door is not None else []
+    before = [connection_limiter.middleware] if connection_limiter is not None else []
     app = web.Application(middlewares=[*before, _failures, rules.middleware], client_max_size=BODY_BYTES_MAX)
     app.on_response_prepare.append(_guard)
     app[HEALTH] = health
     app[ACCESS] = rules
-    if rooms is not None:
-        app[ROOMS], app[LOOKS] = rooms, Shared()
-        app[CONSOLE] = Console(rooms, app[LOOKS])
+    if context is not None:
+        app[CONTEXT], app[READ_CACHE] = context, SingleFlightCache()
+        app[CONSOLE] = Console(context, app[READ_CACHE])
         app.add_routes([one.route() for one in api.endpoints])
         app.add_routes([web.get(f"{PREFIX}/openapi.json", describe_api), web.post(OWN_DRAIN_PATH, drain)])
         app.add_routes(login.routes())
@@ -147,20 +150,20 @@ class AdminServer:
     `start` when it cannot listen.
     """
 
-    def __init__(self, health: Health, sock: socket.socket, rooms: Rooms) -> None:
-        settings = rooms.settings
+    def __init__(self, health: Health, sock: socket.socket, context: BrokerContext) -> None:
+        settings = context.settings
         bound_to = str(sock.getsockname()[0])
-        access = Access(Secrets.read(settings), rooms.membership.cluster_id, bound_to, settings.admin_allowed_hosts)
-        self._door = Door(settings)
+        access = Access(Secrets.read(settings), context.broker_lease.cluster_id, bound_to, settings.admin_allowed_hosts)
+        self._connection_limiter = ConnectionLimiter(settings)
         self._runner = web.AppRunner(
-            application(health, rooms, access, self._door),
+            application(health, context, access, self._connection_limiter),
             access_log=None,
             shutdown_timeout=1.0,
             keepalive_timeout=settings.admin_idle_timeout_ms / 1000,
             auto_decompress=False,  # nobody needs to send us more than they send
         )
         self._sock = sock
-        self._loops = Supervised()
+        self._loops = BackgroundTasks()
         self._listening: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -169,8 +172,8 @@ class AdminServer:
         server = self._runner.server
         assert server is not None
         loop = asyncio.get_running_loop()
-        self._listening = await loop.create_server(lambda: self._door.protocol(server), sock=self._sock)
-        self._loops.every("admin_door", LOOK_INTERVAL_MS, self._door.close_slow)
+        self._listening = await loop.create_server(lambda: self._connection_limiter.protocol(server), sock=self._sock)
+        self._loops.every("admin_door", CHECK_INTERVAL_MS, self._connection_limiter.close_slow)
 
     async def close(self) -> None:
         """Stop listening and close what is open."""

@@ -58,11 +58,11 @@ def list_topics(brokers: Brokers, output: Output = Form.TABLE) -> None:
     from tidegate.admin.kafka_client import KafkaClient
     from tidegate.admin.output import write_rows
 
-    async def look() -> list[dict[str, Any]]:
+    async def observe() -> list[dict[str, Any]]:
         async with KafkaClient(brokers) as kafka:
             return await topic_requests.topic_rows(kafka)
 
-    write_rows(output, _LIST, asyncio.run(look()))
+    write_rows(output, _LIST, asyncio.run(observe()))
 
 
 @topic.command()
@@ -81,7 +81,7 @@ def describe(
     from tidegate.admin.kafka_client import KafkaClient
     from tidegate.admin.output import write_rows, write_whole
 
-    async def look() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    async def observe() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         async with KafkaClient(brokers) as kafka:
             found = await topic_requests.described(kafka, name)
             rows = await topic_requests.with_errors(
@@ -89,7 +89,7 @@ def describe(
             )
             return rows, await topic_requests.configs(kafka, name, not all_configs)
 
-    partitions, configs = asyncio.run(look())
+    partitions, configs = asyncio.run(observe())
     if output in (Form.JSON, Form.YAML):
         write_whole(output, {"topic": name, "partitions": partitions, "configs": configs})
         return
@@ -137,7 +137,7 @@ def delete(
     """Delete topics and all their records. Exit code 1 where one was not."""
     from tidegate.admin import topic_requests
     from tidegate.admin.kafka_client import KafkaClient
-    from tidegate.groups.phrases import listed
+    from tidegate.groups.formatting import listed
 
     async def drop() -> dict[str, str]:
         async with KafkaClient(brokers) as kafka:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from tidegate.apis.call import Rooms
+from tidegate.apis.call import BrokerContext
 from tidegate.cluster.placement import leader_of
 from tidegate.errors import KafkaError, UnknownTopicOrPartition
 from tidegate.groups import directory
@@ -26,11 +26,13 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 
-async def topics(rooms: Rooms, org: str, after: str = "", count_max: int | None = None) -> list[dict[str, Any]]:
+async def topics(
+    context: BrokerContext, org: str, after: str = "", count_max: int | None = None
+) -> list[dict[str, Any]]:
     """The topics of an organisation in order of name, those behind `after`. Raises StoreUnavailable."""
-    await rooms.catalog.refresh()
-    listed = [topic for topic in rooms.catalog.topics(org) if topic.name > after][:count_max]
-    held = await _some_at_once(listed, lambda topic: _held(rooms, topic))
+    await context.catalog.refresh()
+    listed = [topic for topic in context.catalog.topics(org) if topic.name > after][:count_max]
+    held = await _some_at_once(listed, lambda topic: _held(context, topic))
     return [
         {
             "topic": topic.name,
@@ -48,22 +50,24 @@ async def topics(rooms: Rooms, org: str, after: str = "", count_max: int | None 
     ]
 
 
-async def topic(rooms: Rooms, org: str, name: str, first: int = 0, count_max: int = PARTITIONS_MAX) -> dict[str, Any]:
+async def topic(
+    context: BrokerContext, org: str, name: str, first: int = 0, count_max: int = PARTITIONS_MAX
+) -> dict[str, Any]:
     """One topic with its partitions from `first` on; groups are those that read these partitions.
 
     Raises UnknownTopicOrPartition, StoreUnavailable.
     """
-    found = await rooms.catalog.find(org, name)
+    found = await context.catalog.find(org, name)
     if found is None:
         raise UnknownTopicOrPartition(f"there is no topic {name}")
     indexes = range(first, min(first + count_max, found.partition_count))
     held, partitions = await asyncio.gather(
-        _held(rooms, found), _some_at_once(indexes, lambda index: _offsets(rooms, found, index))
+        _held(context, found), _some_at_once(indexes, lambda index: _offsets(context, found, index))
     )
     for partition in partitions:
         partition["bytes"], partition["batches"] = held[partition["partition"]]
     ends = {partition["partition"]: partition["high_watermark"] for partition in partitions}
-    groups, left_out = await _groups(rooms, found, ends) if ends else ([], 0)
+    groups, left_out = await _groups(context, found, ends) if ends else ([], 0)
     return {
         "topic": found.name,
         "id": str(found.topic_id),
@@ -78,29 +82,29 @@ async def topic(rooms: Rooms, org: str, name: str, first: int = 0, count_max: in
                 "type": one.type.name.lower(),
                 "doc": one.doc,
             }
-            for one in configs.describe_topic(rooms.settings, found.overrides)
+            for one in configs.describe_topic(context.settings, found.overrides)
         ],
         "groups": groups,
         "groups_not_asked": left_out,
     }
 
 
-async def _held(rooms: Rooms, topic: Topic) -> list[tuple[int, int]]:
+async def _held(context: BrokerContext, topic: Topic) -> list[tuple[int, int]]:
     """Bytes and batches that Redis holds of each partition, as its own estimates have them."""
 
     async def read(index: int) -> tuple[int, int]:
-        meta = rooms.store.log_keys(topic.org, topic.name, index, topic.topic_hex).meta
-        size, batches = await rooms.store.read("HMGET", meta, "bytes", "batches")
+        meta = context.store.log_keys(topic.org, topic.name, index, topic.topic_hex).meta
+        size, batches = await context.store.read("HMGET", meta, "bytes", "batches")
         return max(int(size or 0), 0), max(int(batches or 0), 0)
 
     return await _some_at_once(range(topic.partition_count), read)
 
 
-async def _offsets(rooms: Rooms, topic: Topic, index: int) -> dict[str, Any]:
+async def _offsets(context: BrokerContext, topic: Topic, index: int) -> dict[str, Any]:
     """Offsets are None where the log cannot be read now."""
-    preferred = rooms.membership.preferred()
+    preferred = context.broker_lease.preferred()
     leader = leader_of(topic.topic_id, index, preferred).node_id if preferred else None
-    log = rooms.logs.partition(topic, index)
+    log = context.logs.partition(topic, index)
     try:
         known = await log.end_offset()
     except KafkaError:
@@ -117,16 +121,18 @@ async def _offsets(rooms: Rooms, topic: Topic, index: int) -> dict[str, Any]:
     }
 
 
-async def _groups(rooms: Rooms, topic: Topic, ends: Mapping[int, int | None]) -> tuple[list[dict[str, Any]], int]:
+async def _groups(
+    context: BrokerContext, topic: Topic, ends: Mapping[int, int | None]
+) -> tuple[list[dict[str, Any]], int]:
     """Groups that subscribe to the topic or have committed for these partitions; and how many were not asked."""
     groups_max = max(_COMMITS_MAX // len(ends), 1)
-    listed = await directory.list_groups(rooms.store, topic.org, range(rooms.settings.coordinator_shards))
+    listed = await directory.list_groups(context.store, topic.org, range(context.settings.coordinator_shards))
     fields = [offset_field(topic.name, index) for index in ends]
 
     async def ask(group: directory.ListedGroup) -> dict[str, Any] | None:
-        keys = rooms.store.group_keys(topic.org, group.group_id)
+        keys = context.store.group_keys(topic.org, group.group_id)
         subscribed, offsets = await asyncio.gather(
-            rooms.store.read("HGET", keys.group, "subscribed"), rooms.store.read("HMGET", keys.offsets, *fields)
+            context.store.read("HGET", keys.group, "subscribed"), context.store.read("HMGET", keys.offsets, *fields)
         )
         reads = f'"{topic.name}"'.encode() in (subscribed or b"") and group.state != "Empty"
         commits = [

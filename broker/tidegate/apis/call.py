@@ -19,9 +19,9 @@ from tidegate.store.store import Store
 from tidegate.telemetry.software import UNKNOWN, Software, software_of
 
 if TYPE_CHECKING:
-    from tidegate.cluster.membership import Membership
+    from tidegate.cluster.broker_lease import BrokerLease
+    from tidegate.groups.delayed_heartbeats import DelayedHeartbeat, DelayedHeartbeats, Released
     from tidegate.groups.heartbeats import Heartbeats
-    from tidegate.groups.holds import Holder, Holds, Released
     from tidegate.groups.offsets import Offsets
     from tidegate.groups.waiting import GroupWaits
     from tidegate.log.logs import Logs
@@ -36,12 +36,12 @@ Body = bytes | bytearray | memoryview
 
 
 @dataclass(slots=True)
-class Rooms:
+class BrokerContext:
     """What handlers reach: the store and this broker's caches and waits. Made by `app.py`, lost with the process."""
 
     settings: Settings
     store: Store
-    membership: Membership
+    broker_lease: BrokerLease
     catalog: Catalog
     logs: Logs
     waits: GroupWaits
@@ -54,7 +54,7 @@ class Rooms:
     usage: Usage = field(default_factory=Usage)
     mirror: Mirror | None = None
     """Groups shown as Redis consumer groups; None where they are not."""
-    holds: Holds | None = None
+    delayed_heartbeats: DelayedHeartbeats | None = None
     """None where heartbeats are answered at once."""
     dial: Callable[[str, str], Awaitable[socket.socket]] | None = None
     """A connection to this broker from inside: of an organisation, on behalf of a host."""
@@ -76,7 +76,7 @@ class Client:
     software_name: str = "unknown"
     software_version: str = "unknown"
     fetched: bool = False
-    holder: Holder | None = None
+    delayed_heartbeat: DelayedHeartbeat | None = None
     """Keeps back the answer to the heartbeat that came last; whatever comes next has it released."""
     on_closed: list[Callable[[], None]] = field(default_factory=list)
     """Run once when the connection is gone: parked fetches and watchers cancel here."""
@@ -96,7 +96,7 @@ class Client:
     @property
     def held(self) -> int:
         """Requests whose answer is there and kept back: a heartbeat, or none."""
-        return 1 if self.holder is not None and self.holder.kept else 0
+        return 1 if self.delayed_heartbeat is not None and self.delayed_heartbeat.is_delayed else 0
 
     def end(self) -> None:
         """Its connection is closed: run `on_closed`."""
@@ -108,15 +108,15 @@ class Client:
 
     def release(self, reason: Released) -> None:
         """Answer a heartbeat whose answer is kept back, if there is one."""
-        if self.holder is not None:
-            self.holder.release(reason)
+        if self.delayed_heartbeat is not None:
+            self.delayed_heartbeat.release(reason)
 
 
 @dataclass(slots=True)
 class Call:
     """One request. Cold handlers return their response; hot ones call `reply` (or `drop`) exactly once."""
 
-    rooms: Rooms
+    context: BrokerContext
     client: Client
     api_key: int
     version: int
@@ -141,4 +141,4 @@ class Call:
     @property
     def store(self) -> Store:
         """The store."""
-        return self.rooms.store
+        return self.context.store

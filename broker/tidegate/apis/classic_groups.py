@@ -13,12 +13,12 @@ from kio.static.primitive import i32Timedelta
 
 from tidegate.apis.call import Call
 from tidegate.apis.mirroring import note_assigned
-from tidegate.apis.registry import ApiKey, api, hot_api
+from tidegate.apis.registry import ApiKey, api, inline_api
 from tidegate.errors import InconsistentGroupProtocol, InvalidGroupId
 from tidegate.groups import classic
+from tidegate.groups.delayed_heartbeats import DelayedHeartbeat, DelayedHeartbeats, supports_delayed_heartbeats
 from tidegate.groups.heartbeats import OnCode
-from tidegate.groups.holds import Holder, Holds, bears_holds
-from tidegate.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Membership, SyncRequest
+from tidegate.groups.model import Joined, JoinRefused, JoinRequest, Leaving, MemberRef, SyncRequest
 from tidegate.protocol import fast_writers
 from tidegate.protocol.consumer_blobs import TOPICS_MAX, owners_text, subscribed_topics, topic_count
 from tidegate.store.keys import GroupKeys
@@ -45,10 +45,10 @@ async def join_group(call: Call, request: Any) -> list[bytes]:
     if not request.group_id:
         raise InvalidGroupId
     keys = call.store.group_keys(call.org, request.group_id)
-    if call.client.holder is not None:
-        call.client.holder.rejoins(request.session_timeout.total_seconds())
+    if call.client.delayed_heartbeat is not None:
+        call.client.delayed_heartbeat.rejoins(request.session_timeout.total_seconds())
     try:
-        joined = await classic.join(call.store, call.rooms.waits, keys, _join_request(call, request))
+        joined = await classic.join(call.store, call.context.waits, keys, _join_request(call, request))
     except JoinRefused as refused:
         code = refused.error.code.value
         _JOINS.error(code)
@@ -111,13 +111,13 @@ async def sync_group(call: Call, request: Any) -> bytes:
     keys = call.store.group_keys(call.org, request.group_id)
     assignments = [(assigned.member_id, assigned.assignment) for assigned in request.assignments]
     entered = SyncRequest(
-        Membership(request.member_id, request.generation_id, request.group_instance_id),
+        MemberRef(request.member_id, request.generation_id, request.group_instance_id),
         request.protocol_type,
         request.protocol_name,
         assignments,
         owners_text(assignments) if request.protocol_type in (_CONSUMER, None) else "",
     )
-    synced = await classic.sync(call.rooms.waits, keys, entered)
+    synced = await classic.sync(call.context.waits, keys, entered)
     note_assigned(call, keys, request, synced)
     return fast_writers.sync_group(
         call.version,
@@ -128,32 +128,42 @@ async def sync_group(call: Call, request: Any) -> bytes:
     )
 
 
-@hot_api(ApiKey.HEARTBEAT, first=0, last=4)
+@inline_api(ApiKey.HEARTBEAT, first=0, last=4)
 def heartbeat(call: Call, request: Any) -> None:
     """Keep a member alive, and tell it of a rebalance (KIP-62). v3: static members (KIP-345)."""
     if not request.group_id:
         raise InvalidGroupId
     version, reply = call.version, call.reply
     keys = call.store.group_keys(call.org, request.group_id)
-    membership = Membership(request.member_id, request.generation_id, request.group_instance_id)
-    add = call.rooms.heartbeats.add if call.rooms.holds is None else _beat(call, call.rooms.holds)
+    member_ref = MemberRef(request.member_id, request.generation_id, request.group_instance_id)
+    add = (
+        call.context.heartbeats.add
+        if call.context.delayed_heartbeats is None
+        else _delay_heartbeat(call, call.context.delayed_heartbeats)
+    )
 
     def answer(code: int) -> None:
         if code:
             _HEARTBEATS.error(code)
         reply(fast_writers.heartbeat(version, code))
 
-    add(keys, membership, answer)
+    add(keys, member_ref, answer)
 
 
-def _beat(call: Call, holds: Holds) -> Callable[[GroupKeys, Membership, OnCode], None]:
+def _delay_heartbeat(
+    call: Call, delayed_heartbeats: DelayedHeartbeats
+) -> Callable[[GroupKeys, MemberRef, OnCode], None]:
     """How a heartbeat is filed: its answer may be kept back on a connection that carries nothing but the group's."""
     client = call.client
-    if client.fetched or call.draining.is_set() or not bears_holds(client.software_name, call.client_id):
-        return call.rooms.heartbeats.add
-    if client.holder is None:
-        client.holder = Holder(holds)
-    return client.holder.beat
+    if (
+        client.fetched
+        or call.draining.is_set()
+        or not supports_delayed_heartbeats(client.software_name, call.client_id)
+    ):
+        return call.context.heartbeats.add
+    if client.delayed_heartbeat is None:
+        client.delayed_heartbeat = DelayedHeartbeat(delayed_heartbeats)
+    return client.delayed_heartbeat.heartbeat
 
 
 @api(ApiKey.LEAVE_GROUP, first=0, last=5)
@@ -163,7 +173,7 @@ async def leave_group(call: Call, request: Any) -> LeaveGroupResponse:
         raise InvalidGroupId
     keys = call.store.group_keys(call.org, request.group_id)
     leaving = [Leaving(member.member_id, member.group_instance_id, member.reason or "") for member in request.members]
-    broker, host = call.rooms.waits.broker(), f"/{call.client.host}"
+    broker, host = call.context.waits.broker(), f"/{call.client.host}"
     codes = await classic.leave(call.store, keys, leaving, broker, client_id=call.client_id or "", client_host=host)
     for code in set(codes) - {ErrorCode.none.value}:
         _LEAVES.error(code)

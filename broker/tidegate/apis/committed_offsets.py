@@ -18,9 +18,9 @@ from kio.static.primitive import i32Timedelta
 
 from tidegate.apis.call import Call
 from tidegate.apis.mirroring import note_committed
-from tidegate.apis.registry import ApiKey, api, hot_api
+from tidegate.apis.registry import ApiKey, api, inline_api
 from tidegate.apis.slices import batches_of, join_topics
-from tidegate.apis.topic_looks import NAMES_UNTIL, Label, code_of, label_of, look_again, start_look, topic_of
+from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, start_refresh, topic_of
 from tidegate.errors import InvalidGroupId
 from tidegate.groups import offsets
 from tidegate.groups.offsets import Commit, entry_json, offset_field
@@ -64,7 +64,7 @@ class _PartCall(Call):
 
 def _commit_large(call: Call, request: Any) -> None:
     """A commit of many partitions, stored part by part."""
-    start_look(_commit_in_parts(call, request))
+    start_refresh(_commit_in_parts(call, request))
 
 
 async def _commit_in_parts(call: Call, request: Any) -> None:
@@ -80,19 +80,19 @@ async def _commit_in_parts(call: Call, request: Any) -> None:
     call.reply(await DECODED.run(fast_writers.offset_commit, call.version, join_topics(results)))
 
 
-@hot_api(ApiKey.OFFSET_COMMIT, first=2, last=10, large=_commit_large)
+@inline_api(ApiKey.OFFSET_COMMIT, first=2, last=10, large=_commit_large)
 def offset_commit(call: Call, request: Any) -> None:
     """Store the offsets of a member, or of anybody while the group is empty.
 
     v2-4: retention_time (KIP-211 ended it). v6: leader epoch. v7: static members (KIP-345). v9: an unknown
     group is GROUP_ID_NOT_FOUND. v10: topics by id. The group's error is repeated on each partition.
     """
-    held, group = call.rooms.offsets.held, call.store.group_keys(call.org, request.group_id).group
+    held, group = call.context.offsets.held, call.store.group_keys(call.org, request.group_id).group
     if group in held:
         held[group].append((call, request))
-    elif not _commit(call, request, looked=False):
+    elif not _commit(call, request, refreshed=False):
         held[group] = deque([(call, request)])
-        start_look(_commit_held(held, group))
+        start_refresh(_commit_held(held, group))
 
 
 async def _commit_held(held: dict[str, deque[tuple[Call, Any]]], group: str) -> None:
@@ -100,16 +100,16 @@ async def _commit_held(held: dict[str, deque[tuple[Call, Any]]], group: str) -> 
     try:
         while held[group]:
             call, request = held[group].popleft()
-            await _commit_after_look(call, request)
+            await _commit_after_refresh(call, request)
     finally:
         del held[group]
 
 
-async def _commit_after_look(call: Call, request: Any) -> None:
+async def _commit_after_refresh(call: Call, request: Any) -> None:
     try:
-        if not _commit(call, request, looked=False):
-            await look_again(call, _unknown_topics(call, request))
-            _commit(call, request, looked=True)
+        if not _commit(call, request, refreshed=False):
+            await refresh_again(call, _unknown_topics(call, request))
+            _commit(call, request, refreshed=True)
     except Exception as error:  # noqa: BLE001 - the request must be answered
         code = code_of(error, ErrorCode.coordinator_not_available)
         _METER.error(code)
@@ -129,13 +129,13 @@ def _unknown_topics(call: Call, request: Any) -> set[Label]:
     return missing
 
 
-def _commit(call: Call, request: Any, looked: bool) -> bool:
+def _commit(call: Call, request: Any, refreshed: bool) -> bool:
     """Judge the partitions by what this broker knows, and file the rest for the group's script.
 
-    Does nothing and returns False where a partition is unknown and the store was not `looked` at for it yet.
+    Does nothing and returns False where a partition is unknown and the store was not `refreshed` at for it yet.
     """
-    rooms, org, by_name = call.rooms, call.client.org, call.version <= NAMES_UNTIL
-    get_topic, takes_metadata = rooms.catalog.get, rooms.offsets.takes_metadata
+    context, org, by_name = call.context, call.client.org, call.version <= NAMES_UNTIL
+    get_topic, takes_metadata = context.catalog.get, context.offsets.takes_metadata
     entries: list[str] = []
     topics: Judged = []
     results: Results = []
@@ -151,7 +151,7 @@ def _commit(call: Call, request: Any, looked: bool) -> bool:
         for one in wanted.partitions:
             index, metadata = one.partition_index, one.committed_metadata or ""
             if not 0 <= index < partition_count:
-                if not looked:
+                if not refreshed:
                     return False
                 codes.append((index, _UNKNOWN_PARTITION if by_name or topic is not None else _UNKNOWN_ID))
                 continue
@@ -179,9 +179,9 @@ def _commit(call: Call, request: Any, looked: bool) -> bool:
         call.client_id or "",
         call.client.host,
     )
-    keys = rooms.store.group_keys(org, request.group_id)
-    known = rooms.catalog.version, rooms.offsets.next_question
-    rooms.offsets.commit(keys, commit, partial(_committed, call, request, known, topics, results))
+    keys = context.store.group_keys(org, request.group_id)
+    known = context.catalog.version, context.offsets.next_question
+    context.offsets.commit(keys, commit, partial(_committed, call, request, known, topics, results))
     return True
 
 
@@ -196,12 +196,12 @@ def _committed(
     """Repeat the group's code on every partition that exists, and answer."""
     code = answer if isinstance(answer, int) else code_of(answer, ErrorCode.coordinator_not_available)
     if code == _NONE:
-        catalog = call.rooms.catalog
+        catalog = call.context.catalog
         version, question = known
-        if version == catalog.version and call.rooms.offsets.topics_were(catalog.stored_version, question):
+        if version == catalog.version and call.context.offsets.topics_were(catalog.stored_version, question):
             _stored(call, request, topics, results)
         else:
-            start_look(_confirm(call, request, topics, results))
+            start_refresh(_confirm(call, request, topics, results))
         return
     if code == _GROUP_NOT_FOUND and call.version < 9:
         code = _ILLEGAL_GENERATION
@@ -219,12 +219,12 @@ async def _confirm(call: Call, request: Any, topics: Judged, results: Results) -
     told to try again, and nothing is acknowledged that is lost.
     """
     try:
-        await call.rooms.catalog.refresh()
+        await call.context.catalog.refresh()
         changed = _UNKNOWN_ID if call.version > NAMES_UNTIL else _TRY_AGAIN
         for place, (_, topic) in enumerate(topics):
-            now = topic and call.rooms.catalog.by_id(topic.org, topic.topic_id)
+            now = topic and call.context.catalog.by_id(topic.org, topic.topic_id)
             if topic is not None and now is None:
-                gone = changed if call.rooms.catalog.get(topic.org, topic.name) else _UNKNOWN_PARTITION
+                gone = changed if call.context.catalog.get(topic.org, topic.name) else _UNKNOWN_PARTITION
                 label, codes = results[place]
                 results[place] = label, [(index, own or gone) for index, own in codes]
     except Exception as error:  # noqa: BLE001 - the request must be answered
@@ -244,7 +244,7 @@ def _stored(call: Call, request: Any, topics: Judged, results: Results) -> None:
         for one, (index, code) in zip(wanted.partitions, codes, strict=True)
         if not code
     )
-    call.rooms.usage.committed(call.store.group_keys(call.org, request.group_id).ref, call.client_id or "", moved)
+    call.context.usage.committed(call.store.group_keys(call.org, request.group_id).ref, call.client_id or "", moved)
 
 
 def _count_own(results: Results) -> None:
@@ -270,12 +270,12 @@ async def offset_delete(call: Call, request: Any) -> OffsetDeleteResponse:
     """Forget a group's offsets of topics that it is not subscribed to (KIP-496)."""
     missing = _unknown_topics(call, request)
     if missing:
-        await look_again(call, missing)
+        await refresh_again(call, missing)
     if not request.group_id:
         raise InvalidGroupId
     wanted: dict[str, set[int]] = {}
     for asked in request.topics:
-        topic = call.rooms.catalog.get(call.org, asked.name)
+        topic = call.context.catalog.get(call.org, asked.name)
         known = [
             one.partition_index
             for one in asked.partitions
@@ -287,7 +287,7 @@ async def offset_delete(call: Call, request: Any) -> OffsetDeleteResponse:
     subscribed = await offsets.delete(
         call.store,
         keys,
-        str(call.rooms.membership.node_id),
+        str(call.context.broker_lease.node_id),
         {name: sorted(indexes) for name, indexes in wanted.items()},
     )
 
@@ -310,6 +310,6 @@ async def offset_delete(call: Call, request: Any) -> OffsetDeleteResponse:
                 ),
             )
             for asked in request.topics
-            if asked.partitions or call.rooms.catalog.get(call.org, asked.name) is None  # as in OffsetCommit
+            if asked.partitions or call.context.catalog.get(call.org, asked.name) is None  # as in OffsetCommit
         ),
     )

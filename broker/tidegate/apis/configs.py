@@ -56,18 +56,18 @@ async def _describe(call: Call, resource: Any, request: Any) -> DescribeConfigsR
 
 
 async def _configs_of(call: Call, resource: Any) -> list[Described]:
-    settings, membership = call.rooms.settings, call.rooms.membership
+    settings, broker_lease = call.context.settings, call.context.broker_lease
     if resource.resource_type == TOPIC:
         names.check(resource.resource_name)
-        topic = await call.rooms.catalog.find(call.org, resource.resource_name)
+        topic = await call.context.catalog.find(call.org, resource.resource_name)
         if topic is None:
             raise UnknownTopicOrPartition
         return configs.describe_topic(settings, topic.overrides)
     if resource.resource_type == BROKER:
         if not resource.resource_name:
             return []  # what is set for all brokers at run time: nothing can be
-        shown = membership.shown_node_id(call.client.listener)
-        if resource.resource_name not in (str(membership.node_id), str(shown)):
+        shown = broker_lease.shown_node_id(call.client.listener)
+        if resource.resource_name not in (str(broker_lease.node_id), str(shown)):
             raise InvalidRequest(f"this is broker {shown}, not {resource.resource_name!r}")
         return configs.describe_broker(settings)
     raise InvalidRequest(f"configs of resource type {resource.resource_type} are not served")
@@ -150,6 +150,6 @@ async def _alter_topic(call: Call, resource: Any, validate_only: bool, replace: 
         raise InvalidRequest("a config stands in the request more than once")
 
     def plan(overrides: Mapping[str, str]) -> dict[str, str]:
-        return configs.altered(call.rooms.settings, overrides, changes, replace=replace)
+        return configs.altered(call.context.settings, overrides, changes, replace=replace)
 
-    await call.rooms.catalog.alter_configs(call.org, resource.resource_name, plan, validate_only)
+    await call.context.catalog.alter_configs(call.org, resource.resource_name, plan, validate_only)

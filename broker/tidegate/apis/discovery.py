@@ -19,10 +19,10 @@ from kio.schema.errors import ErrorCode
 from tidegate.apis import metadata as answers
 from tidegate.apis import registry
 from tidegate.apis.call import Call
-from tidegate.apis.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS, Looked, Question
-from tidegate.apis.registry import ApiKey, api, hot_api
+from tidegate.apis.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS, Question, RefreshedTopics
+from tidegate.apis.registry import ApiKey, api, inline_api
 from tidegate.apis.slices import SLICE, in_slices
-from tidegate.cluster.membership import BrokerInfo
+from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.placement import coordinator_of
 from tidegate.errors import InvalidRequest, MismatchedEndpointType, UnsupportedEndpointType
 from tidegate.protocol import codec, fast_writers
@@ -39,20 +39,20 @@ _BROKERS, _CONTROLLERS = 1, 2
 _FEATURES_EPOCH: Final = 0
 """What is finalized never changes while the cluster lives: a broker's features are those of its version."""
 
-_looks: set[asyncio.Task[None]] = set()
+_refreshes: set[asyncio.Task[None]] = set()
 
 
 def _start(work: Coroutine[Any, Any, None]) -> None:
     """Run the rare part of a hot request that must wait for the store."""
     task = asyncio.get_running_loop().create_task(work)
-    _looks.add(task)
-    task.add_done_callback(_looks.discard)
+    _refreshes.add(task)
+    task.add_done_callback(_refreshes.discard)
 
 
 # -- ApiVersions
 
 
-@hot_api(ApiKey.API_VERSIONS, first=0, last=4)
+@inline_api(ApiKey.API_VERSIONS, first=0, last=4)
 def api_versions(call: Call, request: Any) -> None:
     """What is served (KIP-35). v3: the client's software (KIP-511). A version of the future is dispatch's to answer."""
     if call.version >= 3:
@@ -79,7 +79,7 @@ def _listed() -> list[tuple[int, int, int]]:
 # -- Metadata
 
 
-@hot_api(ApiKey.METADATA, first=0, last=13)
+@inline_api(ApiKey.METADATA, first=0, last=13)
 def metadata(call: Call, request: Any) -> None:
     """Brokers, topics and the leaders that clients are told.
 
@@ -90,38 +90,38 @@ def metadata(call: Call, request: Any) -> None:
         raise InvalidRequest("topic ids are read from version 12 on")
     question = Question.of(call, request)
     if question.wanted is not None and len(question.wanted) > SLICE:
-        _start(_metadata_after_look(call, request, question, None))
+        _start(_metadata_after_refresh(call, request, question, None))
         return
-    encoded = answers.encoded_of(call.rooms.catalog)
+    encoded = answers.encoded_of(call.context.catalog)
     body = encoded.get(call, question)
     if body is None:
-        unknown = question.unknown(call.rooms.catalog)
+        unknown = question.unknown(call.context.catalog)
         if unknown or answers.is_large(call, question):
-            _start(_metadata_after_look(call, request, question, unknown))
+            _start(_metadata_after_refresh(call, request, question, unknown))
             return
-        body = answers.answer(call, question, Looked())
+        body = answers.answer(call, question, RefreshedTopics())
         encoded.put(call, question, body)
     call.reply(body)
 
 
-async def _metadata_after_look(
+async def _metadata_after_refresh(
     call: Call, request: Any, question: Question, unknown: list[answers.Wanted] | None
 ) -> None:
     """Answer after a look at the store for what is `unknown` (None: find out), in slices where there is much."""
     try:
         held = unknown is not None and not unknown
         if unknown is None:
-            catalog = call.rooms.catalog
+            catalog = call.context.catalog
             unknown = [one async for one in in_slices(question.wanted or ()) if question.is_unknown(catalog, one)]
-        looked = await answers.look(call, question, unknown) if unknown else Looked()
+        refreshed = await answers.refresh(call, question, unknown) if unknown else RefreshedTopics()
         if answers.is_large(call, question):
-            encoded = answers.encoded_of(call.rooms.catalog)
+            encoded = answers.encoded_of(call.context.catalog)
             state = encoded.state_of(call)
-            body = await answers.answer_in_slices(call, question, looked)
+            body = await answers.answer_in_slices(call, question, refreshed)
             if held and state == encoded.state_of(call):
                 encoded.put(call, question, body)
         else:
-            body = answers.answer(call, question, looked)
+            body = answers.answer(call, question, refreshed)
     except Exception:
         logger.exception("request_failed", api="metadata", version=call.version)
         failed = error_response(ApiKey.METADATA, request, ErrorCode.unknown_server_error)
@@ -147,10 +147,10 @@ async def find_coordinator(call: Call, request: Any) -> bytes:
 
 
 def _coordinator(call: Call, key: str) -> Coordinator:
-    brokers = call.rooms.membership.nameable(call.client.listener)
+    brokers = call.context.broker_lease.nameable(call.client.listener)
     if not brokers:
         return _no_coordinator(key, ErrorCode.coordinator_not_available, "no broker is live")
-    info = coordinator_of(shard_of(key, call.rooms.settings.coordinator_shards), brokers)
+    info = coordinator_of(shard_of(key, call.context.settings.coordinator_shards), brokers)
     host, port = info.endpoint(call.client.listener)
     message = "NONE" if call.version < _KEYS_IN_BATCHES else ""  # as Kafka says that there is no error
     return key, info.node_id, host, port, ErrorCode.none.value, message
@@ -170,14 +170,14 @@ async def describe_cluster(call: Call, request: Any) -> DescribeClusterResponse:
         raise MismatchedEndpointType("this is a broker's listener")
     if request.endpoint_type != _BROKERS:
         raise UnsupportedEndpointType
-    membership, listener = call.rooms.membership, call.client.listener
+    broker_lease, listener = call.context.broker_lease, call.client.listener
     asked = request.include_cluster_authorized_operations
     values: dict[str, Any] = {
         "throttle_time": NO_TIME,
         "error_code": ErrorCode.none,
-        "cluster_id": membership.cluster_id,
-        "controller_id": membership.shown_node_id(listener),
-        "brokers": tuple(_described(info, listener) for info in membership.shown(listener)),
+        "cluster_id": broker_lease.cluster_id,
+        "controller_id": broker_lease.shown_node_id(listener),
+        "brokers": tuple(_described(info, listener) for info in broker_lease.shown(listener)),
         "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NO_OPERATIONS,
     }
     return DescribeClusterResponse(**values)

@@ -17,7 +17,7 @@ from tidegate.apis.call import Call
 from tidegate.apis.fetch_reading import BY_ORDER, Reading
 from tidegate.apis.fetch_sessions import NO_SESSION, FetchSet, Wanted
 from tidegate.apis.mirroring import note_fetched
-from tidegate.apis.registry import ApiKey, hot_api
+from tidegate.apis.registry import ApiKey, inline_api
 from tidegate.errors import ClusterAuthorizationFailed
 from tidegate.protocol import fast_writers
 from tidegate.protocol.fast_writers import FetchPartition
@@ -25,18 +25,18 @@ from tidegate.protocol.fast_writers import FetchPartition
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-@hot_api(ApiKey.FETCH, first=4, last=18)
+@inline_api(ApiKey.FETCH, first=4, last=18)
 def fetch(call: Call, request: Any) -> None:
     """Read batches. v5: log start. v7: sessions. v9: leader epochs. v10: zstd. v12: divergence. v13: topic ids."""
-    rooms, connection_id = call.rooms, call.client.connection_id
+    context, connection_id = call.context, call.client.connection_id
     if request.replica_state.replica_id >= 0:
         raise ClusterAuthorizationFailed("brokers of this cluster do not fetch from each other")
     call.client.fetched = True
-    if rooms.fetch_waits.follow(connection_id):
-        call.client.on_closed.append(lambda: rooms.fetch_waits.close_connection(connection_id))
-        call.client.on_closed.append(lambda: rooms.fetch_sessions.close_connection(connection_id))
-    slots = rooms.settings.max_incremental_fetch_session_cache_slots
-    opened = rooms.fetch_sessions.open(request, call.version, connection_id, slots)
+    if context.fetch_waits.follow(connection_id):
+        call.client.on_closed.append(lambda: context.fetch_waits.close_connection(connection_id))
+        call.client.on_closed.append(lambda: context.fetch_sessions.close_connection(connection_id))
+    slots = context.settings.max_incremental_fetch_session_cache_slots
+    opened = context.fetch_sessions.open(request, call.version, connection_id, slots)
     if opened.fetch_set is None:
         call.reply(fast_writers.fetch(call.version, opened.error.value, NO_SESSION, []))
     else:
@@ -49,7 +49,7 @@ class Fetching(Reading):
     __slots__ = ("_full", "_min_bytes", "_parked", "_session_id", "_timer", "_timer_s", "_woken")
 
     def __init__(self, call: Call, request: Any, fetch_set: FetchSet, session_id: int, *, full: bool) -> None:
-        settings = call.rooms.settings
+        settings = call.context.settings
         max_bytes = max(0, min(request.max_bytes, settings.fetch_max_bytes))
         wait_ms = min(request.max_wait // _MILLISECOND, settings.connections_max_idle_ms)
         deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000 if wait_ms > 0 else 0.0
@@ -63,7 +63,7 @@ class Fetching(Reading):
 
     # -- waiting
 
-    def _settle(self) -> None:
+    def _reply_or_park(self) -> None:
         """All that was due is evaluated: answer, or wait for more."""
         blocked, self._blocked = self._blocked, None
         if blocked is not None and not self._size and blocked.log is not None:
@@ -82,7 +82,7 @@ class Fetching(Reading):
     def _park(self) -> None:
         call = self._call
         if not self._parked:
-            if not call.rooms.fetch_waits.park(call.client.connection_id, self, call.draining):
+            if not call.context.fetch_waits.park(call.client.connection_id, self, call.draining):
                 self.cancel()
                 return
             self._parked = True
@@ -101,7 +101,7 @@ class Fetching(Reading):
         """A partition has changed."""
         if not self._woken and self._parked:
             self._woken = True
-            self._call.rooms.fetch_waits.wake(self)
+            self._call.context.fetch_waits.wake(self)
 
     def resume(self) -> None:
         """Read on where something changed."""
@@ -127,19 +127,19 @@ class Fetching(Reading):
         call = self._call
         if self._parked:
             self._set.waiter = None
-            call.rooms.fetch_waits.leave(call.client.connection_id, self)
+            call.context.fetch_waits.leave(call.client.connection_id, self)
             if self._timer is not None:
                 self._timer.cancel()
         topics: dict[str | bytes, list[FetchPartition]] = {}
-        told = self._told()
-        for wanted in told:
+        reported = self._reported()
+        for wanted in reported:
             assert wanted.result is not None
             topics.setdefault(wanted.key, []).append(wanted.result)
         body = fast_writers.fetch(call.version, ErrorCode.none.value, self._session_id, list(topics.items()))
-        note_fetched(call, told)
-        call.rooms.usage.fetched(
+        note_fetched(call, reported)
+        call.context.usage.fetched(
             (wanted.log.topic, wanted.result.size)
-            for wanted in told
+            for wanted in reported
             if wanted.log is not None and wanted.result is not None and wanted.result.size
         )
         if self._session_id == NO_SESSION:
@@ -148,12 +148,14 @@ class Fetching(Reading):
             self._remember()
         call.reply(body)
 
-    def _told(self) -> list[Wanted]:
+    def _reported(self) -> list[Wanted]:
         """All partitions, or in an incremental answer those with something new since the client was told last."""
         if self._full:
             return [wanted for wanted in self._set.wanted.values() if wanted.result is not None]
-        told = [wanted for wanted in self._evaluated if wanted.result is not None and _is_news(wanted, wanted.result)]
-        return sorted(told, key=BY_ORDER)
+        reported = [
+            wanted for wanted in self._evaluated if wanted.result is not None and _is_news(wanted, wanted.result)
+        ]
+        return sorted(reported, key=BY_ORDER)
 
     def _remember(self) -> None:
         """What the session knows from now on: what was told, whose turn it is, and what must be looked at again."""

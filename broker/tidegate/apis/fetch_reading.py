@@ -35,7 +35,7 @@ from tidegate.records.batch import Codec
 if TYPE_CHECKING:
     from tidegate.log.partition import PartitionLog
     from tidegate.log.read import Slice
-    from tidegate.log.view import Known
+    from tidegate.log.state import LogOffsets
 
 logger = structlog.get_logger()
 
@@ -66,11 +66,11 @@ class Reading:
         "_filling",
         "_filling_later",
         "_isolation",
-        "_looked_up",
         "_loop",
         "_max_bytes",
         "_reading",
         "_reserved",
+        "_resolved",
         "_set",
         "_size",
         "_todo",
@@ -88,11 +88,11 @@ class Reading:
         self._at = self._size = self._reserved = 0
         self._reading: dict[Wanted, int] = {}
         self._evaluated: dict[Wanted, None] = {}
-        self._looked_up: set[Wanted] = set()
+        self._resolved: set[Wanted] = set()
         self._blocked: Wanted | None = None
         self._filling = self._filling_later = self._urgent = self._answered = False
 
-    def _settle(self) -> None:
+    def _reply_or_park(self) -> None:
         """All that was due is evaluated."""
         raise NotImplementedError
 
@@ -100,7 +100,7 @@ class Reading:
 
     def start(self) -> None:
         """Evaluate what is due; then answer or wait."""
-        fetch_set, version = self._set, self._call.rooms.catalog.version
+        fetch_set, version = self._set, self._call.context.catalog.version
         if fetch_set.catalog_version != version:
             fetch_set.catalog_version = version
             for wanted in fetch_set.wanted.values():
@@ -142,7 +142,7 @@ class Reading:
             self._evaluate(wanted, max(left, 0), None)
         self._filling = False
         if not self._reading and self._at == len(self._todo):
-            self._settle()
+            self._reply_or_park()
 
     def _fill_on(self) -> None:
         self._filling_later = False
@@ -150,24 +150,24 @@ class Reading:
 
     def _locate(self, wanted: Wanted) -> PartitionLog | KafkaError | None:
         """The log of a partition; None when the cache holds no such topic."""
-        rooms, org, key = self._call.rooms, self._call.client.org, wanted.key
-        topic = rooms.catalog.get(org, key) if isinstance(key, str) else rooms.catalog.by_id(org, UUID(bytes=key))
+        context, org, key = self._call.context, self._call.client.org, wanted.key
+        topic = context.catalog.get(org, key) if isinstance(key, str) else context.catalog.by_id(org, UUID(bytes=key))
         if topic is None:
             return None
         if not 0 <= wanted.index < topic.partition_count:
             return UnknownTopicOrPartition()
-        return rooms.logs.partition(topic, wanted.index)
+        return context.logs.partition(topic, wanted.index)
 
-    async def _look_up(self, key: str | bytes) -> None:
-        catalog, org = self._call.rooms.catalog, self._call.client.org
+    async def _find(self, key: str | bytes) -> None:
+        catalog, org = self._call.context.catalog, self._call.client.org
         await (catalog.find(org, key) if isinstance(key, str) else catalog.find_by_id(org, UUID(bytes=key)))
 
-    def _evaluate(self, wanted: Wanted, left: int, known: Known | None) -> None:
+    def _evaluate(self, wanted: Wanted, left: int, known: LogOffsets | None) -> None:
         log = wanted.log
         if log is None:
             located = self._locate(wanted)
-            if located is None and wanted not in self._looked_up:
-                self._beside(wanted, left, self._look_up(wanted.key))
+            if located is None and wanted not in self._resolved:
+                self._beside(wanted, left, self._find(wanted.key))
                 return
             if located is None:
                 located = UnknownTopicOrPartition() if isinstance(wanted.key, str) else UnknownTopicId()
@@ -187,7 +187,7 @@ class Reading:
                 return
         self._read(wanted, log, known, left)
 
-    def _epochs_agree(self, wanted: Wanted, log: PartitionLog, known: Known, left: int) -> bool:
+    def _epochs_agree(self, wanted: Wanted, log: PartitionLog, known: LogOffsets, left: int) -> bool:
         """Whether the client knows this log's epochs (KIP-320, KIP-595); if not, that is or will be the answer."""
         if 0 <= wanted.leader_epoch != known.leader_epoch:
             old = wanted.leader_epoch < known.leader_epoch
@@ -199,7 +199,7 @@ class Reading:
         self._beside(wanted, left, self._verify(wanted, log, known))
         return False
 
-    async def _verify(self, wanted: Wanted, log: PartitionLog, known: Known) -> None:
+    async def _verify(self, wanted: Wanted, log: PartitionLog, known: LogOffsets) -> None:
         """Does the client's last epoch end where ours does? If so it is not asked again until the client moves on."""
         epoch, end_offset = await log.epoch_end(wanted.last_epoch)
         if epoch < 0:
@@ -213,10 +213,10 @@ class Reading:
 
     def _beside(self, wanted: Wanted, left: int, work: Awaitable[Any]) -> None:
         """What must be awaited first, rarely; then the partition is evaluated again."""
-        self._looked_up.add(wanted)
+        self._resolved.add(wanted)
         self._reading[wanted] = left
         self._reserved += left
-        rooms = self._call.rooms
+        context = self._call.context
 
         async def run() -> None:
             outcome: Any = None
@@ -233,11 +233,11 @@ class Reading:
                 self._evaluate(wanted, max(self._max_bytes - self._size - self._reserved, 0), outcome)
             self._fill()
 
-        rooms.fetch_waits.run(run())
+        context.fetch_waits.run(run())
 
     # -- reading
 
-    def _read(self, wanted: Wanted, log: PartitionLog, known: Known | None, left: int) -> None:
+    def _read(self, wanted: Wanted, log: PartitionLog, known: LogOffsets | None, left: int) -> None:
         """Read from the offset asked for, or on from what was read before."""
         result = wanted.result
         if result is not None and result.size:
@@ -293,7 +293,7 @@ class Reading:
         if wanted.offset < high_watermark and (self._blocked is None or wanted.order < self._blocked.order):
             self._blocked = wanted
 
-    def _take(self, wanted: Wanted, offsets: Slice | Known, buffers: Sequence[Any], size: int) -> None:
+    def _take(self, wanted: Wanted, offsets: Slice | LogOffsets, buffers: Sequence[Any], size: int) -> None:
         aborted: list[tuple[int, int]] | None = [] if self._isolation == _READ_COMMITTED else None
         wanted.result = FetchPartition(
             wanted.index, 0, offsets.high_watermark, offsets.last_stable_offset, offsets.log_start_offset,
@@ -317,11 +317,11 @@ class Reading:
         wanted.result = FetchPartition(wanted.index, error.code.value, log_start_offset=log_start_offset)
 
 
-def _changed(result: FetchPartition, known: Known) -> bool:
+def _changed(result: FetchPartition, known: LogOffsets) -> bool:
     return result.high_watermark != known.high_watermark or result.log_start_offset != known.log_start_offset
 
 
-def _holds(known: Known, offset: int) -> bool:
+def _holds(known: LogOffsets, offset: int) -> bool:
     return known.log_start_offset <= offset <= known.log_end_offset
 
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
-from tidegate.apis.registry import ApiKey, hot_api
+from tidegate.apis.registry import ApiKey, inline_api
 from tidegate.apis.slices import batches_of, join_topics
-from tidegate.apis.topic_looks import NAMES_UNTIL, Label, code_of, label_of, look_again, start_look, topic_of
+from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, start_refresh, topic_of
 from tidegate.groups.offsets import Committed, offset_field, split_field
 from tidegate.log.offload import DECODED
 from tidegate.protocol import fast_writers
@@ -29,7 +29,7 @@ FetchedTopics = list[tuple[Label, list[tuple[int, int, int, str, int]]]]
 
 def _fetch_large(call: Call, request: Any) -> None:
     """Many partitions, read part by part."""
-    start_look(_fetch_in_parts(call, request))
+    start_refresh(_fetch_in_parts(call, request))
 
 
 async def _fetch_in_parts(call: Call, request: Any) -> None:
@@ -42,7 +42,7 @@ async def _fetch_in_parts(call: Call, request: Any) -> None:
             part = _PartReply(call, Fields(request, groups=[Fields(group, topics=wanted)]))
             unknown = part.unknown() if call.version > NAMES_UNTIL else []
             if unknown:
-                await part.ask_after_look(unknown)
+                await part.ask_after_refresh(unknown)
             else:
                 part.ask()
             [(_, code, found)] = await part.future
@@ -54,7 +54,7 @@ async def _fetch_in_parts(call: Call, request: Any) -> None:
     call.reply(await DECODED.run(fast_writers.offset_fetch, call.version, groups))
 
 
-@hot_api(ApiKey.OFFSET_FETCH, first=1, last=10, large=_fetch_large)
+@inline_api(ApiKey.OFFSET_FETCH, first=1, last=10, large=_fetch_large)
 def offset_fetch(call: Call, request: Any) -> None:
     """Read a group's committed offsets; members and generations play no part, nothing is changed.
 
@@ -65,7 +65,7 @@ def offset_fetch(call: Call, request: Any) -> None:
     reply = _FetchReply(call, request)
     unknown = reply.unknown() if call.version > NAMES_UNTIL else []
     if unknown:
-        start_look(reply.ask_after_look(unknown))
+        start_refresh(reply.ask_after_refresh(unknown))
     else:
         reply.ask()
 
@@ -89,10 +89,10 @@ class _FetchReply:
         asked = {topic.topic_id for group in self._wanted for topic in group.topics or ()}
         return [topic_id for topic_id in asked if topic_of(self._call, topic_id) is None]
 
-    async def ask_after_look(self, unknown: list[Label]) -> None:
+    async def ask_after_refresh(self, unknown: list[Label]) -> None:
         """Ask when the store was looked at for topics; what is unknown still is answered so."""
         try:
-            await look_again(self._call, unknown)
+            await refresh_again(self._call, unknown)
         except Exception as error:  # noqa: BLE001 - the request must be answered
             for place in range(len(self._wanted)):
                 self._refused(place, error)
@@ -113,7 +113,7 @@ class _FetchReply:
                     for index in topic.partition_indexes
                 ]
             keys = self._call.store.group_keys(self._call.org, group.group_id)
-            self._call.rooms.offsets.fetch(keys, fields, partial(self._fetched, place))
+            self._call.context.offsets.fetch(keys, fields, partial(self._fetched, place))
 
     def _name(self, wanted: Any) -> str | None:
         """The name of a topic asked for; None for an id that is unknown."""
@@ -131,7 +131,7 @@ class _FetchReply:
             return
         other = self._of_other_topics(answer)
         if other:
-            start_look(self._after_look(place, answer, other))
+            start_refresh(self._after_refresh(place, answer, other))
         else:
             self._found(place, answer)
 
@@ -140,17 +140,17 @@ class _FetchReply:
 
         for a topic that was made again may have offsets of its own beside those that the old one left behind.
         """
-        get, org, other = self._call.rooms.catalog.get, self._call.org, set()
+        get, org, other = self._call.context.catalog.get, self._call.org, set()
         for name, committed in found.items():
             topic = get(org, split_field(name)[0])
             if topic is None or topic.topic_hex != committed.topic_id:
                 other.add(name)
         return other
 
-    async def _after_look(self, place: int, found: dict[str, Committed], other: set[str]) -> None:
+    async def _after_refresh(self, place: int, found: dict[str, Committed], other: set[str]) -> None:
         """What this broker knows may be old: only after a look is a commit known to be of a topic that is gone."""
         try:
-            await look_again(self._call, {split_field(name)[0] for name in other})
+            await refresh_again(self._call, {split_field(name)[0] for name in other})
             gone = self._of_other_topics(found)
             self._found(place, {name: one for name, one in found.items() if name not in gone})
         except Exception as error:  # noqa: BLE001 - the request must be answered

@@ -36,11 +36,11 @@ async def list_groups(call: Call, request: Any) -> ListGroupsResponse:
 
     v4: states (KIP-518). v5: types (KIP-848).
     """
-    membership, listener = call.rooms.membership, call.client.listener
-    brokers, node_id = membership.nameable(listener), membership.shown_node_id(listener)
+    broker_lease, listener = call.context.broker_lease, call.client.listener
+    brokers, node_id = broker_lease.nameable(listener), broker_lease.shown_node_id(listener)
     shards = [
         shard
-        for shard in range(call.rooms.settings.coordinator_shards)
+        for shard in range(call.context.settings.coordinator_shards)
         if coordinator_of(shard, brokers).node_id == node_id
     ]
     listed = await directory.list_groups(call.store, call.org, shards)
@@ -79,7 +79,7 @@ async def describe_groups(call: Call, request: Any) -> DescribeGroupsResponse:
 async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
     try:
         keys = call.store.group_keys(call.org, group_id)
-        found = await directory.describe(call.store, keys, str(call.rooms.membership.node_id))
+        found = await directory.describe(call.store, keys, str(call.context.broker_lease.node_id))
     except GroupIdNotFound:
         return _absent(group_id, call.version)
     except KafkaError as error:
@@ -140,7 +140,7 @@ async def _delete(call: Call, group_id: GroupId) -> ErrorCode:
     try:
         keys = call.store.group_keys(call.org, group_id)
         forget_mirrors = await mirrors_of(call, keys)
-        await directory.delete_group(call.store, keys, str(call.rooms.membership.node_id))
+        await directory.delete_group(call.store, keys, str(call.context.broker_lease.node_id))
         forget_mirrors()
     except KafkaError as error:
         return error.code

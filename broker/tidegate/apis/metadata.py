@@ -20,7 +20,7 @@ from kio.schema.metadata.v13.response import (
 
 from tidegate.apis.call import Call
 from tidegate.apis.slices import SLICE, each, in_slices
-from tidegate.cluster.membership import BrokerInfo
+from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.placement import leader_of
 from tidegate.errors import InvalidTopic, KafkaError, LeaderNotAvailable, StoreUnavailable, TopicAlreadyExists
 from tidegate.protocol import codec
@@ -70,7 +70,7 @@ class Question:
             call.client.listener,
             call.version,
             wanted,
-            request.allow_auto_topic_creation and call.rooms.settings.auto_create_topics_enable,
+            request.allow_auto_topic_creation and call.context.settings.auto_create_topics_enable,
             (
                 request.include_topic_authorized_operations,
                 bool(getattr(request, "include_cluster_authorized_operations", False)),
@@ -108,14 +108,14 @@ class Encoded:
 
     def state_of(self, call: Call) -> tuple[int, int, int]:
         """What answers are made from: the versions of topics and brokers, and the leader epoch."""
-        return call.rooms.catalog.version, call.rooms.membership.version, self.leader_epoch(call)
+        return call.context.catalog.version, call.context.broker_lease.version, self.leader_epoch(call)
 
     def leader_epoch(self, call: Call) -> int:
         """The leader epoch of every partition, as `log/fence_log` writes it: the server's incarnation less 1.
 
         While the incarnation is not known it is the last one: an epoch that goes back is old news to clients.
         """
-        number = call.rooms.logs.incarnations.number
+        number = call.context.logs.failover_epochs.number
         if number is not None:
             self._leader_epoch = max(self._leader_epoch, number - 1)
         return self._leader_epoch
@@ -123,7 +123,7 @@ class Encoded:
     def put(self, call: Call, question: Question, body: bytes) -> None:
         """Keep an answer while there is room."""
         size = len(body) + 100 * len(question.wanted or ())
-        if self._bytes + size <= call.rooms.settings.metadata_cache_bytes:
+        if self._bytes + size <= call.context.settings.metadata_cache_bytes:
             self._bytes += size
             self._bodies[question] = body
 
@@ -140,7 +140,7 @@ def encoded_of(catalog: Catalog) -> Encoded:
 
 
 @dataclass(slots=True)
-class Looked:
+class RefreshedTopics:
     """What a look at the store, or a creation, could not give: name or id -> code."""
 
     failed: dict[str | UUID, ErrorCode] = field(default_factory=dict)
@@ -150,11 +150,11 @@ def is_large(call: Call, question: Question) -> bool:
     """Whether its answer is made in slices."""
     if question.wanted is not None:
         return len(question.wanted) > SLICE or _partitions_asked(call, question) > SLICE
-    return sum(topic.partition_count for topic in call.rooms.catalog.topics(question.org)) > SLICE
+    return sum(topic.partition_count for topic in call.context.catalog.topics(question.org)) > SLICE
 
 
 def _partitions_asked(call: Call, question: Question) -> int:
-    catalog = call.rooms.catalog
+    catalog = call.context.catalog
     found = (
         catalog.by_id(question.org, topic_id) if topic_id else catalog.get(question.org, name or "")
         for name, topic_id in question.wanted or ()
@@ -162,11 +162,11 @@ def _partitions_asked(call: Call, question: Question) -> int:
     return sum(topic.partition_count for topic in found if topic is not None)
 
 
-async def answer_in_slices(call: Call, question: Question, looked: Looked) -> bytes:
+async def answer_in_slices(call: Call, question: Question, refreshed: RefreshedTopics) -> bytes:
     """The same as `answer`; the event loop has its turn after every some hundred partitions."""
-    membership, listener = call.rooms.membership, question.listener
-    nameable = membership.nameable(listener)
-    catalog = call.rooms.catalog
+    broker_lease, listener = call.context.broker_lease, question.listener
+    nameable = broker_lease.nameable(listener)
+    catalog = call.context.catalog
     epoch = encoded_of(catalog).leader_epoch(call)
     writer = TopicWriter(question.version)
     parts: list[bytes] = []
@@ -175,7 +175,7 @@ async def answer_in_slices(call: Call, question: Question, looked: Looked) -> by
     async for topic, missing in in_slices(_found(catalog, question), SLICE):
         count += 1
         if topic is None:
-            parts.append(writer.topic(_no_topic(*missing, looked)))
+            parts.append(writer.topic(_no_topic(*missing, refreshed)))
             continue
         empty = _topic(topic, nameable, epoch, operations, partition_count=0)
         before, after = writer.around_partitions(empty, topic.partition_count)
@@ -207,22 +207,22 @@ def _found(catalog: Catalog, question: Question) -> Iterator[tuple[Topic | None,
             yield found, (name, topic_id)
 
 
-def answer(call: Call, question: Question, looked: Looked) -> bytes:
+def answer(call: Call, question: Question, refreshed: RefreshedTopics) -> bytes:
     """The encoded answer from what this broker knows now."""
-    membership, listener = call.rooms.membership, question.listener
-    nameable = membership.nameable(listener)
-    epoch = encoded_of(call.rooms.catalog).leader_epoch(call)
-    topics = tuple(_topics(call.rooms.catalog, question, looked, nameable, epoch))
+    broker_lease, listener = call.context.broker_lease, question.listener
+    nameable = broker_lease.nameable(listener)
+    epoch = encoded_of(call.context.catalog).leader_epoch(call)
+    topics = tuple(_topics(call.context.catalog, question, refreshed, nameable, epoch))
     return codec.encode(METADATA, question.version, _whole(call, question, topics))
 
 
 def _whole(call: Call, question: Question, topics: tuple[MetadataResponseTopic, ...]) -> Fields:
-    membership, listener = call.rooms.membership, question.listener
+    broker_lease, listener = call.context.broker_lease, question.listener
     return Fields(
         throttle_time=_NO_TIME,
-        brokers=tuple(_broker(one, listener) for one in membership.shown(listener)),
-        cluster_id=membership.cluster_id,
-        controller_id=membership.shown_node_id(listener),
+        brokers=tuple(_broker(one, listener) for one in broker_lease.shown(listener)),
+        cluster_id=broker_lease.cluster_id,
+        controller_id=broker_lease.shown_node_id(listener),
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS if question.operations[1] else NO_OPERATIONS,
         error_code=ErrorCode.none,
@@ -236,12 +236,12 @@ def _broker(info: BrokerInfo, listener: str) -> MetadataResponseBroker:
 
 
 def _topics(
-    catalog: Catalog, question: Question, looked: Looked, nameable: list[BrokerInfo], epoch: int
+    catalog: Catalog, question: Question, refreshed: RefreshedTopics, nameable: list[BrokerInfo], epoch: int
 ) -> Iterator[MetadataResponseTopic]:
     """One entry a topic, however often it was asked for."""
     operations = TOPIC_OPERATIONS if question.operations[0] else NO_OPERATIONS
     for found, (name, topic_id) in _found(catalog, question):
-        yield _topic(found, nameable, epoch, operations) if found else _no_topic(name, topic_id, looked)
+        yield _topic(found, nameable, epoch, operations) if found else _no_topic(name, topic_id, refreshed)
 
 
 def _topic(
@@ -274,7 +274,7 @@ def _partition(index: int, leader_id: int, epoch: int) -> MetadataResponsePartit
     return MetadataResponsePartition(**values)
 
 
-def _no_topic(name: str | None, topic_id: UUID | None, looked: Looked) -> MetadataResponseTopic:
+def _no_topic(name: str | None, topic_id: UUID | None, refreshed: RefreshedTopics) -> MetadataResponseTopic:
     key = topic_id or name or ""
     if topic_id:
         code = ErrorCode.unknown_topic_id
@@ -283,7 +283,7 @@ def _no_topic(name: str | None, topic_id: UUID | None, looked: Looked) -> Metada
     else:
         code = ErrorCode.unknown_topic_or_partition
     values: dict[str, Any] = {
-        "error_code": looked.failed.get(key, code),
+        "error_code": refreshed.failed.get(key, code),
         "name": name,
         "topic_id": topic_id,
         "partitions": (),
@@ -291,28 +291,28 @@ def _no_topic(name: str | None, topic_id: UUID | None, looked: Looked) -> Metada
     return MetadataResponseTopic(**values)
 
 
-async def look(call: Call, question: Question, unknown: list[Wanted]) -> Looked:
+async def refresh(call: Call, question: Question, unknown: list[Wanted]) -> RefreshedTopics:
     """Ask the store about topics that the cache does not know, and create those that may be."""
-    looked = Looked()
+    refreshed = RefreshedTopics()
 
     async def one(wanted: Wanted) -> None:
         name, topic_id = wanted
         try:
             if topic_id:
-                await call.rooms.catalog.find_by_id(question.org, topic_id)
+                await call.context.catalog.find_by_id(question.org, topic_id)
             else:
                 await _find_or_create(call, question, name or "")
         except (StoreUnavailable, LeaderNotAvailable):
-            looked.failed[topic_id or name or ""] = ErrorCode.leader_not_available
+            refreshed.failed[topic_id or name or ""] = ErrorCode.leader_not_available
         except KafkaError as error:
-            looked.failed[topic_id or name or ""] = error.code
+            refreshed.failed[topic_id or name or ""] = error.code
 
     await each(dict.fromkeys(unknown), one, _AT_ONCE)
-    return looked
+    return refreshed
 
 
 async def _find_or_create(call: Call, question: Question, name: str) -> None:
-    catalog = call.rooms.catalog
+    catalog = call.context.catalog
     found = await catalog.find(question.org, name)
     if found is not None or not question.may_create or name in names.INTERNAL:
         return

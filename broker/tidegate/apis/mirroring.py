@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 
-from tidegate.apis.call import Call, Rooms
+from tidegate.apis.call import BrokerContext, Call
 from tidegate.apis.fetch_sessions import Wanted
 from tidegate.groups.clients import read_clients
 from tidegate.groups.model import Synced
@@ -27,19 +27,19 @@ logger = structlog.get_logger()
 _CONSUMER: Final = "consumer"
 
 
-def note_fetched(call: Call, told: Iterable[Wanted]) -> None:
+def note_fetched(call: Call, reported: Iterable[Wanted]) -> None:
     """A client was handed these partitions' records, or stands at their ends."""
-    if call.rooms.mirror is None:
+    if call.context.mirror is None:
         return
     try:
-        _note_fetched(call.rooms.mirror, call, told)
+        _note_fetched(call.context.mirror, call, reported)
     except Exception:  # the answer is yet to be sent
         logger.exception("fetch_not_mirrored")
 
 
-def _note_fetched(mirror: Mirror, call: Call, told: Iterable[Wanted]) -> None:
+def _note_fetched(mirror: Mirror, call: Call, reported: Iterable[Wanted]) -> None:
     reader = call.client_id or "", f"/{call.client.host}"
-    for wanted in told:
+    for wanted in reported:
         log, result = wanted.log, wanted.result
         if log is None or result is None or result.error_code or result.diverging is not None:
             continue
@@ -56,7 +56,7 @@ def note_committed(
     results: Sequence[tuple[Any, Sequence[tuple[int, int]]]],
 ) -> None:
     """A group's commit stands; of each topic what was asked, the topic itself, and in `results` its codes."""
-    mirror = call.rooms.mirror
+    mirror = call.context.mirror
     if mirror is None:
         return
     for (wanted, topic), (_, codes) in zip(topics, results, strict=True):
@@ -69,7 +69,7 @@ def note_committed(
 
 def note_assigned(call: Call, keys: GroupKeys, request: Any, synced: Synced) -> None:
     """A leader's assignments are stored: note each partition's owner, beside."""
-    mirror = call.rooms.mirror
+    mirror = call.context.mirror
     if mirror is not None and request.assignments and synced.protocol_type == _CONSUMER:
         mirror.run(_own(call, mirror, keys, request))
 
@@ -93,7 +93,7 @@ async def _own(call: Call, mirror: Mirror, keys: GroupKeys, request: Any) -> Non
 async def _known(call: Call, assigned: Mapping[str, Sequence[int]]) -> AsyncIterator[tuple[Topic, int]]:
     """The partitions that there are, of topics that are mirrored."""
     for name, indexes in assigned.items():
-        topic = await call.rooms.catalog.find(call.org, name)
+        topic = await call.context.catalog.find(call.org, name)
         if topic is not None and topic.config.mirror:
             for index in indexes:
                 if 0 <= index < topic.partition_count:
@@ -105,15 +105,15 @@ async def mirrors_of(call: Call, keys: GroupKeys) -> Callable[[], None]:
 
     Others go when their partitions' owners are read next. Raises StoreUnavailable.
     """
-    if call.rooms.mirror is None:
+    if call.context.mirror is None:
         return lambda: None
     own_id, partitions = await committed_partitions(call.store, keys)
-    return lambda: forget_mirrors(call.rooms, keys, own_id, partitions)
+    return lambda: forget_mirrors(call.context, keys, own_id, partitions)
 
 
-def forget_mirrors(rooms: Rooms, keys: GroupKeys, own_id: str, partitions: Sequence[tuple[str, int]]) -> None:
+def forget_mirrors(context: BrokerContext, keys: GroupKeys, own_id: str, partitions: Sequence[tuple[str, int]]) -> None:
     """A group is deleted: remove its mirrors on these partitions, beside."""
-    if rooms.mirror is not None:
-        found = [(rooms.catalog.get(keys.org, name), index) for name, index in partitions]
+    if context.mirror is not None:
+        found = [(context.catalog.get(keys.org, name), index) for name, index in partitions]
         known = [(topic, index) for topic, index in found if topic is not None]
-        rooms.mirror.run(rooms.mirror.forget(keys.group_id, own_id, known))
+        context.mirror.run(context.mirror.forget(keys.group_id, own_id, known))

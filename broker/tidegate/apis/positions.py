@@ -35,7 +35,7 @@ from tidegate.errors import (
     UnsupportedVersion,
 )
 from tidegate.log.partition import PartitionLog
-from tidegate.log.view import Known
+from tidegate.log.state import LogOffsets
 
 logger = structlog.get_logger()
 
@@ -131,17 +131,17 @@ async def _epoch_end(call: Call, name: str, asked: Any) -> tuple[int, int]:
 
 
 async def _log_of(call: Call, name: str, index: int) -> PartitionLog:
-    topic = await call.rooms.catalog.find(call.org, name)
+    topic = await call.context.catalog.find(call.org, name)
     if topic is None or not 0 <= index < topic.partition_count:
         raise UnknownTopicOrPartition()
-    return call.rooms.logs.partition(topic, index)
+    return call.context.logs.partition(topic, index)
 
 
-def _epoch_at(log: PartitionLog, known: Known, offset: int) -> int:
+def _epoch_at(log: PartitionLog, known: LogOffsets, offset: int) -> int:
     return log.view.epoch_at(offset) if log.view is not None else known.leader_epoch
 
 
-def _check_epoch(leader_epoch: int, known: Known) -> None:
+def _check_epoch(leader_epoch: int, known: LogOffsets) -> None:
     """Raises FencedLeaderEpoch, UnknownLeaderEpoch when the client names another epoch; -1 names none."""
     if 0 <= leader_epoch < known.leader_epoch:
         raise FencedLeaderEpoch()

@@ -19,7 +19,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
-from tidegate.apis.registry import ApiKey, hot_api
+from tidegate.apis.registry import ApiKey, inline_api
 from tidegate.errors import (
     InvalidTopic,
     InvalidTxnState,
@@ -59,7 +59,7 @@ Outcome = tuple[int, int, int, int, int, Sequence[tuple[int, str | None]], str |
 """Index, error code, base offset, log append time in ms, log start offset, record errors, error message."""
 
 
-@hot_api(ApiKey.PRODUCE, first=3, last=13, raw=True, listed_first=0)
+@inline_api(ApiKey.PRODUCE, first=3, last=13, raw=True, listed_first=0)
 def produce(call: Call, body: memoryview) -> None:
     """Append batches. v5: log start offset. v7: zstd. v8: record errors. v9: flexible. v13: topic ids."""
     try:
@@ -121,7 +121,7 @@ class Producing:
     def start(self) -> None:
         """File every batch; answer when the last outcome is known, or when the client's time is up."""
         call = self._call
-        org, catalog, now_ms = call.client.org, call.rooms.catalog, int(time.time() * 1000)
+        org, catalog, now_ms = call.client.org, call.context.catalog, int(time.time() * 1000)
         topics = self._request.topics
         count = len(topics[0][1]) if len(topics) == 1 else sum([len(partitions) for _, partitions in topics])
         if count > _SLICE:
@@ -139,15 +139,15 @@ class Producing:
                 self._file_topic(topic, partitions, place, now_ms)
         self._finished_one()
         if not self.answered:
-            call.rooms.produce_timeouts.watch(self, self._request.timeout_ms)
+            call.context.produce_timeouts.watch(self, self._request.timeout_ms)
 
     async def _start_in_slices(self, count: int) -> None:
         """The same for more partitions than others should wait for."""
         call, topics = self._call, self._request.topics
-        org, catalog, now_ms = call.client.org, call.rooms.catalog, int(time.time() * 1000)
+        org, catalog, now_ms = call.client.org, call.context.catalog, int(time.time() * 1000)
         self._outcomes = [None] * count
         self._left += count
-        call.rooms.produce_timeouts.watch(self, self._request.timeout_ms)
+        call.context.produce_timeouts.watch(self, self._request.timeout_ms)
         place = 0
         for key, partitions in topics:
             topic = catalog.get(org, key) if isinstance(key, str) else catalog.by_id(org, UUID(bytes=key))
@@ -165,7 +165,7 @@ class Producing:
 
     async def _find_topic(self, key: str | bytes, partitions: Sequence[Partition], place: int) -> None:
         """The topic may be newer than the cache: look once."""
-        catalog, org = self._call.rooms.catalog, self._call.client.org
+        catalog, org = self._call.context.catalog, self._call.client.org
         error: Exception = UnknownTopicOrPartition() if isinstance(key, str) else UnknownTopicId()
         topic = None
         try:
@@ -181,8 +181,8 @@ class Producing:
             self._done(place + i, index, error)
 
     def _file_topic(self, topic: Topic, partitions: Sequence[Partition], place: int, now_ms: int) -> None:
-        logs, acks_all = self._call.rooms.logs, self._request.acks == ACKS_ALL
-        served = self._call.rooms.usage.topic(topic)
+        logs, acks_all = self._call.context.logs, self._request.acks == ACKS_ALL
+        served = self._call.context.usage.topic(topic)
         served.produce_requests += 1
         for i, (index, records) in enumerate(partitions, place):
             served.produced_bytes += len(records or b"")
@@ -202,7 +202,7 @@ class Producing:
 
     async def _open_beside(self, topic: Topic, found: _MustOpen, place: int, index: int) -> None:
         """Check the records of a large batch in a thread, then append it; later requests wait, so order stays."""
-        bytes_max = self._call.rooms.settings.decompressed_batch_bytes_max
+        bytes_max = self._call.context.settings.decompressed_batch_bytes_max
         try:
             batch = await PRODUCED.run(open_and_check, found.batch, found.rules, bytes_max)
         except Exception as error:  # noqa: BLE001 - becomes the partition's error
@@ -211,7 +211,7 @@ class Producing:
         if self.answered:
             return  # timed out: nothing was appended, and nothing is now
         batch.release_frame()
-        log, acks_all = self._call.rooms.logs.partition(topic, index), self._request.acks == ACKS_ALL
+        log, acks_all = self._call.context.logs.partition(topic, index), self._request.acks == ACKS_ALL
         log.append(batch, _OnDone(self, place, index), acks_all=acks_all)
 
     def _checked(self, topic: Topic, records: memoryview | None, now_ms: int) -> Batch:
@@ -227,7 +227,7 @@ class Producing:
             now_ms + config.message_timestamp_after_max_ms,
         )
         if not stays_closed(batch, rules):
-            opened = open_inline(batch, rules, self._call.rooms.settings.decompressed_batch_bytes_max)
+            opened = open_inline(batch, rules, self._call.context.settings.decompressed_batch_bytes_max)
             if opened is None:
                 raise _MustOpen(batch, rules)
             batch = opened

@@ -1,6 +1,6 @@
 """Which APIs are served: key -> versions and handler. ApiVersions and docs/apis.md read this table.
 
-`@api` registers a coroutine that returns the newest version's response. `@hot_api` registers a plain
+`@api` registers a coroutine that returns the newest version's response. `@inline_api` registers a plain
 function for the few hot APIs: no task and no future per request; it files the request and answers later
 through `call.reply`. With `raw=True` it gets the body as a memoryview instead of a decoded request.
 """
@@ -47,7 +47,7 @@ class Api:
     first: int
     last: int
     handler: Callable[..., Any]
-    hot: bool
+    inline: bool
     raw: bool
     listed_first: int
     large: Callable[..., None] | None = None
@@ -60,8 +60,8 @@ class Api:
 
 served: dict[int, Api] = {}
 
-Cold = TypeVar("Cold", bound=Callable[..., Awaitable[Any]])
-Hot = TypeVar("Hot", bound=Callable[..., None])
+TaskHandler = TypeVar("TaskHandler", bound=Callable[..., Awaitable[Any]])
+Inline = TypeVar("Inline", bound=Callable[..., None])
 
 
 def _register(
@@ -70,7 +70,7 @@ def _register(
     last: int,
     handler: Callable[..., Any],
     *,
-    hot: bool,
+    inline: bool,
     raw: bool,
     listed_first: int | None,
     large: Callable[..., None] | None = None,
@@ -78,20 +78,20 @@ def _register(
     if key in served and served[key].handler.__qualname__ != handler.__qualname__:
         raise ValueError(f"API {key} is registered twice")
     listed = first if listed_first is None else listed_first
-    served[key] = Api(int(key), api_key_map[int(key)], first, last, handler, hot, raw, listed, large)
+    served[key] = Api(int(key), api_key_map[int(key)], first, last, handler, inline, raw, listed, large)
 
 
-def api(key: int, first: int, last: int) -> Callable[[Cold], Cold]:
+def api(key: int, first: int, last: int) -> Callable[[TaskHandler], TaskHandler]:
     """Register `async def handler(call, request) -> response` for versions first..last."""
 
-    def register(handler: Cold) -> Cold:
-        _register(key, first, last, handler, hot=False, raw=False, listed_first=None)
+    def register(handler: TaskHandler) -> TaskHandler:
+        _register(key, first, last, handler, inline=False, raw=False, listed_first=None)
         return handler
 
     return register
 
 
-def hot_api(
+def inline_api(
     key: int,
     first: int,
     last: int,
@@ -99,11 +99,11 @@ def hot_api(
     raw: bool = False,
     listed_first: int | None = None,
     large: Callable[..., None] | None = None,
-) -> Callable[[Hot], Hot]:
+) -> Callable[[Inline], Inline]:
     """Register `def handler(call, request) -> None`; `listed_first` widens only what ApiVersions lists."""
 
-    def register(handler: Hot) -> Hot:
-        _register(key, first, last, handler, hot=True, raw=raw, listed_first=listed_first, large=large)
+    def register(handler: Inline) -> Inline:
+        _register(key, first, last, handler, inline=True, raw=raw, listed_first=listed_first, large=large)
         return handler
 
     return register

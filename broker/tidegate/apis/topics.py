@@ -67,12 +67,12 @@ async def create_topics(call: Call, request: Any) -> CreateTopicsResponse:
 
 async def _create(call: Call, wanted: Any, times: int, validate_only: bool) -> CreatableTopicResult:
     """Check in Kafka's order, then make the topic."""
-    catalog, settings = call.rooms.catalog, call.rooms.settings
+    catalog, settings = call.context.catalog, call.context.settings
     names.check_creatable(wanted.name)
     if times > 1:
         raise InvalidRequest("the topic stands in the request more than once")
     await catalog.check_new(call.org, wanted.name)
-    overrides = configs.parse(call.rooms.settings, {config.name: config.value for config in wanted.configs}, {})
+    overrides = configs.parse(call.context.settings, {config.name: config.value for config in wanted.configs}, {})
     count = _partition_count(wanted, settings.num_partitions)
     catalog.check_count(count)
     topic_id: UUID | None = None
@@ -133,7 +133,7 @@ async def delete_topics(call: Call, request: Any) -> DeleteTopicsResponse:
         try:
             topic = await _find_to_delete(call, name, topic_id, times[wanted])
             name, topic_id = topic.name, topic.topic_id
-            await call.rooms.catalog.delete(call.org, topic.name, topic.topic_id)
+            await call.context.catalog.delete(call.org, topic.name, topic.topic_id)
         except KafkaError as error:
             code, message = failure(error)
         values: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}
@@ -143,7 +143,7 @@ async def delete_topics(call: Call, request: Any) -> DeleteTopicsResponse:
 
 
 async def _find_to_delete(call: Call, name: str | None, topic_id: UUID | None, times: int) -> Topic:
-    if not call.rooms.settings.delete_topic_enable:
+    if not call.context.settings.delete_topic_enable:
         if call.version < 3:
             raise InvalidRequest("topic deletion is disabled")
         raise TopicDeletionDisabled
@@ -151,7 +151,7 @@ async def _find_to_delete(call: Call, name: str | None, topic_id: UUID | None, t
         raise InvalidRequest("either a name or an id is needed")
     if times > 1:
         raise InvalidRequest("the topic stands in the request more than once")
-    catalog = call.rooms.catalog
+    catalog = call.context.catalog
     topic = await (catalog.find_by_id(call.org, topic_id) if topic_id else catalog.find(call.org, name or ""))
     if topic is None:
         raise UnknownTopicId if topic_id else UnknownTopicOrPartition
@@ -182,7 +182,7 @@ async def create_partitions(call: Call, request: Any) -> CreatePartitionsRespons
 async def _grow(call: Call, wanted: Any, times: int, validate_only: bool) -> None:
     if times > 1:
         raise InvalidRequest("the topic stands in the request more than once")
-    catalog = call.rooms.catalog
+    catalog = call.context.catalog
     topic = await catalog.check_growth(call.org, wanted.name, wanted.count)
     if wanted.assignments is not None:
         if len(wanted.assignments) != wanted.count - topic.partition_count:

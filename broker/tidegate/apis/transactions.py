@@ -26,7 +26,7 @@ async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitPr
     """Give an idempotent producer a new id, epoch 0 (KIP-98), whatever id and epoch it names."""
     if request.transactional_id is not None:
         raise _refusal(request)
-    producer_id = await call.rooms.producer_ids.take()
+    producer_id = await call.context.producer_ids.take()
     return InitProducerIdResponse(
         throttle_time=_NOT_THROTTLED,
         error_code=ErrorCode.none,

@@ -24,27 +24,27 @@ def advertised_endpoints(listeners: Sequence[Listener], ports: Sequence[int], ho
     {ordinal} is the number at the end of the pod's hostname, and a+{ordinal} is added up.
     """
     hostname = hostname or socket.gethostname()
-    told = {one.name: _advertised(one, port, hostname) for one, port in zip(listeners, ports, strict=True)}
-    if len(set(told.values())) < len(told):
+    reported = {one.name: _advertised(one, port, hostname) for one, port in zip(listeners, ports, strict=True)}
+    if len(set(reported.values())) < len(reported):
         raise CannotStart("two listeners are advertised at one address: TIDEGATE_ADVERTISED_LISTENERS tells them apart")
-    return told
+    return reported
 
 
 def _advertised(listener: Listener, port: int, hostname: str) -> tuple[str, int]:
-    told_host = listener.told_host or listener.host
-    told_port = listener.told_port or str(port)
+    announced_host = listener.announced_host or listener.host
+    announced_port = listener.announced_port or str(port)
     if listener.mode == "external":
         ordinal = str(_ordinal_of(hostname))
-        told_host, told_port = (text.replace(_ORDINAL, ordinal) for text in (told_host, told_port))
-    elif _ORDINAL in told_host + told_port:
+        announced_host, announced_port = (text.replace(_ORDINAL, ordinal) for text in (announced_host, announced_port))
+    elif _ORDINAL in announced_host + announced_port:
         raise CannotStart("{ordinal} in an advertised address needs address_mode=external")
-    if told_host in _ANY_ADDRESS:
+    if announced_host in _ANY_ADDRESS:
         setting = "advertised_host" if listener.setting == "TIDEGATE_PORT" else "advertised_listeners"
-        raise CannotStart(f"clients of {listener.name} cannot be told to connect to {told_host!r}: set {setting}")
-    number = sum(int(part) for part in told_port.split("+"))
+        raise CannotStart(f"clients of {listener.name} cannot be told to connect to {announced_host!r}: set {setting}")
+    number = sum(int(part) for part in announced_port.split("+"))
     if not 1 <= number <= 65_535:
         raise CannotStart(f"advertised port {number} is not between 1 and 65535")
-    return told_host, number
+    return announced_host, number
 
 
 def _ordinal_of(hostname: str) -> int:

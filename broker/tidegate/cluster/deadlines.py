@@ -24,8 +24,8 @@ HOLD_MS: Final = 5_000
 LATE_MS: Final = 2_000
 """How overdue an item must be for a broker that does not prefer its shard."""
 _ITEMS_MAX: Final = 200
-_LOOK_MIN_MS: Final = 50
-_LOOK_MAX_MS: Final = 1_000
+_POLL_MIN_MS: Final = 50
+_POLL_MAX_MS: Final = 1_000
 
 logger = structlog.get_logger()
 
@@ -47,8 +47,8 @@ class Deadlines:
         self._store = store
         self._prefers = prefers
         self._on_due = on_due
-        self._next_look = [0.0] * store.settings.coordinator_shards
-        self._looking: dict[int, asyncio.Task[None]] = {}
+        self._next_poll = [0.0] * store.settings.coordinator_shards
+        self._polling: dict[int, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -58,44 +58,44 @@ class Deadlines:
     async def close(self) -> None:
         """Stop looking."""
         if self._task is not None:
-            tasks = [self._task, *self._looking.values()]
+            tasks = [self._task, *self._polling.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def look_now(self) -> None:
+    async def poll_now(self) -> None:
         """Look at every shard once, and return when what was due has been handled (for tests)."""
-        await asyncio.gather(*(self._look(shard) for shard in range(len(self._next_look))))
+        await asyncio.gather(*(self._poll(shard) for shard in range(len(self._next_poll))))
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             now = loop.time()
-            due = [shard for shard, at in enumerate(self._next_look) if at <= now and shard not in self._looking]
+            due = [shard for shard, at in enumerate(self._next_poll) if at <= now and shard not in self._polling]
             if due:  # a shard whose node is silent holds up no other
-                await asyncio.wait([self._begin(shard) for shard in due], timeout=_LOOK_MAX_MS / 1000)
-            free = [at for shard, at in enumerate(self._next_look) if shard not in self._looking]
-            wait_s = min(free) - loop.time() if free else _LOOK_MAX_MS / 1000
-            await asyncio.sleep(max(wait_s, _LOOK_MIN_MS / 1000))
+                await asyncio.wait([self._begin(shard) for shard in due], timeout=_POLL_MAX_MS / 1000)
+            free = [at for shard, at in enumerate(self._next_poll) if shard not in self._polling]
+            wait_s = min(free) - loop.time() if free else _POLL_MAX_MS / 1000
+            await asyncio.sleep(max(wait_s, _POLL_MIN_MS / 1000))
 
     def _begin(self, shard: int) -> asyncio.Task[None]:
-        task = self._looking[shard] = asyncio.get_running_loop().create_task(self._look(shard))
-        task.add_done_callback(lambda done: self._looked(shard, done))
+        task = self._polling[shard] = asyncio.get_running_loop().create_task(self._poll(shard))
+        task.add_done_callback(lambda done: self._on_polled(shard, done))
         return task
 
-    def _looked(self, shard: int, done: asyncio.Task[None]) -> None:
-        del self._looking[shard]
+    def _on_polled(self, shard: int, done: asyncio.Task[None]) -> None:
+        del self._polling[shard]
         error = None if done.cancelled() else done.exception()
         if error is not None and not isinstance(error, StoreUnavailable):
             logger.error("deadlines_failed", exc_info=error)
 
-    async def _look(self, shard: int) -> None:
+    async def _poll(self, shard: int) -> None:
         loop = asyncio.get_running_loop()
-        self._next_look[shard] = loop.time() + _LOOK_MAX_MS / 1000
+        self._next_poll[shard] = loop.time() + _POLL_MAX_MS / 1000
         late_ms = 0 if self._prefers(shard) else LATE_MS
         deadlines = self._store.shard_keys(shard).deadlines
         until_ms, *items = await self._store.run(TAKE_DUE, [deadlines], late_ms, HOLD_MS, _ITEMS_MAX)
-        if 0 <= until_ms < _LOOK_MAX_MS:
-            self._next_look[shard] = loop.time() + max(until_ms, _LOOK_MIN_MS) / 1000
+        if 0 <= until_ms < _POLL_MAX_MS:
+            self._next_poll[shard] = loop.time() + max(until_ms, _POLL_MIN_MS) / 1000
         if items:
             await self._on_due([Due(*item.decode().split("|", 1)) for item in items])

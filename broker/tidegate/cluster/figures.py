@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from tidegate.store.store import Store
-from tidegate.telemetry.supervised import Supervised
+from tidegate.telemetry.background_tasks import BackgroundTasks
 
 EVERY_MS: Final = 5_000
 _KEPT_MS: Final = 4 * EVERY_MS
@@ -34,18 +34,18 @@ class FigureReports:
 
     def __init__(self, store: Store, node_id: Callable[[], int], measure: Callable[[], Figures]) -> None:
         self._store, self._node_id, self._measure = store, node_id, measure
-        self._loops = Supervised()
+        self._loops = BackgroundTasks()
 
     async def start(self) -> None:
         """Tell at once, and from then on. Raises StoreUnavailable."""
-        await self.tell()
-        self._loops.every("figures", EVERY_MS, self.tell)
+        await self.report()
+        self._loops.every("figures", EVERY_MS, self.report)
 
     async def close(self) -> None:
         """Stop."""
         await self._loops.close()
 
-    async def tell(self) -> None:
+    async def report(self) -> None:
         """Write the figures. Raises StoreUnavailable."""
         text = json.dumps(asdict(self._measure()), separators=(",", ":"))
         await self._store.command("SET", self._store.cluster_keys.figures(self._node_id()), text, "PX", _KEPT_MS)
@@ -56,5 +56,5 @@ async def read_figures(store: Store, node_ids: Iterable[int]) -> dict[int, Figur
     asked = list(node_ids)
     if not asked:
         return {}
-    told = await store.command("MGET", *(store.cluster_keys.figures(node_id) for node_id in asked))
-    return {node_id: Figures(**json.loads(text)) for node_id, text in zip(asked, told, strict=True) if text}
+    reported = await store.command("MGET", *(store.cluster_keys.figures(node_id) for node_id in asked))
+    return {node_id: Figures(**json.loads(text)) for node_id, text in zip(asked, reported, strict=True) if text}

@@ -37,7 +37,7 @@ async def open_cluster(store: Store, settings: Settings, cluster_id: str | None 
     for (name, mine), theirs in zip(shared.items(), kept, strict=True):
         if name != "cluster_id" and mine != theirs:
             raise CannotStart(
-                f"this cluster ({settings.key_prefix!r} on {store.home}) was made with "
+                f"this cluster ({settings.key_prefix!r} on {store.metadata_node}) was made with "
                 f"{name}={theirs}, this broker has {name}={mine}"
             )
     return kept[0]

@@ -27,9 +27,9 @@ class Listener:
     port: int
     tls: bool
     mode: AddressMode
-    told_host: str | None
+    announced_host: str | None
     """Template of the advertised host; None: the bound one."""
-    told_port: str | None
+    announced_port: str | None
     setting: str
     """The variable that a failure to listen names."""
 
@@ -72,18 +72,18 @@ def _listed(settings: Settings) -> Iterator[Listener]:
     if settings.advertised_host or settings.advertised_port:
         raise CannotStart("TIDEGATE_ADVERTISED_HOST and _PORT are for one listener: set TIDEGATE_ADVERTISED_LISTENERS")
     bound = _addresses(settings.listeners or "", "LISTENERS")
-    told = _addresses(settings.advertised_listeners or "", "ADVERTISED_LISTENERS")
+    reported = _addresses(settings.advertised_listeners or "", "ADVERTISED_LISTENERS")
     protocols = _pairs(settings.listener_security_protocol_map, "LISTENER_SECURITY_PROTOCOL_MAP")
     modes = _pairs(settings.listener_address_modes, "LISTENER_ADDRESS_MODES")
-    for name in [*told, *modes]:
+    for name in [*reported, *modes]:
         if name not in bound:
             raise CannotStart(f"{name} is advertised or has an address mode, and TIDEGATE_LISTENERS does not open it")
     for name, (host, port) in bound.items():
         if not port.isdecimal() or int(port) > 65_535:
             raise CannotStart(f"TIDEGATE_LISTENERS: port {port} of {name} is not between 0 and 65535")
-        told_host, told_port = told.get(name, (None, None))
+        announced_host, announced_port = reported.get(name, (None, None))
         tls, mode = _is_tls(name, protocols), _mode(name, settings, modes)
-        yield Listener(name, host, int(port), tls, mode, told_host, told_port, "TIDEGATE_LISTENERS")
+        yield Listener(name, host, int(port), tls, mode, announced_host, announced_port, "TIDEGATE_LISTENERS")
 
 
 def _addresses(text: str, setting: str) -> dict[str, tuple[str, str]]:

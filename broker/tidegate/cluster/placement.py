@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 if TYPE_CHECKING:
-    from tidegate.cluster.membership import BrokerInfo
+    from tidegate.cluster.broker_lease import BrokerInfo
 
 _MASK: Final = (1 << 64) - 1
 

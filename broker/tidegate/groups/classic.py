@@ -15,6 +15,7 @@ import structlog
 
 from tidegate.errors import InvalidSessionTimeout, from_code
 from tidegate.groups.directory import metadata_of
+from tidegate.groups.expire_and_retry import extend_sessions_after_outage, group_script_args, group_script_keys
 from tidegate.groups.identity import candidate
 from tidegate.groups.model import (
     GroupState,
@@ -27,7 +28,6 @@ from tidegate.groups.model import (
     SyncRequest,
     pack_protocols,
 )
-from tidegate.groups.settled import forgive, group_script_args, group_script_keys
 from tidegate.groups.waiters import AGAIN, Again, Opened
 from tidegate.groups.waiting import GroupWaits, Watch
 from tidegate.store.in_order import read_in_order
@@ -64,7 +64,7 @@ async def _join_once(
     store: Store, waits: GroupWaits, watch: Watch, keys: GroupKeys, request: JoinRequest
 ) -> Joined | str:
     """Enter, wait, read the answer; or the member id with which to enter once more."""
-    entered = await waits.joins.enter(keys, _join_args(keys, request))
+    entered = await waits.joins.submit(keys, _join_args(keys, request))
     code, raw_id, *reply = entered.answer
     member_id: str = raw_id.decode()
     if code != 0:
@@ -74,10 +74,10 @@ async def _join_once(
         opened = Opened(generation, protocol_type.decode(), protocol.decode(), leader.decode())
         return await _answer(store, keys, member_id, opened, bool(listed), bool(skip))
     generation, phase = reply[1:]
-    look = entered.look
+    status = entered.status
     outcome: Opened | Again
-    if look is not None and look.generation > generation:  # this join was the last that the phase waited for
-        outcome = Opened(look.generation, look.protocol_type, look.protocol, look.leader)
+    if status is not None and status.generation > generation:  # this join was the last that the phase waited for
+        outcome = Opened(status.generation, status.protocol_type, status.protocol, status.leader)
     else:
         outcome = await watch.joined(member_id, request.instance_id, generation, phase, entered.due_ms)
     if isinstance(outcome, Again):
@@ -149,17 +149,17 @@ async def sync(waits: GroupWaits, keys: GroupKeys, request: SyncRequest) -> Sync
     Raises UnknownMemberId, FencedInstanceId, IllegalGeneration, InconsistentGroupProtocol, RebalanceInProgress,
     StoreUnavailable.
     """
-    membership = request.membership
+    member_ref = request.member_ref
     while True:
         with waits.watch(keys) as watch:
-            entered = await waits.syncs.enter(keys, _sync_args(request), _assignments(request))
+            entered = await waits.syncs.submit(keys, _sync_args(request), _assignments(request))
             code, *reply = entered.answer
             if code != 0:
                 raise from_code(code)
             if reply[0] == b"now":
                 return Synced(reply[1], reply[2].decode(), reply[3].decode())
             synced = await watch.synced(
-                membership.member_id, membership.instance_id, membership.generation, entered.due_ms
+                member_ref.member_id, member_ref.instance_id, member_ref.generation, entered.due_ms
             )
         if synced is not AGAIN:
             assert isinstance(synced, Synced)
@@ -167,11 +167,11 @@ async def sync(waits: GroupWaits, keys: GroupKeys, request: SyncRequest) -> Sync
 
 
 def _sync_args(request: SyncRequest) -> list[Arg]:
-    membership = request.membership
+    member_ref = request.member_ref
     return [
-        membership.member_id,
-        membership.instance_id or "",
-        membership.generation,
+        member_ref.member_id,
+        member_ref.instance_id or "",
+        member_ref.generation,
         "" if request.protocol_type is None else f"={request.protocol_type}",
         "" if request.protocol is None else f"={request.protocol}",
     ]
@@ -199,7 +199,7 @@ async def leave(
     args: list[Arg] = [client_id, client_host]
     for member in leaving:
         args += [member.member_id, member.instance_id or "", member.reason[:REASON_LENGTH_MAX]]
-    forgive(store, keys)
+    extend_sessions_after_outage(store, keys)
     return await store.run(LEAVE_GROUP, group_script_keys(keys), *group_script_args(store, keys, broker), *args)
 
 

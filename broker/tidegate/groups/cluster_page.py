@@ -13,7 +13,7 @@ from typing import Final
 
 from tidegate.groups.drain_estimate import DrainEstimates
 from tidegate.groups.exporter_names import ForeignNames, TopicLag
-from tidegate.groups.lag_reading import GroupRead, LagReader, Looks, Place
+from tidegate.groups.lag_reading import GroupRead, LagReader, LogEndsReadings, Place
 from tidegate.groups.rebalance_counts import RebalanceCounts
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
@@ -36,7 +36,7 @@ class _Round:
     groups: frozenset[str]
     """Names of the groups that are told."""
     partitions_left: int
-    looks: Looks = field(default_factory=dict)
+    statuses: LogEndsReadings = field(default_factory=dict)
     states: Counter[tuple[str, str]] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
 
@@ -56,17 +56,17 @@ class ClusterPage:
 
     def begin(self, groups: list[GroupKeys], now_ms: int) -> None:
         """A round begins, over these groups."""
-        told = frozenset(sorted(keys.ref for keys in groups)[: self._groups_max])
+        reported = frozenset(sorted(keys.ref for keys in groups)[: self._groups_max])
         page = Page((*CLUSTER, *self._foreign.families))
-        self._round = _Round(page, now_ms, told, self._partitions_max)
-        self._round.left_out["groups"] = len(groups) - len(told)
+        self._round = _Round(page, now_ms, reported, self._partitions_max)
+        self._round.left_out["groups"] = len(groups) - len(reported)
 
     # -- groups
 
-    def group(self, group: GroupRead, owners: Mapping[Place, str], looks: Looks) -> None:
+    def group(self, group: GroupRead, owners: Mapping[Place, str], statuses: LogEndsReadings) -> None:
         """A group, who owns what in it, and the logs that it has committed for."""
         this, keys = self._round, group.keys
-        this.looks |= looks
+        this.statuses |= statuses
         this.states[keys.org, group.state] += 1
         if keys.ref not in this.groups:
             return
@@ -82,22 +82,22 @@ class ClusterPage:
             this.partitions_left -= len(group.commits)
         else:
             this.left_out["group_partitions"] += len(group.commits)
-        topics = self._lags(group, looks, whole)
+        topics = self._lags(group, statuses, whole)
         for topic, lag in topics.items():
             self._topic_of_group(group, named, topic, lag)
         self._foreign.group(this.page, group, owners, topics, whole)
 
-    def _lags(self, group: GroupRead, looks: Looks, whole: bool) -> dict[str, TopicLag]:
+    def _lags(self, group: GroupRead, statuses: LogEndsReadings, whole: bool) -> dict[str, TopicLag]:
         """The group's lag by topic; `whole`: its partitions are told too."""
         add, keys, topics = self._round.page.add, group.keys, defaultdict[str, TopicLag](TopicLag)
         for place, (committed, _) in group.commits.items():
-            look = looks.get((keys.org, place))
-            if look is None:
+            status = statuses.get((keys.org, place))
+            if status is None:
                 continue
             topic, partition = place
-            lag, behind_ms = look.lag(committed), 0
-            if lag and look.times[committed] >= 0:
-                behind_ms = max(look.now_ms - look.times[committed], 0)
+            lag, behind_ms = status.lag(committed), 0
+            if lag and status.times[committed] >= 0:
+                behind_ms = max(status.now_ms - status.times[committed], 0)
             topics[topic].add(partition, committed, lag, behind_ms / 1000)
             if whole:
                 named = labels(org=keys.org, group=keys.group_id, topic=topic, partition=str(partition))
@@ -121,7 +121,7 @@ class ClusterPage:
         this = self._round
         self._drains.end()
         await self._rebalances.count(this.began_ms)
-        await self._tell_topics(reader)
+        await self._report_topics(reader)
         for server, facts in (await server_facts(self._store)).items():
             for metric, value in facts.items():
                 this.page.add(metric, labels(server=server), value)
@@ -133,7 +133,7 @@ class ClusterPage:
         self._foreign.cluster(this.page)
         self.text = await this.page.text()
 
-    async def _tell_topics(self, reader: LagReader) -> None:
+    async def _report_topics(self, reader: LagReader) -> None:
         this, bytes_of = self._round, Counter[str]()
         chosen, left = [], self._partitions_max
         for topic in sorted(self._topics(), key=lambda one: (one.org, one.name)):
@@ -145,28 +145,28 @@ class ClusterPage:
         for start in range(0, len(chosen), _TOPICS_AT_ONCE):
             some = chosen[start : start + _TOPICS_AT_ONCE]
             places = ((topic.org, (topic.name, index)) for topic in some for index in range(topic.partition_count))
-            this.looks |= await reader.look_at({where: () for where in places if where not in this.looks})
+            this.statuses |= await reader.read_ends_of({where: () for where in places if where not in this.statuses})
             for topic in some:
-                bytes_of[topic.org] += await self._tell_topic(topic)
+                bytes_of[topic.org] += await self._report_topic(topic)
         for org, size in bytes_of.items():
             this.page.add(own.ORG_REDIS_BYTES, labels(org=org), size)
 
-    async def _tell_topic(self, topic: Topic) -> int:
+    async def _report_topic(self, topic: Topic) -> int:
         """One topic; returns its bytes in Redis."""
         add, this = self._round.page.add, self._round
-        found = {index: this.looks.get((topic.org, (topic.name, index))) for index in range(topic.partition_count)}
-        looks = {index: look for index, look in found.items() if look is not None}
+        found = {index: this.statuses.get((topic.org, (topic.name, index))) for index in range(topic.partition_count)}
+        statuses = {index: status for index, status in found.items() if status is not None}
         named = labels(org=topic.org, topic=topic.name)
         add(own.TOPIC_PARTITIONS, named, topic.partition_count)
-        size = sum(look.size for look in looks.values())
+        size = sum(status.size for status in statuses.values())
         add(own.TOPIC_REDIS_BYTES, named, size)
-        for index, look in looks.items():
+        for index, status in statuses.items():
             placed = f"{named},{labels(partition=str(index))}"
-            add(own.PARTITION_START, placed, look.log_start)
-            add(own.PARTITION_END, placed, look.log_end)
+            add(own.PARTITION_START, placed, status.log_start)
+            add(own.PARTITION_END, placed, status.log_end)
             if topic.config.remote_storage:
                 keys = self._store.log_keys(topic.org, topic.name, index, topic.topic_hex)
                 archived = await self._store.command("HGET", keys.archive, "end")
-                add(own.ARCHIVE_END, placed, int(archived or look.log_start))
-        self._foreign.topic(this.page, topic, looks)
+                add(own.ARCHIVE_END, placed, int(archived or status.log_start))
+        self._foreign.topic(this.page, topic, statuses)
         return size

@@ -11,8 +11,8 @@ from typing import Final
 from urllib.parse import unquote
 
 from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound
-from tidegate.groups.expiry import settle_group
-from tidegate.groups.settled import forgive, group_script_args, group_script_keys
+from tidegate.groups.expire_and_retry import extend_sessions_after_outage, group_script_args, group_script_keys
+from tidegate.groups.expiry import expire_group
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
@@ -21,7 +21,7 @@ from tidegate.store.store import Store
 
 DELETE_GROUP = Script("groups/delete_group")
 
-_LOOKS_MAX: Final = 10
+_ATTEMPTS_MAX: Final = 10
 _HEAD: Final = ("type", "state", "generation", "version", "protocol_type", "protocol")
 
 
@@ -82,9 +82,9 @@ async def describe(store: Store, keys: GroupKeys, broker: str) -> DescribedGroup
     `broker` is who events name, should anything be overdue. Raises GroupIdNotFound (also for a group of another
     type), StoreUnavailable, CoordinatorLoadInProgress where it never holds still.
     """
-    await settle_group(store, keys, broker)
+    await expire_group(store, keys, broker)
     head_command: list[Arg] = ["HMGET", keys.group, *_HEAD]
-    for _ in range(_LOOKS_MAX):
+    for _ in range(_ATTEMPTS_MAX):
         before, members, subscriptions, assignments, after = await read_in_order(
             store, store.command, keys.group,
             head_command,
@@ -92,13 +92,13 @@ async def describe(store: Store, keys: GroupKeys, broker: str) -> DescribedGroup
             head_command,
         )  # fmt: skip
         if before == after:
-            return _picture(before, members, subscriptions, assignments)
+            return _snapshot(before, members, subscriptions, assignments)
     raise CoordinatorLoadInProgress("the group changes faster than it can be read")
 
 
 async def delete_group(store: Store, keys: GroupKeys, broker: str) -> None:
     """Delete an empty group and its offsets. Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable."""
-    forgive(store, keys)
+    extend_sessions_after_outage(store, keys)
     key_names = [*group_script_keys(keys), keys.offsets]
     await store.run(DELETE_GROUP, key_names, *group_script_args(store, keys, broker))
 
@@ -117,7 +117,7 @@ def metadata_of(packed: bytes, protocol: str) -> bytes:
     return b""
 
 
-def _picture(
+def _snapshot(
     head: Sequence[bytes | None],
     members: Mapping[bytes, bytes],
     subscriptions: Mapping[bytes, bytes],

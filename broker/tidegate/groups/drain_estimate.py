@@ -15,14 +15,14 @@ class DrainEstimates:
 
     def __init__(self) -> None:
         self._lags: dict[Hashable, deque[tuple[int, int]]] = {}
-        self._told: dict[Hashable, deque[tuple[int, int]]] = {}
+        self._reported: dict[Hashable, deque[tuple[int, int]]] = {}
 
     def estimate(self, key: Hashable, now_ms: int, lag: int) -> float | None:
         """Seconds until `lag` is 0: infinite where it does not shrink, None where there is nothing to compare with.
 
         How fast lag shrinks is how much more is consumed than produced.
         """
-        lags = self._told[key] = self._lags.get(key) or deque()
+        lags = self._reported[key] = self._lags.get(key) or deque()
         lags.append((now_ms, lag))
         while len(lags) > 2 and lags[1][0] <= now_ms - WINDOW_MS:
             lags.popleft()
@@ -37,4 +37,4 @@ class DrainEstimates:
 
     def end(self) -> None:
         """A round is whole."""
-        self._lags, self._told = self._told, {}
+        self._lags, self._reported = self._reported, {}

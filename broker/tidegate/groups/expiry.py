@@ -11,13 +11,20 @@ import structlog
 
 from tidegate.cluster.deadlines import Deadlines, Due
 from tidegate.errors import StoreUnavailable
-from tidegate.groups.settled import BrokerName, Settle, forgive, group_script_args, group_script_keys, nobody
+from tidegate.groups.expire_and_retry import (
+    BrokerName,
+    Expire,
+    extend_sessions_after_outage,
+    group_script_args,
+    group_script_keys,
+    nobody,
+)
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
 EXPIRE_GROUP = Script("groups/expire_group")
-SPARE_MEMBERS = Script("groups/spare_members")
+GRANT_SESSION_GRACE = Script("groups/grant_session_grace")
 
 KINDS = frozenset({"session", "join", "sync"})
 _EMPTY: Final = b" Empty "
@@ -26,18 +33,18 @@ _AT_ONCE: Final = 200
 logger = structlog.get_logger()
 
 
-def settler(store: Store, broker: BrokerName = nobody) -> Settle:
+def expirer(store: Store, broker: BrokerName = nobody) -> Expire:
     """What applies everything overdue in one group; `broker` is who the events name."""
 
-    def settle(keys: GroupKeys, on_settled: Callable[[Exception | None], None]) -> None:
+    def expire(keys: GroupKeys, on_expired: Callable[[Exception | None], None]) -> None:
         def answered(reply: Any) -> None:
-            on_settled(reply if isinstance(reply, Exception) else None)
+            on_expired(reply if isinstance(reply, Exception) else None)
 
         args = group_script_args(store, keys, broker())
-        forgive(store, keys)
+        extend_sessions_after_outage(store, keys)
         store.send_script(EXPIRE_GROUP, group_script_keys(keys), args, answered)
 
-    return settle
+    return expire
 
 
 def group_of(store: Store, ref: str) -> GroupKeys:
@@ -46,25 +53,25 @@ def group_of(store: Store, ref: str) -> GroupKeys:
     return store.group_keys(org, unquote(encoded))
 
 
-async def settle_group(store: Store, keys: GroupKeys, broker: str = "") -> None:
+async def expire_group(store: Store, keys: GroupKeys, broker: str = "") -> None:
     """Apply whatever is overdue in one group. Raises StoreUnavailable."""
-    forgive(store, keys)
+    extend_sessions_after_outage(store, keys)
     await store.run(EXPIRE_GROUP, group_script_keys(keys), *group_script_args(store, keys, broker))
 
 
-async def spare_shard(store: Store, shard: int) -> int:
+async def grant_session_grace(store: Store, shard: int) -> int:
     """Give every member of a shard's groups one more session timeout: the broker they were sent to is silent.
 
     Returns how many. Raises StoreUnavailable.
     """
     listed = await store.command("HGETALL", store.shard_keys(shard).groups)
     groups = [group_of(store, name.decode()) for name, kind in listed.items() if _EMPTY not in kind]
-    spared = 0
+    granted_grace = 0
     for at in range(0, len(groups), _AT_ONCE):
         part = groups[at : at + _AT_ONCE]
-        calls = (store.run(SPARE_MEMBERS, [keys.group, keys.members, keys.sessions]) for keys in part)
-        spared += sum([count for (count,) in await asyncio.gather(*calls)])
-    return spared
+        calls = (store.run(GRANT_SESSION_GRACE, [keys.group, keys.members, keys.sessions]) for keys in part)
+        granted_grace += sum([count for (count,) in await asyncio.gather(*calls)])
+    return granted_grace
 
 
 class GroupExpiry:
@@ -78,8 +85,8 @@ class GroupExpiry:
         self.broker = broker
         self._store = store
         self._prefers = prefers
-        self._deadlines = Deadlines(store, prefers, self._settle)
-        self._sparing: set[asyncio.Task[None]] = set()
+        self._deadlines = Deadlines(store, prefers, self._expire)
+        self._granting_grace: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begin to sweep."""
@@ -88,40 +95,42 @@ class GroupExpiry:
     async def close(self) -> None:
         """Stop sweeping."""
         await self._deadlines.close()
-        for task in self._sparing:
+        for task in self._granting_grace:
             task.cancel()
 
     def broker_silent(self, was_named: Callable[[int], bool]) -> None:
         """Spare the members that a broker was named for (by shard), where this one is named now."""
         shards = [shard for shard in range(self._store.settings.coordinator_shards) if was_named(shard)]
-        task = asyncio.get_running_loop().create_task(self._spare([one for one in shards if self._prefers(one)]))
-        self._sparing.add(task)
-        task.add_done_callback(self._sparing.discard)
+        task = asyncio.get_running_loop().create_task(
+            self._grant_session_grace([one for one in shards if self._prefers(one)])
+        )
+        self._granting_grace.add(task)
+        task.add_done_callback(self._granting_grace.discard)
 
-    async def _spare(self, shards: list[int]) -> None:
-        spared, left = 0, dict[int, str]()
+    async def _grant_session_grace(self, shards: list[int]) -> None:
+        granted_grace, left = 0, dict[int, str]()
         for shard in shards:
             try:
-                spared += await spare_shard(self._store, shard)
+                granted_grace += await grant_session_grace(self._store, shard)
             except StoreUnavailable as error:  # in Redis Cluster other shards' nodes may be there
                 left[shard] = str(error)
         if left:
-            logger.warning("members_not_spared", shards=list(left), reason=next(iter(left.values())))
-        if spared:
-            logger.info("members_spared", members=spared)
+            logger.warning("session_grace_not_granted", shards=list(left), reason=next(iter(left.values())))
+        if granted_grace:
+            logger.info("session_grace_granted", members=granted_grace)
 
     async def sweep_now(self) -> None:
         """Settle what is due at this moment in every shard (for tests)."""
-        await self._deadlines.look_now()
+        await self._deadlines.poll_now()
 
-    async def _settle(self, due: list[Due]) -> None:
+    async def _expire(self, due: list[Due]) -> None:
         refs = dict.fromkeys(item.name for item in due if item.kind in KINDS)
         replies = await asyncio.gather(
-            *(settle_group(self._store, group_of(self._store, ref), self.broker()) for ref in refs),
+            *(expire_group(self._store, group_of(self._store, ref), self.broker()) for ref in refs),
             return_exceptions=True,
         )
         for ref, reply in zip(refs, replies, strict=True):
             if isinstance(reply, StoreUnavailable):
-                logger.warning("group_not_settled", group=ref, reason=str(reply))  # due again in a while
+                logger.warning("group_not_expired", group=ref, reason=str(reply))  # due again in a while
             elif isinstance(reply, BaseException):
                 raise reply

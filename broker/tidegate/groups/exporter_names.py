@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import tidegate
-from tidegate.cluster.membership import BrokerInfo
+from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.placement import coordinator_of, leader_of
-from tidegate.groups.lag_reading import FindTopic, GroupRead, Look, Place
+from tidegate.groups.lag_reading import FindTopic, GroupRead, LogEndsReading, Place
 from tidegate.groups.model import GroupState
 from tidegate.telemetry import declared_foreign as names
 from tidegate.telemetry.declared import Declared
@@ -64,7 +64,7 @@ class Names(Protocol):
     ) -> None:
         """A group; `whole`: its partitions too."""
 
-    def topic(self, page: Page, topic: Topic, looks: Mapping[int, Look]) -> None:
+    def topic(self, page: Page, topic: Topic, statuses: Mapping[int, LogEndsReading]) -> None:
         """A topic and its logs."""
 
     def cluster(self, page: Page) -> None:
@@ -89,10 +89,10 @@ class ForeignNames:
         for one in self._all:
             one.group(page, group, owners, topics, whole)
 
-    def topic(self, page: Page, topic: Topic, looks: Mapping[int, Look]) -> None:
+    def topic(self, page: Page, topic: Topic, statuses: Mapping[int, LogEndsReading]) -> None:
         """A topic and its logs."""
         for one in self._all:
-            one.topic(page, topic, looks)
+            one.topic(page, topic, statuses)
 
     def cluster(self, page: Page) -> None:
         """The brokers, at the end of a round."""
@@ -131,14 +131,14 @@ class KafkaExporter:
                 page.add(names.KE_COMMITTED, placed, committed)
                 page.add(names.KE_LAG, placed, behind)
 
-    def topic(self, page: Page, topic: Topic, looks: Mapping[int, Look]) -> None:
+    def topic(self, page: Page, topic: Topic, statuses: Mapping[int, LogEndsReading]) -> None:
         """Each partition has one copy to speak of, at the broker that is named for it."""
         named, preferred = labels(topic=topic.name, **_org(topic.org)), self._brokers.preferred()
         page.add(names.KE_TOPIC_PARTITIONS, named, topic.partition_count)
-        for index, look in looks.items():
+        for index, status in statuses.items():
             placed = f'{named},partition="{index}"'
-            page.add(names.KE_CURRENT, placed, look.log_end)
-            page.add(names.KE_OLDEST, placed, look.log_start)
+            page.add(names.KE_CURRENT, placed, status.log_end)
+            page.add(names.KE_OLDEST, placed, status.log_start)
             if preferred:
                 page.add(names.KE_LEADER, placed, leader_of(topic.topic_id, index, preferred).node_id)
             page.add(names.KE_REPLICAS, placed, 1)
@@ -199,7 +199,7 @@ class Kminion:
             page.add(names.KM_ASSIGNED, placed, count)
             page.add(names.KM_TOPIC_MEMBERS, placed, members[topic])
 
-    def topic(self, page: Page, topic: Topic, looks: Mapping[int, Look]) -> None:
+    def topic(self, page: Page, topic: Topic, statuses: Mapping[int, LogEndsReading]) -> None:
         """Bytes count for the broker that is named as leader; they lie in Redis."""
         org, preferred = _org(topic.org), self._brokers.preferred()
         named = labels(topic_name=topic.name, **org)
@@ -207,15 +207,15 @@ class Kminion:
             partition_count=str(topic.partition_count), replication_factor="1", cleanup_policy=_cleanup_policy(topic)
         )
         page.add(names.KM_TOPIC_INFO, f"{named},{info}", 1)
-        page.add(names.KM_TOPIC_BYTES, named, sum(look.size for look in looks.values()))
-        for index, look in looks.items():
+        page.add(names.KM_TOPIC_BYTES, named, sum(status.size for status in statuses.values()))
+        for index, status in statuses.items():
             placed = f'{named},partition_id="{index}"'
-            page.add(names.KM_LOW, placed, look.log_start)
-            page.add(names.KM_HIGH, placed, look.log_end)
+            page.add(names.KM_LOW, placed, status.log_start)
+            page.add(names.KM_HIGH, placed, status.log_end)
             if preferred:
-                self._bytes[leader_of(topic.topic_id, index, preferred).node_id] += look.size
-        page.add(names.KM_LOW_SUM, named, sum(look.log_start for look in looks.values()))
-        page.add(names.KM_HIGH_SUM, named, sum(look.log_end for look in looks.values()))
+                self._bytes[leader_of(topic.topic_id, index, preferred).node_id] += status.size
+        page.add(names.KM_LOW_SUM, named, sum(status.log_start for status in statuses.values()))
+        page.add(names.KM_HIGH_SUM, named, sum(status.log_end for status in statuses.values()))
 
     def cluster(self, page: Page) -> None:
         """The live brokers; there is no controller, and the first of them is named as one."""

@@ -7,9 +7,9 @@ from typing import Final
 
 from tidegate.errors import CoordinatorNotAvailable, KafkaError
 from tidegate.groups.coalesce import Coalescer, Gathered
-from tidegate.groups.expiry import settler
-from tidegate.groups.model import Membership
-from tidegate.groups.settled import BrokerName, SettledCall, nobody
+from tidegate.groups.expire_and_retry import BrokerName, ExpiringCall, nobody
+from tidegate.groups.expiry import expirer
+from tidegate.groups.model import MemberRef
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
@@ -21,7 +21,7 @@ HEARTBEAT = Script("groups/heartbeat")
 OnCode = Callable[[int], None]
 """Called once with the code of a heartbeat."""
 
-Beat = tuple[Membership, OnCode]
+QueuedHeartbeat = tuple[MemberRef, OnCode]
 """A heartbeat, and who is told its code."""
 
 _PER_SCRIPT_MAX: Final = 500
@@ -33,17 +33,17 @@ class Heartbeats:
     def __init__(self, store: Store, settings: Settings, broker: BrokerName = nobody) -> None:
         self._store = store
         self._settings = settings
-        self._settle = settler(store, broker)
-        self._tick: Coalescer[Beat] = Coalescer(self._flush)
+        self._expire = expirer(store, broker)
+        self._tick: Coalescer[QueuedHeartbeat] = Coalescer(self._flush)
 
-    def add(self, keys: GroupKeys, membership: Membership, on_code: OnCode) -> None:
+    def add(self, keys: GroupKeys, member_ref: MemberRef, on_code: OnCode) -> None:
         """File a heartbeat; `on_code` gets NONE or why not: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
 
         ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or COORDINATOR_NOT_AVAILABLE while Redis is away.
         """
-        self._tick.add(keys, (membership, on_code))
+        self._tick.add(keys, (member_ref, on_code))
 
-    def _flush(self, groups: Gathered[Beat]) -> None:
+    def _flush(self, groups: Gathered[QueuedHeartbeat]) -> None:
         call, count = self._call(), 0
         for keys, beats in groups:
             for first in range(0, len(beats), _PER_SCRIPT_MAX):
@@ -55,22 +55,22 @@ class Heartbeats:
                 count += len(part)
         call.send()
 
-    def _call(self) -> SettledCall[Beat]:
-        return SettledCall(self._store, self._settle, HEARTBEAT, _write, _tell)
+    def _call(self) -> ExpiringCall[QueuedHeartbeat]:
+        return ExpiringCall(self._store, self._expire, HEARTBEAT, _write, _reply)
 
 
-def _write(groups: Gathered[Beat]) -> tuple[list[str], list[Arg]]:
+def _write(groups: Gathered[QueuedHeartbeat]) -> tuple[list[str], list[Arg]]:
     key_names: list[str] = []
     args: list[Arg] = []
     for keys, beats in groups:
         key_names += (keys.group, keys.members, keys.sessions, keys.instances)
         args.append(len(beats))
-        for membership, _ in beats:
-            args += (membership.member_id, membership.generation, membership.instance_id or "")
+        for member_ref, _ in beats:
+            args += (member_ref.member_id, member_ref.generation, member_ref.instance_id or "")
     return key_names, args
 
 
-def _tell(beats: list[Beat], answer: Sequence[int] | Exception) -> None:
+def _reply(beats: list[QueuedHeartbeat], answer: Sequence[int] | Exception) -> None:
     if isinstance(answer, Exception):
         error = answer if isinstance(answer, KafkaError) else CoordinatorNotAvailable()
         for _, on_code in beats:

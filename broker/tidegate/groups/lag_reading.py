@@ -20,7 +20,7 @@ from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.topics.model import Topic
 
-LOOK_AT_LAG = Script("log/look_at_lag")
+READ_LAG = Script("log/read_lag")
 
 _LOGS_AT_ONCE: Final = 10
 """A look takes Redis up to two milliseconds where entries are a megabyte; heartbeats are to come between."""
@@ -53,7 +53,7 @@ class GroupRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LogEndsReading:
     """A log when a sample was taken. `times` are those at the offsets that were asked for, -1 for none, in ms."""
 
     log_start: int
@@ -68,7 +68,7 @@ class Look:
         return max(self.log_end - max(committed, self.log_start), 0)
 
 
-Looks = dict[tuple[str, Place], Look]
+LogEndsReadings = dict[tuple[str, Place], LogEndsReading]
 """By organisation and place; what is not there has no log."""
 
 
@@ -126,36 +126,36 @@ class LagReader:
                 commits[place] = stored["offset"], stored["commit_time"]
         return commits
 
-    async def look(self, groups: Iterable[GroupRead]) -> Looks:
+    async def status(self, groups: Iterable[GroupRead]) -> LogEndsReadings:
         """Each log once, with the offsets of all groups. Raises StoreUnavailable."""
         wanted: defaultdict[tuple[str, Place], set[int]] = defaultdict(set)
         for group in groups:
             for place, (offset, _) in group.commits.items():
                 wanted[group.keys.org, place].add(offset)
-        return await self.look_at(wanted)
+        return await self.read_ends_of(wanted)
 
-    async def look_at(self, wanted: Mapping[tuple[str, Place], Iterable[int]]) -> Looks:
+    async def read_ends_of(self, wanted: Mapping[tuple[str, Place], Iterable[int]]) -> LogEndsReadings:
         """Logs, with the times at some offsets of each. Raises StoreUnavailable."""
-        looks: Looks = {}
+        statuses: LogEndsReadings = {}
         asked = list(wanted.items())
         for start in range(0, len(asked), _LOGS_AT_ONCE):
             some = asked[start : start + _LOGS_AT_ONCE]
-            seen = await asyncio.gather(*(self._look_at(*where, sorted(offsets)) for where, offsets in some))
-            looks |= {where: look for (where, _), look in zip(some, seen, strict=True) if look is not None}
-        return looks
+            observed = await asyncio.gather(*(self._read_ends_of(*where, sorted(offsets)) for where, offsets in some))
+            statuses |= {where: status for (where, _), status in zip(some, observed, strict=True) if status is not None}
+        return statuses
 
-    async def _look_at(self, org: str, place: Place, offsets: list[int]) -> Look | None:
+    async def _read_ends_of(self, org: str, place: Place, offsets: list[int]) -> LogEndsReading | None:
         topic = self._find_topic(org, place[0])
         if topic is None:
             return None
         keys = self._store.log_keys(org, topic.name, place[1], topic.topic_hex)
         try:
             start, end, size, now_ms, head_time, *times = await self._store.run(
-                LOOK_AT_LAG, [keys.log, keys.meta], *offsets
+                READ_LAG, [keys.log, keys.meta], *offsets
             )
         except UnknownTopicOrPartition:
             return None
-        return Look(start, end, size, now_ms, head_time, dict(zip(offsets, times, strict=True)))
+        return LogEndsReading(start, end, size, now_ms, head_time, dict(zip(offsets, times, strict=True)))
 
     async def owners(self, group: GroupRead) -> dict[Place, str]:
         """Partition -> member, from the assignments of the group's generation. Raises StoreUnavailable."""

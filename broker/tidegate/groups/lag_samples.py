@@ -13,21 +13,21 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from tidegate.cluster.duty import Duty
+from tidegate.cluster.singleton_lease import SingletonLease
 from tidegate.errors import KafkaError
 from tidegate.groups.expiry import group_of
-from tidegate.groups.lag_reading import FindTopic, GroupRead, LagReader, Look, Looks, Place
+from tidegate.groups.lag_reading import FindTopic, GroupRead, LagReader, LogEndsReading, LogEndsReadings, Place
 from tidegate.groups.offsets import offset_field
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.samples import add_sample
 from tidegate.store.store import Store
-from tidegate.telemetry.supervised import Supervised
+from tidegate.telemetry.background_tasks import BackgroundTasks
 
 _GROUPS_AT_ONCE: Final = 20
 _PARTITIONS_PER_ENTRY_MAX: Final = 500
-_ASKED_PER_HOLD: Final = 4
+_ASKED_PER_LEASE: Final = 4
 """How often the duty is asked for in the time that it is taken for, an interval: so soon another broker has it."""
 _BUSY: Final = 0.8
 """The part of an interval over which a round is spread."""
@@ -40,18 +40,19 @@ class Reader(Protocol):
     def begin(self, groups: list[GroupKeys], now_ms: int) -> None:
         """A round begins, over these groups."""
 
-    def group(self, group: GroupRead, owners: Mapping[Place, str], looks: Looks) -> None:
+    def group(self, group: GroupRead, owners: Mapping[Place, str], statuses: LogEndsReadings) -> None:
         """A group, who owns what in it, and the logs that it has committed for."""
 
     async def end(self, reader: LagReader) -> None:
         """The round is whole. Raises StoreUnavailable."""
 
 
-def sample_text(committed: int, committed_at: int, look: Look, member_id: str) -> str:
+def sample_text(committed: int, committed_at: int, status: LogEndsReading, member_id: str) -> str:
     """What is stored for a partition; the member id comes last, as it may hold anything."""
     return (
-        f"committed={committed} start={look.log_start} end={look.log_end} lag={look.lag(committed)} "
-        f"committed_at={committed_at} next_time={look.times[committed]} head_time={look.head_time} member={member_id}"
+        f"committed={committed} start={status.log_start} end={status.log_end} lag={status.lag(committed)} "
+        f"committed_at={committed_at} next_time={status.times[committed]} head_time={status.head_time} "
+        f"member={member_id}"
     )
 
 
@@ -65,16 +66,18 @@ class LagSampler:
         find_topic: FindTopic,
         partitions_of: Callable[[bytes], Mapping[str, list[int]] | None],
         broker: Callable[[], str],
-        told: Reader | None = None,
+        reported: Reader | None = None,
     ) -> None:
         self.taken = 0
         self.round_s = 0.0
-        self._store, self._told = store, told
+        self._store, self._reported = store, reported
         self._interval_ms, self._samples_max = settings.lag_sample_interval_ms, settings.lag_samples_max
         self._reader = LagReader(store, find_topic, partitions_of)
-        self.duty = Duty(store, store.cluster_keys.lag_sampler, broker, self._interval_ms, settings.metrics_handover_ms)
+        self.singleton_lease = SingletonLease(
+            store, store.cluster_keys.lag_sampler, broker, self._interval_ms, settings.metrics_handover_ms
+        )
         self._first_places: dict[str, Place] = {}
-        self._loops = Supervised()
+        self._loops = BackgroundTasks()
 
     async def start(self) -> None:
         """Begin to sample, or to wait for the duty."""
@@ -87,16 +90,16 @@ class LagSampler:
         if self._store.available:
             with contextlib.suppress(KafkaError, TimeoutError):
                 async with asyncio.timeout(_RELEASE_S):
-                    await self.duty.release()
+                    await self.singleton_lease.release()
 
     async def _run(self) -> None:
         clock, interval_s = asyncio.get_running_loop().time, self._interval_ms / 1000
         while True:
             due_s = clock() + interval_s
-            on_duty = await self.sample()
+            holds_lease = await self.sample()
             while True:
-                await asyncio.sleep(interval_s / _ASKED_PER_HOLD)
-                if not on_duty or not await self.duty.hold() or clock() >= due_s:
+                await asyncio.sleep(interval_s / _ASKED_PER_LEASE)
+                if not holds_lease or not await self.singleton_lease.renew() or clock() >= due_s:
                     break
 
     async def sample(self) -> bool:
@@ -106,21 +109,21 @@ class LagSampler:
         """
         clock = asyncio.get_running_loop().time
         began_s, self.round_s = clock(), 0.0
-        if not await self.duty.hold():
+        if not await self.singleton_lease.renew():
             self._reader.forget()
             self._first_places.clear()
             return False
         groups = await self._groups()
-        if self._told is not None:
-            self._told.begin(groups, self.duty.now_ms)
+        if self._reported is not None:
+            self._reported.begin(groups, self.singleton_lease.now_ms)
         for start in range(0, len(groups), _GROUPS_AT_ONCE):
             due_s = began_s + _BUSY * self._interval_ms / 1000 * start / len(groups)
             await asyncio.sleep(max(due_s - clock(), 0))
-            if start and not await self.duty.hold():
+            if start and not await self.singleton_lease.renew():
                 return False
             await self._sample_some(groups[start : start + _GROUPS_AT_ONCE])
-        if self._told is not None:
-            await self._told.end(self._reader)
+        if self._reported is not None:
+            await self._reported.end(self._reader)
         self.round_s = clock() - began_s
         return True
 
@@ -138,24 +141,24 @@ class LagSampler:
         read = await asyncio.gather(*map(self._reader.group, some))
         groups = [group for group in read if group is not None]
         self._first_places |= {group.keys.ref: min(group.commits) for group in groups if group.commits}
-        looks = await self._reader.look(groups)
+        statuses = await self._reader.status(groups)
         owners = await asyncio.gather(*map(self._reader.owners, groups))
         entries: list[list[Arg]] = []
         for group, owned in zip(groups, owners, strict=True):
-            entries += _entries(group, owned, looks)
-            if self._told is not None:
-                self._told.group(group, owned, looks)
+            entries += _entries(group, owned, statuses)
+            if self._reported is not None:
+                self._reported.group(group, owned, statuses)
         lag = self._store.cluster_keys.lag
         await asyncio.gather(*(add_sample(self._store, lag, self._samples_max, *entry) for entry in entries))
         self.taken += len(entries)
 
 
-def _entries(group: GroupRead, owned: Mapping[Place, str], looks: Looks) -> list[list[Arg]]:
+def _entries(group: GroupRead, owned: Mapping[Place, str], statuses: LogEndsReadings) -> list[list[Arg]]:
     """The entries of the stream that tell of a group."""
     fields: list[Arg] = []
     for place, (offset, committed_at) in group.commits.items():
-        look = looks.get((group.keys.org, place))
-        if look is not None:
-            fields += (offset_field(*place), sample_text(offset, committed_at, look, owned.get(place, "")))
+        status = statuses.get((group.keys.org, place))
+        if status is not None:
+            fields += (offset_field(*place), sample_text(offset, committed_at, status, owned.get(place, "")))
     size = 2 * _PARTITIONS_PER_ENTRY_MAX
     return [["group", group.keys.ref, *fields[at : at + size]] for at in range(0, len(fields), size)]

@@ -49,7 +49,7 @@ class GroupState(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class MemberRef:
     """Who a member says it is: its id, its generation, and its instance if it is static."""
 
     member_id: str
@@ -132,7 +132,7 @@ class JoinRefused(Exception):
 class SyncRequest:
     """One SyncGroup. Protocol type and protocol are None where the version has none (before v5)."""
 
-    membership: Membership
+    member_ref: MemberRef
     protocol_type: str | None = None
     protocol: str | None = None
     assignments: Sequence[tuple[str, bytes]] = ()

@@ -20,9 +20,16 @@ import hiredis
 
 from tidegate.errors import StoreUnavailable
 from tidegate.groups.coalesce import Gathered
-from tidegate.groups.expiry import settler
+from tidegate.groups.expire_and_retry import (
+    BrokerName,
+    ExpiringCall,
+    extend_sessions_after_outage,
+    group_script_args,
+    group_script_keys,
+    nobody,
+)
+from tidegate.groups.expiry import expirer
 from tidegate.groups.identity import candidate
-from tidegate.groups.settled import BrokerName, SettledCall, forgive, group_script_args, group_script_keys, nobody
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
@@ -74,7 +81,7 @@ class Commit:
     client_host: str = ""
 
 
-Filed = tuple[Commit, OnCode]
+QueuedBatch = tuple[Commit, OnCode]
 """A commit, and who is told its code."""
 
 
@@ -128,11 +135,11 @@ class Offsets:
         """By group: commits that wait for a look at the catalogue, and those behind them. The handlers' own."""
         self._store = store
         self._topics_version = 0
-        self._asked = self._heard = 0
+        self._asked = self._on_group_change = 0
         """Questions for the catalogue's version in the store; the newest answered one gave `_topics_version`."""
         self._metadata_units_max = settings.offset_metadata_max_bytes
         self._broker, self._lease_ends_ms = broker, lease_ends_ms
-        self._settle = settler(store, broker)
+        self._expire = expirer(store, broker)
         self._loop = asyncio.get_event_loop()
         self._commits: dict[str, tuple[GroupKeys, list[tuple[Commit, OnCode]]]] = {}
         self._reads: dict[str, dict[tuple[str, ...] | None, _Read]] = {}
@@ -152,7 +159,7 @@ class Offsets:
 
         In Redis Cluster it is another node that answers, later than the commits at times.
         """
-        return self._heard >= question and self._topics_version == version
+        return self._on_group_change >= question and self._topics_version == version
 
     def commit(self, keys: GroupKeys, commit: Commit, on_code: OnCode) -> None:
         """File a commit for this tick's script. `on_code` gets 0, or the code that applies to all its entries:
@@ -161,12 +168,12 @@ class Offsets:
         UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or GROUP_ID_NOT_FOUND
         where the group does not exist and the commit names a generation; or StoreUnavailable.
         """
-        filed = self._commits.get(keys.group)
-        if filed is None:
+        queued = self._commits.get(keys.group)
+        if queued is None:
             self._commits[keys.group] = keys, [(commit, on_code)]
             self._schedule()
         else:
-            filed[1].append((commit, on_code))
+            queued[1].append((commit, on_code))
 
     def fetch(self, keys: GroupKeys, fields: Sequence[str] | None, on_fetched: OnFetched) -> None:
         """Read what is committed for `fields`, or for every partition if None."""
@@ -198,7 +205,7 @@ class Offsets:
         commits, self._commits = self._commits, {}
         if commits:
             self._ask_version()
-        shards: dict[int, Gathered[Filed]] = {}
+        shards: dict[int, Gathered[QueuedBatch]] = {}
         for gathered in commits.values():
             shards.setdefault(gathered[0].shard_keys.shard, []).append(gathered)
         for groups in shards.values():
@@ -211,18 +218,18 @@ class Offsets:
         question = self._asked
 
         def answered(reply: Any) -> None:
-            if not isinstance(reply, Exception) and question > self._heard:
-                self._heard, self._topics_version = question, int(reply or 0)
+            if not isinstance(reply, Exception) and question > self._on_group_change:
+                self._on_group_change, self._topics_version = question, int(reply or 0)
 
         self._store.send(["HGET", self._store.cluster_keys.info, "topics_version"], answered)
 
-    def _send_commits(self, groups: Gathered[Filed]) -> None:
+    def _send_commits(self, groups: Gathered[QueuedBatch]) -> None:
         """Commits of one shard, in as few scripts as their entries allow; one commit is never parted."""
         call, size = self._call(), 0
-        for keys, filed in groups:
+        for keys, queued in groups:
             self._reads.pop(keys.group, None)
-            part: list[Filed] = []
-            for one in filed:
+            part: list[QueuedBatch] = []
+            for one in queued:
                 entry_count = len(one[0].entries) // 2
                 if size and size + entry_count > _ENTRIES_PER_SCRIPT_MAX:
                     call.send()
@@ -233,30 +240,30 @@ class Offsets:
                 size += entry_count
         call.send()
 
-    def _call(self) -> SettledCall[Filed]:
-        return SettledCall(self._store, self._settle, COMMIT_OFFSETS, self._arguments, _hand_out)
+    def _call(self) -> ExpiringCall[QueuedBatch]:
+        return ExpiringCall(self._store, self._expire, COMMIT_OFFSETS, self._arguments, _hand_out)
 
-    def _arguments(self, groups: Gathered[Filed]) -> tuple[list[str], list[Arg]]:
+    def _arguments(self, groups: Gathered[QueuedBatch]) -> tuple[list[str], list[Arg]]:
         # In Redis Cluster the group's node has another clock than the one that the lease is held by.
         lease_ends_ms = self._lease_ends_ms() if self._store.cluster is None else WITHOUT_LEASE
         return commit_arguments(groups, self._store.settings.group_events_max, self._broker(), lease_ends_ms)
 
 
 def commit_arguments(
-    groups: Gathered[Filed], events_max: int, broker: str, lease_ends_ms: int = WITHOUT_LEASE
+    groups: Gathered[QueuedBatch], events_max: int, broker: str, lease_ends_ms: int = WITHOUT_LEASE
 ) -> tuple[list[str], list[Arg]]:
     """KEYS and ARGV of the script; `broker` is who the events name, until `lease_ends_ms` by Redis's clock."""
     shard = groups[0][0].shard_keys
     key_names, args = [shard.groups, shard.events], list[Arg]((events_max, broker, lease_ends_ms))
-    for keys, filed in groups:
+    for keys, queued in groups:
         key_names += (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets)
         # Only a commit without generation can make a group, or reset its offsets: only then it is said who does.
-        simple = next((commit for commit, _ in filed if commit.generation < 0), None)
+        simple = next((commit for commit, _ in queued if commit.generation < 0), None)
         made = who = ""
         if simple is not None:
             made, who = candidate(keys), f"/{simple.client_host} {simple.client_id}"
-        args += (keys.ref, made, who, len(filed))
-        for commit, _ in filed:
+        args += (keys.ref, made, who, len(queued))
+        for commit, _ in queued:
             entries, instance_id = commit.entries, commit.instance_id
             args += (
                 commit.generation,
@@ -269,13 +276,13 @@ def commit_arguments(
     return key_names, args
 
 
-def _hand_out(filed: list[Filed], answer: Sequence[int] | Exception) -> None:
+def _hand_out(queued: list[QueuedBatch], answer: Sequence[int] | Exception) -> None:
     """Give each commit of a group its code, or the exception."""
     if isinstance(answer, Exception):
-        for _, on_code in filed:
+        for _, on_code in queued:
             on_code(answer)
     else:
-        for (_, on_code), code in zip(filed, answer, strict=True):
+        for (_, on_code), code in zip(queued, answer, strict=True):
             on_code(code)
 
 
@@ -320,7 +327,7 @@ async def delete(store: Store, keys: GroupKeys, broker: str, topics: Mapping[str
 
     Raises GroupIdNotFound, NonEmptyGroup (members of another protocol type than `consumer`), StoreUnavailable.
     """
-    forgive(store, keys)
+    extend_sessions_after_outage(store, keys)
     args = group_script_args(store, keys, broker)
     for topic, partitions in topics.items():
         args += (topic, len(partitions), *partitions)

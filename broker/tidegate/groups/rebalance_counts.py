@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from tidegate.groups.story import CAUSES
+from tidegate.groups.group_events import CAUSES
 from tidegate.store.store import Store
 from tidegate.telemetry.metrics import metrics
 

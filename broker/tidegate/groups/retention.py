@@ -9,9 +9,9 @@ from typing import Final
 import structlog
 
 from tidegate.errors import GroupIdNotFound, StoreUnavailable
+from tidegate.groups.expire_and_retry import extend_sessions_after_outage, group_script_args, group_script_keys
 from tidegate.groups.expiry import group_of
 from tidegate.groups.offsets import offset_field, split_field
-from tidegate.groups.settled import forgive, group_script_args, group_script_keys
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
@@ -88,7 +88,7 @@ async def expire(store: Store, keys: GroupKeys, broker: str, on_gone: OnGone | N
     its own commit, whichever is later; of a group without members ever, from its commit; of a Stable group of
     consumers, only topics that no member is subscribed to expire. Returns how many went.
     """
-    seen: list[str] = []
+    observed: list[str] = []
     try:
         may_expire = (await _expire_fields(store, keys, broker, []))[1]
         own_id = await store.command("HGET", keys.group, "id") if may_expire and on_gone else None
@@ -96,13 +96,13 @@ async def expire(store: Store, keys: GroupKeys, broker: str, on_gone: OnGone | N
         while may_expire:
             cursor, pairs = await store.command("HSCAN", keys.offsets, cursor, "COUNT", _FIELDS_PER_SCRIPT_MAX)
             fields = [field.decode() for field in pairs[::2]]
-            seen += fields
+            observed += fields
             for start in range(0, len(fields), _FIELDS_PER_SCRIPT_MAX):
                 part = fields[start : start + _FIELDS_PER_SCRIPT_MAX]
                 gone, may_expire, group_gone = await _expire_fields(store, keys, broker, part)
                 expired += gone
                 if group_gone and on_gone and own_id:
-                    on_gone(keys, own_id.decode(), [split_field(one) for one in seen])
+                    on_gone(keys, own_id.decode(), [split_field(one) for one in observed])
             if cursor == b"0":
                 break
     except GroupIdNotFound:
@@ -114,7 +114,7 @@ async def expire(store: Store, keys: GroupKeys, broker: str, on_gone: OnGone | N
 
 async def _expire_fields(store: Store, keys: GroupKeys, broker: str, fields: list[str]) -> tuple[int, bool, bool]:
     """How many of the fields went, whether the group's state lets offsets expire, whether the group went."""
-    forgive(store, keys)
+    extend_sessions_after_outage(store, keys)
     retention_ms = store.settings.offsets_retention_minutes * 60_000
     key_names = [*group_script_keys(keys), keys.offsets]
     args = [*group_script_args(store, keys, broker), retention_ms, *fields]

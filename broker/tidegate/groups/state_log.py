@@ -12,8 +12,8 @@ from typing import Any, Final
 import structlog
 
 from tidegate.groups.expiry import group_of
+from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
 from tidegate.groups.model import GroupState
-from tidegate.groups.wakes import forget_groups, hear_groups
 from tidegate.store.keys import GroupKeys
 from tidegate.store.store import Store
 
@@ -40,13 +40,13 @@ class StateLog:
 
     async def start(self) -> None:
         """Hear every shard: who is named for it may change."""
-        await hear_groups(self._store, self._heard)
+        await subscribe_group_changes(self._store, self._on_group_change)
 
     async def close(self) -> None:
         """Stop."""
-        forget_groups(self._store, self._heard)
+        unsubscribe_group_changes(self._store, self._on_group_change)
 
-    def _heard(self, payload: bytes | None) -> None:
+    def _on_group_change(self, payload: bytes | None) -> None:
         if payload is None:
             return
         ref, generation, state, _ = payload.rsplit(b":", 3)

@@ -35,7 +35,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class GroupStatus:
     """A group at one version."""
 
     state: str
@@ -49,15 +49,15 @@ class Look:
     due_ms: int
 
     @staticmethod
-    def behind(reply: Sequence[Any]) -> Look | None:
+    def behind(reply: Sequence[Any]) -> GroupStatus | None:
         """From the end of what joins or syncs returned; None where they ended nobody's wait."""
-        return Look.of(reply[_ENTERED_ITEMS:]) if len(reply) > _ENTERED_ITEMS else None
+        return GroupStatus.of(reply[_ENTERED_ITEMS:]) if len(reply) > _ENTERED_ITEMS else None
 
     @staticmethod
-    def of(reply: Sequence[Any]) -> Look:
-        """From what `groups/look_group` returned behind its code."""
+    def of(reply: Sequence[Any]) -> GroupStatus:
+        """From what `groups/read_group_status` returned behind its code."""
         state, generation, version, phase, protocol_type, protocol, leader, assigned, due_ms = reply
-        return Look(
+        return GroupStatus(
             state.decode(),
             generation,
             version,
@@ -82,39 +82,39 @@ class Waiter:
     answer: asyncio.Future[Opened | Synced | Again]
     checked_version: int = -1
 
-    def judge(self, look: Look, record: bytes | None, owner: bytes | None, assignment: bytes | None) -> None:
+    def judge(self, status: GroupStatus, record: bytes | None, owner: bytes | None, assignment: bytes | None) -> None:
         """Answer, if this look decides it."""
         if record is None:
             self._refuse(owner)
         elif self.round >= 0:
-            self._judge_join(look, record)
+            self._judge_join(status, record)
         else:
-            self._judge_sync(look, record, assignment)
-        self.checked_version = look.version
+            self._judge_sync(status, record, assignment)
+        self.checked_version = status.version
 
-    def _judge_join(self, look: Look, record: bytes) -> None:
-        if look.generation > self.generation:
-            if look.state == GroupState.PREPARING and look.leader == self.member_id:
-                self._tell(AGAIN)  # the list is gone with its generation: this join stands for the next phase
+    def _judge_join(self, status: GroupStatus, record: bytes) -> None:
+        if status.generation > self.generation:
+            if status.state == GroupState.PREPARING and status.leader == self.member_id:
+                self._reply(AGAIN)  # the list is gone with its generation: this join stands for the next phase
             else:
-                self._tell(Opened(look.generation, look.protocol_type, look.protocol, look.leader))
+                self._reply(Opened(status.generation, status.protocol_type, status.protocol, status.leader))
         elif b'"join_round":%d,' % self.round not in record:
-            self._tell(AGAIN)
+            self._reply(AGAIN)
 
-    def _judge_sync(self, look: Look, record: bytes, assignment: bytes | None) -> None:
-        if look.assigned_generation == look.generation == self.generation:
-            self._tell(Synced(assignment or b"", look.protocol_type, look.protocol))
-        elif look.state == GroupState.PREPARING or look.generation != self.generation:
+    def _judge_sync(self, status: GroupStatus, record: bytes, assignment: bytes | None) -> None:
+        if status.assigned_generation == status.generation == self.generation:
+            self._reply(Synced(assignment or b"", status.protocol_type, status.protocol))
+        elif status.state == GroupState.PREPARING or status.generation != self.generation:
             self._fail(RebalanceInProgress())
         elif b'"sync_generation":%d,' % self.generation not in record:
-            self._tell(AGAIN)
+            self._reply(AGAIN)
 
     def _refuse(self, owner: bytes | None) -> None:
         fenced = owner is not None and owner.decode() != self.member_id
         error: KafkaError = FencedInstanceId() if fenced else UnknownMemberId()
         self._fail(JoinRefused(error, self.member_id if fenced else "") if self.round >= 0 else error)
 
-    def _tell(self, answer: Opened | Synced | Again) -> None:
+    def _reply(self, answer: Opened | Synced | Again) -> None:
         if not self.answer.done():
             self.answer.set_result(answer)
 

@@ -19,11 +19,17 @@ from typing import Final
 import structlog
 
 from tidegate.errors import StoreUnavailable
-from tidegate.groups.entering import Entering
+from tidegate.groups.expire_and_retry import (
+    BrokerName,
+    extend_sessions_after_outage,
+    group_script_args,
+    group_script_keys,
+    nobody,
+)
+from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
+from tidegate.groups.join_sync_batch import RequestBatcher
 from tidegate.groups.model import Synced
-from tidegate.groups.settled import BrokerName, forgive, group_script_args, group_script_keys, nobody
-from tidegate.groups.waiters import Again, Look, Opened, Waiter
-from tidegate.groups.wakes import forget_groups, hear_groups
+from tidegate.groups.waiters import Again, GroupStatus, Opened, Waiter
 from tidegate.settings import Settings
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
@@ -33,10 +39,10 @@ from tidegate.store.store import Store
 
 JOIN_GROUP = Script("groups/join_group")
 SYNC_GROUP = Script("groups/sync_group")
-LOOK_GROUP = Script("groups/look_group")
+READ_GROUP_STATUS = Script("groups/read_group_status")
 RENEW_PARKED = Script("groups/renew_parked")
 
-_LOOKS_MAX: Final = 10
+_ATTEMPTS_MAX: Final = 10
 _RENEWALS_PER_LEASE: Final = 3
 
 logger = structlog.get_logger()
@@ -48,15 +54,15 @@ class _Entry:
 
     keys: GroupKeys
     watching: int = 0
-    wakes: int = 0
+    group_changes: int = 0
     waiters: dict[Waiter, None] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     due_ms: int = -1
-    look_at: float = 0.0
+    read_ends_of: float = 0.0
     timer: asyncio.TimerHandle | None = None
-    look: Look | None = None
+    status: GroupStatus | None = None
     """What a script of this broker saw as it ended a wait, until it is judged."""
-    seen_version: int = -1
+    observed_version: int = -1
     """The group's version at the last look: wake-ups up to it say nothing new."""
     renewed_at: float = 0.0
     away_since: float | None = None
@@ -71,8 +77,8 @@ class Watch:
         self._keys = keys
 
     def __enter__(self) -> Watch:
-        self._entry = self._waits.enter(self._keys)
-        self._wakes = self._entry.wakes
+        self._entry = self._waits.submit(self._keys)
+        self._subscriptions = self._entry.group_changes
         return self
 
     def __exit__(
@@ -99,7 +105,7 @@ class Watch:
         return asyncio.get_running_loop().create_future()
 
     async def _wait(self, waiter: Waiter, due_ms: int) -> Opened | Synced | Again:
-        self._waits.park(self._entry, waiter, due_ms, missed=self._entry.wakes != self._wakes)
+        self._waits.park(self._entry, waiter, due_ms, missed=self._entry.group_changes != self._subscriptions)
         try:
             return await waiter.answer
         finally:
@@ -124,7 +130,7 @@ def _sync_settings(settings: Settings) -> list[Arg]:
 class GroupWaits:
     """The requests of one broker that enter groups and wait. `broker` is who the events name.
 
-    `on_look` hears how each group was seen, before anybody is answered because of it.
+    `on_status` hears how each group was seen, before anybody is answered because of it.
     """
 
     def __init__(self, store: Store, settings: Settings, broker: BrokerName = nobody) -> None:
@@ -132,20 +138,20 @@ class GroupWaits:
         self._store = store
         self._settings = settings
         self._entries: dict[str, _Entry] = {}
-        self.on_look: list[Callable[[GroupKeys, Look], None]] = []
+        self.on_status: list[Callable[[GroupKeys, GroupStatus], None]] = []
         self._poll_ms = min(settings.group_wait_poll_ms, settings.group_park_lease_ms // _RENEWALS_PER_LEASE)
-        self.joins = Entering(store, JOIN_GROUP, _join_settings, broker, self.saw)
-        self.syncs = Entering(store, SYNC_GROUP, _sync_settings, broker, self.saw)
+        self.joins = RequestBatcher(store, JOIN_GROUP, _join_settings, broker, self.apply_status)
+        self.syncs = RequestBatcher(store, SYNC_GROUP, _sync_settings, broker, self.apply_status)
 
     # -- life
 
     async def start(self) -> None:
         """Hear every shard's wake channel."""
-        await hear_groups(self._store, self._on_wake)
+        await subscribe_group_changes(self._store, self._on_group_change)
 
     async def close(self) -> None:
         """Stop waiting; what is parked keeps its place in the groups."""
-        forget_groups(self._store, self._on_wake)
+        unsubscribe_group_changes(self._store, self._on_group_change)
         tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
         for task in tasks:
             task.cancel()
@@ -160,9 +166,9 @@ class GroupWaits:
         """Hear a group while the `with` block runs."""
         return Watch(self, keys)
 
-    async def look_now(self) -> None:
+    async def poll_now(self) -> None:
         """Look at every group that somebody waits for, and return when all have been looked at (for tests)."""
-        await asyncio.gather(*(self._look(entry) for entry in list(self._entries.values()) if entry.waiters))
+        await asyncio.gather(*(self._read_status(entry) for entry in list(self._entries.values()) if entry.waiters))
 
     async def renew_now(self) -> None:
         """Renew the lease of every parked request (for tests)."""
@@ -170,7 +176,7 @@ class GroupWaits:
 
     # -- what a watch does
 
-    def enter(self, keys: GroupKeys) -> _Entry:
+    def submit(self, keys: GroupKeys) -> _Entry:
         """The entry of a group, kept until `leave`."""
         entry = self._entries.get(keys.ref)
         if entry is None:
@@ -195,49 +201,49 @@ class GroupWaits:
         if entry.task is None:
             entry.renewed_at = loop.time()
             entry.task = loop.create_task(self._serve(entry), name=f"wait-{entry.keys.ref}")
-            self._look_in(entry, due_ms)
-        elif 0 <= due_ms < (entry.look_at - loop.time()) * 1000 - 1:
-            self._look_in(entry, due_ms)
+            self._poll_group(entry, due_ms)
+        elif 0 <= due_ms < (entry.read_ends_of - loop.time()) * 1000 - 1:
+            self._poll_group(entry, due_ms)
         if missed:
             entry.changed.set()
 
     # -- looking
 
-    def saw(self, keys: GroupKeys, look: Look) -> None:
+    def apply_status(self, keys: GroupKeys, status: GroupStatus) -> None:
         """A script of this broker ended a phase or brought the assignment: its answer serves as the look."""
-        self._tell(keys, look)
+        self._reply(keys, status)
         entry = self._entries.get(keys.ref)
         if entry is not None:
-            entry.look, entry.seen_version = look, look.version
+            entry.status, entry.observed_version = status, status.version
             self._wake(entry)
 
-    def _tell(self, keys: GroupKeys, look: Look) -> None:
-        for listener in self.on_look:
-            listener(keys, look)
+    def _reply(self, keys: GroupKeys, status: GroupStatus) -> None:
+        for listener in self.on_status:
+            listener(keys, status)
 
-    def _on_wake(self, payload: bytes | None) -> None:
+    def _on_group_change(self, payload: bytes | None) -> None:
         if payload is None:
             for entry in self._entries.values():
                 self._wake(entry)
             return
         ref, _, _, version = payload.rsplit(b":", 3)
         found = self._entries.get(ref.decode())
-        if found is not None and int(version) > found.seen_version:
+        if found is not None and int(version) > found.observed_version:
             self._wake(found)
 
     @staticmethod
     def _wake(entry: _Entry) -> None:
-        entry.wakes += 1
+        entry.group_changes += 1
         entry.changed.set()
 
-    def _look_in(self, entry: _Entry, due_ms: int) -> None:
+    def _poll_group(self, entry: _Entry, due_ms: int) -> None:
         """Look when something falls due, and after a while in any case."""
         wait_ms = min(due_ms, self._poll_ms) if due_ms >= 0 else self._poll_ms
         loop = asyncio.get_running_loop()
-        entry.look_at = loop.time() + max(wait_ms, 1) / 1000
+        entry.read_ends_of = loop.time() + max(wait_ms, 1) / 1000
         if entry.timer is not None:
             entry.timer.cancel()
-        entry.timer = loop.call_at(entry.look_at, entry.changed.set)
+        entry.timer = loop.call_at(entry.read_ends_of, entry.changed.set)
 
     async def _serve(self, entry: _Entry) -> None:
         loop = asyncio.get_running_loop()
@@ -249,14 +255,14 @@ class GroupWaits:
                 if loop.time() - entry.renewed_at >= lease_s / _RENEWALS_PER_LEASE:
                     entry.renewed_at = loop.time()
                     await self._renew(entry)
-                await self._look(entry)
+                await self._read_status(entry)
                 entry.away_since = None
             except StoreUnavailable as error:
                 self._note_away(entry, error)
             except Exception:
                 entry.due_ms = -1
-                logger.exception("look_failed", group=entry.keys.ref)
-            self._look_in(entry, entry.due_ms)
+                logger.exception("refresh_failed", group=entry.keys.ref)
+            self._poll_group(entry, entry.due_ms)
 
     def _note_away(self, entry: _Entry, error: StoreUnavailable) -> None:
         """A short absence of Redis costs no parked request its place; a longer one is told to the clients."""
@@ -271,24 +277,24 @@ class GroupWaits:
     async def _renew(self, entry: _Entry) -> None:
         member_ids = [waiter.member_id for waiter in entry.waiters]
         if member_ids:
-            forgive(self._store, entry.keys)
+            extend_sessions_after_outage(self._store, entry.keys)
             args = self._args(entry.keys, self._settings.group_park_lease_ms, *member_ids)
             await self._store.run(RENEW_PARKED, group_script_keys(entry.keys), *args)
 
-    async def _look(self, entry: _Entry) -> None:
-        for _ in range(_LOOKS_MAX):
-            look, entry.look = entry.look, None
-            if look is None:
-                forgive(self._store, entry.keys)
-                reply = await self._store.run(LOOK_GROUP, group_script_keys(entry.keys), *self._args(entry.keys))
-                look = Look.of(reply)
-                self._tell(entry.keys, look)
-            entry.due_ms, entry.seen_version = look.due_ms, look.version
-            waiters = [waiter for waiter in entry.waiters if waiter.checked_version != look.version]
-            if not waiters or await self._judge(entry.keys, look, waiters):
+    async def _read_status(self, entry: _Entry) -> None:
+        for _ in range(_ATTEMPTS_MAX):
+            status, entry.status = entry.status, None
+            if status is None:
+                extend_sessions_after_outage(self._store, entry.keys)
+                reply = await self._store.run(READ_GROUP_STATUS, group_script_keys(entry.keys), *self._args(entry.keys))
+                status = GroupStatus.of(reply)
+                self._reply(entry.keys, status)
+            entry.due_ms, entry.observed_version = status.due_ms, status.version
+            waiters = [waiter for waiter in entry.waiters if waiter.checked_version != status.version]
+            if not waiters or await self._judge(entry.keys, status, waiters):
                 return
 
-    async def _judge(self, keys: GroupKeys, look: Look, waiters: Sequence[Waiter]) -> bool:
+    async def _judge(self, keys: GroupKeys, status: GroupStatus, waiters: Sequence[Waiter]) -> bool:
         """Read what concerns the waiters, plain, and answer them; False where the group changed meanwhile."""
         ids = [waiter.member_id for waiter in waiters]
         instances = [waiter.instance_id or "" for waiter in waiters]
@@ -296,19 +302,19 @@ class GroupWaits:
         reads: list[tuple[Arg, ...]] = [("HMGET", keys.members, *ids)]
         if any(instances):
             reads.append(("HMGET", keys.instances, *instances))
-        syncing = any(waiter.round < 0 for waiter in waiters) and look.assigned_generation == look.generation
+        syncing = any(waiter.round < 0 for waiter in waiters) and status.assigned_generation == status.generation
         if syncing:
             reads.append(("HMGET", keys.assignments, *ids))
         *replies, version = await read_in_order(
             self._store, self._store.command, keys.group, *reads, ("HGET", keys.group, "version")
         )
-        if int(version or 0) != look.version:
+        if int(version or 0) != status.version:
             return False
         records = replies[0]
         owners = replies[1] if any(instances) else nobody
         assignments = replies[-1] if syncing else nobody
         for waiter, record, owner, assignment in zip(waiters, records, owners, assignments, strict=True):
-            waiter.judge(look, record, owner, assignment)
+            waiter.judge(status, record, owner, assignment)
         return True
 
     def _args(self, keys: GroupKeys, *more: Arg) -> list[Arg]:

@@ -24,20 +24,20 @@ from tidegate.errors import (
     UnknownTopicOrPartition,
 )
 from tidegate.log.entries import Entry, StrayEntry
-from tidegate.log.outgoing import Appended, Commands, Filed, OnAppended, Sent
+from tidegate.log.outgoing import Appended, Commands, InFlightEntry, OnAppended, QueuedBatch
 from tidegate.log.producers_table import REFUSALS, ProducerState, Verdict, advance, find_duplicate, judge
 from tidegate.log.unresolved import Unresolved
 from tidegate.store.slots import is_refusal
 
 if TYPE_CHECKING:
     from tidegate.log.partition import PartitionLog
-    from tidegate.log.view import View
+    from tidegate.log.state import LogState
     from tidegate.records.batch import Batch
 
 __all__ = ["Appended", "Appends", "OnAppended"]
 
 _STALE: Final = "ERR The ID specified in XADD is equal or smaller"
-_GAP_LOOK_S: Final = 0.05
+_GAP_REFRESH_S: Final = 0.05
 
 
 class Appends:
@@ -45,11 +45,11 @@ class Appends:
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
-        self._queue: deque[Filed] = deque()
-        self._in_flight: Sent | None = None
+        self._queue: deque[QueuedBatch] = deque()
+        self._in_flight: InFlightEntry | None = None
         self.unresolved = Unresolved(log.settings.lease_gone_ms / 1000)
         self._scheduled = False
-        self._looking = False
+        self._is_refreshing = False
         self._loading = False
         self._timer: asyncio.TimerHandle | None = None
         self._commands = Commands(log.keys)
@@ -59,7 +59,7 @@ class Appends:
     def append(self, batch: Batch, on_done: OnAppended, acks_all: bool) -> None:
         """File a batch; `on_done` is called exactly once, never before this returns."""
         log = self._log
-        self._queue.append(Filed(batch, on_done, acks_all, log.loop.time() + log.patience_s))
+        self._queue.append(QueuedBatch(batch, on_done, acks_all, log.loop.time() + log.patience_s))
         self._schedule()
 
     def _schedule(self) -> None:
@@ -84,7 +84,7 @@ class Appends:
 
     def _refuse_all(self, stray: StrayEntry) -> None:
         """Nothing can be appended behind it: refuse what was filed before the last look, look for the others."""
-        kept: deque[Filed] = deque()
+        kept: deque[QueuedBatch] = deque()
         for item in self._queue:
             if item.proved and not item.done:
                 self._done(item, stray)
@@ -92,14 +92,14 @@ class Appends:
                 kept.append(item)
         self._queue = kept
         if kept:
-            self._look()
+            self._refresh()
 
     def _load(self) -> None:
         if not self._loading:
             self._loading = True
             self._log.with_view(self._loaded)
 
-    def _loaded(self, loaded: View | Exception) -> None:
+    def _loaded(self, loaded: LogState | Exception) -> None:
         self._loading = False
         if isinstance(loaded, Exception):
             self.fail(loaded)
@@ -107,12 +107,12 @@ class Appends:
 
     # -- judging
 
-    def _take(self, view: View) -> tuple[list[Filed], dict[int, ProducerState], int]:
+    def _take(self, view: LogState) -> tuple[list[QueuedBatch], dict[int, ProducerState], int]:
         """The batches of the next entry, in order, and what they make of their producers."""
         queue, limit = self._queue, self._log.settings.log_entry_bytes_max
-        taken: list[Filed] = []
+        taken: list[QueuedBatch] = []
         producers: dict[int, ProducerState] = {}
-        kept: deque[Filed] = deque()
+        kept: deque[QueuedBatch] = deque()
         size, offset = 0, view.end
         while queue:
             item = queue[0]
@@ -146,7 +146,7 @@ class Appends:
         queue.extendleft(reversed(kept))
         return taken, producers, size
 
-    def _accepts(self, view: View, item: Filed, state: ProducerState | None, planned: bool) -> bool:
+    def _accepts(self, view: LogState, item: QueuedBatch, state: ProducerState | None, planned: bool) -> bool:
         """Whether an idempotent batch goes into the next entry; if not, it was answered or stays filed.
 
         `planned`: the state counts on batches of that entry, so nothing may be refused for it yet.
@@ -161,25 +161,25 @@ class Appends:
         if planned:
             return False
         if not item.proved:
-            self._look()
+            self._refresh()
             return False
         if verdict is Verdict.GAP or verdict is Verdict.UNKNOWN_GAP:
             now = self._log.loop.time()
             if item.gap_view is not view:  # while Redis was away the missing batch had no time to come
-                item.gap_view, item.gap_until = view, now + self._log.settings.produce_gap_wait_ms / 1000
+                item.gap_view, item.gap_until = view, now + self._log.settings.producer_sequence_gap_timeout_ms / 1000
             if now < item.gap_until:
                 item.proved = False  # the missing batch may come through another broker: look again before the end
-                self._later(min(_GAP_LOOK_S, item.gap_until - now))
+                self._later(min(_GAP_REFRESH_S, item.gap_until - now))
                 return False
             return self._accepts_after_gap(item, verdict)
         self._done(item, REFUSALS[verdict]())
         return False
 
-    def _accepts_after_gap(self, item: Filed, verdict: Verdict) -> bool:
+    def _accepts_after_gap(self, item: QueuedBatch, verdict: Verdict) -> bool:
         """The missing batch did not come in time. Was it given up, so that it will come again?"""
         answer = self.unresolved.answer_behind(item, self._log.loop.time())
         if answer is None and verdict is Verdict.UNKNOWN_GAP:
-            if not self._log.store.absence.ended_lately:
+            if not self._log.store.outage.recently_recovered:
                 return True
             answer = StoreUnavailable("Redis was away: batches before it may have been refused before they got here")
         if answer is not None:
@@ -188,7 +188,7 @@ class Appends:
             self._done(item, REFUSALS[verdict]())
         return False
 
-    def _answer_duplicate(self, view: View, item: Filed) -> None:
+    def _answer_duplicate(self, view: LogState, item: QueuedBatch) -> None:
         batch = item.batch
         state = view.producers.get(batch.producer_id)
         if state is None:
@@ -199,20 +199,20 @@ class Appends:
         append_time_ms = known.timestamp if self._log.log_append_time else -1
         answer = Appended(known.base_offset, append_time_ms, view.log_start, view.leader_epoch)
         item.done = True
-        self._log.when_durable(known.base_offset + 1, item.acks_all, lambda proved: self._tell(item, answer, proved))
+        self._log.when_durable(known.base_offset + 1, item.acks_all, lambda proved: self._reply(item, answer, proved))
 
-    def _look(self) -> None:
-        if self._looking:
+    def _refresh(self) -> None:
+        if self._is_refreshing:
             return
-        self._looking = True
-        self._log.loop.call_soon(self._look_now)
+        self._is_refreshing = True
+        self._log.loop.call_soon(self._refresh_now)
 
-    def _look_now(self) -> None:
+    def _refresh_now(self) -> None:
         asked = [item for item in self._queue if not item.done]
-        self._log.looks.look(lambda failure: self._looked(asked, failure))
+        self._log.refresher.refresh(lambda failure: self._on_refreshed(asked, failure))
 
-    def _looked(self, asked: list[Filed], failure: Exception | None) -> None:
-        self._looking = False
+    def _on_refreshed(self, asked: list[QueuedBatch], failure: Exception | None) -> None:
+        self._is_refreshing = False
         if isinstance(failure, UnknownTopicOrPartition):
             self.fail(failure)
             return
@@ -229,14 +229,14 @@ class Appends:
 
     def _timed(self) -> None:
         self._timer = None
-        self._look()
+        self._refresh()
 
     # -- sending
 
-    def _send(self, view: View, items: list[Filed], producers: dict[int, ProducerState], size: int) -> None:
+    def _send(self, view: LogState, items: list[QueuedBatch], producers: dict[int, ProducerState], size: int) -> None:
         log = self._log
         counter = log.writer.next()
-        sent = Sent.of(counter, b"%b:%d" % (log.writer.name, counter), view, items, producers)
+        sent = InFlightEntry.of(counter, b"%b:%d" % (log.writer.name, counter), view, items, producers)
         self._in_flight = sent
         self.unresolved.entries[sent.counter] = sent
         node = log.node
@@ -251,11 +251,11 @@ class Appends:
         publish = self._commands.publish(sent.entry.end, log.writer.name)
         link.send_buffers([publish], len(publish), _ignore)
 
-    def _answered(self, sent: Sent, reply: Any) -> None:
+    def _answered(self, sent: InFlightEntry, reply: Any) -> None:
         self._in_flight = None
         if isinstance(reply, bytes):
             if sent.counter in self.unresolved.entries:
-                self._stands(sent)
+                self._confirm(sent)
         elif isinstance(reply, hiredis.ReplyError) and str(reply).startswith(_STALE):
             self.unresolved.entries.pop(sent.counter, None)
             self._file_again(sent)
@@ -273,7 +273,7 @@ class Appends:
         if self._queue:
             self._schedule()
 
-    def _not_appended(self, sent: Sent, reply: hiredis.ReplyError | None) -> None:
+    def _not_appended(self, sent: InFlightEntry, reply: hiredis.ReplyError | None) -> None:
         """The reply says that this entry is not in the log, and will not be."""
         if reply is None:
             self.fail(self._log.gone())
@@ -286,10 +286,10 @@ class Appends:
                 item.deadline = 0.0
             self._give_up_overdue(StoreUnavailable(str(reply)))
 
-    def _refused(self, sent: Sent) -> None:
+    def _refused(self, sent: InFlightEntry) -> None:
         """Another writer was first: read what was missed, then judge again."""
 
-        def looked(failure: Exception | None) -> None:
+        def refreshed(failure: Exception | None) -> None:
             view = self._log.view
             if isinstance(failure, UnknownTopicOrPartition):
                 self.fail(failure)
@@ -299,9 +299,9 @@ class Appends:
             self._give_up_overdue(failure or StoreUnavailable("the log goes on without this broker"))
             self._schedule()
 
-        self._log.looks.look(looked)
+        self._log.refresher.refresh(refreshed)
 
-    def _file_again(self, sent: Sent) -> None:
+    def _file_again(self, sent: InFlightEntry) -> None:
         self._queue.extendleft(item for item in reversed(sent.items) if not item.done)
 
     def _give_up_overdue(self, failure: Exception) -> None:
@@ -314,27 +314,27 @@ class Appends:
                 if producer_id >= 0:
                     producers.add(producer_id)  # what is behind it cannot be appended without it
 
-    def _give_up(self, item: Filed, answer: KafkaError) -> None:
+    def _give_up(self, item: QueuedBatch, answer: KafkaError) -> None:
         if item.batch.producer_id >= 0:
             self.unresolved.give_up(item.batch, answer, self._log.loop.time())
         self._done(item, answer)
 
     # -- outcomes
 
-    def _stands(self, sent: Sent) -> None:
+    def _confirm(self, sent: InFlightEntry) -> None:
         """This broker's entry is in the log at its base: proved by its own success."""
         self.unresolved.entries.pop(sent.counter, None)
         log, view = self._log, sent.view
         if log.view is view and view.end == sent.base:
             view.apply_own(sent.entry, sent.producers)
-            view.proved_at = log.loop.time()
+            view.verified_at = log.loop.time()
             self.unresolved.discard_below(view.end, None)
             log.appended(view, sent.entry)
             if self._queue:
                 self._flush()  # on its way before anybody is answered
             self._resolve(sent)
             if log.durability.immediate:
-                log.hearing.tell()
+                log.subscription.notify()
         else:
             self._resolve(sent)
 
@@ -346,11 +346,11 @@ class Appends:
             if sent is not None and sent.base == entry.base:
                 self._resolve(sent)
 
-    def passed(self, end: int) -> None:
+    def discard_unresolved_below(self, end: int) -> None:
         """The log ends at `end`, and all below was read."""
         self.unresolved.discard_below(end, self._in_flight)
 
-    def _resolve(self, sent: Sent) -> None:
+    def _resolve(self, sent: InFlightEntry) -> None:
         log = self._log
         log.usage.stored(log.topic, sent.entry.end - sent.base, sent.entry.size)
         epoch = sent.view.epoch_at(sent.base)
@@ -364,13 +364,13 @@ class Appends:
                 if log.durability.immediate or not item.acks_all:
                     log.guarded(item.on_done, answer)
                 else:
-                    log.when_durable(end, True, lambda proved, i=item, a=answer: self._tell(i, a, proved))  # type: ignore[misc]
+                    log.when_durable(end, True, lambda proved, i=item, a=answer: self._reply(i, a, proved))  # type: ignore[misc]
             base = end
 
-    def _tell(self, item: Filed, answer: Appended, proved: bool) -> None:
+    def _reply(self, item: QueuedBatch, answer: Appended, proved: bool) -> None:
         self._log.guarded(item.on_done, answer if proved else NotEnoughReplicasAfterAppend())
 
-    def _done(self, item: Filed, outcome: Exception) -> None:
+    def _done(self, item: QueuedBatch, outcome: Exception) -> None:
         item.done = True
         if isinstance(outcome, InvalidProducerEpoch | OutOfOrderSequenceNumber):
             item.log_refusal(self._log.keys.log, outcome)

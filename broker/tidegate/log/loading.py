@@ -14,7 +14,7 @@ import structlog
 
 from tidegate.log.entries import Entry, StrayEntry, parse_entries, parse_entry, parse_id, until_torn
 from tidegate.log.producers_table import from_text
-from tidegate.log.view import View
+from tidegate.log.state import LogState
 from tidegate.store.keys import LogKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
@@ -68,8 +68,8 @@ async def entry_holding(store: Store, keys: LogKeys, offset: int) -> Entry | Non
 
 
 async def load_view(
-    store: Store, keys: LogKeys, incarnation: int, writer: bytes
-) -> tuple[View, list[Entry], list[Entry]]:
+    store: Store, keys: LogKeys, failover_epoch: int, writer: bytes
+) -> tuple[LogState, list[Entry], list[Entry]]:
     """A view of the log as it is now; the entries of `writer` that were read for it, and the last page.
 
     The log may be tied to a later incarnation, which the view has then. A log on its way to another node is waited for.
@@ -79,7 +79,7 @@ async def load_view(
     Raises UnknownTopicOrPartition (deleted or never made), StoreUnavailable, KafkaStorageError.
     """
     for attempt in range(_SNAPSHOT_TRIES):
-        fence = await store.run(FENCE_LOG, [keys.log, keys.meta], incarnation)
+        fence = await store.run(FENCE_LOG, [keys.log, keys.meta], failover_epoch)
         snapshot = _as_map(await store.read("HGETALL", keys.producers))
         view = _from_snapshot(fence, snapshot)
         first, whole = True, True
@@ -118,18 +118,18 @@ def _as_map(reply: Any) -> dict[bytes, bytes]:
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> View:
-    log_start, epochs, log_bytes, entries, local_start, log_version, incarnation, _ = fence
+def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> LogState:
+    log_start, epochs, log_bytes, entries, local_start, log_version, failover_epoch, _ = fence
     fields = dict(snapshot)
     offset = int(fields.pop(b"offset", 0))
     max_timestamp = int(fields.pop(b"max_timestamp", -1))
     max_timestamp_base = int(fields.pop(b"max_timestamp_base", -1))
-    return View(
+    return LogState(
         end=offset,
         log_start=int(log_start),
         local_start=max(int(log_start), int(local_start or 0)),
         epochs=parse_epochs(epochs),
-        incarnation=int(incarnation),
+        failover_epoch=int(failover_epoch),
         log_version=int(log_version or 0),
         high_watermark=offset,
         producers={int(producer_id): from_text(text.decode()) for producer_id, text in fields.items()},

@@ -7,9 +7,9 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.errors import StoreUnavailable, UnknownTopicOrPartition
-from tidegate.log.cold_files import ColdFiles
+from tidegate.log.archive_files import ArchiveFiles
 from tidegate.log.durability import Durability
-from tidegate.log.incarnation import Incarnations
+from tidegate.log.failover_epoch import FailoverEpochs
 from tidegate.log.partition import PartitionLog
 from tidegate.log.retention import FindTopic, Retention, upkeep_item
 from tidegate.log.tail import TailCache
@@ -20,8 +20,8 @@ from tidegate.store.node import Node
 from tidegate.store.slots import is_refusal
 from tidegate.store.store import Store
 from tidegate.telemetry import declared
+from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.telemetry.metrics import metrics
-from tidegate.telemetry.supervised import Supervised
 
 if TYPE_CHECKING:
     from tidegate.topics.catalog import Topic
@@ -59,24 +59,24 @@ class Logs:
         self.writer = Writer()
         self.usage = Usage()
         self.cache = TailCache(settings.log_tail_cache_bytes)
-        self.cold_files = ColdFiles(settings)
+        self.archive_files = ArchiveFiles(settings)
         self.durability = Durability(store)
-        self.incarnations = Incarnations(store)
-        self.heard: set[PartitionLog] = set()
+        self.failover_epochs = FailoverEpochs(store)
+        self.is_subscribed: set[PartitionLog] = set()
         self.dirty: set[PartitionLog] = set()
         self.stray_logs: set[PartitionLog] = set()
         self.retention = Retention(self, find_topic) if find_topic is not None else None
         self._partitions: dict[tuple[str, int], PartitionLog] = {}
         self._upkeep_known: set[str] = set()
-        self._loops = Supervised()
-        self.incarnations.on_lost.append(self.drop_views)
+        self._loops = BackgroundTasks()
+        self.failover_epochs.on_lost.append(self.drop_views)
         store.on_moved.append(self._logs_moved)
         metrics.sample(declared.STRAY_LOGS, lambda: {(): len(self.stray_logs)})
 
     async def start(self) -> None:
         """Begin to follow the connections and to sweep. Raises StoreUnavailable."""
-        self.incarnations.start()
-        await self.incarnations.ready()
+        self.failover_epochs.start()
+        await self.failover_epochs.ready()
         self._loops.every("log-poll", self.settings.fetch_wait_poll_ms, self._poll)
         self._loops.every("log-sweep", _SWEEP_MS, self._sweep)
         if self.retention is not None:
@@ -91,8 +91,8 @@ class Logs:
             await self.retention.close()
         for log in list(self._partitions.values()):
             log.close(StoreUnavailable("the broker closes"))
-        self.incarnations.close()
-        self.cold_files.close()
+        self.failover_epochs.close()
+        self.archive_files.close()
 
     # -- partitions
 
@@ -142,24 +142,24 @@ class Logs:
             for item in due:
                 args += (0, item)
 
-            def filed(reply: Any) -> None:
+            def queued(reply: Any) -> None:
                 if isinstance(reply, Exception):
                     self._upkeep_known.difference_update(due)  # the next sweep files it again
                     self.dirty.update(dirty)
 
-            self.store.send(args, filed)
-        for log in list(self.heard):
-            log.guarded(log.hearing.sweep, now_s)
+            self.store.send(args, queued)
+        for log in list(self.is_subscribed):
+            log.guarded(log.subscription.sweep, now_s)
 
     async def _poll(self) -> None:
         """The net under lost messages: XREAD of what is heard and was not proved since the last poll."""
         poll_s = self.settings.fetch_wait_poll_ms / 1000
         stale: list[PartitionLog] = []
-        for log in list(self.heard):
-            if log.hearing.wanted:
+        for log in list(self.is_subscribed):
+            if log.subscription.wanted:
                 if log.view is None:
-                    log.guarded(log.looks.look, _ignore)
-                elif self.loop.time() - log.view.proved_at >= poll_s:
+                    log.guarded(log.refresher.refresh, _ignore)
+                elif self.loop.time() - log.view.verified_at >= poll_s:
                     stale.append(log)
         most = _POLL_STREAMS_MAX if self.store.cluster is None else 1  # a command names keys of one slot
         for i in range(0, len(stale), most):
@@ -176,12 +176,12 @@ class Logs:
         def answered(reply: Any) -> None:
             if isinstance(reply, Exception):
                 if is_refusal(reply):
-                    logs[0].looks.look(_ignore)
+                    logs[0].refresher.refresh(_ignore)
                 return
             grown = set(reply) if reply else set()
             for log, _ in asked:
                 if log.keys.log.encode() in grown:
-                    log.looks.look(_ignore)
+                    log.refresher.refresh(_ignore)
 
         asked[0][0].node.data_in.send(args, answered)
 

@@ -28,7 +28,7 @@ from tidegate.settings import Settings
 from tidegate.store.link import Arg
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
-from tidegate.telemetry.supervised import Supervised
+from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.topics.model import Topic
 
 DELIVER: Final = Script("log/deliver")
@@ -62,10 +62,10 @@ class Mirror:
         self._pending_max = settings.mirror_pending_max
         self._loop = asyncio.get_event_loop()
         self._partitions: dict[tuple[str, int], PartitionNews] = {}
-        self._told_of: dict[PartitionNews, None] = {}
-        self._told = asyncio.Event()
+        self._pending_positions: dict[PartitionNews, None] = {}
+        self._reported = asyncio.Event()
         self._generations: dict[tuple[str, str], tuple[str, int]] = {}
-        self._loops = Supervised()
+        self._loops = BackgroundTasks()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -98,14 +98,14 @@ class Mirror:
             partition = self._partition(topic, index)
             if bases or partition.stands(reader) != offset:  # at the end it asks again and again
                 partition.fetched(reader, offset, end_offset, bases, self._loop.time())
-                self._tell(partition)
+                self._reply(partition)
 
     def committed(self, topic: Topic, index: int, group_id: str, offset: int) -> None:
         """A group committed an offset."""
         if topic.config.mirror and offset >= 0:
             partition = self._partition(topic, index)
             partition.committed(group_id, offset)
-            self._tell(partition)
+            self._reply(partition)
 
     def _partition(self, topic: Topic, index: int) -> PartitionNews:
         key = topic.topic_hex, index
@@ -115,9 +115,9 @@ class Mirror:
             partition = self._partitions[key] = PartitionNews(topic.org, keys)
         return partition
 
-    def _tell(self, partition: PartitionNews) -> None:
-        self._told_of[partition] = None
-        self._told.set()
+    def _reply(self, partition: PartitionNews) -> None:
+        self._pending_positions[partition] = None
+        self._reported.set()
 
     # -- owners
 
@@ -147,8 +147,8 @@ class Mirror:
     async def _write_for_ever(self) -> None:
         swept_s = self._loop.time()
         while True:
-            await self._told.wait()
-            self._told.clear()
+            await self._reported.wait()
+            self._reported.clear()
             began_s = self._loop.time()
             await self.write()
             if began_s - swept_s > _IDLE_S:
@@ -158,9 +158,9 @@ class Mirror:
 
     async def write(self) -> None:
         """Write all the news there is now."""
-        told, self._told_of = list(self._told_of), {}
-        for at in range(0, len(told), _AT_ONCE):
-            await self._write(told[at : at + _AT_ONCE])
+        reported, self._pending_positions = list(self._pending_positions), {}
+        for at in range(0, len(reported), _AT_ONCE):
+            await self._write(reported[at : at + _AT_ONCE])
 
     async def _write(self, partitions: Sequence[PartitionNews]) -> None:
         now_s, taken = self._loop.time(), []
@@ -168,9 +168,9 @@ class Mirror:
             partition.used_s = now_s
             taken.append([(partition, news) for news in partition.take()])
         for one_each in zip_longest(*taken):
-            told = [one for one in one_each if one is not None]
-            handed = [(partition, *one) for partition, news in told for one in news.delivered.items()]
-            commits = [(partition, *one) for partition, news in told for one in news.committed.items()]
+            reported = [one for one in one_each if one is not None]
+            handed = [(partition, *one) for partition, news in reported for one in news.delivered.items()]
+            commits = [(partition, *one) for partition, news in reported for one in news.committed.items()]
             if handed:
                 await self._read_owners(dict.fromkeys(partition for partition, _, _ in handed))
                 await _each(self._show, self._of_owners(handed))
@@ -214,7 +214,7 @@ class Mirror:
     def _put_back(self, partition: PartitionNews, reader: Reader, delivered: Delivered) -> None:
         if self._loop.time() - delivered.since_s < _UNOWNED_S:
             partition.put_back(reader, delivered)
-            self._tell(partition)
+            self._reply(partition)
 
     async def _show(self, partition: PartitionNews, owned: Owned, reader: Reader, delivered: Delivered) -> None:
         try:
@@ -243,7 +243,7 @@ class Mirror:
     def _sweep(self, now_s: float) -> None:
         """Forget what nobody has read for a while."""
         for key, partition in list(self._partitions.items()):
-            if partition not in self._told_of and now_s - partition.used_s > _IDLE_S:
+            if partition not in self._pending_positions and now_s - partition.used_s > _IDLE_S:
                 del self._partitions[key]
         self._generations.clear()
 

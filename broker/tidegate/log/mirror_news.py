@@ -47,7 +47,7 @@ class PartitionNews:
     `reads` maps a group to the member that this broker showed reading last; `owners` is as of `owners_s`.
     """
 
-    __slots__ = ("_news", "_stands", "keys", "org", "owners", "owners_s", "reads", "used_s")
+    __slots__ = ("_news", "_position", "keys", "org", "owners", "owners_s", "reads", "used_s")
 
     def __init__(self, org: str, keys: LogKeys) -> None:
         self.org = org
@@ -56,17 +56,17 @@ class PartitionNews:
         self.owners: dict[Reader, list[Owned]] = {}
         self.owners_s = self.used_s = float("-inf")
         self._news = [News()]
-        self._stands: dict[Reader, int] = {}
+        self._position: dict[Reader, int] = {}
 
     def stands(self, reader: Reader) -> int:
         """The offset behind what a client was handed last; -1 if that is not known."""
-        return self._stands.get(reader, -1)
+        return self._position.get(reader, -1)
 
     def fetched(self, reader: Reader, offset: int, end_offset: int, bases: Sequence[int], now_s: float) -> None:
         """A client was handed records, or came to stand at an end."""
-        if len(self._stands) >= _READERS_MAX and reader not in self._stands:
-            self._stands.clear()
-        self._stands[reader] = end_offset
+        if len(self._position) >= _READERS_MAX and reader not in self._position:
+            self._position.clear()
+        self._position[reader] = end_offset
         if self._is_committed(reader, offset) and len(self._news) < _REWINDS_MAX:
             self._news.append(News())
         delivered = self._news[-1].delivered

@@ -14,7 +14,7 @@ from tidegate.records.build import with_log_append_time
 from tidegate.store.keys import LogKeys
 
 if TYPE_CHECKING:
-    from tidegate.log.view import View
+    from tidegate.log.state import LogState
     from tidegate.records.batch import Batch
 
 logger = structlog.get_logger()
@@ -35,7 +35,7 @@ class Appended:
 OnAppended = Callable[[Appended | Exception], None]
 
 
-class Filed:
+class QueuedBatch:
     """One batch that waits for its place."""
 
     __slots__ = (
@@ -53,7 +53,7 @@ class Filed:
         self.done = False
         self.proved = False
         self.gap_until = 0.0
-        self.gap_view: View | None = None
+        self.gap_view: LogState | None = None
         self.unresolved_in: tuple[int, ...] = ()
         """Counters of the entries that it was sent in and whose outcome was unknown."""
 
@@ -71,13 +71,19 @@ class Filed:
         )  # fmt: skip
 
 
-class Sent:
+class InFlightEntry:
     """One entry on its way, or of unknown outcome: its batches stand at `base` if it is in the log."""
 
     __slots__ = ("base", "counter", "entry", "items", "producers", "view")
 
     def __init__(
-        self, counter: int, base: int, entry: Entry, items: list[Filed], producers: dict[int, ProducerState], view: View
+        self,
+        counter: int,
+        base: int,
+        entry: Entry,
+        items: list[QueuedBatch],
+        producers: dict[int, ProducerState],
+        view: LogState,
     ) -> None:
         self.counter = counter
         self.base = base
@@ -88,8 +94,8 @@ class Sent:
 
     @classmethod
     def of(
-        cls, counter: int, writer: bytes, view: View, items: list[Filed], producers: dict[int, ProducerState]
-    ) -> Sent:
+        cls, counter: int, writer: bytes, view: LogState, items: list[QueuedBatch], producers: dict[int, ProducerState]
+    ) -> InFlightEntry:
         """The batches as an entry at the end of the view."""
         end, ends, size, timestamp = view.end, [], 0, -1
         for item in items:
@@ -111,7 +117,7 @@ class Commands:
         self._xadd = b"$4\r\nXADD\r\n$%d\r\n%b\r\n$10\r\nNOMKSTREAM\r\n" % (len(key), key)
         self._publish = b"*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%b\r\n" % (len(wake), wake)
 
-    def xadd(self, sent: Sent, size: int) -> list[bytes | memoryview]:
+    def xadd(self, sent: InFlightEntry, size: int) -> list[bytes | memoryview]:
         """`XADD key NOMKSTREAM <base>-1 w <writer> b <batch> [b <batch> ...]`; `size` is that of the batches."""
         entry_id, writer, items = b"%d-1" % sent.base, sent.entry.writer, sent.items
         parts: list[bytes | memoryview] = [

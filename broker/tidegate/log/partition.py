@@ -11,15 +11,15 @@ import structlog
 from tidegate.errors import KafkaStorageError, StoreUnavailable, UnknownTopicOrPartition
 from tidegate.log import archived, positions, retention
 from tidegate.log.append import Appends, OnAppended
-from tidegate.log.cold_reads import ColdReads
+from tidegate.log.append_subscription import AppendSubscription
+from tidegate.log.archive_reads import ArchiveReads
 from tidegate.log.entries import Entry, StrayEntry, parse_entries
-from tidegate.log.hearing import Hearing
 from tidegate.log.loading import load_view
-from tidegate.log.looks import Looks
+from tidegate.log.log_refresh import LogRefresher
 from tidegate.log.progress import Progress
 from tidegate.log.read import OnSlice, Reads
+from tidegate.log.state import LogOffsets, LogState
 from tidegate.log.tail import LogPages
-from tidegate.log.view import Known, View
 from tidegate.store.node import Node
 from tidegate.store.slots import is_refusal
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 Outcome = TypeVar("Outcome")
-OnView = Callable[["View | Exception"], None]
+OnView = Callable[["LogState | Exception"], None]
 
 _LOAD_TRIES: Final = 8
 _LOG_APPEND_TIME: Final = "LogAppendTime"
@@ -47,17 +47,17 @@ class PartitionLog:
         self.writer = logs.writer
         self.usage = logs.usage
         self.durability = logs.durability
-        self.cold_files = logs.cold_files
-        self.heard_logs = logs.heard
+        self.archive_files = logs.archive_files
+        self.subscribed_logs = logs.is_subscribed
         self.patience_s = logs.settings.redis_command_timeout_ms / 1000
         self.topic = topic
         self.index = index
         self.keys = logs.store.log_keys(topic.org, topic.name, index, topic.topic_hex)
-        self.view: View | None = None
-        self._seen_at = self.node
+        self.view: LogState | None = None
+        self._observed_at = self.node
         self.pages = LogPages(logs.cache)
-        self.looks = Looks(self)
-        self.hearing = Hearing(self)
+        self.refresher = LogRefresher(self)
+        self.subscription = AppendSubscription(self)
         self.progress = Progress(self, logs.dirty)
         self._logs = logs
         self._poll_s = logs.settings.fetch_wait_poll_ms / 1000
@@ -68,7 +68,7 @@ class PartitionLog:
         self.stray: StrayEntry | None = None
         self._proving = False
         self._unproved: list[tuple[int, Callable[[bool], None]]] = []
-        self.cold = ColdReads(self)
+        self.archived_reads = ArchiveReads(self)
         self._appends = Appends(self)
         self._reads = Reads(self)
 
@@ -94,19 +94,19 @@ class PartitionLog:
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after appends, trims and deletion by any broker; the result removes it."""
-        return self.hearing.on_change(listener)
+        return self.subscription.on_change(listener)
 
-    def known(self) -> Known | None:
+    def known(self) -> LogOffsets | None:
         """What this broker knows of the log, without asking; None until a view is loaded."""
         return self.view.known() if self.view is not None else None
 
-    async def ensure(self) -> Known:
+    async def ensure(self) -> LogOffsets:
         """Load a view if there is none. Raises UnknownTopicOrPartition, StoreUnavailable."""
         return (await self.load()).known()
 
-    async def end_offset(self) -> Known:
+    async def end_offset(self) -> LogOffsets:
         """The offsets after a look. Raises UnknownTopicOrPartition, StoreUnavailable."""
-        return (await self.look()).known()
+        return (await self.refresh()).known()
 
     async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after the time."""
@@ -118,7 +118,7 @@ class PartitionLog:
 
     async def epoch_end(self, epoch: int) -> tuple[int, int]:
         """(leader epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) where undefined."""
-        return positions.epoch_end(await self.look(), epoch)
+        return positions.epoch_end(await self.refresh(), epoch)
 
     async def archived_end(self) -> int:
         """The offset after the last that is archived; 0 for none."""
@@ -137,12 +137,12 @@ class PartitionLog:
 
     def depends_on(self, node: Node) -> bool:
         """Whether the view is from there, or is to be."""
-        return node is self._seen_at or node is self.node
+        return node is self._observed_at or node is self.node
 
     @property
     def has_moved(self) -> bool:
         """Whether the view is from a node that has the log no more."""
-        return self._seen_at is not self.node
+        return self._observed_at is not self.node
 
     @property
     def log_append_time(self) -> bool:
@@ -154,9 +154,9 @@ class PartitionLog:
         """Whether this object answers nothing any more."""
         return self._closed is not None
 
-    def is_fresh(self, view: View) -> bool:
+    def is_fresh(self, view: LogState) -> bool:
         """Whether log start and existence were heard of, or asked for, within the poll interval."""
-        return self.hearing.heard or self.loop.time() - view.proved_at < self._poll_s
+        return self.subscription.is_subscribed or self.loop.time() - view.verified_at < self._poll_s
 
     def with_view(self, on_view: OnView) -> None:
         """Call with the view that is being loaded, or with why there is none. Never calls before it returns."""
@@ -167,22 +167,22 @@ class PartitionLog:
         if self._loading is None:
             self._loading = self.loop.create_task(self._load())
 
-    async def load(self) -> View:
+    async def load(self) -> LogState:
         """The view, loaded if need be. Raises UnknownTopicOrPartition, StoreUnavailable."""
         if self.view is not None:
             return self.view
-        future: asyncio.Future[View | Exception] = self.loop.create_future()
+        future: asyncio.Future[LogState | Exception] = self.loop.create_future()
         self.with_view(_into(future))
         loaded = await future
         if isinstance(loaded, Exception):
             raise loaded
         return loaded
 
-    async def look(self) -> View:
+    async def refresh(self) -> LogState:
         """The view, proved after the call. Raises UnknownTopicOrPartition, StoreUnavailable."""
         for _ in range(_LOAD_TRIES):
             future: asyncio.Future[Exception | None] = self.loop.create_future()
-            self.looks.look(_into(future))
+            self.refresher.refresh(_into(future))
             failure = await future
             if failure is not None:
                 raise failure
@@ -191,45 +191,45 @@ class PartitionLog:
         raise StoreUnavailable("the view of the log does not last")
 
     async def _load(self) -> None:
-        outcome: View | Exception = StoreUnavailable("the view of the log does not last")
+        outcome: LogState | Exception = StoreUnavailable("the view of the log does not last")
         try:
             for _ in range(_LOAD_TRIES):
-                node = self._seen_at = self.node
-                incarnation = await self._logs.incarnations.ready(node)
+                node = self._observed_at = self.node
+                failover_epoch = await self._logs.failover_epochs.ready(node)
                 voids = self._voids
                 try:
-                    view, own, last = await load_view(self.store, self.keys, incarnation, self.writer.name)
+                    view, own, last = await load_view(self.store, self.keys, failover_epoch, self.writer.name)
                     own += await self._entries_at(self._appends.unresolved.bases_below(view.snapshot_offset))
                 except StoreUnavailable as error:
                     outcome = error
-                    if self._is_as(voids, node, incarnation):
+                    if self._is_as(voids, node, failover_epoch):
                         break  # refused, not cut off
                     continue
                 if not self.durability.immediate and not await self._held():
                     view.high_watermark = view.log_start
-                self._logs.incarnations.found(view.incarnation)
-                if self._is_as(voids, node, incarnation):
+                self._logs.failover_epochs.raise_floor(view.failover_epoch)
+                if self._is_as(voids, node, failover_epoch):
                     self._install(view, own, last)
                     outcome = view
                     break
         except (StoreUnavailable, UnknownTopicOrPartition, KafkaStorageError) as error:
             outcome = error
         except Exception as error:
-            logger.exception("view_not_loaded", log=self.keys.log)
+            logger.exception("log_state_not_loaded", log=self.keys.log)
             outcome = StoreUnavailable(str(error))
         self._loading = None
-        self._tell_waiting(outcome)
+        self._notify_waiting(outcome)
         if not isinstance(outcome, StoreUnavailable):
-            self.hearing.tell()
+            self.subscription.notify()
 
-    def _tell_waiting(self, outcome: View | Exception) -> None:
+    def _notify_waiting(self, outcome: LogState | Exception) -> None:
         waiting, self._waiting = self._waiting, []
         for on_view in waiting:
             self.guarded(on_view, outcome)
 
-    def _is_as(self, voids: int, node: Node, incarnation: int) -> bool:
+    def _is_as(self, voids: int, node: Node, failover_epoch: int) -> bool:
         """Whether what was read since then holds."""
-        return self._voids == voids and self._logs.incarnations.number_at(node) == incarnation
+        return self._voids == voids and self._logs.failover_epochs.number_at(node) == failover_epoch
 
     async def _held(self) -> bool:
         """Whether all that is in the log now is held as `durability` asks."""
@@ -246,8 +246,8 @@ class PartitionLog:
             entries += parse_entries(found)[0]
         return entries
 
-    def _install(self, view: View, own: list[Entry], last: list[Entry]) -> None:
-        view.proved_at = self.loop.time()
+    def _install(self, view: LogState, own: list[Entry], last: list[Entry]) -> None:
+        view.verified_at = self.loop.time()
         self.view = view
         self.pages.clear()
         self.pages.insert(last)
@@ -256,21 +256,21 @@ class PartitionLog:
             self._prove()
         for entry in own:
             self._appends.found(entry)
-        self._appends.passed(view.end)
+        self._appends.discard_unresolved_below(view.end)
         if view.stray is not None:
             self.found_stray(view, view.stray)
         elif self.stray is not None:
             logger.info("log_without_stray_entry", log=self.keys.log, end=view.end)
             self._no_stray()
 
-    def found_stray(self, view: View, stray: StrayEntry) -> None:
+    def found_stray(self, view: LogState, stray: StrayEntry) -> None:
         """Nothing can be appended behind the view, nor read, until the log is repaired. Logged once for each entry."""
         view.stray = stray
         if self.stray is None or self.stray.entry_id != stray.entry_id or self.stray.removed != stray.removed:
             logger.error("log_stray_entry", log=self.keys.log, end=view.end, reason=str(stray))
             self.stray = stray
             self._logs.stray_logs.add(self)
-            self.hearing.tell()
+            self.subscription.notify()
 
     def _no_stray(self) -> None:
         self.stray = None
@@ -280,7 +280,7 @@ class PartitionLog:
         """The view may be wrong from now on, and what is cached with it."""
         self._voids += 1
         if self.view is not None:
-            logger.debug("view_voided", log=self.keys.log, reason=reason)
+            logger.debug("log_state_invalidated", log=self.keys.log, reason=reason)
             self.view = None
             self.pages.clear()
             self._reads.forget()
@@ -294,25 +294,25 @@ class PartitionLog:
     def gone(self) -> UnknownTopicOrPartition:
         """The partition was deleted."""
         self.void("deleted")
-        self.hearing.tell()
+        self.subscription.notify()
         return UnknownTopicOrPartition()
 
     def close(self, reason: Exception) -> None:
         """Stop hearing and loading; what is filed, and what still comes, gets the reason."""
         self._closed = reason
         self.void(str(reason))
-        self.hearing.tell()
-        self.hearing.stop()
+        self.subscription.notify()
+        self.subscription.stop()
         self._no_stray()
         self._appends.close(reason)
-        self.cold.close()
+        self.archived_reads.close()
         if self._loading is not None:
             self._loading.cancel()
-            self._tell_waiting(reason)  # a task that never began runs no part of itself when it is cancelled
+            self._notify_waiting(reason)  # a task that never began runs no part of itself when it is cancelled
 
     # -- changes
 
-    def appended(self, view: View, entry: Entry) -> None:
+    def appended(self, view: LogState, entry: Entry) -> None:
         """This broker's entry is in the log, and in the view; `Appends` tells the listeners."""
         self.pages.append(entry)
         self.progress.appended(view, entry)
@@ -321,7 +321,7 @@ class PartitionLog:
         else:
             self._prove()
 
-    def found(self, view: View, entries: list[Entry], log_start: int, local_start: int) -> None:
+    def found(self, view: LogState, entries: list[Entry], log_start: int, local_start: int) -> None:
         """Entries that follow the view, the log start and the local start, as a look read them."""
         changed = log_start != view.log_start
         view.log_start, view.local_start = log_start, max(log_start, local_start)  # a restore lowers them
@@ -330,13 +330,13 @@ class PartitionLog:
             self.pages.append(entry)
             self._appends.found(entry)
         if entries:
-            self._appends.passed(view.end)
+            self._appends.discard_unresolved_below(view.end)
             if self.durability.immediate:
                 view.high_watermark = view.end
             else:
                 self._prove()
         if changed or (entries and self.durability.immediate):
-            self.hearing.tell()
+            self.subscription.notify()
 
     def when_durable(self, end: int, acks_all: bool, on_proved: Callable[[bool], None]) -> None:
         """Call once the log is proved up to `end` as `durability` asks, or with False when it was not in time.
@@ -368,7 +368,7 @@ class PartitionLog:
             held = held and self._voids == voids
             if held and view is not None and end > view.high_watermark:
                 view.high_watermark = end
-                self.hearing.tell()
+                self.subscription.notify()
             for asked_voids, on_proved in asked:
                 self.guarded(on_proved, held and asked_voids == voids)
             if self._unproved or (self.view is not None and self.view.high_watermark < self.view.end):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from tidegate.log import cold_positions
+from tidegate.log import archive_positions
 from tidegate.log.entries import Entry, read_header
 from tidegate.log.loading import entry_holding, pages
 from tidegate.log.offload import STORED
@@ -17,7 +17,7 @@ from tidegate.records.record import iter_heads
 
 if TYPE_CHECKING:
     from tidegate.log.partition import PartitionLog
-    from tidegate.log.view import View
+    from tidegate.log.state import LogState
 
 
 INLINE_RECORDS_MAX: Final = 1_000
@@ -32,13 +32,13 @@ async def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> tuple[in
 
     The time index says from which entry on a batch can reach it: up to there the largest timestamp is smaller.
     """
-    view = await log.look()
+    view = await log.refresh()
     if view.max_timestamp < timestamp_ms:
         return None
     if view.log_start < view.local_start:
-        cold = await cold_positions.first_record_at(log, view, timestamp_ms)
-        if cold is not None:
-            return cold
+        archived_reads = await archive_positions.first_record_at(log, view, timestamp_ms)
+        if archived_reads is not None:
+            return archived_reads
     start = await _indexed_below(log, timestamp_ms)
     async for entries in pages(log.store, log.keys, start, view.mean_entry_bytes):
         for entry in entries:
@@ -50,19 +50,19 @@ async def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> tuple[in
 
 async def max_timestamp(log: PartitionLog) -> tuple[int, int] | None:
     """The first record that carries the largest timestamp of what is not trimmed."""
-    view = await log.look()
+    view = await log.refresh()
     if view.log_start >= view.high_watermark or view.max_timestamp < 0:
         return None
     local = await _largest_local(log, view)
     if view.log_start == view.local_start:
         return local
-    archived_ms = await cold_positions.largest_timestamp(log, view)
+    archived_ms = await archive_positions.largest_timestamp(log, view)
     if archived_ms < 0 or (local is not None and local[1] > archived_ms):
         return local
-    return await cold_positions.first_record_at(log, view, archived_ms)
+    return await archive_positions.first_record_at(log, view, archived_ms)
 
 
-async def _largest_local(log: PartitionLog, view: View) -> tuple[int, int] | None:
+async def _largest_local(log: PartitionLog, view: LogState) -> tuple[int, int] | None:
     """The same from the local start on."""
     if view.max_timestamp_base >= view.local_start:
         async for entries in pages(log.store, log.keys, view.max_timestamp_base, view.mean_entry_bytes):
@@ -92,7 +92,7 @@ async def _search(entry: Entry, search: Callable[P, R], *args: P.args, **kwargs:
     return await STORED.run(search, *args, **kwargs)
 
 
-def epoch_end(view: View, epoch: int) -> tuple[int, int]:
+def epoch_end(view: LogState, epoch: int) -> tuple[int, int]:
     """(leader epoch, end offset): the largest known epoch at or below the asked one, and where the next begins."""
     if epoch < 0 or epoch > view.leader_epoch:
         return -1, -1

@@ -30,7 +30,7 @@ class ProducerState(NamedTuple):
 
     epoch: int
     batches: tuple[AppendedBatch, ...]
-    seen_ms: int
+    last_active_ms: int
 
 
 class Verdict(Enum):
@@ -94,27 +94,27 @@ def advance(
     last_offset_delta: int,
     base_offset: int,
     timestamp: int,
-    seen_ms: int,
+    last_active_ms: int,
 ) -> ProducerState:
     """The state after a batch that is in the log. Control batches (base sequence -1) only carry an epoch."""
     kept = state.batches if state is not None and state.epoch == epoch else ()
     if base_sequence < 0:
-        return ProducerState(epoch, kept, seen_ms)
+        return ProducerState(epoch, kept, last_active_ms)
     last_sequence = (base_sequence + last_offset_delta) & _MASK
     appended = AppendedBatch(base_sequence, last_sequence, base_offset, timestamp)
-    return ProducerState(epoch, (*kept[1 - BATCHES_KEPT :], appended), seen_ms)
+    return ProducerState(epoch, (*kept[1 - BATCHES_KEPT :], appended), last_active_ms)
 
 
 def to_text(state: ProducerState) -> str:
-    """A state as the snapshot keeps it: `<epoch> <seen_ms> <base seq>:<last seq>:<base offset>:<timestamp>,...`."""
-    return f"{state.epoch} {state.seen_ms} " + ",".join(":".join(map(str, batch)) for batch in state.batches)
+    """A state in the snapshot: `<epoch> <last_active_ms> <base seq>:<last seq>:<base offset>:<timestamp>,...`."""
+    return f"{state.epoch} {state.last_active_ms} " + ",".join(":".join(map(str, batch)) for batch in state.batches)
 
 
 def from_text(text: str) -> ProducerState:
     """The reverse of `to_text`. Raises ValueError."""
-    epoch, seen_ms, batches = text.split(" ")
+    epoch, last_active_ms, batches = text.split(" ")
     return ProducerState(
         int(epoch),
         tuple(AppendedBatch(*map(int, batch.split(":"))) for batch in batches.split(",") if batch),
-        int(seen_ms),
+        int(last_active_ms),
     )

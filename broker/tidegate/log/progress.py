@@ -16,7 +16,7 @@ from tidegate.store.scripts import Script
 if TYPE_CHECKING:
     from tidegate.log.entries import Entry
     from tidegate.log.partition import PartitionLog
-    from tidegate.log.view import View
+    from tidegate.log.state import LogState
 
 NOTE_PROGRESS = Script("log/note_progress")
 SAVE_PRODUCERS = Script("log/save_producers")
@@ -46,7 +46,7 @@ class Progress:
         self._base = self._timestamp = -1
         self._since_index_bytes = self._since_index_entries = 0
 
-    def appended(self, view: View, entry: Entry) -> None:
+    def appended(self, view: LogState, entry: Entry) -> None:
         """An own entry is in the log, and in the view."""
         self._bytes += entry.size
         self._batches += len(entry.batches)
@@ -74,7 +74,7 @@ class Progress:
         self._bytes = self._batches = 0
         self._log.store.send_script(NOTE_PROGRESS, [keys.meta, keys.times], args, _ignore)
 
-    def save(self, view: View) -> None:
+    def save(self, view: LogState) -> None:
         """Write the producer table as it stands at the view's end."""
         if self._saving:
             return
@@ -90,17 +90,17 @@ class Progress:
         keys = self._log.keys
         self._log.store.send_script(SAVE_PRODUCERS, [keys.producers, keys.meta], self._snapshot(view), saved)
 
-    async def save_now(self, view: View) -> None:
+    async def save_now(self, view: LogState) -> None:
         """As `save`, and wait for it. Raises StoreUnavailable, UnknownTopicOrPartition."""
         keys, offset = self._log.keys, view.end
         await self._log.store.run(SAVE_PRODUCERS, [keys.producers, keys.meta], *self._snapshot(view))
         view.snapshot_offset = max(view.snapshot_offset, offset)
 
-    def _snapshot(self, view: View) -> list[Arg]:
+    def _snapshot(self, view: LogState) -> list[Arg]:
         expired_ms = int(time.time() * 1000) - self._log.settings.producer_id_expiration_ms
-        for producer_id in [p for p, state in view.producers.items() if state.seen_ms < expired_ms]:
+        for producer_id in [p for p, state in view.producers.items() if state.last_active_ms < expired_ms]:
             del view.producers[producer_id]
-        args: list[Arg] = [view.incarnation, view.end, view.max_timestamp, view.max_timestamp_base]
+        args: list[Arg] = [view.failover_epoch, view.end, view.max_timestamp, view.max_timestamp_base]
         for producer_id, state in view.producers.items():
             args += (str(producer_id), to_text(state))
         return args

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 import hiredis
 
 from tidegate.errors import KafkaStorageError, OffsetOutOfRange, StoreUnavailable
-from tidegate.log.cold_reads import Cold
+from tidegate.log.archive_reads import Cold
 from tidegate.log.entries import Buffer, Entry, parse_entries, until_torn
 from tidegate.log.loading import REPLY_BYTES, page_entries
 from tidegate.store.link import Arg
 
 if TYPE_CHECKING:
     from tidegate.log.partition import PartitionLog
-    from tidegate.log.view import View
+    from tidegate.log.state import LogState
 
 _TRIES: Final = 4
 _READ_BYTES_MIN: Final = 1 << 20
 _KEPT_BYTES_MAX: Final = 64 << 10
-_COLD_ENTRY_BYTES: Final = 65_536.0
+_ARCHIVE_ENTRY_BYTES: Final = 65_536.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +54,21 @@ class _Asked:
     bytes_max: int
     at_least_one: bool
     on_done: OnSlice
-    looked: bool = False
+    refreshed: bool = False
     tries: int = 0
 
 
 class Reads:
     """The reads of one partition on this broker."""
 
-    __slots__ = ("_cold_entry_bytes", "_fetching", "_last", "_last_key", "_log")
+    __slots__ = ("_archive_entry_bytes", "_fetching", "_last", "_last_key", "_log")
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
         self._fetching: dict[int, list[_Asked]] = {}
         self._last_key: tuple[int, int, bool, int, int] | None = None
         self._last: Slice | None = None
-        self._cold_entry_bytes = _COLD_ENTRY_BYTES
+        self._archive_entry_bytes = _ARCHIVE_ENTRY_BYTES
 
     def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: OnSlice) -> None:
         """See PartitionLog.read."""
@@ -84,30 +84,32 @@ class Reads:
             self._log.with_view(lambda loaded: self._with_view(asked, loaded))
             return
         offset = asked.offset
-        if offset < view.log_start and not asked.looked:
-            self._look(asked)  # a restore may have lowered it
+        if offset < view.log_start and not asked.refreshed:
+            self._refresh(asked)  # a restore may have lowered it
         elif offset < view.log_start:
             asked.on_done(OffsetOutOfRange(f"{offset} is below the log start offset {view.log_start}"))
         elif offset >= view.high_watermark:
-            if offset <= view.end and view.stray is None and (asked.looked or self._log.hearing.heard):
+            if offset <= view.end and view.stray is None and (asked.refreshed or self._log.subscription.is_subscribed):
                 asked.on_done(_slice([], 0, offset, view))
             else:
                 self._read_at_end(view, asked)
-        elif not asked.looked and not self._log.is_fresh(view):
-            self._look(asked)  # the log may have been trimmed or deleted elsewhere
+        elif not asked.refreshed and not self._log.is_fresh(view):
+            self._refresh(asked)  # the log may have been trimmed or deleted elsewhere
         else:
             found = self._cached(view, asked)
             if found is not None:
                 asked.on_done(found)
             elif offset < view.local_start:
-                self._fetch_cold(view, asked)
+                self._fetch_archive(view, asked)
             else:
                 self._fetch(view, asked)
 
-    def _read_at_end(self, view: View, asked: _Asked) -> None:
+    def _read_at_end(self, view: LogState, asked: _Asked) -> None:
         offset = asked.offset
-        if not asked.looked and (offset > view.end or view.stray is not None or not self._log.hearing.heard):
-            self._look(asked)
+        if not asked.refreshed and (
+            offset > view.end or view.stray is not None or not self._log.subscription.is_subscribed
+        ):
+            self._refresh(asked)
         elif offset > view.end:
             asked.on_done(OffsetOutOfRange(f"{offset} is above the log end offset {view.end}"))
         elif offset == view.end and view.stray is not None and not view.stray.removed:
@@ -115,21 +117,21 @@ class Reads:
         else:
             asked.on_done(_slice([], 0, offset, view))
 
-    def _with_view(self, asked: _Asked, loaded: View | Exception) -> None:
+    def _with_view(self, asked: _Asked, loaded: LogState | Exception) -> None:
         if isinstance(loaded, Exception):
             asked.on_done(loaded)
         else:
             self._go_on(asked)
 
-    def _look(self, asked: _Asked) -> None:
-        def looked(failure: Exception | None) -> None:
-            asked.looked = True
+    def _refresh(self, asked: _Asked) -> None:
+        def refreshed(failure: Exception | None) -> None:
+            asked.refreshed = True
             if failure is None:
                 self._go_on(asked)
             else:
                 self._failed(asked, failure)
 
-        self._log.looks.look(looked)
+        self._log.refresher.refresh(refreshed)
 
     def _failed(self, asked: _Asked, failure: Exception) -> None:
         asked.tries += 1
@@ -140,7 +142,7 @@ class Reads:
 
     # -- the cache
 
-    def _cached(self, view: View, asked: _Asked) -> Slice | None:
+    def _cached(self, view: LogState, asked: _Asked) -> Slice | None:
         key = (asked.offset, asked.bytes_max, asked.at_least_one, view.high_watermark, view.log_start)
         if key == self._last_key and self._last is not None:
             return self._last
@@ -166,17 +168,17 @@ class Reads:
 
     # -- cold data
 
-    def _fetch(self, view: View, asked: _Asked) -> None:
+    def _fetch(self, view: LogState, asked: _Asked) -> None:
         waiting = self._fetching.get(asked.offset)
         if waiting is not None:
             waiting.append(asked)
             return
         waiting = self._fetching[asked.offset] = [asked]
-        count = page_entries(self._cold_entry_bytes, max(_READ_BYTES_MIN, min(asked.bytes_max, REPLY_BYTES)))
+        count = page_entries(self._archive_entry_bytes, max(_READ_BYTES_MIN, min(asked.bytes_max, REPLY_BYTES)))
         command: list[Arg] = ["XRANGE", self._log.keys.log, f"{asked.offset}-0", "+", "COUNT", count]
         self._log.node.data_in.send(command, lambda reply: self._fetched(view, asked.offset, reply))
 
-    def _fetched(self, view: View, offset: int, reply: Any) -> None:
+    def _fetched(self, view: LogState, offset: int, reply: Any) -> None:
         """Where no entry starts at the offset, the one that holds it is wanted too."""
         if isinstance(reply, Exception) or self._log.view is not view:
             self._arrived(view, offset, reply, [])
@@ -187,11 +189,11 @@ class Reads:
         else:
             self._fetch_holder(view, offset, f"{offset}-1", entries)
 
-    def _fetch_holder(self, view: View, offset: int, last_id: str, entries: list[Entry]) -> None:
+    def _fetch_holder(self, view: LogState, offset: int, last_id: str, entries: list[Entry]) -> None:
         command: list[Arg] = ["XREVRANGE", self._log.keys.log, last_id, "-", "COUNT", 1]
         self._log.node.data_in.send(command, lambda holder: self._held(view, offset, holder, entries))
 
-    def _held(self, view: View, offset: int, reply: Any, entries: list[Entry]) -> None:
+    def _held(self, view: LogState, offset: int, reply: Any, entries: list[Entry]) -> None:
         if isinstance(reply, Exception):
             self._arrived(view, offset, reply, [])
             return
@@ -203,13 +205,13 @@ class Reads:
         else:
             self._arrived(view, offset, None, [entry for entry in holders if entry.end > offset] + entries)
 
-    def _arrived(self, view: View, offset: int, failure: Any, entries: list[Entry]) -> None:
+    def _arrived(self, view: LogState, offset: int, failure: Any, entries: list[Entry]) -> None:
         if failure or not entries or entries[0].base <= offset:
-            self._settle(view, offset, failure, entries)
+            self._deliver(view, offset, failure, entries)
         else:  # a hole that compaction left, or another broker trimmed what was there
-            self._log.looks.look(lambda failure: self._settle(view, offset, failure, entries))
+            self._log.refresher.refresh(lambda failure: self._deliver(view, offset, failure, entries))
 
-    def _settle(self, view: View, offset: int, failure: Any, entries: list[Entry]) -> None:
+    def _deliver(self, view: LogState, offset: int, failure: Any, entries: list[Entry]) -> None:
         waiting = self._fetching.pop(offset, [])
         current = self._log.view is view
         trimmed = bool(entries) and entries[0].base > offset and offset < view.local_start
@@ -220,15 +222,15 @@ class Reads:
             entries = [entry for entry in entries if entry.base < view.end]
             self._log.pages.insert(entries)
             if entries:  # old data need not look like what is appended now
-                self._cold_entry_bytes = sum(entry.size for entry in entries) / len(entries)
+                self._archive_entry_bytes = sum(entry.size for entry in entries) / len(entries)
         for asked in waiting:
             if isinstance(failure, Exception):
                 self._failed(asked, failure)
             elif not current or not entries or trimmed or offset < view.log_start:
                 asked.tries += 1
                 if asked.tries < _TRIES:
-                    asked.looked = False
-                    self._look(asked)  # trimmed, deleted, or another view: find out which
+                    asked.refreshed = False
+                    self._refresh(asked)  # trimmed, deleted, or another view: find out which
                 else:
                     asked.on_done(StoreUnavailable("the log does not hold the offset it should"))
             else:
@@ -237,13 +239,13 @@ class Reads:
 
     # -- the archive
 
-    def _fetch_cold(self, view: View, asked: _Asked) -> None:
+    def _fetch_archive(self, view: LogState, asked: _Asked) -> None:
         limit = min(view.local_start, view.high_watermark)
 
         def arrived(found: Cold | Exception) -> None:
             current = self._log.view
-            if isinstance(found, KafkaStorageError) and not asked.looked:
-                self._look(asked)  # the log start may have gone past the offset, and the file with it
+            if isinstance(found, KafkaStorageError) and not asked.refreshed:
+                self._refresh(asked)  # the log start may have gone past the offset, and the file with it
             elif isinstance(found, Exception):
                 self._failed(asked, found)
             elif current is None or asked.offset < current.log_start:
@@ -254,14 +256,14 @@ class Reads:
                 asked.offset = found.end_offset
                 self._go_on(asked)
 
-        self._log.cold.read(asked.offset, limit, asked.bytes_max, asked.at_least_one, arrived)
+        self._log.archived_reads.read(asked.offset, limit, asked.bytes_max, asked.at_least_one, arrived)
 
 
-def _slice(buffers: list[Buffer], size: int, end_offset: int, view: View, bases: Sequence[int] = ()) -> Slice:
+def _slice(buffers: list[Buffer], size: int, end_offset: int, view: LogState, bases: Sequence[int] = ()) -> Slice:
     return Slice(buffers, size, end_offset, view.high_watermark, view.last_stable_offset, view.log_start, bases)
 
 
-def gather(view: View, entries: Iterable[Entry], offset: int, bytes_max: int, at_least_one: bool) -> Slice:
+def gather(view: LogState, entries: Iterable[Entry], offset: int, bytes_max: int, at_least_one: bool) -> Slice:
     """Whole batches from the one that holds `offset`, below the high watermark and within `bytes_max`."""
     buffers: list[Buffer] = []
     bases: list[int] = []

@@ -23,7 +23,7 @@ from tidegate.store.store import Store
 if TYPE_CHECKING:
     from tidegate.log.logs import Logs
     from tidegate.log.partition import PartitionLog
-    from tidegate.log.view import View
+    from tidegate.log.state import LogState
     from tidegate.records.segments import Segment
     from tidegate.topics.catalog import Topic
 
@@ -43,7 +43,7 @@ async def delete_records(log: PartitionLog, offset: int) -> int:
 
     Returns the log start. Raises OffsetOutOfRange, UnknownTopicOrPartition, StoreUnavailable.
     """
-    view = await log.look()
+    view = await log.refresh()
     if offset == -1:
         offset = view.high_watermark
     if offset < 0 or offset > view.high_watermark:
@@ -58,7 +58,7 @@ async def apply_retention(log: PartitionLog) -> int:
 
     What is archived leaves Redis by local.retention.*; a broker without the archive leaves that to those that have it.
     """
-    view = await log.look()
+    view = await log.refresh()
     config = log.topic.config
     if "delete" not in config.cleanup_policy or view.log_start >= view.high_watermark:
         return view.log_start
@@ -66,7 +66,7 @@ async def apply_retention(log: PartitionLog) -> int:
     local_bytes = await _log_bytes(log)
     rule = Rule.of(now_ms, config.retention_ms, config.retention_bytes)
     kept = await _kept_of_all(log, view, rule, local_bytes)
-    if config.remote_storage and log.cold_files.present:
+    if config.remote_storage and log.archive_files.present:
         start, end = await archived_range(log)
         if start <= view.local_start < end:
             local = Rule.of(now_ms, config.local_retention_ms, config.local_retention_bytes)
@@ -113,7 +113,7 @@ class Rule(NamedTuple):
         return size <= self.excess or (self.oldest_ms is not None and max_timestamp < self.oldest_ms)
 
 
-async def trim(log: PartitionLog, view: View, kept: Kept) -> int:
+async def trim(log: PartitionLog, view: LogState, kept: Kept) -> int:
     """Raise both starts and remove what lies below, slice by slice; the snapshot goes first. Returns the log start."""
     if view.snapshot_offset < kept.local_start:
         await log.progress.save_now(view)
@@ -125,11 +125,11 @@ async def trim(log: PartitionLog, view: View, kept: Kept) -> int:
             TRIM_LOG, names, kept.log_start, kept.local_start, SLICE_ENTRIES, kept.removed_bytes, keys.wake
         )
         await asyncio.sleep(0)
-    view = await log.look()
+    view = await log.refresh()
     return max(view.log_start, int(log_start))
 
 
-async def _kept_of_all(log: PartitionLog, view: View, rule: Rule, local_bytes: int) -> Kept:
+async def _kept_of_all(log: PartitionLog, view: LogState, rule: Rule, local_bytes: int) -> Kept:
     """What retention.* keeps of both tiers. What is archived goes in whole segments, judged by the index.
 
     Where the index was reset nobody has what it held: that goes with the first entries that go from Redis.
@@ -156,7 +156,7 @@ async def _is_tiered(log: PartitionLog) -> bool:
     return bool(await log.store.command("HGET", configs, "remote.storage.enable") == b"true")
 
 
-async def _archived_bytes(log: PartitionLog, view: View) -> int:
+async def _archived_bytes(log: PartitionLog, view: LogState) -> int:
     """The bytes between the log start and the local start, by the index."""
     size = 0
     async with aclosing(segments_from(log, view.log_start)) as segments:
@@ -167,7 +167,7 @@ async def _archived_bytes(log: PartitionLog, view: View) -> int:
     return size
 
 
-async def _first_archived_kept(log: PartitionLog, view: View, rule: Rule) -> tuple[int, int]:
+async def _first_archived_kept(log: PartitionLog, view: LogState, rule: Rule) -> tuple[int, int]:
     """The end of the last segment that goes, the local start at most, and the bytes that go."""
     offset, size = view.log_start, 0
     async with aclosing(segments_from(log, view.log_start)) as segments:
@@ -179,13 +179,13 @@ async def _first_archived_kept(log: PartitionLog, view: View, rule: Rule) -> tup
     return offset, size
 
 
-def _share(segment: Segment, view: View) -> int:
+def _share(segment: Segment, view: LogState) -> int:
     """The bytes of a segment between the log start and the local start, as if its offsets were of one size."""
     count = min(segment.end_offset, view.local_start) - max(segment.from_offset, view.log_start)
     return segment.size * max(count, 0) // (segment.end_offset - segment.from_offset)
 
 
-async def _bytes_below(log: PartitionLog, view: View, offset: int) -> int:
+async def _bytes_below(log: PartitionLog, view: LogState, offset: int) -> int:
     """The bytes of the entries that end at or below the offset: counted too high, size would take too much later."""
     size = 0
     async with aclosing(pages(log.store, log.keys, view.local_start, view.mean_entry_bytes)) as read:
@@ -203,14 +203,14 @@ async def _log_bytes(log: PartitionLog) -> int:
     estimate = int(await log.store.command("HGET", log.keys.meta, "bytes") or 0)
     if estimate >= 0:
         return estimate
-    view, counted = await log.look(), 0
+    view, counted = await log.refresh(), 0
     async for entries in pages(log.store, log.keys, 0, view.mean_entry_bytes):
         counted += sum(entry.size for entry in entries)
     await log.store.command("HSET", log.keys.meta, "bytes", counted)
     return counted
 
 
-async def _first_kept(log: PartitionLog, view: View, rule: Rule, end: int) -> tuple[int, int]:
+async def _first_kept(log: PartitionLog, view: LogState, rule: Rule, end: int) -> tuple[int, int]:
     """The base of the first batch to keep in Redis, and the bytes below it. What ends above `end` is kept.
 
     A batch goes when all before it go, and it is too old, or what goes before it does not cover the excess.

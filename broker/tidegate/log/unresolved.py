@@ -17,7 +17,7 @@ from tidegate.errors import KafkaError, RequestTimedOut, StoreUnavailable
 from tidegate.log.producers_table import is_after
 
 if TYPE_CHECKING:
-    from tidegate.log.outgoing import Filed, Sent
+    from tidegate.log.outgoing import QueuedBatch, InFlightEntry
     from tidegate.records.batch import Batch
 
 GIVEN_UP_KEPT_S: Final = 60.0
@@ -53,19 +53,19 @@ class Unresolved:
     def __init__(self, unreachable_s: float) -> None:
         self._unreachable_s = unreachable_s
         self._unknown_since_s = math.inf
-        self.entries: dict[int, Sent] = {}
+        self.entries: dict[int, InFlightEntry] = {}
         """Those in flight or of unknown outcome, by counter: plain, for every append passes here."""
         self._given_up: dict[int, _GivenUp] = {}
 
     # -- entries
 
-    def outcome_unknown(self, sent: Sent, now_s: float) -> None:
+    def outcome_unknown(self, sent: InFlightEntry, now_s: float) -> None:
         """The reply to an entry did not come."""
         self._unknown_since_s = min(self._unknown_since_s, now_s)
         for item in sent.items:
             item.unresolved_in += (sent.counter,)
 
-    def discard_below(self, end: int, in_flight: Sent | None) -> None:
+    def discard_below(self, end: int, in_flight: InFlightEntry | None) -> None:
         """The log was read up to `end`: entries below that were not found are not there, and never will be."""
         if self.entries:
             for counter in [c for c, sent in self.entries.items() if sent.base < end and sent is not in_flight]:
@@ -83,7 +83,7 @@ class Unresolved:
         self._given_up.clear()
         self._unknown_since_s = math.inf
 
-    def may_be_stored(self, item: Filed) -> bool:
+    def may_be_stored(self, item: QueuedBatch) -> bool:
         """Whether the batch, or for an idempotent producer any batch of it, is in an entry of unknown outcome."""
         producer_id = item.batch.producer_id
         if producer_id >= 0:
@@ -92,7 +92,7 @@ class Unresolved:
 
     # -- batches that were given up
 
-    def answer(self, item: Filed, failure: Exception, now_s: float) -> KafkaError:
+    def answer(self, item: QueuedBatch, failure: Exception, now_s: float) -> KafkaError:
         """What the failure is for a batch: "not persisted" is answered only where that is known."""
         if isinstance(failure, KafkaError) and not isinstance(failure, StoreUnavailable):
             return failure
@@ -116,7 +116,7 @@ class Unresolved:
             del self._given_up[next(iter(self._given_up))]
         self._given_up[batch.producer_id] = _GivenUp(batch.producer_epoch, sequence, answer, now_s + GIVEN_UP_KEPT_S)
 
-    def answer_behind(self, item: Filed, now_s: float) -> KafkaError | None:
+    def answer_behind(self, item: QueuedBatch, now_s: float) -> KafkaError | None:
         """What a batch gets whose predecessor is missing because it was given up; None where it was not."""
         before = self._given_up.get(item.batch.producer_id)
         if before is not None and self._is_behind(before, item.batch, now_s):

@@ -17,7 +17,7 @@ from tidegate.settings import Settings
 from tidegate.store.keys import LogKeys
 from tidegate.store.samples import add_sample
 from tidegate.store.store import Store
-from tidegate.telemetry.supervised import Supervised
+from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.topics.model import Topic
 
 COMMITTED_MAX: Final = 100_000
@@ -130,14 +130,14 @@ class UsageReports:
         self._store, self._usage, self._topics, self._broker = store, usage, topics, broker
         self._interval_ms, self._entries_max = settings.usage_sample_interval_ms, settings.usage_samples_max
         self._since_s = asyncio.get_running_loop().time()
-        self._cold: dict[str, tuple[tuple[bytes | None, ...], int]] = {}
-        self._cold_before = self._cold
-        self._loops = Supervised()
+        self._archived_reads: dict[str, tuple[tuple[bytes | None, ...], int]] = {}
+        self._archive_before = self._archived_reads
+        self._loops = BackgroundTasks()
 
     async def start(self) -> None:
         """Begin to tell; where nobody wants to know, to forget: groups come and go."""
         if self._interval_ms:
-            self._loops.every("usage", self._interval_ms, self.tell)
+            self._loops.every("usage", self._interval_ms, self.report)
         else:
             self._loops.every("usage", _FORGOTTEN_MS, self._forget)
 
@@ -145,9 +145,9 @@ class UsageReports:
         """Tell the rest, and stop."""
         await self._loops.close()
         if self._interval_ms and self._store.available:
-            await asyncio.wait({asyncio.ensure_future(self.tell())}, timeout=_LAST_S)
+            await asyncio.wait({asyncio.ensure_future(self.report())}, timeout=_LAST_S)
 
-    async def tell(self) -> None:
+    async def report(self) -> None:
         """One entry; its id says when its span ends. Raises StoreUnavailable; what was counted is lost then."""
         held = await self._held()
         topics, groups = self._usage.take()
@@ -169,7 +169,7 @@ class UsageReports:
     async def _held(self) -> dict[str, tuple[int, int]]:
         """Bytes of each topic in Redis and in the archive, as the partitions' own estimates have them."""
         topics, held = list(self._topics()), {}
-        self._cold_before, self._cold = self._cold, {}
+        self._archive_before, self._archived_reads = self._archived_reads, {}
         for start in range(0, len(topics), _TOPICS_AT_ONCE):
             some = topics[start : start + _TOPICS_AT_ONCE]
             for topic, found in zip(some, await asyncio.gather(*map(self._held_by, some)), strict=True):
@@ -179,18 +179,18 @@ class UsageReports:
     async def _held_by(self, topic: Topic) -> tuple[int, int]:
         log_keys = self._store.log_keys
         keys = [log_keys(topic.org, topic.name, index, topic.topic_hex) for index in range(topic.partition_count)]
-        hot = await asyncio.gather(*(self._store.read("HGET", one.meta, "bytes") for one in keys))
-        cold = await asyncio.gather(*map(self._archived, keys))
-        return sum(int(size or 0) for size in hot), sum(cold)
+        local = await asyncio.gather(*(self._store.read("HGET", one.meta, "bytes") for one in keys))
+        archived_reads = await asyncio.gather(*map(self._archived, keys))
+        return sum(int(size or 0) for size in local), sum(archived_reads)
 
     async def _archived(self, keys: LogKeys) -> int:
         """Bytes of the batches in a partition's segments, which are read again when its range has changed."""
         span = tuple(await self._store.read("HMGET", keys.archive, "start", "end"))
-        known = self._cold_before.get(keys.archive)
+        known = self._archive_before.get(keys.archive)
         if known is None or known[0] != span:
             segments = await self._store.read("ZRANGE", keys.segments, 0, -1) if span[1] else ()
             known = span, sum(Segment.from_json(one).size for one in segments)
-        self._cold[keys.archive] = known
+        self._archived_reads[keys.archive] = known
         return known[1]
 
 

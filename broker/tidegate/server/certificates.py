@@ -14,7 +14,7 @@ from tidegate.settings import Settings
 
 logger = structlog.get_logger()
 
-_LOOK_S: Final = 5.0
+_CHECK_INTERVAL_S: Final = 5.0
 
 
 class Certificates:
@@ -22,31 +22,31 @@ class Certificates:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._seen = self._versions()
+        self._observed = self._versions()
         try:
             self.context = self._load()
         except (OSError, ssl.SSLError) as error:
-            raise CannotStart(_told(settings, error)) from None
+            raise CannotStart(_reported(settings, error)) from None
 
     async def watch(self) -> None:
         """Look every few seconds for files that were replaced, for ever."""
         while True:
-            await asyncio.sleep(_LOOK_S)
-            self.look()
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+            self.reload()
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """Read files that have changed; what cannot be used leaves the certificate as it was, until they change again.
 
         Connections that are open keep theirs.
         """
         versions = self._versions()
-        if versions == self._seen:
+        if versions == self._observed:
             return
-        self._seen = versions
+        self._observed = versions
         try:
             self.context = self._load()
         except (OSError, ssl.SSLError) as error:
-            logger.error("certificate_not_loaded", reason=_told(self._settings, error))
+            logger.error("certificate_not_loaded", reason=_reported(self._settings, error))
         else:
             logger.info("certificate_loaded", file=self._settings.ssl_certificate_file)
 
@@ -81,7 +81,7 @@ def _version(file: str) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _told(settings: Settings, error: OSError) -> str:
+def _reported(settings: Settings, error: OSError) -> str:
     files = ("SSL_CERTIFICATE_FILE", "SSL_KEY_FILE", "SSL_CLIENT_CA_FILE")
     given = (settings.ssl_certificate_file, settings.ssl_key_file, settings.ssl_client_ca_file)
     named = ", ".join(f"TIDEGATE_{name}={file}" for name, file in zip(files, given, strict=True) if file)

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tidegate.apis.call import Body, Client
-from tidegate.groups.holds import Released
+from tidegate.groups.delayed_heartbeats import Released
 from tidegate.protocol import headers
 from tidegate.protocol.framing import FrameError, Splitter, TlsInstead
 from tidegate.protocol.schema_walk import DecodeError
 from tidegate.server import dispatch
 from tidegate.server.limits import tune
+from tidegate.server.pending_request import CLOSED, PendingRequest
 from tidegate.server.stalls import take_late
-from tidegate.server.sweeping import Standing
-from tidegate.server.turn import CLOSED, Turn
+from tidegate.server.sweeping import ConnectionState
 from tidegate.telemetry.metrics import metrics
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: Server, listener: str) -> None:
         self.server, self.client_id = server, ""
         self.client = Client(connection_id=server.next_connection_id(), host="", port=0, listener=listener)
-        self.turns: deque[Turn] = deque()
+        self.pipeline: deque[PendingRequest] = deque()
         """Requests taken and not answered, in order; the head is the next to be answered."""
         self.unsent = 0
         """Bytes of answers that wait for an earlier answer, or for the end of the tick."""
         self._client_id_raw: bytes | memoryview | None = None
-        self.queue: deque[Turn] = deque()
-        self._cold: Turn | None = None
-        self._exclusive: Turn | None = None
+        self.queue: deque[PendingRequest] = deque()
+        self._task_request: PendingRequest | None = None
+        self._exclusive: PendingRequest | None = None
         self.splitter = Splitter(server.settings.socket_request_max_bytes)
         self._own_room = False
         self.taken_s = self._paused_s = 0.0
@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._reading = self._scheduled = self._starting = False
         self._paused = self._write_paused = False
-        self._doomed = self._leaving = self._ended = self._closed = False
+        self._closing = self._draining = self._ended = self._closed = False
         self.last_active_s = self.opened_s = perf_counter()
         self.jitter = random.uniform(-1, 1)  # noqa: S311 - spreads reconnects, no secret
         """Where in the spread of ages this connection is closed, -1 to 1."""
@@ -132,15 +132,15 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._closed = self._ended = True
         held = self.splitter.reserved if self.splitter.whole else 0
-        turns, self.turns = self.turns, deque()
+        pipeline, self.pipeline = self.pipeline, deque()
         self.client.release(Released.CLOSED)
         self.queue.clear()
         self._out = []
-        for turn in turns:
-            held += turn.held
-            turn.held = 0
-            if turn.task is not None and turn.route.waits:
-                turn.task.cancel()
+        for pending in pipeline:
+            held += pending.held
+            pending.held = 0
+            if pending.task is not None and pending.route.waits:
+                pending.task.cancel()
         self.server.request_bytes.release(held)
         self.server.request_bytes.abandon(self.client.host, self)
         self.client.end()
@@ -149,14 +149,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_frames(self) -> None:
         """Start what has come whole; stop where a cap is reached, and go on later from there."""
-        splitter, server, turns = self.splitter, self.server, self.turns
+        splitter, server, pipeline = self.splitter, self.server, self.pipeline
         settings = server.settings
         in_flight_max, out_bytes_max = settings.connection_in_flight_max, settings.connection_out_bytes_max
         take = self.take if self.late_bytes <= 0 else partial(take_late, self)
         self._reading = True
         try:
-            while not (self._doomed or self._leaving):
-                full = len(turns) >= in_flight_max or self.unsent >= out_bytes_max
+            while not (self._closing or self._draining):
+                full = len(pipeline) >= in_flight_max or self.unsent >= out_bytes_max
                 if full or self._write_paused or not server.serving:
                     self._pause()
                     break
@@ -164,15 +164,15 @@ class Connection(asyncio.BufferedProtocol):
                 if frame is None:
                     self._make_room()
                     break
-                if self.client.holder is not None:
-                    self.client.holder.release(Released.REQUEST)
+                if self.client.delayed_heartbeat is not None:
+                    self.client.delayed_heartbeat.release(Released.REQUEST)
                 take(*frame)
         except TlsInstead:
             self.server.tls_came(self)
         except FrameError as error:
-            self.cut(str(error))
+            self.drop_connection(str(error))
         except DecodeError as error:
-            self.doom(f"malformed header: {error}", None)
+            self.close_after_replies(f"malformed header: {error}", None)
         self._reading = False
         if self._out and not self._ended:
             self._flush()
@@ -189,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         position = start + _HEADER_SIZE
         if route is None:
             api_key, version = headers.api_and_version(route_key)
-            self.doom(f"API {api_key} v{version} is not served", None)
+            self.close_after_replies(f"API {api_key} v{version} is not served", None)
             return
         if client_id_size > 0:
             raw = data[position : position + client_id_size]
@@ -204,27 +204,27 @@ class Connection(asyncio.BufferedProtocol):
         if position > end:
             raise DecodeError("a header that ends too early")
         self.taken_s = self.last_active_s
-        turn = server.turn_type(self, route, correlation_id, data, position, end, self.last_active_s)
-        self.turns.append(turn)
-        if route.plain and self._cold is None and not self.queue:
-            dispatch.start(turn)
+        pending = server.request_type(self, route, correlation_id, data, position, end, self.last_active_s)
+        self.pipeline.append(pending)
+        if route.plain and self._task_request is None and not self.queue:
+            dispatch.start(pending)
         else:
-            self._start_or_queue(turn)
-        if turn.answer is None or type(data) is memoryview:
-            self._hold(turn, data, end - start)
+            self._start_or_queue(pending)
+        if pending.answer is None or type(data) is memoryview:
+            self._hold(pending, data, end - start)
 
     def _note_client_id(self, raw: bytes | memoryview) -> None:
         """Clients keep their id, so it is read once. Raises DecodeError."""
         self.client_id = headers.client_id_of(raw)
         self._client_id_raw = bytes(raw)
 
-    def _hold(self, turn: Turn, data: bytes | memoryview, size: int) -> None:
+    def _hold(self, pending: PendingRequest, data: bytes | memoryview, size: int) -> None:
         """Count an unanswered request; a frame with a buffer of its own has been counted since that was made."""
         held, counted = self.server.request_bytes, type(data) is memoryview
-        if turn.answer is not None:
+        if pending.answer is not None:
             held.release(size)
         else:
-            turn.held = size
+            pending.held = size
             if not counted:
                 held.hold(size)
 
@@ -242,33 +242,33 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- order
 
-    def _may_start(self, turn: Turn) -> bool:
-        route = turn.route
-        if not route.hot:
-            return self.turns[0] is turn
-        return self._cold is None and not (route.exclusive and self._exclusive is not None)
+    def _may_start(self, pending: PendingRequest) -> bool:
+        route = pending.route
+        if not route.inline:
+            return self.pipeline[0] is pending
+        return self._task_request is None and not (route.exclusive and self._exclusive is not None)
 
-    def _start_or_queue(self, turn: Turn) -> None:
-        if not self.queue and self._may_start(turn):
-            self._start(turn)
+    def _start_or_queue(self, pending: PendingRequest) -> None:
+        if not self.queue and self._may_start(pending):
+            self._start(pending)
         else:
-            self.queue.append(turn)
+            self.queue.append(pending)
 
-    def _start(self, turn: Turn) -> None:
-        if not turn.route.hot:
-            self._cold = turn
-        elif turn.route.exclusive:
-            self._exclusive = turn
-        dispatch.start(turn)
+    def _start(self, pending: PendingRequest) -> None:
+        if not pending.route.inline:
+            self._task_request = pending
+        elif pending.route.exclusive:
+            self._exclusive = pending
+        dispatch.start(pending)
 
     def advance(self) -> None:
         """The head is answered: send what is ready, start what may start now."""
-        turns, out = self.turns, self._out
-        while turns and (answer := turns[0].answer) is not None:
-            turn = turns.popleft()
-            if turn is self._cold:
-                self._cold = None
-            elif turn is self._exclusive:
+        pipeline, out = self.pipeline, self._out
+        while pipeline and (answer := pipeline[0].answer) is not None:
+            pending = pipeline.popleft()
+            if pending is self._task_request:
+                self._task_request = None
+            elif pending is self._exclusive:
                 self._exclusive = None
             if type(answer) is bytes:
                 out.append(answer)
@@ -296,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._out:
             self._flush()
-        if self._leaving and not self.turns:
+        if self._draining and not self.pipeline:
             self._close_now()
         elif self._paused:
             self.resume()
@@ -324,9 +324,9 @@ class Connection(asyncio.BufferedProtocol):
     def resume(self) -> None:
         """Read on when every cap has room again; half of it, so as not to stop and go at each request."""
         server, settings = self.server, self.server.settings
-        if not self._paused or self._ended or self._doomed or self._leaving or self._write_paused:
+        if not self._paused or self._ended or self._closing or self._draining or self._write_paused:
             return
-        full = len(self.turns) * 2 > settings.connection_in_flight_max
+        full = len(self.pipeline) * 2 > settings.connection_in_flight_max
         if full or self.unsent * 2 > settings.connection_out_bytes_max or not server.serving:
             return
         self._paused = False
@@ -338,60 +338,60 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_s = perf_counter()
         self.half_since_s += self.last_active_s - self._paused_s
         self._take_frames()
-        if not (self._paused or self._ended or self._doomed):
+        if not (self._paused or self._ended or self._closing):
             self.transport.resume_reading()
 
     # -- the end
 
-    def doom(self, reason: str, turn: Turn | None) -> None:
-        """Take nothing more; close when what came before is answered (at `turn`, or at the end of all)."""
-        if self._doomed or self._ended:
+    def close_after_replies(self, reason: str, pending: PendingRequest | None) -> None:
+        """Take nothing more; close when what came before is answered (at `pending`, or at the end of all)."""
+        if self._closing or self._ended:
             return
-        self._doomed = True
+        self._closing = True
         client_id = self.client_id[:LOGGED_ID_MAX]
         logger.info("connection_refused_request", reason=reason, host=self.client.host, client_id=client_id)
         self._pause()
-        if turn is None:
-            if self.turns:
-                self._leaving = True
+        if pending is None:
+            if self.pipeline:
+                self._draining = True
             else:
                 self._close_now()
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """Close between requests: at once, or when what has been taken is answered."""
         if self._ended:
             return
-        self._leaving = True
+        self._draining = True
         self._pause()
-        self.client.release(Released.LEAVING)
-        if not self.turns:
+        self.client.release(Released.DRAINING)
+        if not self.pipeline:
             self._close_now()
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ConnectionState:
         """What it is in the middle of."""
         if self._ended or (self.splitter.partial and not self._paused):
-            return Standing.HALF
+            return ConnectionState.HALF
         if self._write_paused:
-            return Standing.UNREAD
-        if self._paused or self._cold is not None or self.queue:
-            return Standing.WAITING
-        return Standing.SERVING if len(self.turns) > self.client.held else Standing.IDLE
+            return ConnectionState.UNREAD
+        if self._paused or self._task_request is not None or self.queue:
+            return ConnectionState.WAITING
+        return ConnectionState.SERVING if len(self.pipeline) > self.client.held else ConnectionState.IDLE
 
     def abort(self) -> None:
         """Cut the connection, whatever it waits for: groups keep the member's place."""
-        self._ended = self._doomed = True
+        self._ended = self._closing = True
         if not self._closed:
             self.transport.abort()
 
-    def cut(self, reason: str) -> None:
+    def drop_connection(self, reason: str) -> None:
         """Cut the connection, and log why."""
-        logger.info("connection_cut", reason=reason, host=self.client.host, client_id=self.client_id[:LOGGED_ID_MAX])
+        logger.info("connection_abort", reason=reason, host=self.client.host, client_id=self.client_id[:LOGGED_ID_MAX])
         self.abort()
 
     def _close_now(self) -> None:
         """Send what is ready, then close."""
-        self._doomed = True
+        self._closing = True
         if self._ended:
             return
         if self._out:

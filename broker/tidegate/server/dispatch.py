@@ -18,7 +18,7 @@ from tidegate.protocol.schema_walk import Buffer, DecodeError
 from tidegate.telemetry.metrics import metrics
 
 if TYPE_CHECKING:
-    from tidegate.server.turn import Turn
+    from tidegate.server.pending_request import PendingRequest
 
 logger = structlog.get_logger()
 
@@ -60,7 +60,7 @@ class Route:
         "handler",
         "has_tags",
         "header_size",
-        "hot",
+        "inline",
         "key",
         "large",
         "meter",
@@ -78,13 +78,13 @@ class Route:
         self.version = version
         self.handler = handler
         self.large = handler if api.large is None else api.large
-        self.hot = api.hot
+        self.inline = api.inline
         self.raw = api.raw
         self.exclusive = api.key == FETCH
         """Only one at a time of a connection: the answers are large."""
         self.changes_state = api.key not in CHANGING_NOTHING
         """Not executed once it waited for longer than its client may have (see `server.stalls`)."""
-        self.plain = api.hot and not self.exclusive
+        self.plain = api.inline and not self.exclusive
         """May start whenever no cold request is before it."""
         self.waits = api.key in (JOIN_GROUP, SYNC_GROUP)
         """Cancelled when the client goes; other handlers finish what they began."""
@@ -129,86 +129,86 @@ class Routes(dict[int, Route]):
             0, ErrorCode.unsupported_version.value, [(API_VERSIONS, api.listed_first, api.last)]
         )
 
-        def answer(turn: Turn, _: Buffer) -> None:
-            turn.reply(body)
+        def answer(pending: PendingRequest, _: Buffer) -> None:
+            pending.reply(body)
 
         route = Route(Api(api.key, api.name, 0, 0, answer, True, True, 0), 0, answer)
         route.has_tags = False
         return route
 
 
-def start(turn: Turn) -> None:
+def start(pending: PendingRequest) -> None:
     """Give a request to its handler. A body that cannot be read ends the connection."""
-    route = turn.route
-    if turn.end - turn.start > LARGE_BYTES and not route.raw:
-        turn.run_alone()
-        turn.task = asyncio.get_running_loop().create_task(_run_large(turn))
+    route = pending.route
+    if pending.end - pending.start > LARGE_BYTES and not route.raw:
+        pending.run_alone()
+        pending.task = asyncio.get_running_loop().create_task(_run_large(pending))
         return
     try:
         if route.raw:
-            request: Any = memoryview(turn.data)[turn.start : turn.end]
+            request: Any = memoryview(pending.data)[pending.start : pending.end]
         else:
-            request = route.decode(turn.data, turn.start, turn.end)
-        turn.data = b""
+            request = route.decode(pending.data, pending.start, pending.end)
+        pending.data = b""
     except DecodeError as error:
-        turn.close(f"malformed {route.name} v{route.version}: {error}")
+        pending.close(f"malformed {route.name} v{route.version}: {error}")
         return
-    if not route.hot:
-        turn.task = asyncio.get_running_loop().create_task(_run_cold(turn, request))
+    if not route.inline:
+        pending.task = asyncio.get_running_loop().create_task(_run_task(pending, request))
         return
     try:
-        route.handler(turn, request)  # as `_run_hot`, without its frame
+        route.handler(pending, request)  # as `_run_hot`, without its frame
     except DecodeError as error:
-        turn.close(f"malformed {route.name} v{route.version}: {error}")
+        pending.close(f"malformed {route.name} v{route.version}: {error}")
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
-        fail(turn, request, error)
+        fail(pending, request, error)
 
 
-def _run_hot(turn: Turn, request: Any, handler: Callable[..., Any]) -> None:
-    route = turn.route
+def _run_hot(pending: PendingRequest, request: Any, handler: Callable[..., Any]) -> None:
+    route = pending.route
     try:
-        handler(turn, request)
+        handler(pending, request)
     except DecodeError as error:
-        turn.close(f"malformed {route.name} v{route.version}: {error}")
+        pending.close(f"malformed {route.name} v{route.version}: {error}")
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
-        fail(turn, request, error)
+        fail(pending, request, error)
 
 
-async def _run_large(turn: Turn) -> None:
+async def _run_large(pending: PendingRequest) -> None:
     """Decode beside the event loop; meanwhile nothing later of the connection starts."""
-    route, data = turn.route, turn.data
-    turn.data = b""
+    route, data = pending.route, pending.data
+    pending.data = b""
     try:
-        request = await DECODED.run(route.decode, data, turn.start, turn.end)
+        request = await DECODED.run(route.decode, data, pending.start, pending.end)
     except DecodeError as error:
-        turn.close(f"malformed {route.name} v{route.version}: {error}")
+        pending.close(f"malformed {route.name} v{route.version}: {error}")
         return
     del data
-    if not route.hot:
-        await _run_cold(turn, request, large=True)
-    elif not turn.client_is_gone:
-        turn.task = None
-        _run_hot(turn, request, route.large)
+    if not route.inline:
+        await _run_task(pending, request, large=True)
+    elif not pending.client_is_gone:
+        pending.task = None
+        _run_hot(pending, request, route.large)
         if route.exclusive:  # it may wait long, as small ones do
-            turn.let_later_start()
+            pending.let_later_start()
 
 
-async def _run_cold(turn: Turn, request: Any, large: bool = False) -> None:
+async def _run_task(pending: PendingRequest, request: Any, large: bool = False) -> None:
     try:
-        response = await turn.route.handler(turn, request)
+        response = await pending.route.handler(pending, request)
         written = isinstance(response, bytes | list)
         if written:
             body = response
         elif large:
-            body = await DECODED.run(codec.encode, turn.api_key, turn.version, response)
+            body = await DECODED.run(codec.encode, pending.api_key, pending.version, response)
         else:
-            body = codec.encode(turn.api_key, turn.version, response)
+            body = codec.encode(pending.api_key, pending.version, response)
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
-        fail(turn, request, error)
+        fail(pending, request, error)
     else:
-        turn.reply(body)
+        pending.reply(body)
     finally:
-        turn.task = None
+        pending.task = None
 
 
 def code_of(api_key: int, error: BaseException) -> ErrorCode:
@@ -220,26 +220,26 @@ def code_of(api_key: int, error: BaseException) -> ErrorCode:
     return ErrorCode.unknown_server_error
 
 
-def fail(turn: Turn, request: Any, error: BaseException) -> None:
+def fail(pending: PendingRequest, request: Any, error: BaseException) -> None:
     """Answer a request whose handler failed."""
-    route = turn.route
+    route = pending.route
     code = code_of(route.key, error)
     if code is ErrorCode.unknown_server_error:
         logger.error("request_failed", api=route.name, version=route.version, exc_info=error)
-    if turn.answer is not None:
+    if pending.answer is not None:
         return
-    turn.note_error(code)
+    pending.note_error(code)
     try:
         if route.raw:
             request = codec.decode(route.key, route.version, request)
         if route.key == PRODUCE and request.acks == 0:
-            turn.close(f"Produce with acks=0 failed: {code.name}")
+            pending.close(f"Produce with acks=0 failed: {code.name}")
             return
         body = codec.encode(route.key, route.version, error_responses.error_response(route.key, request, code))
     except DecodeError as malformed:
-        turn.close(f"malformed {route.name} v{route.version}: {malformed}")
+        pending.close(f"malformed {route.name} v{route.version}: {malformed}")
     except Exception:
         logger.exception("error_response_failed", api=route.name, version=route.version)
-        turn.close(f"{route.name} failed and its error cannot be told")
+        pending.close(f"{route.name} failed and its error cannot be told")
     else:
-        turn.reply(body)
+        pending.reply(body)

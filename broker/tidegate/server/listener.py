@@ -14,21 +14,21 @@ from typing import Final, Protocol
 
 import structlog
 
-from tidegate.apis.call import Rooms
+from tidegate.apis.call import BrokerContext
 from tidegate.apis.registry import Api
 from tidegate.server.certificates import Certificates
 from tidegate.server.connection import Connection
+from tidegate.server.connection_rebalancing import ConnectionRebalancer
 from tidegate.server.dispatch import Routes
 from tidegate.server.limits import RequestBytes
-from tidegate.server.spreading import Spreading
+from tidegate.server.pending_request import PendingRequest
 from tidegate.server.stalls import StallMonitor
 from tidegate.server.sweeping import INSIDE, Sweeper
 from tidegate.server.tls_port import TlsPort
-from tidegate.server.turn import Turn
 from tidegate.settings import Settings
 from tidegate.telemetry.declared import CONNECTIONS
 from tidegate.telemetry.metrics import metrics
-from tidegate.telemetry.seldom import Seldom
+from tidegate.telemetry.rate_limited_log import RateLimitedLogger
 
 logger = structlog.get_logger()
 
@@ -48,13 +48,13 @@ class Port(Protocol):
 
 
 class Server:
-    """All listeners of one broker. `rooms` and the table of served APIs come from `app.py`."""
+    """All listeners of one broker. `context` and the table of served APIs come from `app.py`."""
 
-    def __init__(self, rooms: Rooms, apis: Mapping[int, Api], settings: Settings) -> None:
-        self.rooms = rooms
+    def __init__(self, context: BrokerContext, apis: Mapping[int, Api], settings: Settings) -> None:
+        self.context = context
         self.settings = settings
         self.routes = Routes(apis)
-        self.turn_type = Turn
+        self.request_type = PendingRequest
         self.draining = asyncio.Event()
         self.request_bytes = RequestBytes(settings.requests_in_flight_bytes_max)
         self.shared_room = memoryview(bytearray(CHUNK_BYTES))
@@ -65,7 +65,7 @@ class Server:
         self.ports: list[int] = []
         """The ports that were opened, in order."""
         self._listeners: list[str] = []
-        self.seldom = Seldom()
+        self.limited_log = RateLimitedLogger()
         self._opened: list[Port] = []
         self._dirty: list[Connection] = []
         self._last_connection_id = 0
@@ -73,7 +73,9 @@ class Server:
         self.stalls = StallMonitor(self)
         self.trusted_until_s = math.inf
         """Until when requests are taken unchecked, by `perf_counter`: the lease holds, the event loop turned."""
-        self.spreading = Spreading(self._make_room, self._serving, settings.connections_spread_ms)
+        self.spreading = ConnectionRebalancer(
+            self._shed_connections, self._serving, settings.connection_rebalance_window_ms
+        )
         self.serving = True
         """Whether requests are taken: not while this broker's lease is in doubt, nor without one."""
         self.lease_ends_s = math.inf
@@ -177,7 +179,7 @@ class Server:
         stood_still = now_s - self._asked_s > self.settings.lease_suspect_ms / 1000
         if stood_still:
             self._doubted_s = now_s
-        if stood_still or self.rooms.store.home.control.connected:
+        if stood_still or self.context.store.metadata_node.control.connected:
             self.suspend()
 
     def go_on_without_redis(self, lease_ends_s: float) -> None:
@@ -199,7 +201,7 @@ class Server:
         random.shuffle(leaving)
         pause_s = budget_ms / 1000 * DRAIN_SPREAD / max(len(leaving), 1)
         for connection in leaving:
-            connection.leave()
+            connection.drain()
             await asyncio.sleep(min(pause_s, 0.1))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(ends_s - perf_counter(), 0)):
@@ -217,12 +219,12 @@ class Server:
             connection.abort()
         await self._empty.wait()
 
-    def _make_room(self, share: float) -> None:
+    def _shed_connections(self, share: float) -> None:
         """Have some clients ask anew who leads and coordinates. Behind one address only new connections get there."""
-        self.sweeper.make_room(share, self.rooms.membership.is_single)
+        self.sweeper.shed_connections(share, self.context.broker_lease.is_single)
 
     def _serving(self) -> set[int]:
-        return {one.node_id for one in self.rooms.membership.preferred()}
+        return {one.node_id for one in self.context.broker_lease.preferred()}
 
     # -- for connections
 
@@ -250,19 +252,19 @@ class Server:
         if len(self.connections) + coming < self.settings.connections_max:
             return False
         metrics.connections_refused += 1
-        self.seldom.warn("connections_refused", connections_max=self.settings.connections_max)
+        self.limited_log.warn("connections_refused", connections_max=self.settings.connections_max)
         return True
 
     def tls_came(self, connection: Connection) -> None:
         """A client speaks TLS on a plain port: close without a reset, and say what to do."""
         client = connection.client
-        self.seldom.warn(
+        self.limited_log.warn(
             "tls_on_plaintext_listener",
             listener=client.listener,
             host=client.host,
             do="set security.protocol=PLAINTEXT at the client, or have it connect to an SSL listener",
         )
-        connection.leave()
+        connection.drain()
 
     def forget(self, connection: Connection) -> None:
         """A connection is gone."""

@@ -39,8 +39,8 @@ class Ports:
                     sock.close()
                     await server.open(listener.host, port, listener.name)
             except OSError as error:
-                told = f"cannot listen on {listener.host}:{port} ({listener.setting}): {error.strerror}"
-                raise CannotStart(told) from None
+                reported = f"cannot listen on {listener.host}:{port} ({listener.setting}): {error.strerror}"
+                raise CannotStart(reported) from None
 
     def close(self) -> None:
         """Let go of what was bound; what was opened stays open."""

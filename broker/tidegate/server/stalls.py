@@ -96,14 +96,14 @@ def _distrust(connection: Connection, unread: int) -> None:
     """Requests among `unread` bytes in the socket are late, and so are those that wait behind others."""
     connection.late_bytes = unread + connection.splitter.received
     queue = connection.queue
-    place = next((place for place, turn in enumerate(queue) if turn.route.changes_state), None)
+    place = next((place for place, pending in enumerate(queue) if pending.route.changes_state), None)
     if place is None:
         return
     name = queue[place].route.name
-    while len(queue) > place:  # they are the last of `turns`
+    while len(queue) > place:  # they are the last of `pipeline`
         connection.server.request_bytes.release(queue.pop().held)
-        connection.turns.pop()
-    connection.doom(f"{name} {_WAITED}", None)
+        connection.pipeline.pop()
+    connection.close_after_replies(f"{name} {_WAITED}", None)
 
 
 def take_late(connection: Connection, data: bytes | memoryview, start: int, end: int) -> None:
@@ -121,7 +121,7 @@ def take_late(connection: Connection, data: bytes | memoryview, start: int, end:
         return
     if type(data) is memoryview:
         server.request_bytes.release(end - start)
-    connection.doom(f"{route.name} {_WAITED}", None)
+    connection.close_after_replies(f"{route.name} {_WAITED}", None)
 
 
 def _fileno(connection: Connection) -> int:

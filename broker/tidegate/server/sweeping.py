@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
-LOOK_INTERVAL_S: Final = 1.0
+CHECK_INTERVAL_S: Final = 1.0
 SWEEP_INTERVAL_S: Final = 5.0
 INSIDE: Final = "INSIDE"
 """The listener of connections from this process itself: no port leads to it."""
@@ -32,7 +32,7 @@ NOTICE_S: Final = 2.0
 """Before clients are sent to look for a new broker, the others have heard of it and name it."""
 
 
-class Standing(Enum):
+class ConnectionState(Enum):
     """What a connection is in the middle of."""
 
     HALF = auto()
@@ -52,7 +52,7 @@ class Sweeper:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._leaving: list[tuple[float, int, Connection]] = []
+        self._draining: list[tuple[float, int, Connection]] = []
         """A heap of those that make room for new brokers, by when."""
         self._task: asyncio.Task[None] | None = None
 
@@ -67,12 +67,12 @@ class Sweeper:
             self._task.cancel()
             self._task = None
 
-    def make_room(self, share: float, all_of: Callable[[str], bool] = lambda listener: False) -> None:
-        """Brokers came: close this share of the connections, and all of some listeners, over `connections_spread_ms`.
+    def shed_connections(self, share: float, all_of: Callable[[str], bool] = lambda listener: False) -> None:
+        """Close this share of the connections, and all of some listeners, over `connection_rebalance_window_ms`.
 
         Their clients come back at once, and ask again who leads and coordinates.
         """
-        spread_s, now_s = self._server.settings.connections_spread_ms / 1000, perf_counter()
+        spread_s, now_s = self._server.settings.connection_rebalance_window_ms / 1000, perf_counter()
         if not spread_s or self._server.draining.is_set():
             return
         chosen = 0
@@ -82,19 +82,19 @@ class Sweeper:
                 continue
             if all_of(listener) or random.random() < share:  # noqa: S311 - spreads reconnects, no secret
                 due_s = now_s + NOTICE_S + random.random() * spread_s  # noqa: S311
-                heapq.heappush(self._leaving, (due_s, connection.client.connection_id, connection))
+                heapq.heappush(self._draining, (due_s, connection.client.connection_id, connection))
                 chosen += 1
         if chosen:
-            logger.info("connections_spread", share=round(share, 2), connections=chosen)
+            logger.info("connections_rebalanced", share=round(share, 2), connections=chosen)
 
     async def _run(self) -> None:
         idle_s = self._server.settings.connections_max_idle_ms / 1000
-        look_s, sweep_s = min(LOOK_INTERVAL_S, idle_s / 4), min(SWEEP_INTERVAL_S, idle_s / 4)
+        check_interval_s, sweep_s = min(CHECK_INTERVAL_S, idle_s / 4), min(SWEEP_INTERVAL_S, idle_s / 4)
         swept_s = perf_counter()
         while True:
-            await asyncio.sleep(look_s)
+            await asyncio.sleep(check_interval_s)
             now_s = perf_counter()
-            self._close_leaving(now_s)
+            self._abort_drained(now_s)
             if now_s - swept_s < sweep_s:
                 continue
             swept_s = now_s
@@ -104,18 +104,18 @@ class Sweeper:
                 except Exception:
                     logger.exception("connection_not_swept", connection=connection.client.connection_id)
 
-    def _close_leaving(self, now_s: float) -> None:
+    def _abort_drained(self, now_s: float) -> None:
         """Those that wait for others are asked again a little later."""
-        leaving = self._leaving
+        leaving = self._draining
         while leaving and leaving[0][0] <= now_s:
             _, connection_id, connection = heapq.heappop(leaving)
             if connection not in self._server.connections:
                 continue
-            if connection.standing in (Standing.SERVING, Standing.IDLE):
-                metrics.connections_spread += 1
-                connection.leave()
+            if connection.standing in (ConnectionState.SERVING, ConnectionState.IDLE):
+                metrics.connections_rebalanced += 1
+                connection.drain()
             else:
-                heapq.heappush(leaving, (now_s + LOOK_INTERVAL_S, connection_id, connection))
+                heapq.heappush(leaving, (now_s + CHECK_INTERVAL_S, connection_id, connection))
 
     def _receives_too_slowly(self, connection: Connection, now_s: float) -> bool:
         """Whether a frame takes longer than its bytes explain; asked at each sweep that finds it not whole."""
@@ -128,16 +128,16 @@ class Sweeper:
         """Close a connection that is stuck, idle for long, or old."""
         settings, standing = self._server.settings, connection.standing
         silent_ms = (now_s - connection.last_active_s) * 1000
-        if standing is Standing.HALF:
+        if standing is ConnectionState.HALF:
             if silent_ms > settings.connection_frame_timeout_ms:
-                connection.cut("stopped in the middle of a request or of our answers")
+                connection.drop_connection("stopped in the middle of a request or of our answers")
             elif self._receives_too_slowly(connection, now_s):
-                connection.cut("sends a request too slowly")
-        elif standing is Standing.UNREAD:
+                connection.drop_connection("sends a request too slowly")
+        elif standing is ConnectionState.UNREAD:
             if silent_ms > settings.connections_max_idle_ms:
-                connection.cut("does not read its answers")
-        elif standing is not Standing.WAITING:
-            idle = standing is Standing.IDLE and silent_ms > settings.connections_max_idle_ms
+                connection.drop_connection("does not read its answers")
+        elif standing is not ConnectionState.WAITING:
+            idle = standing is ConnectionState.IDLE and silent_ms > settings.connections_max_idle_ms
             age_ms_max = settings.connections_max_age_ms * (1 + AGE_JITTER * connection.jitter)
             if idle or (age_ms_max and (now_s - connection.opened_s) * 1000 > age_ms_max):
-                connection.leave()
+                connection.drain()

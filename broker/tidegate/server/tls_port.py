@@ -78,7 +78,7 @@ class TlsPort:
             try:
                 sock, _ = await server.loop.sock_accept(self._sock)
             except OSError as error:  # no more file descriptors, or the client has gone again
-                server.seldom.warn("connection_not_accepted", listener=self._listener, reason=error.strerror)
+                server.limited_log.warn("connection_not_accepted", listener=self._listener, reason=error.strerror)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             if server.full(len(self._handshakes)):
@@ -109,7 +109,7 @@ class TlsPort:
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
         except (OSError, TimeoutError) as error:
-            self._tell(error, host)
+            self._report(error, host)
         finally:
             if not handed_over:
                 sock.close()
@@ -128,14 +128,14 @@ class TlsPort:
     def _hang_up_on_plaintext(self, sock: socket.socket, host: str) -> None:
         metrics.tls_failures += 1
         sock.recv(_UNREAD_BYTES)  # what is left unread would make the end a reset
-        self._server.seldom.warn(
+        self._server.limited_log.warn(
             "plaintext_on_tls_listener",
             listener=self._listener,
             host=host,
             do="set security.protocol=SSL at the client, or have it connect to a PLAINTEXT listener",
         )
 
-    def _tell(self, error: OSError, host: str) -> None:
+    def _report(self, error: OSError, host: str) -> None:
         metrics.tls_failures += 1
         if isinstance(error, ssl.SSLError):
             reason = str(error.reason)
@@ -143,10 +143,10 @@ class TlsPort:
             reason = _HUNG_UP
         else:
             reason = str(error) or "no handshake in time"
-        told = {"listener": self._listener, "host": host, "reason": reason}
+        reported = {"listener": self._listener, "host": host, "reason": reason}
         if reason in _DO:
-            told["do"] = _DO[reason]
-        self._server.seldom.warn("tls_handshake_failed", **told)
+            reported["do"] = _DO[reason]
+        self._server.limited_log.warn("tls_handshake_failed", **reported)
 
 
 def _done(readable: asyncio.Future[None]) -> None:

@@ -23,8 +23,8 @@ async def read_in_order(
     if cluster is None:
         return await asyncio.gather(*(ask(*one) for one in commands))
     slot = key_slot(slot_key)
-    sent_on = cluster.sent_on[slot]
+    redirect_count = cluster.redirect_count[slot]
     replies = await asyncio.gather(*(ask(*one) for one in commands))
-    if cluster.sent_on[slot] == sent_on:
+    if cluster.redirect_count[slot] == redirect_count:
         return replies
     return [await ask(*one) for one in commands]

@@ -59,7 +59,7 @@ class Link:
 
     `on_up(link)` runs as soon as a connection has said HELLO, before any command of a caller; what it
     sends goes first. `on_down(link)` runs when a connection is gone. `on_push(message)` gets RESP3
-    pushes. `incarnation` counts connections: what was read through an older one may be out of date.
+    pushes. `failover_epoch` counts connections: what was read through an older one may be out of date.
     `find` says where to connect to, at each attempt, and may raise StoreUnavailable; with `primary_only` a server that
     calls itself a replica is no connection. `loading_probe` is a command that this user may give, and that a server
     which loads its data refuses.
@@ -79,7 +79,7 @@ class Link:
         on_push: Callable[[list[Any]], None] | None = None,
     ) -> None:
         self.name = name
-        self.incarnation = 0
+        self.failover_epoch = 0
         self.connected = False
         self.on_up: list[Callable[[Link], None]] = []
         self.on_down: list[Callable[[Link], None]] = []
@@ -187,10 +187,10 @@ class Link:
             raise OSError(refusals[0])
         if self._wire is not wire:
             raise OSError(_CLOSED)
-        self.incarnation += 1
+        self.failover_epoch += 1
         self.connected = True
         self._up.set()
-        self._tell(self.on_up)
+        self._notify(self.on_up)
 
     async def _open(self, address: Address, wire: _Wire) -> asyncio.WriteTransport:
         try:
@@ -340,7 +340,7 @@ class Link:
             if not isinstance(reply, StoreUnavailable | hiredis.PushNotification):
                 self._guarded(on_reply, StoreUnavailable(f"the reply could not be used: {error}"))
 
-    def _tell(self, listeners: Sequence[Callable[[Link], None]]) -> None:
+    def _notify(self, listeners: Sequence[Callable[[Link], None]]) -> None:
         """One listener's failure must not keep the link down."""
         for listener in list(listeners):
             try:
@@ -383,6 +383,6 @@ class Link:
         if was_connected and not self._closing:
             logger.warning("redis_link_down", link=self.name, reason=reason, in_flight=len(waiting))
         if was_connected:
-            self._tell(self.on_down)
+            self._notify(self.on_down)
         for on_reply, _, _ in waiting:
             self._loop.call_soon(self._guarded, on_reply, StoreUnavailable(reason))

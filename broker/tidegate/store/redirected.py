@@ -53,7 +53,7 @@ class Redirected:
         self._began = self._loop.time()
         self._until = self._began + node.control.timeout_s
         self._moves = 0
-        cluster.sent_on[key_slot(key)] += 1
+        cluster.redirect_count[key_slot(key)] += 1
 
     def go_on(self, text: str) -> None:
         """Take a refusal."""
@@ -64,7 +64,7 @@ class Redirected:
                 self._send()
                 return
         elif refusal.place is not None and self._asking:
-            node = self._cluster.guest(refusal.place)
+            node = self._cluster.redirect_target(refusal.place)
             if node.lane(self._lane).connected:
                 self._send_to(node, ask=True)
                 return
@@ -110,7 +110,7 @@ class Redirected:
         link.send(args, on_reply)
 
     def _end(self, reply: Any) -> None:
-        self._cluster.waited(self._loop.time() - self._began)
+        self._cluster.observe_wait(self._loop.time() - self._began)
         self._on_reply(reply)
 
 

@@ -28,7 +28,7 @@ _ANSWER_S: Final = 1.0
 _TROUBLED_S: Final = 0.2
 """Between questions while a node is away: its replica takes over within seconds."""
 _SOON_S: Final = 0.02
-_GUEST_S: Final = 10.0
+_REDIRECT_TARGET_S: Final = 10.0
 """How long a node without slots is kept after it had some, or a redirect named it."""
 _NO_CLUSTER: Final = "it is no Redis Cluster: redis:// names one server, redis+sentinel:// sentinels"
 
@@ -37,31 +37,35 @@ class RedisCluster:
     """A table of slots, and a `Node` for each primary that has some.
 
     `make` makes a node that is not started; `on_added` hears of it before it is, `on_removed` before it is closed,
-    `on_moved` when slots have another owner. `waited(seconds)` hears how long a redirected command took.
+    `on_moved` when slots have another owner. `observe_wait(seconds)` hears how long a redirected command took.
     """
 
     def __init__(
-        self, topology: Topology, address: Callable[[str, int], Address], make: Callable[[Find], Node], home_key: str
+        self,
+        topology: Topology,
+        address: Callable[[str, int], Address],
+        make: Callable[[Find], Node],
+        metadata_key: str,
     ) -> None:
         self.push: Link
         self.on_added: Callable[[Node], None]
         self.on_removed: Callable[[Node], None]
         self.on_moved: Callable[[], None]
-        self.waited: Callable[[float], None]
+        self.observe_wait: Callable[[float], None]
         self._seeds = list(topology.hosts)
         self._address = address
         self._make = make
-        self._home_slot = key_slot(home_key)
+        self._metadata_slot = key_slot(metadata_key)
         self._nodes: dict[Place, Node] = {}
         nowhere = make(self.find_any)  # never started: what is sent before the table is known is refused
         self._slots: list[Node] = [nowhere] * SLOTS
-        self._told: list[Owned] = []
-        self._believed: Link | None = None
+        self._slot_maps: list[Owned] = []
+        self._validated: Link | None = None
         self._turn = -1
         self._hurried = asyncio.Event()
         self._closing: set[asyncio.Task[None]] = set()
         self._why = "no node answers"
-        self.sent_on: Counter[int] = Counter()
+        self.redirect_count: Counter[int] = Counter()
         """How many commands were not run where they were sent first, by slot."""
 
     # -- where keys are
@@ -71,9 +75,9 @@ class RedisCluster:
         return self._slots[key_slot(key)]
 
     @property
-    def home(self) -> Node:
+    def metadata_node(self) -> Node:
         """The primary that has the keys of `{cluster}`."""
-        return self._slots[self._home_slot]
+        return self._slots[self._metadata_slot]
 
     @property
     def nodes(self) -> list[Node]:
@@ -95,7 +99,7 @@ class RedisCluster:
             logger.info("redis_node_found", server=f"{place[0]}:{place[1]}")
         return node
 
-    def guest(self, place: Place) -> Node:
+    def redirect_target(self, place: Place) -> Node:
         """The node that a redirect names. It may have no slot yet, and is kept for a while all the same."""
         node = self.at(place)
         node.used_at = asyncio.get_running_loop().time()
@@ -103,11 +107,11 @@ class RedisCluster:
 
     def moved(self, slot: int, place: Place) -> None:
         """A redirect said who has a slot."""
-        node, before = self.guest(place), self._slots[slot]
+        node, before = self.redirect_target(place), self._slots[slot]
         if before is not node:
             before.used_at = node.used_at  # answers may be on their way from there
             self._slots[slot] = node
-            self._told = []  # the whole table counts anew when it is told next
+            self._slot_maps = []  # the whole table counts anew when it is told next
             self.on_moved()
         self.hurry()
 
@@ -122,7 +126,7 @@ class RedisCluster:
 
     # -- commands
 
-    def believed(self, node: Node, key: str, reply: Any) -> Any:
+    def validated(self, node: Node, key: str, reply: Any) -> Any:
         """A node's reply, unless another one has the key by now.
 
         A primary that stood still takes what waits in its sockets before it learns that it was replaced: that is lost.
@@ -134,13 +138,13 @@ class RedisCluster:
     def send(self, lane: Lane, args: Sequence[Arg], on_reply: OnReply, *, asking: bool = True) -> None:
         """Send where the command's key is, and on where redirects say; without `asking` none to a slot on its way."""
         key = key_of(args)
-        node = self.home if key is None else self.node(key)
+        node = self.metadata_node if key is None else self.node(key)
 
         def answered(reply: Any) -> None:
             if key is not None and is_refusal(reply):
                 Redirected(self, node, lane, key, args, on_reply, asking=asking).go_on(str(reply))
             else:
-                on_reply(reply if key is None else self.believed(node, key, reply))
+                on_reply(reply if key is None else self.validated(node, key, reply))
 
         node.lane(lane).send(args, answered)
 
@@ -172,17 +176,17 @@ class RedisCluster:
         """Something changed: ask soon."""
         self._hurried.set()
 
-    async def first_look(self, timeout_s: float) -> None:
+    async def first_refresh(self, timeout_s: float) -> None:
         """Wait until the table is known and whole. Raises StoreUnavailable, CannotStart."""
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    if await self._look():
+                    if await self._observe():
                         break
                     await asyncio.sleep(_SOON_S)
         except TimeoutError:
             raise StoreUnavailable(f"Redis Cluster is not usable: {self._why}") from None
-        missing = SLOTS - sum(run.last - run.first + 1 for run in self._told)
+        missing = SLOTS - sum(run.last - run.first + 1 for run in self._slot_maps)
         if missing:
             raise StoreUnavailable(f"Redis Cluster is not usable: {missing} slots have no primary")
 
@@ -196,7 +200,7 @@ class RedisCluster:
             except TimeoutError:
                 pass
             self._hurried.clear()
-            await self._look()
+            await self._observe()
             await asyncio.sleep(_SOON_S)
 
     async def close(self) -> None:
@@ -205,18 +209,18 @@ class RedisCluster:
             await node.close()
         await asyncio.gather(*self._closing)
 
-    async def _look(self) -> bool:
+    async def _observe(self) -> bool:
         """Ask one that answers and is well, the last such one first. Whether there was one."""
-        links = [self._believed, self.push, *(node.control for node in self._nodes.values())]
+        links = [self._validated, self.push, *(node.control for node in self._nodes.values())]
         for link in dict.fromkeys(link for link in links if link is not None and link.connected):
-            owned = await self._told_by(link)
+            owned = await self._reported_by(link)
             if owned:
-                self._believed = link
+                self._validated = link
                 self._apply(owned)
                 return True
         return False
 
-    async def _told_by(self, link: Link) -> list[Owned] | None:
+    async def _reported_by(self, link: Link) -> list[Owned] | None:
         asked = link.address
         try:
             async with asyncio.timeout(_ANSWER_S):
@@ -236,11 +240,11 @@ class RedisCluster:
         return parse_slots(reply, asked.host)
 
     def _apply(self, owned: list[Owned]) -> None:
-        if owned != self._told:
+        if owned != self._slot_maps:
             slots = list(self._slots)
             for run in owned:
                 slots[run.first : run.last + 1] = [self.at(run.place)] * (run.last - run.first + 1)
-            self._told = owned
+            self._slot_maps = owned
             if slots != self._slots:
                 now = asyncio.get_running_loop().time()
                 for node in set(self._slots) - set(slots):
@@ -253,7 +257,7 @@ class RedisCluster:
         """Leave the nodes that have no slots any more, or never got any."""
         owners, now = set(self._slots), asyncio.get_running_loop().time()
         for place, node in list(self._nodes.items()):
-            if node not in owners and now - node.used_at > _GUEST_S:
+            if node not in owners and now - node.used_at > _REDIRECT_TARGET_S:
                 del self._nodes[place]
                 logger.info("redis_node_left", server=f"{place[0]}:{place[1]}")
                 self.on_removed(node)

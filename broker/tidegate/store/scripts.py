@@ -61,14 +61,14 @@ def read(name: str) -> str:
 
 @cache
 def _render(name: str) -> tuple[bytes, str]:
-    seen = {_ERRORS}
+    observed = {_ERRORS}
     codes = dict(_CODE_LINE.findall(read(_ERRORS)))
 
     def include(match: re.Match[str]) -> str:
         included = match.group(1)
-        if included in seen:
+        if included in observed:
             return ""
-        seen.add(included)
+        observed.add(included)
         return _INCLUDE.sub(include, read(included))
 
     text = _CODE.sub(lambda match: codes[match.group(1)], _INCLUDE.sub(include, read(name)))

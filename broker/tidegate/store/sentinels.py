@@ -33,7 +33,7 @@ class View:
     up: bool
 
 
-def believed(views: Sequence[View]) -> Place | None:
+def validated(views: Sequence[View]) -> Place | None:
     """The primary, out of what sentinels say; None where none of them holds it up.
 
     A fail-over counts `config_epoch` up, and a sentinel learns of it from the others: who has less was away. Of those
@@ -66,7 +66,7 @@ class Sentinels:
     async def primary(self) -> Place:
         """Host and port of the primary now. Raises StoreUnavailable."""
         answers = await self._answers()
-        found = believed([answer for answer in answers if isinstance(answer, View)])
+        found = validated([answer for answer in answers if isinstance(answer, View)])
         if found is None:
             raise StoreUnavailable(self._unknown(answers))
         return found
@@ -94,17 +94,17 @@ class Sentinels:
 
     async def _ask(self, client: redis.asyncio.Redis) -> View | Exception:
         try:
-            told: Any = await client.sentinel_master(self._topology.service)
+            reported: Any = await client.sentinel_master(self._topology.service)
             # Who leads a fail-over still describes the old primary, under the new epoch, and already names the new one.
             place: Any = await client.sentinel_get_master_addr_by_name(self._topology.service)
         except (redis.exceptions.RedisError, OSError) as error:
             return error
-        described = (told["ip"], told["port"])
-        up = told["is_master"] and not told["is_sdown"] and not told["is_odown"]
-        return View(place or described, told["config-epoch"], up or place != described)
+        described = (reported["ip"], reported["port"])
+        up = reported["is_master"] and not reported["is_sdown"] and not reported["is_odown"]
+        return View(place or described, reported["config-epoch"], up or place != described)
 
     def _unknown(self, answers: Sequence[View | Exception]) -> str:
         hosts = ", ".join(f"{host}:{port}" for host, port in self._topology.hosts)
         why = next((str(answer) for answer in answers if isinstance(answer, Exception)), "")
-        told = f" (one says: {why})" if why else ""
-        return f"no sentinel of {hosts} answers and names a primary of {self._topology.service!r} that is up{told}"
+        reported = f" (one says: {why})" if why else ""
+        return f"no sentinel of {hosts} answers and names a primary of {self._topology.service!r} that is up{reported}"

@@ -20,9 +20,9 @@ _SECTIONS: Final = ("memory", "persistence", "stats", "replication", "clients")
 async def server_facts(store: Store) -> dict[str, dict[Declared, int]]:
     """By server, as `host:port`: each primary that answers. Raises StoreUnavailable where none does."""
     nodes = store.nodes
-    told = await asyncio.gather(*map(_facts, nodes), return_exceptions=True)
-    found = {str(node): values_of(one) for node, one in zip(nodes, told, strict=True) if isinstance(one, dict)}
-    failure = next((one for one in told if isinstance(one, BaseException)), None)
+    reported = await asyncio.gather(*map(_facts, nodes), return_exceptions=True)
+    found = {str(node): values_of(one) for node, one in zip(nodes, reported, strict=True) if isinstance(one, dict)}
+    failure = next((one for one in reported if isinstance(one, BaseException)), None)
     if failure is not None and not found:
         raise failure
     return found

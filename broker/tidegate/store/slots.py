@@ -54,8 +54,8 @@ def parse_slots(reply: Sequence[Any], asked_host: str) -> list[Owned]:
     return [Owned(first, last, (_host(host, asked_host), port)) for first, last, host, port in runs]
 
 
-def _host(told: str, asked_host: str) -> str:
-    return asked_host if told in ("", "?") else told
+def _host(reported: str, asked_host: str) -> str:
+    return asked_host if reported in ("", "?") else reported
 
 
 @dataclass(frozen=True, slots=True)

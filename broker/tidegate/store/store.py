@@ -16,18 +16,18 @@ import structlog
 
 from tidegate.errors import CannotStart, StoreUnavailable, from_code
 from tidegate.settings import Settings
-from tidegate.store.absence import Absence
 from tidegate.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
 from tidegate.store.link import Arg, Link, OnReply
 from tidegate.store.node import Find, Node
 from tidegate.store.primary import FOLLOW_MS, Primary
+from tidegate.store.pubsub import PubSub
 from tidegate.store.redirected import Redirected
 from tidegate.store.redis_cluster import RedisCluster
+from tidegate.store.redis_outage import RedisOutage
 from tidegate.store.scripts import Script, registered
 from tidegate.store.slots import is_refusal
-from tidegate.store.wakeups import Wakeups
+from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.telemetry.metrics import metrics
-from tidegate.telemetry.supervised import Supervised
 
 logger = structlog.get_logger()
 
@@ -35,7 +35,7 @@ _FAILURES_LOGGED_EVERY_S: Final = 1.0
 _START_SLACK_S: Final = 0.2
 """An attempt that takes its whole time is to say why."""
 
-_LOOK_S: Final = 0.02
+_CHECK_INTERVAL_S: Final = 0.02
 _KEYS_TRIED: Final = 2_000
 """A node that has one slot in a thousand has one of them, most likely."""
 
@@ -52,25 +52,25 @@ class Store:
         self.prefix = settings.key_prefix
         self.cluster_keys = ClusterKeys(settings.key_prefix)
         self.primary = Primary(settings)
-        self.absence = Absence(lambda: all(node.control.connected for node in self.nodes))
+        self.outage = RedisOutage(lambda: all(node.control.connected for node in self.nodes))
         self.cluster: RedisCluster | None = None
         self.on_moved: list[Callable[[], None]] = []
         """Called when keys have another node than before."""
         self._followers: list[tuple[OnNode, OnNode]] = []
-        self._loops = Supervised()
+        self._loops = BackgroundTasks()
         self._failures: dict[str, tuple[float, int]] = {}
         if self.primary.topology.kind == "cluster":
             self.cluster = self._cluster()
-            self.home = self.cluster.home
+            self.metadata_node = self.cluster.metadata_node
             self.push = self._link("push", self.cluster.find_any, self._on_push)
             self.cluster.push = self.push
         else:
-            self.home = self._node(self.primary.find)
+            self.metadata_node = self._node(self.primary.find)
             self.push = self._link("push", self.primary.find, self._on_push)
-        self.wakeups = Wakeups(self.push)
+        self.pubsub = PubSub(self.push)
 
     def _on_push(self, message: list[Any]) -> None:
-        self.wakeups.on_push(message)
+        self.pubsub.on_push(message)
 
     def _link(self, name: str, find: Find, on_push: Callable[[list[Any]], None] | None = None) -> Link:
         settings = self.settings
@@ -89,15 +89,15 @@ class Store:
 
     def _node(self, find: Find) -> Node:
         node = Node(self._link, find)
-        node.control.on_down.append(lambda _: self.absence.down())
-        node.control.on_up.append(lambda _: self.absence.up())
+        node.control.on_down.append(lambda _: self.outage.down())
+        node.control.on_up.append(lambda _: self.outage.up())
         node.control.on_up.append(self._load_scripts)
         return node
 
     def _cluster(self) -> RedisCluster:
         cluster = RedisCluster(self.primary.topology, self.primary.at, self._node, self.cluster_keys.info)
         cluster.on_added, cluster.on_removed, cluster.on_moved = self._added, self._removed, self._moved
-        cluster.waited = self.absence.waited
+        cluster.observe_wait = self.outage.observe_wait
         return cluster
 
     # -- nodes
@@ -105,7 +105,7 @@ class Store:
     @property
     def nodes(self) -> list[Node]:
         """Every primary that is known now."""
-        return [self.home] if self.cluster is None else self.cluster.nodes
+        return [self.metadata_node] if self.cluster is None else self.cluster.nodes
 
     @property
     def links(self) -> list[Link]:
@@ -121,7 +121,7 @@ class Store:
 
     def node(self, key: str) -> Node:
         """The node that a key is at. Another one may be told at any time, by `on_moved`."""
-        return self.home if self.cluster is None else self.cluster.node(key)
+        return self.metadata_node if self.cluster is None else self.cluster.node(key)
 
     def key_at(self, node: Node, shared: str, elsewhere: Callable[[int], str], first: int = 0) -> str:
         """`shared` where the node has that key, else one of those numbered from `first` that is at the node."""
@@ -149,12 +149,12 @@ class Store:
     def _removed(self, node: Node) -> None:
         for _, removed in self._followers:
             removed(node)
-        self.absence.down()  # as when a connection ends: its keys are to be had when every node that is left is up
-        self.absence.up()
+        self.outage.down()  # as when a connection ends: its keys are to be had when every node that is left is up
+        self.outage.up()
 
     def _moved(self) -> None:
         if self.cluster is not None:
-            self.home = self.cluster.home
+            self.metadata_node = self.cluster.metadata_node
         for listener in self.on_moved:
             listener()
 
@@ -171,7 +171,7 @@ class Store:
             if self.cluster is not None:
                 await self._start_cluster(self.cluster, timeout_s)
             else:
-                self.home.start()
+                self.metadata_node.start()
                 self.push.start()
             if self.primary.by_sentinels:
                 timeout_s *= 2  # they are asked first
@@ -188,7 +188,7 @@ class Store:
     async def _start_cluster(self, cluster: RedisCluster, timeout_s: float) -> None:
         self.push.start()
         await self.push.wait_up(timeout_s * len(self.primary.topology.hosts))  # one after the other; some may be silent
-        await cluster.first_look(timeout_s)
+        await cluster.first_refresh(timeout_s)
         self._loops.run("redis-cluster", cluster.follow)
 
     async def close(self) -> None:
@@ -196,26 +196,26 @@ class Store:
         await self._loops.close()
         if self.cluster is not None:
             await self.cluster.close()
-        await self.home.close()
+        await self.metadata_node.close()
         await self.push.close()
         await self.primary.close()
 
     @property
     def available(self) -> bool:
         """Whether every lane is up now; in Redis Cluster those of the node that has the keys which brokers share."""
-        return self.home.up and (self.cluster is not None or self.push.connected)
+        return self.metadata_node.up and (self.cluster is not None or self.push.connected)
 
     async def wait_up(self, key: str) -> None:
         """Wait until the node that has a key answers, for as long as a command may take. Raises StoreUnavailable."""
         timeout_s = self.settings.redis_command_timeout_ms / 1000
         if self.cluster is None:
-            await self.home.control.wait_up(timeout_s)
+            await self.metadata_node.control.wait_up(timeout_s)
             return
         until = monotonic() + timeout_s
         while not self.node(key).control.connected:  # another node may take its place
             if monotonic() > until:
                 raise StoreUnavailable(f"Redis is not reachable: {self.node(key).control.last_error}")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
 
     async def _follow_primary(self) -> None:
         """Sentinels that name another server are followed, also where the old one did not notice."""
@@ -226,11 +226,11 @@ class Store:
             if link.address != found:
                 link.reconnect("the sentinels name another primary")
 
-    def leave_replica(self) -> None:
+    def reconnect_to_primary(self) -> None:
         """Redis says that it takes no writes: where that can be known, every lane goes to the primary."""
         self._hurry()
         if self.primary.by_sentinels:
-            self.home.leave("it is a replica now")
+            self.metadata_node.leave("it is a replica now")
             self.push.reconnect("it is a replica now")
 
     def _load_scripts(self, link: Link) -> None:
@@ -268,7 +268,7 @@ class Store:
     def send_script(self, script: Script, keys: Sequence[str], args: Sequence[Arg], on_reply: OnScript) -> None:
         """Run a script; `on_reply` gets its reply as it is, or an exception instance. For the hot path."""
         meter, sent_s = metrics.script(script.label), perf_counter()
-        node = self.home if self.cluster is None else self.cluster.node(keys[0])
+        node = self.metadata_node if self.cluster is None else self.cluster.node(keys[0])
         command: list[Arg] = ["EVALSHA", script.sha, len(keys), *keys, *args]
 
         def answered(reply: Any) -> None:
@@ -276,7 +276,7 @@ class Store:
             if isinstance(reply, hiredis.ReplyError):
                 self._refused(script, node, keys, command, reply, on_reply)
             else:
-                on_reply(reply if self.cluster is None else self.cluster.believed(node, keys[0], reply))
+                on_reply(reply if self.cluster is None else self.cluster.validated(node, keys[0], reply))
 
         node.control.send(command, answered)
 
@@ -291,9 +291,9 @@ class Store:
     ) -> None:
         """The node has not run a script: load it, or go on where its keys are; else it failed."""
 
-        def settled(reply: Any) -> None:
+        def expired(reply: Any) -> None:
             if self.cluster is not None and is_refusal(reply):
-                Redirected(self.cluster, node, "control", keys[0], command, settled, script=script).go_on(str(reply))
+                Redirected(self.cluster, node, "control", keys[0], command, expired, script=script).go_on(str(reply))
             elif isinstance(reply, hiredis.ReplyError):
                 on_reply(self._failed(script, str(reply)))
             else:
@@ -301,9 +301,9 @@ class Store:
 
         if str(refusal).startswith("NOSCRIPT"):
             node.control.send(["SCRIPT", "LOAD", script.source], self._loaded)
-            node.control.send(command, settled)
+            node.control.send(command, expired)
         else:
-            settled(refusal)
+            expired(refusal)
 
     async def run(self, script: Script, keys: Sequence[str], *args: Arg) -> list[Any]:
         """Run a script and return what follows its code. Raises the KafkaError of a code other than NONE."""
@@ -328,7 +328,7 @@ class Store:
         Logged once a second and script, with how often it happened since: a hot script fails thousands of times.
         """
         if text.startswith("READONLY"):
-            self.leave_replica()
+            self.reconnect_to_primary()
         now_s = monotonic()
         logged_s, since = self._failures.get(script.name, (0.0, 0))
         if now_s - logged_s >= _FAILURES_LOGGED_EVERY_S:
@@ -343,7 +343,7 @@ class Store:
     def send(self, args: Sequence[Arg], on_reply: OnReply) -> None:
         """One command on the control lane of its key's node; `on_reply` as for `Link.send`."""
         if self.cluster is None:
-            self.home.control.send(args, on_reply)
+            self.metadata_node.control.send(args, on_reply)
         else:
             self.cluster.send("control", args, on_reply)
 
@@ -351,7 +351,7 @@ class Store:
         """As `send`, each executed after the one before it, in one write; one by one where they may be sent on."""
         if self.cluster is None:
             for args, on_reply in commands:
-                self.home.control.send(args, on_reply)
+                self.metadata_node.control.send(args, on_reply)
             return
         (args, on_first), rest = commands[0], commands[1:]
 
@@ -365,7 +365,9 @@ class Store:
     async def command(self, *args: Arg) -> Any:
         """One command on the control lane. Raises StoreUnavailable, also for an error reply."""
         cluster = self.cluster
-        return await _answer(self.home.control.call(*args) if cluster is None else cluster.call("control", *args))
+        return await _answer(
+            self.metadata_node.control.call(*args) if cluster is None else cluster.call("control", *args)
+        )
 
     async def read(self, *args: Arg, asking: bool = True) -> Any:
         """One read that may be large, on the lane where it delays no heartbeat. Raises StoreUnavailable as well.
@@ -373,7 +375,7 @@ class Store:
         Without `asking` a key that is on its way to another node is waited for, not followed.
         """
         if self.cluster is None:
-            return await _answer(self.home.data_in.call(*args))
+            return await _answer(self.metadata_node.data_in.call(*args))
         return await _answer(self.cluster.call("data_in", *args, asking=asking))
 
 

@@ -62,7 +62,7 @@ CONNECTIONS: Final = _gauge("tidegate_connections", "Client connections open now
 CONNECTIONS_OPENED: Final = _counter("tidegate_connections_opened", "Client connections accepted.")
 CONNECTIONS_REFUSED: Final = _counter("tidegate_connections_refused", "Client connections above the cap.")
 CONNECTIONS_SPREAD: Final = _counter(
-    "tidegate_connections_spread", "Client connections closed so that clients find brokers that have come."
+    "tidegate_connections_rebalanced", "Client connections closed so that clients find brokers that have come."
 )
 TLS_FAILURES: Final = _counter("tidegate_tls_handshake_failures", "TLS handshakes that failed, plaintext clients too.")
 BYTES_IN: Final = _counter("tidegate_received_bytes", "Bytes read from clients.")
@@ -75,18 +75,18 @@ LINK_IN_FLIGHT: Final = _gauge("tidegate_redis_in_flight", "Commands sent and no
 LINK_CONNECTS: Final = _counter("tidegate_redis_connects", "Connections made to Redis.", "link")
 
 # -- groups and the archive as this broker serves them
-HELD_SECONDS: Final = _histogram(
-    "tidegate_heartbeat_held_seconds", "How long answers to heartbeats were kept back, and why no longer.", "reason"
+DELAYED_SECONDS: Final = _histogram(
+    "tidegate_heartbeat_delayed_seconds", "How long answers to heartbeats were kept back, and why no longer.", "reason"
 )
-HEARTBEATS_HELD: Final = _gauge("tidegate_heartbeats_held", "Answers to heartbeats kept back now.")
-COLD_READ_SECONDS: Final = _histogram(
+HEARTBEATS_DELAYED: Final = _gauge("tidegate_heartbeats_delayed", "Answers to heartbeats kept back now.")
+ARCHIVE_READ_SECONDS: Final = _histogram(
     "tidegate_cold_read_seconds", "Reads of the archive, by whether the row group was kept.", "source"
 )
-COLD_READS: Final = _counter("tidegate_cold_reads", "Reads answered from the archive.")
-COLD_READ_BYTES: Final = _counter("tidegate_cold_read_bytes", "Bytes of batches that those gave.")
-COLD_READ_FAILURES: Final = _counter("tidegate_cold_read_failures", "Reads of the archive that failed.")
-COLD_ROW_GROUPS_READ: Final = _counter("tidegate_cold_row_groups_read", "Row groups read from files.")
-COLD_CACHE_BYTES: Final = _gauge("tidegate_cold_cache_bytes", "Bytes of row groups kept for reads.")
+ARCHIVE_READS: Final = _counter("tidegate_cold_reads", "Reads answered from the archive.")
+ARCHIVE_READ_BYTES: Final = _counter("tidegate_cold_read_bytes", "Bytes of batches that those gave.")
+ARCHIVE_READ_FAILURES: Final = _counter("tidegate_cold_read_failures", "Reads of the archive that failed.")
+ARCHIVE_ROW_GROUPS_READ: Final = _counter("tidegate_cold_row_groups_read", "Row groups read from files.")
+ARCHIVE_CACHE_BYTES: Final = _gauge("tidegate_cold_cache_bytes", "Bytes of row groups kept for reads.")
 
 STRAY_LOGS: Final = _gauge(
     "tidegate_logs_with_stray_entry",
@@ -120,8 +120,8 @@ BROKER: Final = (
     REQUEST_SECONDS, REQUESTS, REQUEST_ERRORS, CLIENT_REQUESTS, CLIENT_CONNECTIONS, CONNECTIONS, CONNECTIONS_OPENED,
     CONNECTIONS_REFUSED, CONNECTIONS_SPREAD, TLS_FAILURES, BYTES_IN, BYTES_OUT,
     SCRIPT_SECONDS, LINK_UP, LINK_IN_FLIGHT, LINK_CONNECTS,
-    HELD_SECONDS, HEARTBEATS_HELD, COLD_READ_SECONDS, COLD_READS, COLD_READ_BYTES, COLD_READ_FAILURES,
-    COLD_ROW_GROUPS_READ, COLD_CACHE_BYTES, STRAY_LOGS,
+    DELAYED_SECONDS, HEARTBEATS_DELAYED, ARCHIVE_READ_SECONDS, ARCHIVE_READS, ARCHIVE_READ_BYTES, ARCHIVE_READ_FAILURES,
+    ARCHIVE_ROW_GROUPS_READ, ARCHIVE_CACHE_BYTES, STRAY_LOGS,
     READY, DRAINING, LIVE_BROKERS, LOOP_LAG_SECONDS, LOOPS_FAILED, BUILD,
     LAG_SAMPLES, LAG_ROUND_SECONDS, CLUSTER_EXPORTED, REBALANCES, BARRIER_SECONDS,
 )  # fmt: skip

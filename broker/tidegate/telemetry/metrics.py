@@ -35,12 +35,12 @@ class Metrics(Collector):
         self.apis: dict[int, ApiMeter] = {key: ApiMeter() for key in api_key_map}
         self.scripts: dict[str, Meter] = {}
         self.held: dict[str, Meter] = {}
-        self.cold_reads: dict[str, Meter] = {}
+        self.archive_reads: dict[str, Meter] = {}
         self.barriers = {phase: Meter(BARRIER_BOUNDS_S) for phase in ("join", "sync")}
         self.rebalances: dict[str, int] = {}
         self.connections_opened = 0
         self.connections_refused = 0
-        self.connections_spread = 0
+        self.connections_rebalanced = 0
         self.tls_failures = 0
         self.bytes_in = 0
         self.bytes_out = 0
@@ -57,9 +57,9 @@ class Metrics(Collector):
         """The meter of heartbeats held until `reason` (`groups/holds.Released`)."""
         return self._meter(self.held, reason)
 
-    def cold(self, source: str) -> Meter:
+    def archived_reads(self, source: str) -> Meter:
         """The meter of reads below the local start: `cache` or `archive`."""
-        return self._meter(self.cold_reads, source)
+        return self._meter(self.archive_reads, source)
 
     @staticmethod
     def _meter(meters: dict[str, Meter], label: str) -> Meter:
@@ -76,14 +76,14 @@ class Metrics(Collector):
         """Everything of this broker, as Prometheus takes it."""
         yield from self._requests()
         yield _histogram(declared.SCRIPT_SECONDS, self.scripts)
-        yield _histogram(declared.HELD_SECONDS, self.held)
-        yield _histogram(declared.COLD_READ_SECONDS, self.cold_reads)
+        yield _histogram(declared.DELAYED_SECONDS, self.held)
+        yield _histogram(declared.ARCHIVE_READ_SECONDS, self.archive_reads)
         yield _histogram(declared.BARRIER_SECONDS, self.barriers)
         yield _family(declared.REBALANCES, {(cause,): count for cause, count in self.rebalances.items()})
         for metric, value in (
             (declared.CONNECTIONS_OPENED, self.connections_opened),
             (declared.CONNECTIONS_REFUSED, self.connections_refused),
-            (declared.CONNECTIONS_SPREAD, self.connections_spread),
+            (declared.CONNECTIONS_SPREAD, self.connections_rebalanced),
             (declared.TLS_FAILURES, self.tls_failures),
             (declared.BYTES_IN, self.bytes_in),
             (declared.BYTES_OUT, self.bytes_out),

@@ -26,7 +26,7 @@ from tidegate.errors import (
 )
 from tidegate.settings import Settings
 from tidegate.store.store import Store
-from tidegate.telemetry.supervised import Supervised
+from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.topics import configs, names
 from tidegate.topics.configs import TopicConfig
 from tidegate.topics.model import Record, Topic, TopicState
@@ -69,31 +69,31 @@ class Catalog:
         self._next_refresh: asyncio.Future[None] | None = None
         self._finishing: dict[str, asyncio.Task[None]] = {}
         self._left_over: dict[str, Record] = {}
-        self._loops = Supervised()
+        self._loops = BackgroundTasks()
         self._changed = asyncio.Event()
 
     # -- life
 
     async def start(self) -> None:
         """Load every topic, then follow the changes. Raises StoreUnavailable."""
-        heard = self._store.wakeups.listen(self._keys.topic_changes, self._heard)
+        subscribed = self._store.pubsub.listen(self._keys.topic_changes, self._on_topic_change)
         with contextlib.suppress(TimeoutError):  # the poll is the net under it
             async with asyncio.timeout(self._settings.redis_connect_timeout_ms / 1000):
-                await asyncio.shield(heard)
+                await asyncio.shield(subscribed)
         await self.refresh()
         self._loops.run("topics-follow", self._follow)
         self._loops.every("topics-finish", self._settings.topic_poll_ms, self.finish_left_over)
 
     async def close(self) -> None:
         """Stop following."""
-        self._store.wakeups.forget(self._keys.topic_changes, self._heard)
+        self._store.pubsub.forget(self._keys.topic_changes, self._on_topic_change)
         await self._loops.close()
         tasks = [task for task in (self._refreshing, *self._finishing.values()) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _heard(self, payload: bytes | None) -> None:
+    def _on_topic_change(self, payload: bytes | None) -> None:
         if payload is None:  # a reconnection: another server may hold another version under the same number
             self._stored_version = _RELOAD
         self._changed.set()

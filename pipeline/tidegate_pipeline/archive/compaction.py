@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from tidegate.records.segment_file import SegmentFile
 from tidegate.records.segments import Segment
-from tidegate_pipeline.archive.cutting import Cut
 from tidegate_pipeline.archive.index import ArchiveIndex
 from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.segment_writer import SEGMENT_ARROW, ArchiveFolder, Shape, write_segment
+from tidegate_pipeline.archive.slicing import SegmentSlice
 from tidegate_pipeline.errors import PipelineError
 
 RUN_SEGMENTS_MAX: Final = 1_000
@@ -61,27 +61,29 @@ def _worth(run: list[Segment]) -> Iterator[list[Segment]]:
 
 def compact(archive: ArchiveFolder, index: ArchiveIndex, place: Place, shape: Shape) -> Compacted:
     """Merge one partition's small segments. Raises SegmentUnreadable, PipelineError."""
-    told = Compacted()
+    reported = Compacted()
     for run in runs(index.all_segments(), shape.segment_bytes):
         merged = _merge(archive, place, run, shape)
         if index.swap(merged, run):
-            told.segments_before += len(run)
-            told.segments_after += 1
-            told.bytes += merged.size
+            reported.segments_before += len(run)
+            reported.segments_after += 1
+            reported.bytes += merged.size
         else:
-            told.given_up += 1
-    return told
+            reported.given_up += 1
+    return reported
 
 
 def _merge(archive: ArchiveFolder, place: Place, run: list[Segment], shape: Shape) -> Segment:
-    part = Cut(place, run[0].from_offset, run[-1].end_offset, pieces=[pa.RecordBatch.from_pylist([], SEGMENT_ARROW)])
+    part = SegmentSlice(
+        place, run[0].from_offset, run[-1].end_offset, pieces=[pa.RecordBatch.from_pylist([], SEGMENT_ARROW)]
+    )
     for segment in run:
         file = SegmentFile(archive.filesystem, archive.path(segment.file))
         for at in range(len(file.row_groups)):
             part.pieces += file.table(at).to_batches()
     merged = write_segment(archive, part, shape)
     for name in ("records", "size", "max_timestamp"):
-        told = [getattr(segment, name) for segment in run]
-        if getattr(merged, name) != (max(told) if name == "max_timestamp" else sum(told)):
+        reported = [getattr(segment, name) for segment in run]
+        if getattr(merged, name) != (max(reported) if name == "max_timestamp" else sum(reported)):
             raise PipelineError(f"{run[0].file} and what follows hold other {name} than the index says: run verify")
     return merged

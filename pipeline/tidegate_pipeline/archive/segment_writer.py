@@ -18,7 +18,7 @@ from pyarrow import compute, fs, parquet
 
 from tidegate.records.segment_file import open_archive
 from tidegate.records.segments import COLUMNS, FORMAT_VERSION, METADATA_KEY, STATISTICS, Segment, new_file_name
-from tidegate_pipeline.archive.cutting import Cut
+from tidegate_pipeline.archive.slicing import SegmentSlice
 from tidegate_pipeline.errors import UsageError
 
 SEGMENT_ARROW: Final = pa.schema([pa.field(name, getattr(pa, kind)(), nullable=False) for name, kind in COLUMNS])
@@ -72,7 +72,7 @@ class ArchiveFolder(NamedTuple):
             path = os.path.dirname(path)
 
 
-def write_segment(archive: ArchiveFolder, part: Cut, shape: Shape) -> Segment:
+def write_segment(archive: ArchiveFolder, part: SegmentSlice, shape: Shape) -> Segment:
     """Write a range's batches, in order, to a file of its own; this does not publish it.
 
     There may be none: a range whose batches are all in quarantine.

@@ -21,14 +21,14 @@ from pyspark.sql.types import StructType
 
 from tidegate.records.segments import Segment
 from tidegate_pipeline import settings
-from tidegate_pipeline.archive.cutting import cut
 from tidegate_pipeline.archive.index import ArchiveIndex, Archiver, Outcome
 from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Recompress, Shape, write_segment
+from tidegate_pipeline.archive.slicing import cut
 from tidegate_pipeline.decode.schema import RANGES_ARROW, RAW_RANGE_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
-from tidegate_pipeline.redis_access import Client, check_option, connect_by_option, patiently
-from tidegate_pipeline.worker_heap import settle
+from tidegate_pipeline.redis_access import Client, check_option, connect_by_option, retry_unavailable
+from tidegate_pipeline.worker_heap import freeze_gc
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class ArchiveSink(DataSource):
                 "tidegate-archive takes rows of tidegate with mode=ranges, or with mode=raw and includeRange=true; "
                 f"no {', '.join(missing)}"
             )
-        settle()
+        freeze_gc()
         return ArchiveWriter(SinkOptions.parse(self.options), reads)
 
 
@@ -126,7 +126,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         rows = unread_rows(iterator) if self._reads else iterator
         parts = cut(rows, options.org, options.shape.segment_bytes)
         written = Written(tuple((part.place, write_segment(archive, part, options.shape)) for part in parts))
-        settle()
+        freeze_gc()
         return written
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -155,12 +155,12 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
             raise PipelineError(f"{gone[0]}: it is gone before it was published, and {len(gone) - 1} more: start again")
 
     def _publish(self, index: ArchiveIndex, place: Place, segments: list[Segment]) -> None:
-        told = patiently(lambda: index.publish(self._options.archiver, segments), self._options.retry_s)
+        reported = retry_unavailable(lambda: index.publish(self._options.archiver, segments), self._options.retry_s)
         here = f"{place}: offsets {segments[0].from_offset} to {segments[-1].last_offset}"
-        if told.outcome is Outcome.CONFLICT:
+        if reported.outcome is Outcome.CONFLICT:
             raise ArchiveConflict(
-                f"{here} do not follow the archive, which holds {told.start} to {told.end - 1}: "
+                f"{here} do not follow the archive, which holds {reported.start} to {reported.end - 1}: "
                 "remove the query's checkpoint, it goes on at the end of the archive"
             )
-        if told.outcome is Outcome.FENCED:
+        if reported.outcome is Outcome.FENCED:
             raise ArchiveConflict(f"{here} are not published: a newer start of the archive query has taken over")

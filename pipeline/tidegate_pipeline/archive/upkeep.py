@@ -11,7 +11,7 @@ from tidegate.records.segments import below
 from tidegate_pipeline.archive.beside_log import LogBatches
 from tidegate_pipeline.archive.compaction import Compacted, compact, runs
 from tidegate_pipeline.archive.index import ArchiveIndex
-from tidegate_pipeline.archive.leftovers import collect, stored_files, unpublished
+from tidegate_pipeline.archive.orphans import collect, stored_files, unpublished
 from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Shape
 from tidegate_pipeline.archive.selection import chosen, places
@@ -62,25 +62,25 @@ class Upkeep:
 
     def verify(self, topics: Sequence[str]) -> dict[str, Any]:
         """Read everything; `problems` is empty where all is well. `unpublished_files` are no problem: gc's."""
-        told, partitions, leftovers = Verified(), 0, 0
+        reported, partitions, orphans = Verified(), 0, 0
         files = stored_files(self.archive)
         for place, index in self._archived(topics):
             log = LogBatches(self.client, place.keys(self.prefix), _RETRY_S)
-            told += verify(self.archive, index, place, log)
+            reported += verify(self.archive, index, place, log)
             partitions += 1
-            leftovers += len(unpublished(index, files.get(place, [])))
-        return {"partitions": partitions, **asdict(told), "unpublished_files": leftovers}
+            orphans += len(unpublished(index, files.get(place, [])))
+        return {"partitions": partitions, **asdict(reported), "unpublished_files": orphans}
 
     def compact(self, topics: Sequence[str], *, dry_run: bool = False) -> dict[str, Any]:
         """Merge small segments."""
-        told = Compacted()
+        reported = Compacted()
         for place, index in self._archived(topics):
             if dry_run:
                 found = list(runs(index.all_segments(), self.shape.segment_bytes))
-                told += Compacted(sum(map(len, found)), len(found), sum(one.size for run in found for one in run))
+                reported += Compacted(sum(map(len, found)), len(found), sum(one.size for run in found for one in run))
             else:
-                told += compact(self.archive, index, place, self.shape)
-        return asdict(told)
+                reported += compact(self.archive, index, place, self.shape)
+        return asdict(reported)
 
     def gc(
         self, *, deleted_topics: bool = False, below_log_start: bool = False, dry_run: bool = False
@@ -90,11 +90,11 @@ class Upkeep:
         forgotten = 0
         if below_log_start and not dry_run:
             forgotten = sum(len(index.raise_start(1 << 53)) for _, index in self._archived([]))
-        told = collect(
+        reported = collect(
             self.archive, self.client, self.prefix, self.org, known, time.time() - self.gc_grace_s,
             deleted_topics=deleted_topics, dry_run=dry_run,
         )  # fmt: skip
-        return {"segments_forgotten": forgotten, **asdict(told)}
+        return {"segments_forgotten": forgotten, **asdict(reported)}
 
     def _archived(self, topics: Sequence[str]) -> Iterator[tuple[Place, ArchiveIndex]]:
         """Partitions that have an archive."""

@@ -42,33 +42,33 @@ def verify(archive: ArchiveFolder, index: ArchiveIndex, place: Place, log: LogBa
     With `log` also against what Redis holds: the archive claims no offset that the log never had, and both have the
     same batches.
     """
-    told = Verified()
+    reported = Verified()
     beside = Beside(log, index.state().end, place) if log is not None else None
     state, expected = index.state(), -1
     for segment in index.all_segments():
         if segment.from_offset != (state.start if expected < 0 else expected):
-            told.problems.append(f"{place}: {segment.file} begins at {segment.from_offset}, not at {expected}")
+            reported.problems.append(f"{place}: {segment.file} begins at {segment.from_offset}, not at {expected}")
         expected = segment.end_offset
-        told.segments += 1
+        reported.segments += 1
         try:
             is_first = segment.from_offset == state.start
-            found = _segment(archive, segment, is_first, told, beside)
-            told.problems += (f"{segment.file}: {problem}" for problem in found)
+            found = _segment(archive, segment, is_first, reported, beside)
+            reported.problems += (f"{segment.file}: {problem}" for problem in found)
         except SegmentUnreadable as error:
-            told.problems.append(str(error))
+            reported.problems.append(str(error))
             beside = None  # what it held cannot be compared
     if expected >= 0 and index.state().start == state.start and expected < state.end:
-        told.problems.append(f"{place}: the last segment ends at {expected}, the archive at {state.end}")
+        reported.problems.append(f"{place}: the last segment ends at {expected}, the archive at {state.end}")
     if expected < 0 and state.start < state.end:
-        told.problems.append(f"{place}: no segment of offsets {state.start} to {state.end - 1}")
+        reported.problems.append(f"{place}: no segment of offsets {state.start} to {state.end - 1}")
     if beside is not None:
-        told.problems += beside.ended()
-        told.log_batches = beside.batches
-    return told
+        reported.problems += beside.ended()
+        reported.log_batches = beside.batches
+    return reported
 
 
 def _segment(
-    archive: ArchiveFolder, segment: Segment, is_first: bool, told: Verified, beside: Beside | None
+    archive: ArchiveFolder, segment: Segment, is_first: bool, reported: Verified, beside: Beside | None
 ) -> Iterator[str]:
     """The archive may start inside a batch, as a log may: its first batch then begins below it."""
     file = SegmentFile(archive.filesystem, archive.path(segment.file))
@@ -78,7 +78,7 @@ def _segment(
     expected, records, size = segment.from_offset, 0, 0
     for at in range(len(file.row_groups)):
         for row in file.table(at).to_pylist():
-            told.batches += 1
+            reported.batches += 1
             records += row["records"]
             size += len(row["batch"])
             begins_below = row["base_offset"] < expected and not (is_first and expected == segment.from_offset)
@@ -89,8 +89,8 @@ def _segment(
                 yield f"offsets {row['base_offset']} to {row['last_offset']}: {problem}"
             if beside is not None:
                 beside.take(row)
-    told.records += records
-    told.bytes += size
+    reported.records += records
+    reported.bytes += size
     if (records, size) != (segment.records, segment.size) or expected > segment.end_offset:
         yield f"{records} records, {size} bytes up to {expected - 1}; the index says {segment}"
 

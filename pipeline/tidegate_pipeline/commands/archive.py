@@ -60,10 +60,10 @@ def add_to(app: typer.Typer) -> None:
     ) -> None:
         """Read the whole archive: files against the index, offsets, CRCs. Exit status 3 where something is wrong."""
         with reporting():
-            told = _upkeep(config, org).verify(topics or [])
-            _tell(told, as_json)
-            if told["problems"]:
-                raise DataLoss(f"{len(told['problems'])} problems in the archive")
+            reported = _upkeep(config, org).verify(topics or [])
+            _report(reported, as_json)
+            if reported["problems"]:
+                raise DataLoss(f"{len(reported['problems'])} problems in the archive")
 
     @app.command()
     def compact(
@@ -84,9 +84,9 @@ def add_to(app: typer.Typer) -> None:
                 from tidegate_pipeline.tables.compaction import compact as compact_table
 
                 given = load(config).archive
-                _tell(compact_table(table, to, given.path, given.gc_grace, dry_run=dry_run), as_json)
+                _report(compact_table(table, to, given.path, given.gc_grace, dry_run=dry_run), as_json)
                 return
-            _tell(_upkeep(config, org).compact(topics or [], dry_run=dry_run), as_json)
+            _report(_upkeep(config, org).compact(topics or [], dry_run=dry_run), as_json)
 
     @app.command()
     def gc(
@@ -100,8 +100,8 @@ def add_to(app: typer.Typer) -> None:
         """Remove files that were written and never published, after archive.gc_grace."""
         with reporting():
             upkeep = _upkeep(config, org)
-            told = upkeep.gc(deleted_topics=deleted_topics, below_log_start=below_log_start, dry_run=dry_run)
-            _tell(told, as_json)
+            reported = upkeep.gc(deleted_topics=deleted_topics, below_log_start=below_log_start, dry_run=dry_run)
+            _report(reported, as_json)
 
 
 def _upkeep(config: Path | None, org: str) -> Upkeep:
@@ -113,11 +113,11 @@ def _upkeep(config: Path | None, org: str) -> Upkeep:
     return Upkeep.of(settings, connect(settings.redis.url, settings.redis.password_variable), org)
 
 
-def _tell(told: dict[str, Any], as_json: bool) -> None:
+def _report(reported: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(reported))
         return
-    for name, value in told.items():
+    for name, value in reported.items():
         if isinstance(value, list):
             for line in value:
                 typer.echo(line)

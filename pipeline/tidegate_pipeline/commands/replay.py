@@ -36,7 +36,7 @@ def add_to(app: typer.Typer) -> None:
     ) -> Job:
         """Records of a topic into another, each once, with a table of where they came to stand."""
         from tidegate_pipeline.jobs.replay import ReplayJob
-        from tidegate_pipeline.replay.choice import choice_of
+        from tidegate_pipeline.replay.record_filter import choice_of
 
         chosen = choice_of(ranges, since, until)
         return ReplayJob(from_topic, to_topic, job, chosen, repartition=repartition, records_per_s=rate, org=org)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate_pipeline.decode.fields import Doubt, Fields, HeaderFields, Positions
+from tidegate_pipeline.decode.fields import Fields, HeaderFields, NeedsSlowPath, Positions
 from tidegate_pipeline.decode.schema import HEADERS_ARROW
 
 _INLINE_BYTES_MAX: Final = 12
@@ -76,7 +76,7 @@ class Bytes:
         try:
             return column.cast(pa.string())
         except pa.ArrowInvalid as error:
-            raise Doubt("the name of a header is no UTF-8") from error
+            raise NeedsSlowPath("the name of a header is no UTF-8") from error
 
 
 def headers(data: Bytes, fields: Fields, found: HeaderFields) -> pa.Array:

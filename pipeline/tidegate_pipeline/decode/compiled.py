@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tidegate_pipeline.decode.fields import Areas, Doubt, Fields, HeaderFields, Octets, Positions
+from tidegate_pipeline.decode.fields import Areas, Fields, HeaderFields, NeedsSlowPath, Octets, Positions
 
 
 def _cache_folder() -> str:
@@ -36,7 +36,7 @@ def read_fields(areas: Areas) -> Fields:
     starts, ends, counts = (np.array(column, np.int64) for column in (areas.starts, areas.ends, areas.counts))
     found = np.empty((len(Fields.__slots__), sum(areas.counts)), np.int64)
     if not _walk(octets, starts, ends, counts, found):
-        raise Doubt("a record is not what it should be")
+        raise NeedsSlowPath("a record is not what it should be")
     return Fields(*found)
 
 
@@ -45,7 +45,7 @@ def read_headers(areas: Areas, fields: Fields) -> HeaderFields:
     octets = np.frombuffer(areas.data, np.uint8)
     found = np.empty((len(HeaderFields.__slots__), fields.header_count.sum()), np.int64)
     if not _walk_headers(octets, fields.headers_at, fields.end, fields.header_count, found):
-        raise Doubt("a header is not what it should be")
+        raise NeedsSlowPath("a header is not what it should be")
     return HeaderFields(*found)
 
 

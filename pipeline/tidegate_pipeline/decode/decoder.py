@@ -18,7 +18,7 @@ from tidegate.errors import CorruptMessage, InvalidRecord
 from tidegate.records.batch import Batch
 from tidegate_pipeline.decode import columns, fields, plain
 from tidegate_pipeline.decode.columns import SPARE_BYTES, constant
-from tidegate_pipeline.decode.fields import Areas, Doubt, Fields, HeaderFields, Positions
+from tidegate_pipeline.decode.fields import Areas, Fields, HeaderFields, NeedsSlowPath, Positions
 from tidegate_pipeline.decode.opening import TIMESTAMP_MS_MAX, CorruptBatch, OpenBatch, Opener, StoredBatch, corrupt
 from tidegate_pipeline.decode.schema import HEADERS_ARROW, decoded_arrow
 from tidegate_pipeline.errors import UsageError
@@ -111,7 +111,7 @@ class Decoder:
         faults: list[CorruptBatch] = []
         try:
             rows = self._quick(topic, partition, opened)
-        except Doubt:
+        except NeedsSlowPath:
             rows, faults = self._plain(topic, partition, opened)
         if any(each.batch.base_offset < first or each.batch.next_offset > end for each in opened):
             offsets = rows["offset"].to_numpy()
@@ -183,7 +183,7 @@ def _offsets(batches: Sequence[Batch], deltas: Positions) -> Positions:
     growing[ends[:-1] - 1] = True
     last = np.fromiter((batch.last_offset_delta for batch in batches), np.int64)
     if not growing.all() or (deltas[ends - 1] > last).any() or (deltas[[0, *ends[:-1]]] < 0).any():
-        raise Doubt("offsets do not grow, or leave their batch")
+        raise NeedsSlowPath("offsets do not grow, or leave their batch")
     return _by_record(batches, (batch.base_offset for batch in batches)) + deltas
 
 
@@ -194,7 +194,7 @@ def _timestamps_us(batches: Sequence[Batch], deltas: Positions) -> Positions:
         deltas = np.where(_by_record(batches, (batch.is_log_append_time for batch in batches)), 0, deltas)
     times += deltas
     if times.max() > TIMESTAMP_MS_MAX or times.min() < -TIMESTAMP_MS_MAX:
-        raise Doubt("a timestamp is beyond what Spark can hold")
+        raise NeedsSlowPath("a timestamp is beyond what Spark can hold")
     return times * 1000
 
 

@@ -22,7 +22,7 @@ _SHIFT_MAX: Final = 63
 _HEADERS_MAX: Final = 200
 
 
-class Doubt(Exception):
+class NeedsSlowPath(Exception):
     """The records are not what they should be, or not what this way is made for: decode them plainly."""
 
 
@@ -74,11 +74,11 @@ def read_fields(areas: Areas) -> Fields:
         value_length, value_at, at = _fields(octets, at, end)
         header_count, at = _varints(octets, at)
     except IndexError as error:
-        raise Doubt("a field reaches beyond the areas") from error
+        raise NeedsSlowPath("a field reaches beyond the areas") from error
     if ((at > end) | (header_count < 0) | (header_count > end - at)).any():
-        raise Doubt("a wrong count of headers")
+        raise NeedsSlowPath("a wrong count of headers")
     if ((at < end) & (header_count == 0)).any():
-        raise Doubt("bytes follow the value of a record")
+        raise NeedsSlowPath("bytes follow the value of a record")
     return Fields(
         timestamp_delta, offset_delta, key_at, key_length, value_at, value_length, header_count, at, end
     )  # fmt: skip
@@ -89,7 +89,7 @@ def read_headers(areas: Areas, fields: Fields) -> HeaderFields:
     octets = np.frombuffer(areas.data, np.uint8)
     counts = fields.header_count
     if counts.max() > _HEADERS_MAX:
-        raise Doubt("many headers: one by one is as quick")
+        raise NeedsSlowPath("many headers: one by one is as quick")
     found = HeaderFields(*np.empty((4, counts.sum()), np.int64))
     records = np.flatnonzero(counts)
     item = (np.cumsum(counts) - counts)[records]
@@ -100,12 +100,12 @@ def read_headers(areas: Areas, fields: Fields) -> HeaderFields:
             found.value_length[item], found.value_at[item], at = _fields(octets, at, end)
             last = left == 1
             if (at[last] != end[last]).any():
-                raise Doubt("bytes follow the last header of a record")
+                raise NeedsSlowPath("bytes follow the last header of a record")
             item, left, at, end = item[~last] + 1, left[~last] - 1, at[~last], end[~last]
     except IndexError as error:
-        raise Doubt("a header reaches beyond the areas") from error
+        raise NeedsSlowPath("a header reaches beyond the areas") from error
     if (found.name_length < 0).any():
-        raise Doubt("the name of a header is null")
+        raise NeedsSlowPath("the name of a header is null")
     return found
 
 
@@ -127,10 +127,10 @@ def _starts(areas: Areas) -> Iterator[int]:
                     length += (byte - 1) << shift
                     shift += 7
                     if shift > _SHIFT_MAX:
-                        raise Doubt("a record is too long")
+                        raise NeedsSlowPath("a record is too long")
             position += 1 + (length >> 1)
         if position != end:
-            raise Doubt("the records do not fill their area")
+            raise NeedsSlowPath("the records do not fill their area")
 
 
 def _varints(octets: Octets, at: Positions) -> tuple[Positions, Positions]:
@@ -142,7 +142,7 @@ def _varints(octets: Octets, at: Positions) -> tuple[Positions, Positions]:
     while longer.size:
         byte = octets[at[longer]].astype(np.uint64)
         if shift == _SHIFT_MAX and (byte > 1).any():
-            raise Doubt("a varint is too long")
+            raise NeedsSlowPath("a varint is too long")
         value[longer] += (byte - 1) << shift  # and the continuation bit goes
         at[longer] += 1
         longer = longer[byte >= 0x80]
@@ -156,5 +156,5 @@ def _fields(octets: Octets, at: Positions, end: Positions) -> tuple[Positions, P
     np.maximum(length, -1, out=length)
     taken = np.maximum(length, 0)
     if (taken > end - at).any():
-        raise Doubt("a field reaches beyond its record")
+        raise NeedsSlowPath("a field reaches beyond its record")
     return length, at, at + taken

@@ -63,12 +63,12 @@ def all_findings(spark: SparkSession, settings: PipelineSettings) -> list[Findin
         f".doctor-{uuid.uuid4().hex}",
     )
     with _markers(wanted) as wrong:
-        driver = probe.look(wanted)
+        driver = probe.observe(wanted)
         driver["wrong"] |= wrong
-        seen, expected = on_executors(spark, wanted)
-    found += compared(driver, seen, expected)
+        observed, expected = on_executors(spark, wanted)
+    found += compared(driver, observed, expected)
     for what, path in wanted.folders.items():
-        if not any(what in one["wrong"] for one in (driver, *seen)):
+        if not any(what in one["wrong"] for one in (driver, *observed)):
             found.append(Finding(State.OK, what, f"{path} can be written"))
     if "redis" not in driver["wrong"]:
         found += of_redis(_facts(settings), shown(settings.redis.url))
@@ -100,8 +100,8 @@ def on_executors(spark: SparkSession, wanted: probe.Wanted) -> tuple[list[dict[s
     """What each executor sees, and how many there are."""
     expected = _executors(spark)
     tasks = max(spark.sparkContext.defaultParallelism, expected) * _TASKS_AN_EXECUTOR
-    told = spark.sparkContext.parallelize(range(tasks), tasks).map(_looking(wanted)).collect()
-    return list({found["process"]: found for found in told}.values()), expected
+    reported = spark.sparkContext.parallelize(range(tasks), tasks).map(_observing(wanted)).collect()
+    return list({found["process"]: found for found in reported}.values()), expected
 
 
 def _executors(spark: SparkSession) -> int:
@@ -110,31 +110,31 @@ def _executors(spark: SparkSession) -> int:
     return max(1, len(status.getExecutorInfos()) - 1)
 
 
-def _looking(wanted: probe.Wanted) -> Callable[[int], dict[str, Any]]:
+def _observing(wanted: probe.Wanted) -> Callable[[int], dict[str, Any]]:
     """A function that is sent whole, so that it can tell of an executor where our package is missing."""
     options = (wanted.redis_url, wanted.password_variable, wanted.folders, wanted.marker)
 
-    def looking(task: int) -> dict[str, Any]:
+    def observing(task: int) -> dict[str, Any]:
         import os
         import platform
         import socket
 
         try:
-            from tidegate_pipeline.doctor.probe import Wanted, look
+            from tidegate_pipeline.doctor.probe import Wanted, observe
         except ImportError as missing:
             host = socket.gethostname()
-            told = {"host": host, "process": f"{host}:{os.getcwd()}", "python": platform.python_version()}
-            return told | {"wrong": {"import": str(missing)}}
-        return look(Wanted(*options))
+            reported = {"host": host, "process": f"{host}:{os.getcwd()}", "python": platform.python_version()}
+            return reported | {"wrong": {"import": str(missing)}}
+        return observe(Wanted(*options))
 
-    return looking
+    return observing
 
 
 def _facts(settings: PipelineSettings) -> dict[str, str]:
     client = connect(settings.redis.url, settings.redis.password_variable)
-    told = client.info()
-    first = next(iter(told.values())) if told else {}
-    return {name: str(value) for name, value in (first if isinstance(first, dict) else told).items()}
+    reported = client.info()
+    first = next(iter(reported.values())) if reported else {}
+    return {name: str(value) for name, value in (first if isinstance(first, dict) else reported).items()}
 
 
 def _source(spark: SparkSession, settings: PipelineSettings) -> Finding:
@@ -152,7 +152,7 @@ def _source(spark: SparkSession, settings: PipelineSettings) -> Finding:
 def lines(found: list[Finding]) -> Iterator[str]:
     """For people."""
     for one in found:
-        yield f"{one.state:<8} {one.what:<12} {one.told}"
+        yield f"{one.state:<8} {one.what:<12} {one.reported}"
         if one.advice:
             yield f"{'':<21} > {one.advice}"
     wrong = sum(one.state is State.WRONG for one in found)

@@ -25,7 +25,7 @@ class Finding:
 
     state: State
     what: str
-    told: str
+    reported: str
     advice: str = ""
 
 
@@ -46,7 +46,7 @@ def compared(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]], 
         yield _same("tidegate", driver["tidegate"], [one["tidegate"] for one in able])
     yield _packages(driver["packages"], [one["packages"] for one in able])
     for what in dict.fromkeys(name for one in [driver, *able] for name in one["wrong"]):
-        for where, text in _told(driver, able, what):
+        for where, text in _reported(driver, able, what):
             yield Finding(State.WRONG, what, f"{where}: {text}", _ADVICE.get(what, ""))
     yield from _clocks(driver, able)
 
@@ -62,7 +62,9 @@ def _hosts(executors: Sequence[Mapping[str, Any]]) -> set[str]:
     return {one["host"] for one in executors}
 
 
-def _told(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]], what: str) -> Iterator[tuple[str, str]]:
+def _reported(
+    driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]], what: str
+) -> Iterator[tuple[str, str]]:
     if what in driver["wrong"]:
         yield "driver", driver["wrong"][what]
     for text in dict.fromkeys(one["wrong"][what] for one in executors if what in one["wrong"]):
@@ -87,10 +89,10 @@ def _packages(driver: Mapping[str, str], executors: Sequence[Mapping[str, str]])
         if len(found) > 1:
             differing.append(f"{package} {' and '.join(sorted(found))}")
     if differing:
-        hard = [told for told in differing if told.split()[0] not in _OPTIONAL]
+        hard = [reported for reported in differing if reported.split()[0] not in _OPTIONAL]
         return Finding(State.WRONG if hard else State.WARNING, "packages", "; ".join(differing), "use one image")
-    told = ", ".join(f"{name} {version}" for name, version in driver.items())
-    return Finding(State.OK, "packages", told)
+    reported = ", ".join(f"{name} {version}" for name, version in driver.items())
+    return Finding(State.OK, "packages", reported)
 
 
 def _clocks(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -98,11 +100,11 @@ def _clocks(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]]) -
     if not skews:
         return
     worst = max(skews, key=abs)
-    told = f"at most {abs(worst)} ms from Redis's"
+    reported = f"at most {abs(worst)} ms from Redis's"
     if abs(worst) > SKEW_MS_MAX:
-        yield Finding(State.WARNING, "clocks", told, "lag in time compares clocks: run NTP on every machine")
+        yield Finding(State.WARNING, "clocks", reported, "lag in time compares clocks: run NTP on every machine")
     else:
-        yield Finding(State.OK, "clocks", told)
+        yield Finding(State.OK, "clocks", reported)
 
 
 def of_redis(facts: Mapping[str, str], url: str) -> Iterator[Finding]:
@@ -116,5 +118,7 @@ def of_redis(facts: Mapping[str, str], url: str) -> Iterator[Finding]:
     if int(facts.get("maxmemory", 0)) == 0:
         yield Finding(State.WARNING, "memory", "maxmemory is 0: the machine's end is the server's", "set maxmemory")
     if facts.get("aof_enabled") != "1":
-        told = "appendonly is off: a restart loses what came after the last snapshot; then queries see offsets go back"
-        yield Finding(State.WARNING, "persistence", told, "set appendonly yes")
+        reported = (
+            "appendonly is off: a restart loses what came after the last snapshot; then queries see offsets go back"
+        )
+        yield Finding(State.WARNING, "persistence", reported, "set appendonly yes")

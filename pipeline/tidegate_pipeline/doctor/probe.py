@@ -38,10 +38,10 @@ class Wanted:
     marker: str
 
 
-def look(wanted: Wanted) -> dict[str, Any]:
+def observe(wanted: Wanted) -> dict[str, Any]:
     """All of it; what fails is told as text under `wrong`."""
     wrong: dict[str, str] = {}
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "host": socket.gethostname(),
         "process": f"{socket.gethostname()}:{os.getcwd()}",
         "python": platform.python_version(),
@@ -50,7 +50,7 @@ def look(wanted: Wanted) -> dict[str, Any]:
         "wrong": wrong,
     }
     try:
-        told["clock_skew_ms"] = clock_skew_ms(wanted)
+        reported["clock_skew_ms"] = clock_skew_ms(wanted)
     except (PipelineError, redis.RedisError, OSError) as error:
         wrong["redis"] = first_line(error)
     for what, path in wanted.folders.items():
@@ -58,7 +58,7 @@ def look(wanted: Wanted) -> dict[str, Any]:
             write_and_remove(path, wanted.marker)
         except (OSError, ValueError) as error:
             wrong[what] = first_line(error)
-    return told
+    return reported
 
 
 def versions() -> dict[str, str]:

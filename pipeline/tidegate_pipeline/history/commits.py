@@ -73,7 +73,7 @@ class Usual:
     variance: float = 0.0
     buckets: int = 0
     silent: int = 0
-    silence_told: bool = False
+    silence_reported: bool = False
     bursting: bool = False
 
     @property
@@ -173,15 +173,15 @@ class Commits:
         if commits == 0:
             usual.silent = usual.silent + 1 if waiting else 0
             known = usual.buckets >= rules.warmup and usual.mean >= 1 / rules.silence
-            if usual.silent >= rules.silence and known and not usual.silence_told:
-                usual.silence_told = True
+            if usual.silent >= rules.silence and known and not usual.silence_reported:
+                usual.silence_reported = True
                 yield row("silence", start - (rules.silence - 1) * rules.interval_ms)
             if waiting or not bucket.lags:
                 return  # a group that is stuck, or that nobody looked at, does not learn from it
-        elif usual.silence_told:
+        elif usual.silence_reported:
             yield row("silence_ended")
         if commits:
-            usual.silent, usual.silence_told = 0, False
+            usual.silent, usual.silence_reported = 0, False
         most = usual.mean + rules.threshold * usual.deviation
         burst = usual.buckets >= rules.warmup and commits > most
         if burst and not usual.bursting:

@@ -85,9 +85,9 @@ def usage_by_interval(usage: DataFrame, settings: UsageSettings) -> DataFrame:
         "records", "stored_bytes", "produce_requests", "produced_bytes", "fetch_requests", "fetched_bytes",
     )  # fmt: skip
     middle = f.timestamp_millis(f.unix_millis("ts") - f.floor(f.col("span_ms") / 2))
-    told = f.when(f.col("redis_bytes").isNotNull(), f.unix_millis("at"))
+    reported = f.when(f.col("redis_bytes").isNotNull(), f.unix_millis("at"))
     spans = f.when(f.col("redis_bytes").isNotNull(), f.col("span_ms"))
-    hours = (f.max(told) - f.min(told) + f.avg(spans)) / _HOUR_MS
+    hours = (f.max(reported) - f.min(reported) + f.avg(spans)) / _HOUR_MS
     return (
         usage.withColumn("at", middle)
         .withWatermark("at", f"{settings.watermark} seconds")
@@ -120,10 +120,10 @@ def _analysed(
         outputMode="Append",
         timeMode="EventTime",
     )
-    return found.select("tenant", "group", *map(_told, columns))
+    return found.select("tenant", "group", *map(_reported, columns))
 
 
-def _told(column: str) -> Any:
+def _reported(column: str) -> Any:
     if column.endswith("_ms") and column != "duration_ms":
         return f.timestamp_millis(column).alias(f"{column.removesuffix('_ms')}_at")
     return f.col(column)

@@ -56,13 +56,13 @@ class GroupProcessor(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """The new rows of one group."""
         analysis = self._load()
-        yield from self._told(key, analysis.see(self._read(rows)))
+        yield from self._reported(key, analysis.see(self._read(rows)))
         self._keep(analysis)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         """The watermark has passed what was due."""
         analysis = self._load()
-        yield from self._told(key, analysis.pass_time(timerValues.getCurrentWatermarkInMs()))
+        yield from self._reported(key, analysis.pass_time(timerValues.getCurrentWatermarkInMs()))
         self._keep(analysis)
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class GroupProcessor(StatefulProcessor):
         known = self._state.get()
         return self._make(known[0] if known else None)
 
-    def _told(self, key: Any, rows: Iterator[tuple[object, ...]]) -> Iterator[Row]:
+    def _reported(self, key: Any, rows: Iterator[tuple[object, ...]]) -> Iterator[Row]:
         return (self._row(*key, *row) for row in rows)
 
     def _keep(self, analysis: Analysis) -> None:

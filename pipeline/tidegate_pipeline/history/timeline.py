@@ -85,11 +85,11 @@ class Timeline:
         """The rows of the generations that are over with these events, which come in order."""
         for event in events:
             self.due_ms = event.time_ms
-            ended = self._hear(event)
+            ended = self._observe(event)
             if ended is not None:
                 yield astuple(ended)
 
-    def _hear(self, event: GroupEvent) -> Generation | None:
+    def _observe(self, event: GroupEvent) -> Generation | None:
         match event.kind:
             case "member_joined" | "member_replaced":
                 self._enter(event)

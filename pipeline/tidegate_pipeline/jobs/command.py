@@ -18,7 +18,7 @@ from tidegate_pipeline.jobs.progress import Display
 from tidegate_pipeline.jobs.running import Run, run_all
 from tidegate_pipeline.jobs.summary import plan_lines, summary_lines
 from tidegate_pipeline.jobs.writable import check_writable
-from tidegate_pipeline.redis_access import connect, has_password, patiently
+from tidegate_pipeline.redis_access import connect, has_password, retry_unavailable
 from tidegate_pipeline.session import STDERR, log_file, spark_session
 from tidegate_pipeline.settings import PipelineSettings
 
@@ -42,8 +42,8 @@ def run_job(
     context = context_of(job, settings, checkpoint, trigger(once, every))
     if dry_run:
         plan = job.plan(context)
-        told = json.dumps({"job": job.query_name, "plan": plan}, default=str)
-        typer.echo(told if as_json else "\n".join(plan_lines(job.query_name, plan)))
+        reported = json.dumps({"job": job.query_name, "plan": plan}, default=str)
+        typer.echo(reported if as_json else "\n".join(plan_lines(job.query_name, plan)))
         return
     run_jobs([Run(job, context)], settings, f"tidegate {job.query_name}", as_json=as_json)
 
@@ -52,7 +52,7 @@ def run_jobs(runs: Sequence[Run], settings: PipelineSettings, app_name: str, *, 
     """Jobs in one session, to their end. Raises the failure of the first that failed."""
     display = Display()
     for run in runs:
-        patiently(run.context.client.ping, settings.redis.retry_s, display.note)
+        retry_unavailable(run.context.client.ping, settings.redis.retry_s, display.note)
         check_writable("the checkpoint", str(run.context.checkpoint))
         run.job.check(run.context)
     display.note("starting Spark")
@@ -69,8 +69,8 @@ def run_jobs(runs: Sequence[Run], settings: PipelineSettings, app_name: str, *, 
     if as_json:
         typer.echo(json.dumps(summaries[0] if len(runs) == 1 else summaries, default=str))
     else:
-        told = [] if len(runs) == 1 and runs[0].error and not runs[0].figures.micro_batches else summaries
-        typer.echo("".join(f"{line}\n" for summary in told for line in summary_lines(summary)), nl=False)
+        reported = [] if len(runs) == 1 and runs[0].error and not runs[0].figures.micro_batches else summaries
+        typer.echo("".join(f"{line}\n" for summary in reported for line in summary_lines(summary)), nl=False)
     for run in runs:
         if run.error:
             if run.error.exit_status == PipelineError.exit_status:  # the others say all there is to say

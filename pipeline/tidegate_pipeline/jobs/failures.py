@@ -22,25 +22,25 @@ def cause_of(error: BaseException) -> PipelineError:
     for one in chain:
         if isinstance(one, PipelineError):
             return one
-    told = "\n".join(str(one) for one in chain)
-    for kind, message in reversed(_RAISED.findall(told)):
+    reported = "\n".join(str(one) for one in chain)
+    for kind, message in reversed(_RAISED.findall(reported)):
         raised = getattr(errors, kind, None)
         if isinstance(raised, type) and issubclass(raised, PipelineError):
             return raised(message.strip())
-    return PipelineError(_one_line(error, told))
+    return PipelineError(_one_line(error, reported))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """Python's chain, and Spark's: a captured exception keeps the JVM's cause apart."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    observed: set[int] = set()
+    while error is not None and id(error) not in observed:
+        observed.add(id(error))
         yield error
         error = error.__cause__ or getattr(error, "_cause", None)
 
 
-def _one_line(error: BaseException, told: str) -> str:
-    if in_worker := _LAST_OF_A_TRACEBACK.findall(told):
+def _one_line(error: BaseException, reported: str) -> str:
+    if in_worker := _LAST_OF_A_TRACEBACK.findall(reported):
         return str(in_worker[-1]).strip()
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -22,27 +22,27 @@ Positions = dict[tuple[str, int], int]
 def positions(offset: object) -> Positions:
     """Of an offset `{"topic": {"0": next}}`, as text or parsed; anything else (events: entry ids) has none."""
     try:
-        told = json.loads(offset) if isinstance(offset, str) else offset
+        reported = json.loads(offset) if isinstance(offset, str) else offset
     except ValueError:
         return {}
-    if not isinstance(told, Mapping):
+    if not isinstance(reported, Mapping):
         return {}
     return {
         (topic, int(partition)): position
-        for topic, partitions in told.items()
+        for topic, partitions in reported.items()
         if isinstance(partitions, Mapping) and not topic.startswith("_")
         for partition, position in partitions.items()
         if partition.isdecimal() and isinstance(position, int)
     }
 
 
-def told_figures(offset: object) -> dict[str, int]:
+def reported_figures(offset: object) -> dict[str, int]:
     """What a source of topics counted since the query started: Python sources have no metrics but in their offsets."""
     try:
-        told = json.loads(offset) if isinstance(offset, str) else offset
+        reported = json.loads(offset) if isinstance(offset, str) else offset
     except ValueError:
         return {}
-    figures = told.get("_metrics", {}) if isinstance(told, Mapping) else {}
+    figures = reported.get("_metrics", {}) if isinstance(reported, Mapping) else {}
     return {name: count for name, count in figures.items() if count}
 
 
@@ -75,7 +75,7 @@ class Figures:
                 self.started.setdefault(place, 0)
             self.reached |= ends
             self.latest |= positions(source.get("latestOffset"))
-            self.metrics |= told_figures(source.get("latestOffset"))
+            self.metrics |= reported_figures(source.get("latestOffset"))
         # Spark repeats the id of the micro-batch to come while there is nothing to read
         if not report.get("numInputRows") and all(s.get("startOffset") == s.get("endOffset") for s in sources):
             return
@@ -123,7 +123,7 @@ class Display:
             disable=quiet or not sys.stderr.isatty(),
         )
         self._tasks: dict[str, TaskID] = {}
-        self._said: dict[str, tuple[float, int]] = {}
+        self._reported_text: dict[str, tuple[float, int]] = {}
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -138,17 +138,17 @@ class Display:
 
     def show(self, name: str, figures: Figures, row_name: str) -> None:
         """Where a query is now; `row_name` says what its rows are."""
-        told = f"{figures.rows:,} {row_name}, micro-batches: {figures.micro_batches}"
+        reported = f"{figures.rows:,} {row_name}, micro-batches: {figures.micro_batches}"
         done, remaining = figures.offsets, figures.remaining
         if not self._bars.disable:
             task = self._tasks.get(name)
             if task is None:
-                task = self._tasks[name] = self._bars.add_task(name, total=None, told=told)
+                task = self._tasks[name] = self._bars.add_task(name, total=None, reported=reported)
             total = done + remaining if done + remaining else None
-            self._bars.update(task, completed=done, total=total, told=told)
+            self._bars.update(task, completed=done, total=total, reported=reported)
             return
-        at, batches = self._said.get(name, (time.monotonic(), 0))
-        self._said.setdefault(name, (at, 0))
+        at, batches = self._reported_text.get(name, (time.monotonic(), 0))
+        self._reported_text.setdefault(name, (at, 0))
         if figures.micro_batches > batches and time.monotonic() - at >= _LINE_EVERY_S:
-            self._said[name] = (time.monotonic(), figures.micro_batches)
-            self.note(f"{name}: {told}" + (f", {remaining:,} offsets to go" if remaining else ""))
+            self._reported_text[name] = (time.monotonic(), figures.micro_batches)
+            self.note(f"{name}: {reported}" + (f", {remaining:,} offsets to go" if remaining else ""))

@@ -9,7 +9,7 @@ from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.jobs.job import Job, JobContext
 from tidegate_pipeline.jobs.topic_options import access_to, topic_options
 from tidegate_pipeline.jobs.writable import check_writable
-from tidegate_pipeline.replay.choice import Choice
+from tidegate_pipeline.replay.record_filter import Choice
 from tidegate_pipeline.replay.sink import MAX_OFFSET, source_name
 from tidegate_pipeline.replay.translation import Table
 from tidegate_pipeline.sources.starting import at_timestamp, planner_of

@@ -17,7 +17,7 @@ from tidegate_pipeline.jobs.progress import Display, Figures
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-_LOOK_EVERY_S: Final = 0.25
+_PROGRESS_INTERVAL_S: Final = 0.25
 _TERMINATED: Final = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
 
@@ -68,7 +68,7 @@ class Run:
         except Exception as error:  # noqa: BLE001  whatever Spark raises becomes this job's failure
             self._end(error)
 
-    def look(self) -> bool:
+    def observe(self) -> bool:
         """Take what the query reports; whether it still runs."""
         if self.query is None:
             return False
@@ -88,7 +88,7 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """For people and `--json`."""
-        told: dict[str, Any] = {
+        reported: dict[str, Any] = {
             "job": self.job.query_name,
             "status": "failed" if self.error else "stopped" if self.stopped else "done",
             "seconds": round(self.seconds, 3),
@@ -101,13 +101,13 @@ class Run:
             "checkpoint": str(self.context.checkpoint),
         }
         if self.figures.metrics:
-            told["source"] = dict(sorted(self.figures.metrics.items()))
+            reported["source"] = dict(sorted(self.figures.metrics.items()))
         if self.error:
-            told["error"] = str(self.error)
-            told["exit_status"] = self.error.exit_status
+            reported["error"] = str(self.error)
+            reported["exit_status"] = self.error.exit_status
         else:
-            told.update(self.job.finish(self.context))
-        return told
+            reported.update(self.job.finish(self.context))
+        return reported
 
 
 def ask_to_end(query: StreamingQuery) -> None:
@@ -127,7 +127,7 @@ def ask_to_end(query: StreamingQuery) -> None:
 def await_end(query: StreamingQuery) -> None:
     """Wait for the running micro-batch, then end the wait for the next."""
     while query.status["isTriggerActive"]:
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_PROGRESS_INTERVAL_S)
     query.stop()
 
 
@@ -138,7 +138,7 @@ def run_all(runs: Sequence[Run], display: Display) -> None:
         for run in runs:
             run.begin()
         while True:
-            running = [run for run in runs if run.look()]
+            running = [run for run in runs if run.observe()]
             for run in runs:
                 display.show(run.job.query_name, run.figures, run.job.row_name)
             if not running:
@@ -149,7 +149,7 @@ def run_all(runs: Sequence[Run], display: Display) -> None:
             if failed is not None or stop.asked:
                 _stop(running)
                 return
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_PROGRESS_INTERVAL_S)
 
 
 def _stop(runs: Sequence[Run]) -> None:
@@ -160,4 +160,4 @@ def _stop(runs: Sequence[Run]) -> None:
     for run in runs:
         if run.query is not None:
             await_end(run.query)
-        run.look()
+        run.observe()

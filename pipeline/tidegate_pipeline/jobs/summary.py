@@ -25,18 +25,18 @@ def plan_lines(name: str, rows: Sequence[Mapping[str, object]]) -> Iterator[str]
     yield from _table(rows)
 
 
-def summary_lines(told: Mapping[str, Any]) -> Iterator[str]:
+def summary_lines(reported: Mapping[str, Any]) -> Iterator[str]:
     """What was read, how fast, which ranges, and the job's own figures."""
-    yield f"{told['job']}: {told['status']} after {told['seconds']:.1f} s"
-    rate = f", {told['rows_per_second']:,} a second" if told["rows_per_second"] else ""
-    batches = f"{told['micro_batches']:,} micro-batch{'es' if told['micro_batches'] != 1 else ''}"
-    yield _line("read", f"{told['rows']:,} {told['rows_are']} in {batches}{rate}")
-    ranges = list(told["ranges"].items())
+    yield f"{reported['job']}: {reported['status']} after {reported['seconds']:.1f} s"
+    rate = f", {reported['rows_per_second']:,} a second" if reported["rows_per_second"] else ""
+    batches = f"{reported['micro_batches']:,} micro-batch{'es' if reported['micro_batches'] != 1 else ''}"
+    yield _line("read", f"{reported['rows']:,} {reported['rows_are']} in {batches}{rate}")
+    ranges = list(reported["ranges"].items())
     for at, (place, (first, end)) in enumerate(ranges[:_RANGES_SHOWN]):
         yield _line("" if at else "offsets", f"{place}  {first:,} to {end:,}")
     if len(ranges) > _RANGES_SHOWN:
         yield _line("", f"and of {len(ranges) - _RANGES_SHOWN} partitions more")
-    yield from result_lines({name: value for name, value in told.items() if name not in _IN_THE_HEAD})
+    yield from result_lines({name: value for name, value in reported.items() if name not in _IN_THE_HEAD})
 
 
 def result_lines(figures: Mapping[str, object]) -> Iterator[str]:

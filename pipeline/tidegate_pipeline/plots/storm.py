@@ -98,10 +98,10 @@ def _band(upper: Any, lower: Any, incident: Row, span: tuple[datetime, datetime]
         label = "storm" if labelled and axes is upper else None
         axes.axvspan(begin, until, color=TROUBLE, alpha=0.13, linewidth=0, label=label, zorder=0)
     patterns = sorted(dict(incident["patterns"]).items(), key=lambda one: (-one[1], one[0]))[:_PATTERNS_MAX]
-    told = [f"{incident['generations']} generations", *(f"{name.replace('_', ' ')}: {n}" for name, n in patterns)]
+    reported = [f"{incident['generations']} generations", *(f"{name.replace('_', ' ')}: {n}" for name, n in patterns)]
     side, by = ("right", -4) if begin - span[0] > (span[1] - span[0]) / 2 else ("left", 4)  # away from the legend
     upper.annotate(
-        "\n".join(told), (begin, 1.0),
+        "\n".join(reported), (begin, 1.0),
         xycoords=("data", "axes fraction"), xytext=(by, -4), textcoords="offset points", ha=side, va="top",
         fontsize=7.5, color=TROUBLE,
     )  # fmt: skip

@@ -25,10 +25,10 @@ def moment(text: str | None, default: datetime) -> datetime:
     if ago := re.fullmatch(r"(\d+)([smhd])", text):
         return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     try:
-        told = datetime.fromisoformat(text)
+        reported = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(f"not a time: {text} (2026-11-21T18:00, or 90m for 90 minutes ago)") from None
-    return told.replace(tzinfo=told.tzinfo or UTC)
+    return reported.replace(tzinfo=reported.tzinfo or UTC)
 
 
 def read_rows(

@@ -121,8 +121,8 @@ class Restore:
         """Do it. Raises ArchiveConflict where the server or the stream became another meanwhile, PipelineError."""
         keys = self._keys
         server = read_server(self._client, self._prefix, keys, self._retry_s)
-        incarnation, version = self._client.hmget(keys.meta, "incarnation", "log_version")
-        if incarnation is None or int(incarnation) != server.incarnation:
+        failover_epoch, version = self._client.hmget(keys.meta, "incarnation", "log_version")
+        if failover_epoch is None or int(failover_epoch) != server.failover_epoch:
             raise PipelineError("no broker has opened this partition since the Redis server started: read it once")
         self._client.unlink(keys.restored)
         self._added = 0
@@ -212,7 +212,7 @@ class Restore:
         for _ in range(_SWAP_TRIES):
             after = self._copy(after)
             code, *swapped = run(
-                self._client, SWAP_LOG, [keys.log, keys.restored, keys.meta], server.incarnation, server.replid,
+                self._client, SWAP_LOG, [keys.log, keys.restored, keys.meta], server.failover_epoch, server.replid,
                 version, plan.start, plan.bytes, _LAST_ENTRIES, keys.wake, plan.held, self._added,
             )  # fmt: skip
             if code == _OFFSET_OUT_OF_RANGE:

@@ -16,9 +16,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 
 from tidegate.store.keys import ClusterKeys
 from tidegate_pipeline.errors import PipelineError, UsageError
-from tidegate_pipeline.redis_access import Client, check_option, connect_by_option, patiently
+from tidegate_pipeline.redis_access import Client, check_option, connect_by_option, retry_unavailable
 from tidegate_pipeline.replay.batches import Piece, entries_of, pieces_of
-from tidegate_pipeline.replay.pace import Pace
+from tidegate_pipeline.replay.rate_limiter import RateLimiter
 from tidegate_pipeline.replay.target import Target
 from tidegate_pipeline.replay.translation import Row, Table
 from tidegate_pipeline.topics import Topic, read_topics
@@ -135,7 +135,7 @@ class _Task:
         self._plan = plan
         self._client = client
         self._targets = Targets(plan, client)
-        self._pace = Pace(plan.records_per_s)
+        self._rate_limiter = RateLimiter(plan.records_per_s)
         self._next: dict[tuple[int, int], int] = {}
         self._lasts: dict[int, int] = {}
         self._holes: dict[int, int] = {}
@@ -225,13 +225,13 @@ class _Task:
 
     def _has_part(self, source: int, offset: int) -> bool:
         """Whether records from an offset on are in the target; what a target says it passed may have had none."""
-        told = [run.source_last for target in self._target_partitions(source)
+        reported = [run.source_last for target in self._target_partitions(source)
                 for run in self._targets.of(source, target).runs(MAX_OFFSET)]  # fmt: skip
-        return max([*told, *(row.source_last for row in self._plan.table.read(source))], default=-1) >= offset
+        return max([*reported, *(row.source_last for row in self._plan.table.read(source))], default=-1) >= offset
 
     def _append(self, source: int, target: int, pieces: list[Piece]) -> None:
-        for entry in entries_of(pieces, self._pace.records_max):
-            self._pace.take(sum(piece.records for piece in entry))
+        for entry in entries_of(pieces, self._rate_limiter.records_max):
+            self._rate_limiter.take(sum(piece.records for piece in entry))
             self._targets.of(source, target).append(entry)
 
     def _note_upkeep(self, target: int) -> None:
@@ -239,7 +239,7 @@ class _Task:
         topic = self._plan.target
         item = f"{topic.org}/{topic.name}:{target}:{topic.topic_id}"
         upkeep = ClusterKeys(self._plan.prefix).upkeep
-        patiently(lambda: self._client.zadd(upkeep, {item: 0}, nx=True), self._plan.retry_s)
+        retry_unavailable(lambda: self._client.zadd(upkeep, {item: 0}, nx=True), self._plan.retry_s)
 
 
 class ReplaySink(DataSource):
@@ -281,8 +281,10 @@ def plan_of(options: Mapping[str, str]) -> Plan:
     org, name = options.get("org", "default"), needed("topic")
     retry_s = float(options.get("redis.retry", "30"))
     with closing(connect_by_option(url, password_variable)) as client:
-        topic = patiently(lambda: read_topics(client, prefix, org), retry_s).get(name)
-        limit = patiently(lambda: client.hget(ClusterKeys(prefix).topic(org, name), "max.message.bytes"), retry_s)
+        topic = retry_unavailable(lambda: read_topics(client, prefix, org), retry_s).get(name)
+        limit = retry_unavailable(
+            lambda: client.hget(ClusterKeys(prefix).topic(org, name), "max.message.bytes"), retry_s
+        )
     if topic is None:
         raise UsageError(f"there is no topic {name}")
     if options.get("topicid", topic.topic_id) != topic.topic_id:

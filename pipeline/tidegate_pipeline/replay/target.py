@@ -11,7 +11,7 @@ import redis
 from tidegate.store.keys import ClusterKeys, LogKeys
 from tidegate.store.scripts import Script
 from tidegate_pipeline.errors import DataLoss, PipelineError
-from tidegate_pipeline.redis_access import Client, patiently, replid_at, run
+from tidegate_pipeline.redis_access import Client, replid_at, retry_unavailable, run
 from tidegate_pipeline.replay.batches import Piece
 
 REPLAY_APPEND = Script("archive/replay_append")
@@ -34,9 +34,9 @@ class Run(NamedTuple):
 
 
 class Server(NamedTuple):
-    """Which life of the server brokers are in; see tidegate.log.incarnation."""
+    """Which life of the server brokers are in; see tidegate.log.failover_epoch."""
 
-    incarnation: int
+    failover_epoch: int
     replid: str
 
 
@@ -45,10 +45,10 @@ def read_server(client: Client, prefix: str, keys: LogKeys, retry_s: float) -> S
     deadline = time.monotonic() + retry_s
     info = ClusterKeys(prefix).info
     while True:
-        replid = patiently(lambda: replid_at(client, keys.log), retry_s)
-        known, incarnation = patiently(lambda: client.hmget(info, "master_replid", "incarnation"), retry_s)
-        if known is not None and replid in known.decode().split() and incarnation is not None:
-            return Server(int(incarnation), replid)
+        replid = retry_unavailable(lambda: replid_at(client, keys.log), retry_s)
+        known, failover_epoch = retry_unavailable(lambda: client.hmget(info, "master_replid", "incarnation"), retry_s)
+        if known is not None and replid in known.decode().split() and failover_epoch is not None:
+            return Server(int(failover_epoch), replid)
         if time.monotonic() > deadline:
             raise PipelineError("no broker has seen this Redis server since it started: start one, then again")
         time.sleep(_ASK_AGAIN_S)
@@ -72,7 +72,7 @@ class Target:
 
     def last_source_offset(self) -> int:
         """The last source offset that was written here; the one before the first while there is none."""
-        found = patiently(lambda: self._client.hget(self._keys.replayed, self._source), self._retry_s)
+        found = retry_unavailable(lambda: self._client.hget(self._keys.replayed, self._source), self._retry_s)
         return self._first - 1 if found is None else int(found)
 
     def append(self, pieces: Sequence[Piece]) -> int:
@@ -101,14 +101,14 @@ class Target:
     def _run(self, pieces: Sequence[Piece]) -> Any:
         if self._server is None:
             self._server = read_server(self._client, self._prefix, self._keys, self._retry_s)
-        incarnation, replid = self._server
+        failover_epoch, replid = self._server
         keys = self._keys
         names = [keys.log, keys.meta, keys.times, keys.producers, keys.replayed, keys.translations]
-        args: list[str | int | bytes] = [self._source, incarnation, replid, keys.wake, self._writer, self._first]
+        args: list[str | int | bytes] = [self._source, failover_epoch, replid, keys.wake, self._writer, self._first]
         for piece in pieces:
             args += (piece.start, piece.first, piece.last, piece.batch)
         try:
-            return patiently(lambda: run(self._client, REPLAY_APPEND, names, *args), self._retry_s)
+            return retry_unavailable(lambda: run(self._client, REPLAY_APPEND, names, *args), self._retry_s)
         except redis.exceptions.OutOfMemoryError:
             raise PipelineError("Redis is full (maxmemory): nothing was written; make room, then go on") from None
         except redis.exceptions.ResponseError as error:
@@ -125,14 +125,16 @@ class Target:
 
     def runs(self, last: int) -> list[Run]:
         """What is not in the archive's table yet, of batches that begin up to source offset `last`."""
-        found = patiently(
+        found = retry_unavailable(
             lambda: self._client.zrangebylex(self._keys.translations, *self._members(last)), self._retry_s
         )
         return [Run(*map(int, member.rsplit(b" ", 4)[1:])) for member in found]
 
     def forget(self, last: int) -> None:
         """They are in the table."""
-        patiently(lambda: self._client.zremrangebylex(self._keys.translations, *self._members(last)), self._retry_s)
+        retry_unavailable(
+            lambda: self._client.zremrangebylex(self._keys.translations, *self._members(last)), self._retry_s
+        )
 
     def _members(self, last: int) -> tuple[str, str]:
         return f"[{self._source} ", f"({self._source} {last + 1:019d}"

@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.store.keys import LogKeys
 from tidegate_pipeline.archive.index import ArchiveIndex
 from tidegate_pipeline.errors import UsageError
-from tidegate_pipeline.redis_access import Client, connect_by_option, patiently
+from tidegate_pipeline.redis_access import Client, connect_by_option, retry_unavailable
 from tidegate_pipeline.sources.options import TopicOptions
 from tidegate_pipeline.sources.tiers import Span, Spans
 from tidegate_pipeline.sources.walking import LogWalker
@@ -31,7 +31,9 @@ class Access:
         """The connection of this process."""
         if self._client is None:
             options = self.options
-            self._client = patiently(lambda: connect_by_option(options.url, options.password_variable), options.retry_s)
+            self._client = retry_unavailable(
+                lambda: connect_by_option(options.url, options.password_variable), options.retry_s
+            )
         return self._client
 
     def close(self) -> None:
@@ -43,12 +45,14 @@ class Access:
     def topics(self) -> dict[str, Topic]:
         """The organisation's topics."""
         options = self.options
-        return patiently(lambda: read_topics(self.client, options.key_prefix, options.org), options.retry_s)
+        return retry_unavailable(lambda: read_topics(self.client, options.key_prefix, options.org), options.retry_s)
 
     def configured(self, topics: Iterable[Topic], conditions: Sequence[Condition]) -> list[Topic]:
         """Those of the topics that have these configs, set for the topic itself."""
         options = self.options
-        return patiently(lambda: with_configs(self.client, options.key_prefix, topics, conditions), options.retry_s)
+        return retry_unavailable(
+            lambda: with_configs(self.client, options.key_prefix, topics, conditions), options.retry_s
+        )
 
     def keys(self, topic: str, topic_id: str, partition: int) -> LogKeys:
         """The keys of a partition."""
@@ -68,7 +72,7 @@ class Access:
         redis = self.walker(keys).bounds()  # first: what is cut from it meanwhile is in the archive already
         archived = None
         if options.tiers == "archive" or (options.tiers == "both" and start < redis.shown):
-            state = patiently(self.index(keys).state, options.retry_s)
+            state = retry_unavailable(self.index(keys).state, options.retry_s)
             archived = Span(state.start, state.end) if state.end >= 0 else None
         shown = Span(redis.shown, redis.end) if options.tiers != "archive" else None
         return Spans(redis.log_start, shown, archived, redis.epochs if shown else ())

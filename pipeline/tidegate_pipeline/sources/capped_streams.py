@@ -15,7 +15,7 @@ import structlog
 
 from tidegate.store.scripts import Script
 from tidegate_pipeline.errors import DataLoss, UsageError
-from tidegate_pipeline.redis_access import Client, patiently, run
+from tidegate_pipeline.redis_access import Client, retry_unavailable, run
 
 PLAN_STREAM = Script("archive/plan_stream")
 
@@ -48,7 +48,7 @@ Places = Mapping[str, Place]
 BEGINNING: Final = Place()
 
 
-class Standing(NamedTuple):
+class ConnectionState(NamedTuple):
     """Of one stream: its end, and how many entries were cut from its head."""
 
     end: Place
@@ -187,7 +187,7 @@ class CappedStreams:
             self._lost(part.stream, part.count - found, f"of {part.count} after {part.after} up to {part.last}")
 
     def _page(self, part: Part, after: str) -> Any:
-        return patiently(
+        return retry_unavailable(
             lambda: self._client.xrange(part.stream, f"({after}", part.last, count=PAGE_ENTRIES), self._retry_s
         )
 
@@ -201,14 +201,14 @@ class CappedStreams:
             )
         logger.warning("entries_lost", stream=stream, count=count, which=which)
 
-    def _plan(self, stream: str, after: str, last: str, entries_max: int) -> tuple[Standing, Place]:
+    def _plan(self, stream: str, after: str, last: str, entries_max: int) -> tuple[ConnectionState, Place]:
         """How the stream stands, and the entry at most so many after `after`; its count is relative."""
-        _, added, cut, end, found, count = patiently(
+        _, added, cut, end, found, count = retry_unavailable(
             lambda: run(self._client, PLAN_STREAM, [stream], after, last, entries_max), self._retry_s
         )
-        return Standing(Place(end.decode(), added), cut), Place(found.decode(), count)
+        return ConnectionState(Place(end.decode(), added), cut), Place(found.decode(), count)
 
-    def _standing(self, stream: str) -> Standing:
+    def _standing(self, stream: str) -> ConnectionState:
         return self._plan(stream, "0-0", "+", 0)[0]
 
     def _after(self, stream: str, entry_id: str) -> Place:

@@ -35,8 +35,8 @@ class Offsets:
         Always in this order: Spark takes another order for new data, and makes empty micro-batches without end.
         """
         epochs = {place: epoch for place, epoch in self.epochs.items() if epoch}
-        told = {EPOCHS: _nested(epochs)} if epochs else {}
-        return {**_nested(self.next), **told, IDS: dict(sorted(self.ids.items()))}
+        reported = {EPOCHS: _nested(epochs)} if epochs else {}
+        return {**_nested(self.next), **reported, IDS: dict(sorted(self.ids.items()))}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Offsets:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tidegate.records.segments import Segment
 from tidegate.store.keys import LogKeys
-from tidegate_pipeline.redis_access import patiently
+from tidegate_pipeline.redis_access import retry_unavailable
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.tiers import Piece, Spans, Tier, arrange
 from tidegate_pipeline.sources.walking import UNLIMITED, Limits, Step
@@ -85,7 +85,9 @@ class PartitionPlanner:
         if piece.tier is Tier.REDIS:
             walked = self.access.walker(self.keys).walk(piece.start, piece.end, limits)
             return walked.stands, walked.steps
-        segments = patiently(lambda: self.access.index(self.keys).segments(piece.start), self.access.options.retry_s)
+        segments = retry_unavailable(
+            lambda: self.access.index(self.keys).segments(piece.start), self.access.options.retry_s
+        )
         return walk_segments(segments, piece, limits)
 
     def ranges(self, piece: Piece, grain_size: int = UNLIMITED, grain_records: int = UNLIMITED) -> Iterator[Range]:

@@ -15,7 +15,7 @@ from tidegate.records.segment_file import SegmentFile
 from tidegate.records.segments import SegmentMissing, SegmentUnreadable
 from tidegate_pipeline.decode.decoder import StoredBatch
 from tidegate_pipeline.errors import PipelineError
-from tidegate_pipeline.redis_access import patiently, with_whole_entries
+from tidegate_pipeline.redis_access import retry_unavailable, with_whole_entries
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.planning import PartitionPlanner, Range
 from tidegate_pipeline.sources.tiers import Tier, arrange
@@ -29,7 +29,7 @@ _RECORDS_AT: Final = 57
 _SEGMENT_TRIES: Final = 3
 
 
-class _Cut(Exception):
+class _Trimmed(Exception):
     """What follows `position` was removed from Redis."""
 
     def __init__(self, position: int) -> None:
@@ -45,20 +45,20 @@ def read_range(access: Access, range_: Range) -> Iterator[tuple[Range, Iterator[
     left, cut_at = [range_], range_.start - 1
     while left:
         piece = left.pop(0)
-        cuts: list[int] = []
-        yield piece, _until_cut(access, piece, cuts)
-        if cuts and cuts[0] <= cut_at:
+        trims: list[int] = []
+        yield piece, _until_cut(access, piece, trims)
+        if trims and trims[0] <= cut_at:
             raise PipelineError(f"{_named(piece)}: offset {cut_at} is in no tier, though the index says so")
-        if cuts:
-            cut_at = cuts[0]
+        if trims:
+            cut_at = trims[0]
             left = _planned_anew(access, replace(piece, start=cut_at)) + left
 
 
-def _until_cut(access: Access, piece: Range, cuts: list[int]) -> Iterator[list[StoredBatch]]:
+def _until_cut(access: Access, piece: Range, trims: list[int]) -> Iterator[list[StoredBatch]]:
     try:
         yield from _BY_TIER[piece.tier](access, piece)
-    except _Cut as cut:
-        cuts.append(cut.position)
+    except _Trimmed as cut:
+        trims.append(cut.position)
 
 
 def _planned_anew(access: Access, range_: Range) -> list[Range]:
@@ -85,13 +85,13 @@ def _stored(access: Access, range_: Range) -> Iterator[list[StoredBatch]]:
     first_id = f"{range_.first}-1"
     while more:
         command = ("XRANGE", keys.log, first_id, f"{range_.end}-0", "COUNT", page)
-        reply = patiently(lambda command=command: client.execute_command(*command), access.options.retry_s)  # type: ignore[misc]
+        reply = retry_unavailable(lambda command=command: client.execute_command(*command), access.options.retry_s)  # type: ignore[misc]
         batches: list[StoredBatch] = []
         for entry_id, fields in reply:
             base = int(entry_id.partition(b"-")[0])
             if base > expected and access.walker(keys).bounds().shown > max(expected, range_.start):
                 yield batches
-                raise _Cut(max(expected, range_.start))
+                raise _Trimmed(max(expected, range_.start))
             expected, counted = _entry(base, fields, batches)
             records += counted
         yield batches
@@ -101,7 +101,7 @@ def _stored(access: Access, range_: Range) -> Iterator[list[StoredBatch]]:
             page = _page(sum(len(batch.buffer) for batch in batches), len(reply))
     if (entries, records) != (range_.entries, range_.records) or (entries and expected < range_.last_end):
         if access.walker(keys).bounds().shown > max(expected, range_.start):
-            raise _Cut(max(expected, range_.start))
+            raise _Trimmed(max(expected, range_.start))
         raise PipelineError(
             f"{_named(range_)}: offsets {range_.start} to {range_.end} were planned as {range_.entries} entries with "
             f"{range_.records} records up to {range_.last_end}, and read as {entries} with {records} up to {expected}: "
@@ -132,9 +132,9 @@ def _archived(access: Access, range_: Range) -> Iterator[list[StoredBatch]]:
     filesystem, root = access.archive()
     position, tries = range_.start, 0
     while position < range_.end:
-        found = patiently(lambda position=position: index.segments(position, 1), access.options.retry_s)  # type: ignore[misc]
+        found = retry_unavailable(lambda position=position: index.segments(position, 1), access.options.retry_s)  # type: ignore[misc]
         if not found or found[0].from_offset > position:
-            raise _Cut(position)
+            raise _Trimmed(position)
         try:
             file = SegmentFile(filesystem, f"{root}/{found[0].file}")
             for at in range(file.find(position), len(file.row_groups)):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidegate_pipeline.errors import UsageError
-from tidegate_pipeline.redis_access import patiently
+from tidegate_pipeline.redis_access import retry_unavailable
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.offsets import IDS, RESERVED, Offsets, Place
 from tidegate_pipeline.sources.options import EARLIEST, LATEST
@@ -110,7 +110,7 @@ def offset_of(planner: PartitionPlanner, spans: Spans, wanted: str | int) -> int
     if wanted in ("earliest", EARLIEST):
         return spans.start
     if wanted == "archive":
-        end = patiently(planner.access.index(planner.keys).state, planner.access.options.retry_s).end
+        end = retry_unavailable(planner.access.index(planner.keys).state, planner.access.options.retry_s).end
         return spans.start if end < 0 else end
     return int(wanted)
 
@@ -142,7 +142,7 @@ def _first_archived_at(planner: PartitionPlanner, timestamp_ms: int) -> int | No
 def _first_stored_at(planner: PartitionPlanner, timestamp_ms: int, piece: Piece) -> int:
     """From the time index, which is about one entry a second, entry by entry."""
     client, keys = planner.access.client, planner.keys
-    below = patiently(
+    below = retry_unavailable(
         lambda: client.zrevrangebyscore(keys.times, f"({timestamp_ms}", "-inf", start=0, num=1),
         planner.access.options.retry_s,
     )

@@ -11,8 +11,8 @@ from typing import Any
 
 from tidegate_pipeline.sources import starting
 from tidegate_pipeline.sources.access import Access
-from tidegate_pipeline.sources.extents import Extent, extents
 from tidegate_pipeline.sources.loss import made_again, went_back
+from tidegate_pipeline.sources.offset_ranges import Extent, extents
 from tidegate_pipeline.sources.offsets import Offsets, Place
 from tidegate_pipeline.sources.planning import PartitionCursor, PartitionPlanner, Range, share_out
 from tidegate_pipeline.sources.splitting import Planned, arranged, split
@@ -21,7 +21,7 @@ from tidegate_pipeline.sources.waiting import Waiting
 from tidegate_pipeline.sources.walking import LogGone, Step
 from tidegate_pipeline.topics import Topic
 
-Looked = dict[Place, tuple[PartitionPlanner, Spans]]
+StreamEnds = dict[Place, tuple[PartitionPlanner, Spans]]
 
 
 class StreamPlan:
@@ -39,7 +39,7 @@ class StreamPlan:
 
     def fix_target(self) -> None:
         """From now on nothing is read that comes after what there is now."""
-        self._target = _ends(self._look(Offsets()))
+        self._target = _ends(self._observe(Offsets()))
 
     def progress(self) -> dict[str, Any] | None:
         """Where the logs ended at the last look, and what was lost or corrupt since the query started."""
@@ -66,13 +66,13 @@ class StreamPlan:
         A partition that is new is there with its first offset, and read the next time; one that is gone stays as it
         is. Raises DataLoss.
         """
-        looked = self._look(start)
-        self._ends = _ends(looked)
+        observed = self._observe(start)
+        self._ends = _ends(observed)
         ids = {**start.ids, **self._ends.ids}
         start = self._without_those_made_again(start, ids)
         positions, epochs = dict(start.next), dict(start.epochs)
-        cursors = self._cursors(looked, start, by_records)
-        positions.update(self._first_offsets(looked, start))
+        cursors = self._cursors(observed, start, by_records)
+        positions.update(self._first_offsets(observed, start))
         if most is not None:
             share_out(list(cursors.values()), most)
             cursors = {place: cursor for place, cursor in cursors.items() if not self._holds(place, cursor)}
@@ -80,18 +80,22 @@ class StreamPlan:
         for place, cursor in cursors.items():
             begin = positions[place]
             positions[place] = cursor.position if most is not None else max(cursor.position, cursor.stop)
-            self._note_lost(place, arrange(begin, positions[place], looked[place][1]))
+            self._note_lost(place, arrange(begin, positions[place], observed[place][1]))
             if cursor.whole is not None:
                 self._walked[place, cursor.whole[0]] = cursor.whole[1]
         epochs.update(
-            {place: spans.epoch_before(positions[place]) for place, (_, spans) in looked.items() if place in positions}
+            {
+                place: spans.epoch_before(positions[place])
+                for place, (_, spans) in observed.items()
+                if place in positions
+            }
         )
         return Offsets(positions, {topic: ids[topic] for topic, _ in positions}, epochs)
 
-    def _cursors(self, looked: Looked, start: Offsets, by_records: bool) -> dict[Place, PartitionCursor]:
+    def _cursors(self, observed: StreamEnds, start: Offsets, by_records: bool) -> dict[Place, PartitionCursor]:
         """The partitions that are read on. Raises DataLoss for one that went back."""
         cursors = {}
-        for place, (planner, spans) in looked.items():
+        for place, (planner, spans) in observed.items():
             stop, position = self._stop(place, planner, spans), start.next.get(place)
             if stop is None or position is None:
                 continue
@@ -101,11 +105,11 @@ class StreamPlan:
             cursors[place] = PartitionCursor(planner, position, stop, spans, by_records)
         return cursors
 
-    def _first_offsets(self, looked: Looked, start: Offsets) -> dict[Place, int]:
+    def _first_offsets(self, observed: StreamEnds, start: Offsets) -> dict[Place, int]:
         """Where those begin that are new."""
         return {
             place: starting.first_of_new(planner, spans)
-            for place, (planner, spans) in looked.items()
+            for place, (planner, spans) in observed.items()
             if place not in start.next and self._stop(place, planner, spans) is not None
         }
 
@@ -151,9 +155,9 @@ class StreamPlan:
         """Whether a partition is not read yet: all that it has is little. What availableNow found is read."""
         return self._target is None and cursor.done and self._waiting.holds(place, cursor.size)
 
-    def _look(self, start: Offsets) -> Looked:
+    def _observe(self, start: Offsets) -> StreamEnds:
         """Every partition that is there, and what its tiers hold."""
-        found: Looked = {}
+        found: StreamEnds = {}
         for place, topic in starting.select(self._access, strict=False).items():
             planner = starting.planner_of(self._access, place, topic)
             same = start.ids.get(place[0]) == topic.topic_id
@@ -182,8 +186,8 @@ class StreamPlan:
         return spans
 
 
-def _ends(looked: Looked) -> Offsets:
+def _ends(observed: StreamEnds) -> Offsets:
     return Offsets(
-        {place: spans.end for place, (_, spans) in looked.items()},
-        {place[0]: planner.topic_id for place, (planner, _) in looked.items()},
+        {place: spans.end for place, (_, spans) in observed.items()},
+        {place[0]: planner.topic_id for place, (planner, _) in observed.items()},
     )

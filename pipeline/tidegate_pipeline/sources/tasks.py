@@ -14,8 +14,8 @@ from tidegate_pipeline.archive.quarantine import Quarantine
 from tidegate_pipeline.decode.decoder import CorruptBatch, StoredBatch
 from tidegate_pipeline.errors import CorruptLimit, PipelineError, UsageError
 from tidegate_pipeline.sources.access import Access
-from tidegate_pipeline.sources.extents import Extent
 from tidegate_pipeline.sources.loss import lost
+from tidegate_pipeline.sources.offset_ranges import Extent
 from tidegate_pipeline.sources.planning import Range
 from tidegate_pipeline.sources.reading import read_range
 from tidegate_pipeline.sources.rows import rows_of
@@ -27,7 +27,7 @@ def arrow_rows(access: Access, range_: Range, together: Sequence[Extent]) -> Ite
     rows = rows_of(access, range_)
     yield from rows.make(_batches(access, range_))
     if rows.corrupt:
-        _put_aside(access, range_, rows.corrupt, together)
+        _quarantine(access, range_, rows.corrupt, together)
 
 
 def unread_rows(ranges: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -62,24 +62,26 @@ def _lost(access: Access, piece: Range) -> None:
         Quarantine(options.archive_path).add_gaps([{**row, "wanted_offset": piece.start, "log_start": piece.end}])
 
 
-def _put_aside(access: Access, range_: Range, corrupt: Sequence[CorruptBatch], together: Sequence[Extent]) -> None:
+def _quarantine(access: Access, range_: Range, corrupt: Sequence[CorruptBatch], together: Sequence[Extent]) -> None:
     """Corrupt batches into the quarantine, where a range's are once, however often the task runs.
 
     Each task puts its own there, then counts those of all: the last one sees whether they are too many.
     """
     options, first = access.options, corrupt[0]
     here = f"topic {range_.topic} partition {range_.partition}"
-    said = f"{here}: the batch at offsets {first.base_offset} to {first.last_offset} is corrupt: {first.reason}"
+    reported_text = (
+        f"{here}: the batch at offsets {first.base_offset} to {first.last_offset} is corrupt: {first.reason}"
+    )
     if options.on_corrupt == "fail":
-        raise PipelineError(f"{said}; onCorrupt=quarantine puts such batches aside and goes on")
+        raise PipelineError(f"{reported_text}; onCorrupt=quarantine puts such batches aside and goes on")
     if not options.archive_path:
-        raise UsageError(f"{said}; onCorrupt=quarantine needs archive.path, to put it there")
+        raise UsageError(f"{reported_text}; onCorrupt=quarantine needs archive.path, to put it there")
     named = {"ts": _now_ms(), "topic": range_.topic, "partition": range_.partition}
     quarantine = Quarantine(options.archive_path)
     quarantine.add([{**named, **asdict(batch)} for batch in corrupt[: options.corrupt_limit + 1]])
     count = quarantine.count(together)
     if max(count, len(corrupt)) > options.corrupt_limit:
-        raise CorruptLimit(f"{count} corrupt batches, corruptLimit is {options.corrupt_limit}: {said}")
+        raise CorruptLimit(f"{count} corrupt batches, corruptLimit is {options.corrupt_limit}: {reported_text}")
 
 
 def _now_ms() -> int:

@@ -27,13 +27,13 @@ from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.sources import starting
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.batch_plan import plan_ranges
-from tidegate_pipeline.sources.extents import Extent, extents
 from tidegate_pipeline.sources.filters import Pushed
+from tidegate_pipeline.sources.offset_ranges import Extent, extents
 from tidegate_pipeline.sources.offsets import Offsets
 from tidegate_pipeline.sources.options import TopicOptions, parse_options
 from tidegate_pipeline.sources.planning import Range
 from tidegate_pipeline.sources.stream_plan import StreamPlan
-from tidegate_pipeline.worker_heap import settle
+from tidegate_pipeline.worker_heap import freeze_gc
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class TopicSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the mode. Raises UsageError."""
-        settle()
+        freeze_gc()
         return _schema(self._options())
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -91,7 +91,7 @@ class _RangeReader:
         self._options = options
         self._access = Access(options)
         self._arrow_schema = _arrow_schema(schema)
-        settle()
+        freeze_gc()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range, each Arrow batch with exactly the declared schema. Runs in a task."""
@@ -110,7 +110,7 @@ class _RangeReader:
                 yield batch.cast(self._arrow_schema)
         finally:
             access.close()
-            settle()
+            freeze_gc()
 
 
 def _unread(options: TopicOptions, task: Task) -> pa.RecordBatch:

@@ -71,7 +71,7 @@ class UsageSource(HistorySource):
                 yield (*head, tenant, None, group, *nothing, commits, back_commits, list(map(_back, back)))
 
 
-def _back(told: list[Any]) -> tuple[str, int, int, int, str]:
+def _back(reported: list[Any]) -> tuple[str, int, int, int, str]:
     """`<topic>:<partition>`, from, to, client."""
-    topic, _, partition = told[0].rpartition(":")
-    return topic, int(partition), *told[1:4]
+    topic, _, partition = reported[0].rpartition(":")
+    return topic, int(partition), *reported[1:4]

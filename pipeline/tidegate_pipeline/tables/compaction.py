@@ -59,12 +59,12 @@ def rewrite(path: str, keep: timedelta) -> dict[str, Any]:
     from deltalake import DeltaTable
 
     table = DeltaTable(path)
-    told = table.optimize.compact()
+    reported = table.optimize.compact()
     removed = table.vacuum(
         retention_hours=ceil(keep / timedelta(hours=1)), dry_run=False, enforce_retention_duration=False, full=True
     )
     return {
-        "table": path, "files": told["numFilesRemoved"], "copy_files": told["numFilesAdded"],
+        "table": path, "files": reported["numFilesRemoved"], "copy_files": reported["numFilesAdded"],
         "removed_files": len(removed), "version": table.version(),
     }  # fmt: skip
 

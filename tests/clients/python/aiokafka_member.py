@@ -66,17 +66,17 @@ class Member(ConsumerRebalanceListener):
 
 
 async def main() -> None:
-    loop, heard = asyncio.get_running_loop(), asyncio.Queue[list[str] | None]()
+    loop, reported = asyncio.get_running_loop(), asyncio.Queue[list[str] | None]()
 
     def listen() -> None:
         for command in commands():
-            loop.call_soon_threadsafe(heard.put_nowait, command)
-        loop.call_soon_threadsafe(heard.put_nowait, None)
+            loop.call_soon_threadsafe(reported.put_nowait, command)
+        loop.call_soon_threadsafe(reported.put_nowait, None)
 
     threading.Thread(target=listen, daemon=True).start()
     members: dict[int, Member] = {}
     tasks = set()
-    while (command := await heard.get()) is not None:
+    while (command := await reported.get()) is not None:
         number = int(command[1])
         if command[0] == "join":
             members[number] = Member(number, command[2], command[3] if len(command) > 3 else "")

@@ -52,8 +52,8 @@ class Member:
     @property
     def leads(self) -> bool:
         """Whether Kafka told this member that it leads."""
-        told = self.talk.sides[0].of(self.name)
-        return told.leader == told.member_id != ""
+        reported = self.talk.sides[0].of(self.name)
+        return reported.leader == reported.member_id != ""
 
     @property
     def is_promised(self) -> bool:
@@ -63,9 +63,9 @@ class Member:
     def forget(self) -> None:
         """The process starts again: it knows no id."""
         for side in self.talk.sides:
-            side.told.pop(self.name, None)
+            side.reported.pop(self.name, None)
 
-    async def _say(
+    async def _show_message(
         self, api: str, version: int | None, values: Mapping[str, Any], changes: Mapping[str, Any]
     ) -> Exchange:
         version = self.versions.get(api) if version is None else version
@@ -83,7 +83,7 @@ class Member:
             "protocols": [{"name": name, "metadata": metadata} for name, metadata in self.protocols],
             "reason": None,
         }
-        return await self._say("JoinGroup", version, values, changes)
+        return await self._show_message("JoinGroup", version, values, changes)
 
     async def enter(self, version: int | None = None, **changes: Any) -> Exchange:
         """Join; come back with the id where one is required (KIP-394)."""
@@ -100,20 +100,20 @@ class Member:
             "protocol_name": lambda side: side.of(self.name).protocol or self.protocols[0][0],
             "assignments": plan or self.plan,
         }
-        return await self._say("SyncGroup", version, values, changes)
+        return await self._show_message("SyncGroup", version, values, changes)
 
     def plan(self, side: Side) -> list[dict[str, Any]]:
         """What the leader hands out: nothing unless it was told the members."""
-        told = side.of(self.name)
+        reported = side.of(self.name)
         return [
-            {"member_id": member_id, "assignment": f"{side.names.member(member_id)}@{told.generation}".encode()}
-            for member_id in sorted(told.listed, key=side.names.member)
+            {"member_id": member_id, "assignment": f"{side.names.member(member_id)}@{reported.generation}".encode()}
+            for member_id in sorted(reported.listed, key=side.names.member)
         ]
 
     async def heartbeat(self, version: int | None = None, **changes: Any) -> Exchange:
         """Heartbeat of the generation told."""
         values = {"member_id": self.id, "group_instance_id": self.instance_id, "generation_id": self.generation()}
-        return await self._say("Heartbeat", version, values, changes)
+        return await self._show_message("Heartbeat", version, values, changes)
 
     async def leave(self, version: int | None = None, **changes: Any) -> Exchange:
         """LeaveGroup of this member alone."""
@@ -128,7 +128,7 @@ class Member:
             "retention_time": -1,
             "topics": offsets({"orders": {0: offset}}),
         }
-        return await self._say("OffsetCommit", version, values, changes)
+        return await self._show_message("OffsetCommit", version, values, changes)
 
 
 def offsets(wanted: Mapping[str, Mapping[int, int]], metadata: str | None = "") -> list[dict[str, Any]]:

@@ -54,10 +54,10 @@ class Run:
         """Fail with the end of the conversation where it differed."""
         outcome = next(outcome for outcome in self.report.outcomes if outcome.name == name)
         if outcome.found or outcome.error:
-            pytest.fail(_told(outcome, hint), pytrace=False)
+            pytest.fail(_reported(outcome, hint), pytrace=False)
 
 
-def _told(outcome: Outcome, hint: str) -> str:
+def _reported(outcome: Outcome, hint: str) -> str:
     differences = [f"DIFFERENT {difference}" for difference in outcome.found]
     return "\n".join([*outcome.transcript[-_SHOWN_LINES:], outcome.error, *differences, hint])
 

@@ -81,7 +81,7 @@ class Exchange:
         """Neither answered when the step was over."""
         return self.answers == (None, None)
 
-    def settled(self) -> tuple[Any, Any]:
+    def expired(self) -> tuple[Any, Any]:
         """Each answer, or PARKED."""
         kafka, tidegate = ((PARKED if answer is None else answer) for answer in self.answers)
         return kafka, tidegate
@@ -116,9 +116,9 @@ class Conversation:
         """
         self.tally.steps += 1
         exchange = self._send(actor, api, VERSIONS[api][-1] if version is None else version, client_id, values)
-        await self.settle()
+        await self.expire()
         if probe:
-            await self._look(after=api)
+            await self._observe(after=api)
         if exchange.is_parked:
             self._note_parked(exchange)
         return exchange
@@ -131,17 +131,17 @@ class Conversation:
         if exchange.api == "JoinGroup":
             self.notes.discard("unborn")
 
-    async def _look(self, after: str) -> None:
+    async def _observe(self, after: str) -> None:
         """Describe the group. Where that differs one of them may be slow to get there: look again before it counts."""
         for pause_s in (*_LOOK_AGAIN_S, None):
-            look = self._send(_PROBING, "DescribeGroups", 6, "probe", _PROBE)
+            observe = self._send(_PROBING, "DescribeGroups", 6, "probe", _PROBE)
             await self._even(after)
             self._learn()
-            look.answers = self._answers(look)
-            differs = any(allowed.find(difference) is None for difference in self._unlike(look, after)[1])
+            observe.answers = self._answers(observe)
+            differs = any(allowed.find(difference) is None for difference in self._unlike(observe, after)[1])
             if pause_s is None or not differs:
                 break
-            self._outstanding.remove(look)
+            self._outstanding.remove(observe)
             await asyncio.sleep(pause_s)
         self._take(after)
 
@@ -175,7 +175,7 @@ class Conversation:
             if earlier.api == api and earlier.values["member_id"] == member_id:
                 earlier.superseded = True
 
-    async def settle(self, after: str = "") -> None:
+    async def expire(self, after: str = "") -> None:
         """Wait until both are quiet and even, then compare what was answered. Raises Ended."""
         await self._even(after)
         self._learn()
@@ -244,7 +244,7 @@ class Conversation:
         return kafka, tidegate
 
     def _write_down(self, exchange: Exchange) -> None:
-        kafka, tidegate = exchange.settled()
+        kafka, tidegate = exchange.expired()
         self.transcript.append(f"    {exchange.actor} {exchange.api} v{exchange.version}: {kafka}")
         if kafka != tidegate:
             self.transcript.append(f"    ... tidegate: {tidegate}")
@@ -256,7 +256,7 @@ class Conversation:
         return differences
 
     def _unlike(self, exchange: Exchange, after: str) -> tuple[int, list[Difference]]:
-        whole = exchange.settled()
+        whole = exchange.expired()
         count, unlike = compare(*whole)
         return count, [self._difference(exchange, after, *values, whole) for values in unlike]
 
@@ -309,7 +309,7 @@ class Conversation:
     async def rest(self, seconds: float) -> None:
         """Let time pass at both, then compare what was answered meanwhile. Raises Ended."""
         await asyncio.sleep(seconds)
-        await self.settle()
+        await self.expire()
 
     async def until_answered(self, *exchanges: Exchange, within_s: float = 20.0) -> None:
         """Wait for both answers to each, and compare how long they took as well. Raises Ended."""
@@ -317,14 +317,14 @@ class Conversation:
         if tasks:
             await asyncio.wait(tasks, timeout=within_s)
         took = [exchange for exchange in exchanges if all(exchange.done)]
-        await self.settle()
+        await self.expire()
         late = []
         for exchange in took:
             kafka_s, tidegate_s = exchange.ended_s
             self.tally.fields += 1
             if abs(kafka_s - tidegate_s) > _ELAPSED_TOLERANCE_S:
                 values = (f"{kafka_s:.2f} s", f"{tidegate_s:.2f} s")
-                late.append(self._difference(exchange, "", "(elapsed)", *values, whole=exchange.settled()))
+                late.append(self._difference(exchange, "", "(elapsed)", *values, whole=exchange.expired()))
         self._judge(late)
 
     async def close(self) -> None:

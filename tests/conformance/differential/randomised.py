@@ -84,7 +84,7 @@ class _Walk:
         await self.chance.choices(steps, weights)[0]()
 
     def _options(self, member: Member) -> list[tuple[Step, float]]:
-        told = self.talk.sides[0].of(member.name)
+        reported = self.talk.sides[0].of(member.name)
         rare = [(step, 0.15) for step in self._odd_ones(member)]
         if self._waits(self.joining, member):
             return [
@@ -94,7 +94,7 @@ class _Walk:
                 (member.leave, 0.2),
                 (self._join(member), 0.2),
             ]
-        if not told.member_id or told.generation < 0:
+        if not reported.member_id or reported.generation < 0:
             return [*rare, (self._join(member), 8), (member.leave, 0.1)]
         if self._waits(self.syncing, member):
             return [

@@ -20,7 +20,7 @@ _ANSWER_S: Final = 600.0
 
 
 @dataclass(slots=True)
-class Told:
+class ReportedBroker:
     """What a target told one actor."""
 
     member_id: str = ""
@@ -37,14 +37,14 @@ class Side:
 
     def __init__(self, target: Target, group_id: str) -> None:
         self.target, self.group_id, self.names = target, group_id, Names(group_id)
-        self.told: dict[str, Told] = {}
+        self.reported: dict[str, ReportedBroker] = {}
         self._clients: dict[tuple[str, str], RawClient] = {}
         self._opened: list[RawClient] = []
         self._busy: set[RawClient] = set()
 
-    def of(self, actor: str) -> Told:
+    def of(self, actor: str) -> ReportedBroker:
         """What this target told `actor` so far."""
-        return self.told.setdefault(actor, Told())
+        return self.reported.setdefault(actor, ReportedBroker())
 
     async def ask(self, actor: str, place: int, api: str, request: Any, client_id: str) -> Any:
         """Ask one broker; for ListGroups all of them, and merge, as clients do. What others talk of is left out."""
@@ -80,15 +80,15 @@ class Side:
         if api != "JoinGroup" or response is CLOSED:
             return
         self.names.learn(response.member_id, actor)
-        told = self.of(actor)
+        reported = self.of(actor)
         if response.error_code.name not in _WITHOUT_EFFECT:
-            told.is_promised = response.error_code.name == "member_id_required"
+            reported.is_promised = response.error_code.name == "member_id_required"
         if response.error_code.name in ("none", "member_id_required"):
-            told.member_id = response.member_id
+            reported.member_id = response.member_id
         if response.error_code.name == "none":
-            told.generation, told.leader = response.generation_id, response.leader
-            told.protocol = response.protocol_name
-            told.listed = tuple(member.member_id for member in response.members)
+            reported.generation, reported.leader = response.generation_id, response.leader
+            reported.protocol = response.protocol_name
+            reported.listed = tuple(member.member_id for member in response.members)
 
     async def close(self) -> None:
         """Close every connection."""

@@ -25,9 +25,9 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 def joined(*names: str, **changes: Any) -> Any:
     """A leader's answer as one target gives it: ids of its own, members in an order of its own."""
     ids = [f"client-{uuid.uuid4()}" for _ in names]
-    told = Names("the group")
+    reported = Names("the group")
     for name, member_id in zip(names, ids, strict=True):
-        told.learn(member_id, name)
+        reported.learn(member_id, name)
     values: dict[str, Any] = {
         "throttle_time": timedelta(0),
         "error_code": ErrorCode.none,
@@ -42,7 +42,7 @@ def joined(*names: str, **changes: Any) -> Any:
             for name, member_id in zip(names, ids, strict=True)
         ),
     }
-    return normalise("JoinGroup", JoinGroupResponse(**(values | changes)), told)
+    return normalise("JoinGroup", JoinGroupResponse(**(values | changes)), reported)
 
 
 def test_answers_with_ids_and_orders_of_their_own_agree() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 from uuid import UUID
 
 from tests.support.log_broker import Connection
-from tidegate.apis.call import Client, Rooms
+from tidegate.apis.call import BrokerContext, Client
 from tidegate.errors import OffsetOutOfRange
 from tidegate.log.append import Appended
 from tidegate.log.read import Slice
-from tidegate.log.view import Known
+from tidegate.log.state import LogOffsets
 from tidegate.records.batch import Batch
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.settings import Settings
@@ -84,8 +84,8 @@ class FakeLog:
         self.listeners.append(listener)
         return lambda: self.listeners.remove(listener)
 
-    def known(self) -> Known:
-        return Known(self.end, self.end, self.start, self.end, 0, self.start)
+    def known(self) -> LogOffsets:
+        return LogOffsets(self.end, self.end, self.start, self.end, 0, self.start)
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class FakeBroker:
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     lookups: int = 0
     found: bool = True
-    rooms: Any = None
+    context: Any = None
 
     def __post_init__(self) -> None:
         config = SimpleNamespace(
@@ -126,8 +126,8 @@ class FakeBroker:
             find_by_id=self._find,
         )
         logs: Any = SimpleNamespace(partition=lambda topic, index: self.logs[index])
-        self.rooms = Rooms(
-            settings=self.settings, store=nothing, membership=nothing, catalog=catalog, logs=logs, waits=nothing,
+        self.context = BrokerContext(
+            settings=self.settings, store=nothing, broker_lease=nothing, catalog=catalog, logs=logs, waits=nothing,
             heartbeats=nothing, offsets=nothing, producer_ids=nothing,
         )  # fmt: skip
 
@@ -135,7 +135,7 @@ class FakeBroker:
         self.lookups += 1
         await asyncio.sleep(0)
         self.found = True
-        return self.rooms.catalog.get(org, key)
+        return self.context.catalog.get(org, key)
 
     def connect(self) -> Connection:
         """A client."""

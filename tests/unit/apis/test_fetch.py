@@ -49,14 +49,14 @@ async def test_the_budget_is_filled_in_order_whether_reads_are_late_or_not(held:
 
 def in_turn(ends: list[int], max_bytes: int, partition_max_bytes: int) -> dict[int, int]:
     """What each partition gets when all are read one after the other: Kafka's rule."""
-    told, total = {}, 0
+    reported, total = {}, 0
     for index, end in enumerate(ends):
         count = min(end, min(partition_max_bytes, max_bytes - total) // BATCH_BYTES) if total < max_bytes else 0
         if not total and end and not count:
             count = 1
-        told[index] = count * BATCH_BYTES
-        total += told[index]
-    return told
+        reported[index] = count * BATCH_BYTES
+        total += reported[index]
+    return reported
 
 
 @given(
@@ -149,8 +149,8 @@ async def test_a_session_looks_only_at_what_changed():
         assert sizes(await client.ask(fetch_request([], session=(session_id, epoch)))) == {}
     assert [len(log.reads) for log in logs] == [1, 1, 1, 1]
     logs[2].grow()
-    told = await client.ask(fetch_request([], session=(session_id, 3)))
-    assert sizes(told) == {2: BATCH_BYTES}
+    reported = await client.ask(fetch_request([], session=(session_id, 3)))
+    assert sizes(reported) == {2: BATCH_BYTES}
     again = await client.ask(fetch_request([], session=(session_id, 4)))
     assert sizes(again) == {2: BATCH_BYTES}  # the client has not moved on
     moved = await client.ask(fetch_request([("t", [(2, 1)])], session=(session_id, 5)))
@@ -184,7 +184,7 @@ async def test_a_client_that_goes_while_it_is_read_for_leaves_nothing():
     log.release()
 
     assert not log.listeners and not asked.answer.done()
-    assert broker.rooms.fetch_waits._parked == {}
+    assert broker.context.fetch_waits._parked == {}
 
 
 async def test_followers_are_refused():

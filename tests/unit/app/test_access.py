@@ -34,10 +34,10 @@ Http = TestClient[web.Request, web.Application]
 @asynccontextmanager
 async def admin(secrets: Secrets, bound_to: str = "0.0.0.0", hosts: str = "") -> AsyncIterator[Http]:
     """An admin HTTP of all routes. Its rooms are none: a request that is let in fails with 500."""
-    rooms: Any = SimpleNamespace(asked=[], store=None)
-    rooms.ask_to_drain = rooms.asked.append
+    context: Any = SimpleNamespace(asked=[], store=None)
+    context.ask_to_drain = context.asked.append
     access = Access(secrets, "cluster-1", bound_to, hosts)
-    app = routes.application(Health(lambda: True, lambda: True), rooms, access)
+    app = routes.application(Health(lambda: True, lambda: True), context, access)
     async with TestClient(TestServer(app), cookie_jar=DummyCookieJar()) as http:
         yield http
 
@@ -398,7 +398,7 @@ async def test_a_program_on_the_brokers_machine_drains_it() -> None:
         async with admin(secrets) as http:
             assert (await http.post("/drain")).status == 202
             assert http.app is not None
-            assert len(http.app[routes.ROOMS].asked) == 1  # type: ignore[attr-defined]
+            assert len(http.app[routes.CONTEXT].asked) == 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -6,84 +6,88 @@ from typing import Any
 
 import pytest
 
-from tidegate.admin.doctor import address_judging, admin_looks, cluster_judging, redis_judging
-from tidegate.admin.doctor.asking import Answer, Look, Told, Trouble
+from tidegate.admin.doctor import address_checks, cluster_checks, probe_admin, redis_checks
 from tidegate.admin.doctor.certificates import Certificate
 from tidegate.admin.doctor.finding import KINDS, Finding, Severity, by_severity
-from tidegate.admin.doctor.redis_looks import RedisLook, Server
-from tidegate.admin.doctor.seen import Advertised, Lease, Seen
+from tidegate.admin.doctor.observations import Advertised, Lease, Observations
+from tidegate.admin.doctor.probe import Answer, Probe, ReportedBroker, Trouble
+from tidegate.admin.doctor.probe_redis import RedisProbe, Server
 
 MINE = "cluster-of-ours"
 
 
-def looked(address: str, *nodes: int, ip: str = "10.0.0.1", told: tuple[Told, ...] = (), **others: Any) -> Look:
+def probed(
+    address: str, *nodes: int, ip: str = "10.0.0.1", reported: tuple[ReportedBroker, ...] = (), **others: Any
+) -> Probe:
     """An address at which these nodes answered by turns, all of our cluster."""
-    answers = tuple(Answer(ip, MINE, node, told, 0.5) for node in nodes)
-    return Look(address, tls=False, ips=(ip,), answers=answers, **others)
+    answers = tuple(Answer(ip, MINE, node, reported, 0.5) for node in nodes)
+    return Probe(address, tls=False, ips=(ip,), answers=answers, **others)
 
 
-def seen(*advertised: Advertised, bootstrap: Look | None = None, **others: Any) -> Seen:
-    """Every advertised address is answered by its own node, unless `looks` says otherwise."""
-    looks = {one.address: looked(one.address, one.node_id) for one in advertised} | others.pop("looks", {})
-    return Seen(False, [bootstrap or looked("kafka:9092", 1)], advertised, looks, **others)
+def observations(*advertised: Advertised, bootstrap: Probe | None = None, **others: Any) -> Observations:
+    """Every advertised address is answered by its own node, unless `probes` says otherwise."""
+    probes = {one.address: probed(one.address, one.node_id) for one in advertised} | others.pop("probes", {})
+    return Observations(False, [bootstrap or probed("kafka:9092", 1)], advertised, probes, **others)
 
 
-def kinds(given: Seen) -> dict[str, Finding]:
-    return {one.kind: one for one in [*address_judging.judge(given), *cluster_judging.judge(given)]}
+def kinds(given: Observations) -> dict[str, Finding]:
+    return {one.kind: one for one in [*address_checks.judge(given), *cluster_checks.judge(given)]}
 
 
 def test_all_is_well() -> None:
-    assert kinds(seen(Advertised(1, "b1:9092"), Advertised(2, "b2:9092"))) == {}
+    assert kinds(observations(Advertised(1, "b1:9092"), Advertised(2, "b2:9092"))) == {}
 
 
 def test_loopback_is_a_problem_for_who_comes_from_elsewhere_alone() -> None:
-    told = Advertised(1, "localhost:9092")
-    far = kinds(seen(told))["loopback-told"]
-    near = kinds(seen(told, bootstrap=looked("localhost:9092", 1, ip="127.0.0.1")))["loopback-told"]
+    reported = Advertised(1, "localhost:9092")
+    far = kinds(observations(reported))["loopback-told"]
+    near = kinds(observations(reported, bootstrap=probed("localhost:9092", 1, ip="127.0.0.1")))["loopback-told"]
 
     assert (far.severity, near.severity) == (Severity.PROBLEM, Severity.NOTE)
     assert "Clients that come by kafka:9092 are told localhost:9092 for node 1" in far.sentence
-    by_name = {"b1:9092": looked("b1:9092", 1, ip="127.0.1.1")}
-    assert "loopback-told" in kinds(seen(Advertised(1, "b1:9092"), looks=by_name))
+    by_name = {"b1:9092": probed("b1:9092", 1, ip="127.0.1.1")}
+    assert "loopback-told" in kinds(observations(Advertised(1, "b1:9092"), probes=by_name))
 
 
 def test_an_address_that_only_listens() -> None:
-    assert kinds(seen(Advertised(1, "0.0.0.0:9092")))["wildcard-told"].severity is Severity.PROBLEM
+    assert kinds(observations(Advertised(1, "0.0.0.0:9092")))["wildcard-told"].severity is Severity.PROBLEM
 
 
 @pytest.mark.parametrize(
     ("host", "hint"), [("kafka-0.kafka.prod.svc", "Kubernetes"), ("broker1", "no dot"), ("b.example.com", "")]
 )
 def test_names_that_are_known_elsewhere(host: str, hint: str) -> None:
-    missing = Look(f"{host}:9092", trouble=Trouble.UNRESOLVABLE, why="not known")
-    found = kinds(seen(Advertised(1, missing.address), looks={missing.address: missing}))["advertised-unresolvable"]
+    missing = Probe(f"{host}:9092", trouble=Trouble.UNRESOLVABLE, why="not known")
+    found = kinds(observations(Advertised(1, missing.address), probes={missing.address: missing}))[
+        "advertised-unresolvable"
+    ]
 
     assert hint in " ".join(found.evidence)
     assert len(found.evidence) == (2 if hint else 1)
 
 
 def test_a_broker_that_died_is_told_apart() -> None:
-    silent = Look("b1:9092", ips=("10.0.0.1",), trouble=Trouble.UNREACHABLE, why="refused")
+    silent = Probe("b1:9092", ips=("10.0.0.1",), trouble=Trouble.UNREACHABLE, why="refused")
     lease = Lease(1, "serving", 5_000, {})
-    found = kinds(seen(Advertised(1, "b1:9092"), looks={"b1:9092": silent}, leases=[lease]))
+    found = kinds(observations(Advertised(1, "b1:9092"), probes={"b1:9092": silent}, leases=[lease]))
 
     assert "Its lease was last renewed 5000 ms ago" in " ".join(found["advertised-unreachable"].evidence)
     assert found["broker-leaving"].severity is Severity.WARNING
 
 
 def test_another_listener_may_be_for_another_network() -> None:
-    silent = Look("10.9.9.9:9093", ips=("10.9.9.9",), trouble=Trouble.UNREACHABLE, why="nothing in 5 s")
-    found = kinds(seen(Advertised(1, "10.9.9.9:9093", "INTERNAL"), looks={silent.address: silent}))
+    silent = Probe("10.9.9.9:9093", ips=("10.9.9.9",), trouble=Trouble.UNREACHABLE, why="nothing in 5 s")
+    found = kinds(observations(Advertised(1, "10.9.9.9:9093", "INTERNAL"), probes={silent.address: silent}))
 
     assert found["listener-unreachable"].severity is Severity.NOTE
 
 
 def test_a_name_with_an_address_that_is_silent() -> None:
-    two = Look("b1:9092", False, ("10.0.0.1", "::1"), {"::1": "refused"}, answers=looked("b1:9092", 1).answers)
+    two = Probe("b1:9092", False, ("10.0.0.1", "::1"), {"::1": "refused"}, answers=probed("b1:9092", 1).answers)
 
     assert (
         "2 addresses, and ::1 does not connect"
-        in kinds(seen(Advertised(1, "b1:9092"), looks={"b1:9092": two}))["partly-unreachable"].sentence
+        in kinds(observations(Advertised(1, "b1:9092"), probes={"b1:9092": two}))["partly-unreachable"].sentence
     )
 
 
@@ -92,35 +96,35 @@ def test_a_name_with_an_address_that_is_silent() -> None:
 )
 def test_refused_certificates(code: int, kind: str) -> None:
     shown = Certificate(("kafka.example",), 0, 86_400, "CN=us")
-    refused = Look("b1:9092", True, ("10.0.0.1",), trouble=Trouble.CERTIFICATE, verify_code=code, certificate=shown)
-    found = kinds(seen(Advertised(1, "b1:9092"), looks={"b1:9092": refused}))[kind]
+    refused = Probe("b1:9092", True, ("10.0.0.1",), trouble=Trouble.CERTIFICATE, verify_code=code, certificate=shown)
+    found = kinds(observations(Advertised(1, "b1:9092"), probes={"b1:9092": refused}))[kind]
 
     assert "for kafka.example; valid from 1970-01-01 to 1970-01-02; signed by CN=us" in found.evidence
 
 
 def test_one_address_for_two_nodes_and_a_balancer_behind_it() -> None:
-    told = (Advertised(1, "lb:9092"), Advertised(2, "lb:9092"))
-    found = kinds(seen(*told, looks={"lb:9092": looked("lb:9092", 1, 2, 1, 2)}))
+    reported = (Advertised(1, "lb:9092"), Advertised(2, "lb:9092"))
+    found = kinds(observations(*reported, probes={"lb:9092": probed("lb:9092", 1, 2, 1, 2)}))
 
     assert found["shared-address"].sentence == "Nodes 1 and 2 are told with one address, lb:9092."
     assert "by turns (4 connections)" in found["wrong-node"].sentence
 
 
 def test_brokers_that_tell_of_different_brokers() -> None:
-    both, one = (Told(1, "b1:9092"), Told(2, "b2:9092")), (Told(2, "b2:9092"),)
-    looks = {"b1:9092": looked("b1:9092", 1, told=both), "b2:9092": looked("b2:9092", 2, told=one)}
-    found = kinds(seen(Advertised(1, "b1:9092"), Advertised(2, "b2:9092"), bootstrap=looks["b1:9092"], looks=looks))[
-        "brokers-differ"
-    ]
+    both, one = (ReportedBroker(1, "b1:9092"), ReportedBroker(2, "b2:9092")), (ReportedBroker(2, "b2:9092"),)
+    probes = {"b1:9092": probed("b1:9092", 1, reported=both), "b2:9092": probed("b2:9092", 2, reported=one)}
+    found = kinds(
+        observations(Advertised(1, "b1:9092"), Advertised(2, "b2:9092"), bootstrap=probes["b1:9092"], probes=probes)
+    )["brokers-differ"]
 
     assert "b2:9092: nodes 2" in found.evidence
 
 
 def test_leases_that_clients_are_not_told_of_and_address_mode_single() -> None:
     leases = [Lease(number, "serving", 10, {"PLAINTEXT": f"b{number}:9092"}) for number in (1, 2, 3)]
-    bootstrap = looked("kafka:9092", 1, told=(Told(1, "kafka:9092"),))
-    single = kinds(seen(Advertised(1, "kafka:9092"), bootstrap=bootstrap, leases=leases))
-    missing = kinds(seen(Advertised(1, "b1:9092"), Advertised(2, "b2:9092"), leases=leases))
+    bootstrap = probed("kafka:9092", 1, reported=(ReportedBroker(1, "kafka:9092"),))
+    single = kinds(observations(Advertised(1, "kafka:9092"), bootstrap=bootstrap, leases=leases))
+    missing = kinds(observations(Advertised(1, "b1:9092"), Advertised(2, "b2:9092"), leases=leases))
 
     assert single["single-node"].severity is Severity.NOTE
     assert "not-told" not in single
@@ -142,8 +146,8 @@ GOOD = {
 
 def redis_kinds(rights: str = "", latency_ms: float = 0.2, **info: str) -> dict[str, Finding]:
     server = Server("redis:6379", GOOD | info, rights, (latency_ms,) * 20)
-    look = RedisLook("redis://redis", "tidegate", user="app", servers=(server,), cluster_id=MINE)
-    return {one.kind: one for one in redis_judging.judge(look, MINE)}
+    probe = RedisProbe("redis://redis", "tidegate", user="app", servers=(server,), cluster_id=MINE)
+    return {one.kind: one for one in redis_checks.judge(probe, MINE)}
 
 
 @pytest.mark.parametrize(
@@ -173,16 +177,16 @@ def test_what_is_wrong_with_redis(info: dict[str, Any], kind: str, severity: Sev
 
 
 def test_the_redis_of_another_cluster() -> None:
-    empty = RedisLook("redis://redis", "tidegate")
+    empty = RedisProbe("redis://redis", "tidegate")
 
-    assert [one.kind for one in redis_judging.judge(empty, MINE)] == ["redis-other-cluster"]
-    assert list(redis_judging.judge(empty, None)) == []
+    assert [one.kind for one in redis_checks.judge(empty, MINE)] == ["redis-other-cluster"]
+    assert list(redis_checks.judge(empty, None)) == []
 
 
 def test_a_broker_that_is_not_ready() -> None:
-    look = admin_looks.AdminLook("a:1,b:1", "refused", unready=(("a:1", "draining"),))
+    probe = probe_admin.AdminProbe("a:1,b:1", "refused", unready=(("a:1", "draining"),))
 
-    assert [(one.kind, one.where) for one in admin_looks.judge(look)] == [
+    assert [(one.kind, one.where) for one in probe_admin.judge(probe)] == [
         ("admin-unreachable", "a:1,b:1"),
         ("not-ready", "a:1"),
     ]

@@ -24,18 +24,18 @@ PATIENCE_S = 20.0
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slow connections are looked for all the time."""
-    monkeypatch.setattr(routes, "LOOK_INTERVAL_MS", 10)
+    monkeypatch.setattr(routes, "CHECK_INTERVAL_MS", 10)
 
 
 @asynccontextmanager
 async def listening(**settings: Any) -> AsyncIterator[int]:
     """The port of an admin HTTP."""
     sock = socket.create_server(("127.0.0.1", 0))
-    rooms: Any = SimpleNamespace(
+    context: Any = SimpleNamespace(
         settings=Settings(**{"admin_request_timeout_ms": LONG_MS, "admin_idle_timeout_ms": LONG_MS, **settings}),
-        membership=SimpleNamespace(cluster_id="c1", node_id=1),
+        broker_lease=SimpleNamespace(cluster_id="c1", node_id=1),
     )
-    admin = AdminServer(Health(lambda: True, lambda: True, listening=True), sock, rooms)
+    admin = AdminServer(Health(lambda: True, lambda: True, listening=True), sock, context)
     await admin.start()
     yield sock.getsockname()[1]
     await admin.close()

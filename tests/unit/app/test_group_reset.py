@@ -19,19 +19,19 @@ class Kafka:
 
     client_id = GUARD.client_id
 
-    def __init__(self, *seen: list[Any]) -> None:
-        self.seen = list(seen)
+    def __init__(self, *observed: list[Any]) -> None:
+        self.observed = list(observed)
         self.removed: list[str] = []
 
     async def describe(self, group_id: str) -> Any:
-        return SimpleNamespace(members=self.seen.pop(0) if len(self.seen) > 1 else self.seen[0])
+        return SimpleNamespace(members=self.observed.pop(0) if len(self.observed) > 1 else self.observed[0])
 
     async def leave(self, group_id: str, members: list[tuple[str, str | None]], reason: str) -> None:
         self.removed += [member_id for member_id, _ in members]
 
 
 @pytest.mark.parametrize(
-    "seen",
+    "observed",
     [
         [[GUARD], [GUARD, BACK]],
         [[], [BACK], [BACK, GUARD]],
@@ -39,9 +39,9 @@ class Kafka:
     ],
     ids=["it comes first", "the fenced are quicker", "nobody comes"],
 )
-async def test_the_guard_always_leaves(monkeypatch: pytest.MonkeyPatch, seen: list[list[Any]]) -> None:
-    monkeypatch.setattr(group_guard, "_LOOK_S", 0.0)
-    kafka = Kafka(*seen)
+async def test_the_guard_always_leaves(monkeypatch: pytest.MonkeyPatch, observed: list[list[Any]]) -> None:
+    monkeypatch.setattr(group_guard, "_CHECK_INTERVAL_S", 0.0)
+    kafka = Kafka(*observed)
 
     async with Guard(kafka, SimpleNamespace(group_id="g")) as guard:  # type: ignore[arg-type]
         await guard.wait()

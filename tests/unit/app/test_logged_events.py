@@ -26,7 +26,7 @@ def events_in_code() -> Iterator[str]:
 def _logs(call: ast.Call) -> bool:
     assert isinstance(call.func, ast.Attribute)
     of = ast.unparse(call.func.value)
-    if of.endswith("seldom"):
+    if of.endswith("limited_log"):
         return call.func.attr == "warn"
     bug = any(keyword.arg == "exc_info" for keyword in call.keywords)
     return of == "logger" and call.func.attr in ("info", "warning", "error") and not bug

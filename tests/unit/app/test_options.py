@@ -44,9 +44,9 @@ def test_a_folder_of_secrets_that_is_not_there_is_told(monkeypatch: pytest.Monke
 
 
 def test_set_takes_the_name_in_any_spelling() -> None:
-    loaded = options.load(assignments=["group.max.size=7", "TIDEGATE_NUM_PARTITIONS=3", "drain-budget-ms=5"])
+    loaded = options.load(assignments=["group.max.size=7", "TIDEGATE_NUM_PARTITIONS=3", "shutdown-timeout-ms=5"])
 
-    assert (loaded.group_max_size, loaded.num_partitions, loaded.drain_budget_ms) == (7, 3, 5)
+    assert (loaded.group_max_size, loaded.num_partitions, loaded.shutdown_timeout_ms) == (7, 3, 5)
 
 
 def test_a_bad_variable_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,8 @@ def test_replicas_are_told_with_how_far_they_are_behind() -> None:
     }
 
     assert redis_views._replicas(facts) == [
-        {"address": "10.0.0.2:6379", "state": "online", "behind_bytes": 10, "heard_s": 0},
-        {"address": "10.0.0.3:6380", "state": "wait_bgsave", "behind_bytes": 1000, "heard_s": 7},
+        {"address": "10.0.0.2:6379", "state": "online", "behind_bytes": 10, "last_contact_s": 0},
+        {"address": "10.0.0.3:6380", "state": "wait_bgsave", "behind_bytes": 1000, "last_contact_s": 7},
     ]
 
 

@@ -46,8 +46,8 @@ async def test_metrics_are_in_prometheus_text() -> None:
 
 @pytest.mark.parametrize("org", ["default:orders", "Default", "", "a" * 64])
 async def test_an_organisation_that_could_not_be_is_400(org: str) -> None:
-    rooms: Any = SimpleNamespace(store=None)
-    async with TestClient(TestServer(routes.application(Health(lambda: True, lambda: True), rooms))) as http:
+    context: Any = SimpleNamespace(store=None)
+    async with TestClient(TestServer(routes.application(Health(lambda: True, lambda: True), context))) as http:
         answer = await http.get("/api/v1/groups", params={"org": org})
 
         assert answer.status == 400

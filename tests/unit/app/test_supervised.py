@@ -8,17 +8,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from tidegate.errors import StoreUnavailable
-from tidegate.telemetry import supervised
-from tidegate.telemetry.supervised import Supervised
+from tidegate.telemetry import background_tasks
+from tidegate.telemetry.background_tasks import BackgroundTasks
 
 
 @pytest.fixture(autouse=True)
 def no_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervised, "BACK_OFF_S", (0.0,))
+    monkeypatch.setattr(background_tasks, "BACK_OFF_S", (0.0,))
 
 
 async def test_a_failed_loop_runs_again_and_is_told_once() -> None:
-    loops, runs = Supervised(), 0
+    loops, runs = BackgroundTasks(), 0
     done = asyncio.Event()
 
     async def loop() -> None:
@@ -41,7 +41,7 @@ async def test_a_failed_loop_runs_again_and_is_told_once() -> None:
 
 
 async def test_a_bug_is_told_with_its_traceback() -> None:
-    loops, failed = Supervised(), asyncio.Event()
+    loops, failed = BackgroundTasks(), asyncio.Event()
 
     async def loop() -> None:
         if failed.is_set():
@@ -60,7 +60,7 @@ async def test_a_bug_is_told_with_its_traceback() -> None:
 
 
 async def test_every_runs_a_step_again_and_again() -> None:
-    loops, runs = Supervised(), 0
+    loops, runs = BackgroundTasks(), 0
     enough = asyncio.Event()
 
     async def step() -> None:
@@ -72,7 +72,7 @@ async def test_every_runs_a_step_again_and_again() -> None:
     loops.every("step", 1, step)
     await asyncio.wait_for(enough.wait(), 5)
     await loops.close()
-    seen = runs
+    observed = runs
     await asyncio.sleep(0.01)
 
-    assert runs == seen
+    assert runs == observed

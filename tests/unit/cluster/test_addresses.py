@@ -18,15 +18,15 @@ BOTH = {
 }
 
 
-def told(hostname: str = "tidegate-3.pods.svc", **values: str) -> dict[str, tuple[str, int]]:
+def reported(hostname: str = "tidegate-3.pods.svc", **values: str) -> dict[str, tuple[str, int]]:
     listeners = listeners_of(Settings.model_validate(values))
     return advertised_endpoints(listeners, [one.port for one in listeners], hostname)
 
 
 @pytest.mark.parametrize("mode", ["direct", "single"])
 def test_the_bound_address_unless_another_is_set(mode: str) -> None:
-    assert told(**HERE, address_mode=mode) == {"PLAINTEXT": ("10.0.0.5", 9092)}
-    assert told(**HERE, address_mode=mode, advertised_host="lb", advertised_port="19092") == {
+    assert reported(**HERE, address_mode=mode) == {"PLAINTEXT": ("10.0.0.5", 9092)}
+    assert reported(**HERE, address_mode=mode, advertised_host="lb", advertised_port="19092") == {
         "PLAINTEXT": ("lb", 19092)
     }
 
@@ -39,11 +39,11 @@ def test_the_ordinal_of_the_pod_in_host_and_port(port: str | None, expected: int
     if port is not None:
         values["advertised_port"] = port
 
-    assert told(**values) == {"PLAINTEXT": ("k3.example.org", expected)}
+    assert reported(**values) == {"PLAINTEXT": ("k3.example.org", expected)}
 
 
 def test_each_listener_has_an_address_of_its_own() -> None:
-    assert told(**BOTH, advertised_listeners="INTERNAL://10.0.0.5:9092,EXTERNAL://kafka.example.org:443") == {
+    assert reported(**BOTH, advertised_listeners="INTERNAL://10.0.0.5:9092,EXTERNAL://kafka.example.org:443") == {
         "INTERNAL": ("10.0.0.5", 9092),
         "EXTERNAL": ("kafka.example.org", 443),
     }
@@ -53,14 +53,14 @@ def test_each_listener_may_have_an_address_mode_of_its_own() -> None:
     """Inside by the pod's own name, outside by a port of its ordinal; a hostname without one does for the rest."""
     advertised = "INTERNAL://10.0.0.5:9092,EXTERNAL://k.example.org:31000+{ordinal}"
     modes = {"listener_address_modes": "EXTERNAL:external"}
-    assert told(**BOTH, **modes, advertised_listeners=advertised) == {
+    assert reported(**BOTH, **modes, advertised_listeners=advertised) == {
         "INTERNAL": ("10.0.0.5", 9092),
         "EXTERNAL": ("k.example.org", 31003),
     }
 
     load_balanced = {"listener_address_modes": "external:single"}
     advertised = "INTERNAL://10.0.0.5:9092,EXTERNAL://lb.example.org:443"
-    assert told("laptop", **BOTH, **load_balanced, advertised_listeners=advertised)["EXTERNAL"] == (
+    assert reported("laptop", **BOTH, **load_balanced, advertised_listeners=advertised)["EXTERNAL"] == (
         "lb.example.org",
         443,
     )
@@ -83,6 +83,6 @@ def test_each_listener_may_have_an_address_mode_of_its_own() -> None:
 )  # fmt: skip
 def test_what_cannot_be_told_is_refused_in_one_line(hostname: str, values: dict[str, str], named: str) -> None:
     with pytest.raises(CannotStart) as refusal:
-        told(hostname, **values)
+        reported(hostname, **values)
     assert "\n" not in str(refusal.value)
     assert named in str(refusal.value)

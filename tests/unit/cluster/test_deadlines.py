@@ -13,16 +13,16 @@ from tidegate.cluster.deadlines import Deadlines
 
 
 async def test_a_shard_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "_LOOK_MAX_MS", 20)
-    monkeypatch.setattr(deadlines, "_LOOK_MIN_MS", 5)
-    looks = {"silent": 0, "there": 0}
+    monkeypatch.setattr(deadlines, "_POLL_MAX_MS", 20)
+    monkeypatch.setattr(deadlines, "_POLL_MIN_MS", 5)
+    observations = {"silent": 0, "there": 0}
     often = asyncio.Event()
 
     async def run(_: Any, keys: list[str], *args: Any) -> list[int]:
-        looks[keys[0]] += 1
+        observations[keys[0]] += 1
         if keys == ["silent"]:
             await asyncio.Event().wait()
-        if looks["there"] == 5:
+        if observations["there"] == 5:
             often.set()
         return [-1]
 
@@ -41,4 +41,4 @@ async def test_a_shard_that_does_not_answer_holds_up_no_other(monkeypatch: pytes
         await often.wait()
     await loop.close()
 
-    assert looks["silent"] == 1
+    assert observations["silent"] == 1

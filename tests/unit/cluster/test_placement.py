@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.cluster.membership import BrokerInfo
+from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.placement import coordinator_of, leader_of
 
 TOPIC = uuid.UUID(int=0x1234_5678_9ABC_DEF0_0FED_CBA9_8765_4321)

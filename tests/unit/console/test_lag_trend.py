@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.admin.console.lag_trend import Lag, LagTrend, parse_sample
-from tidegate.groups.lag_reading import Look
+from tidegate.groups.lag_reading import LogEndsReading
 from tidegate.groups.lag_samples import sample_text
 
 
 def text(lag: int, waits_ms: int | None = 0, now_ms: int = 60_000) -> bytes:
     """A sample as the sampler writes it: so many records, the first of them so old."""
     next_time = -1 if waits_ms is None else now_ms - waits_ms
-    look = Look(log_start=0, log_end=10 + lag, head_time=now_ms, times={10: next_time}, size=1, now_ms=now_ms)
-    return sample_text(10, now_ms - 5, look, "member=1 lag=9").encode()
+    read_log_ends = LogEndsReading(
+        log_start=0, log_end=10 + lag, head_time=now_ms, times={10: next_time}, size=1, now_ms=now_ms
+    )
+    return sample_text(10, now_ms - 5, read_log_ends, "member=1 lag=9").encode()
 
 
 def entry(time_ms: int, ref: str, *partitions: bytes, first: int = 0) -> Any:

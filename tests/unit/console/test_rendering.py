@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.admin.console.rendering import commands, number, rendered, size, sparkline, told, url, when, words
+from tidegate.admin.console.rendering import commands, number, rendered, reported, size, sparkline, url, when, words
 
 ANONYMOUS = {"who": "anonymous", "csrf": "", "operator": False, "operators": False, "notice": ""}
 NASTY = "<script>alert('x')</script>&\"/../%2e%2e?#`"
@@ -52,7 +52,7 @@ def test_a_line_of_one_point_is_none() -> None:
 def test_times_in_a_sentence_are_moments_near_now() -> None:
     past_midnight_ms = 1_700_006_400_000 + 60_000  # 2023-11-15 00:01:00
 
-    text = told(
+    text = reported(
         "it began at 23:59:30 UTC, the session ends at 00:02:00 UTC; made 2023-11-01 10:00:00 UTC", past_midnight_ms
     )
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tidegate.groups.explain import Finding, Partition, Severity, explain, summary
-from tidegate.groups.picture import GroupPicture, MemberPicture, PendingPicture
-from tidegate.groups.story import Event
+from tidegate.groups.group_events import Event
+from tidegate.groups.group_snapshot import GroupSnapshot, MemberSnapshot, PendingMemberSnapshot
 
 NOW = 1_795_000_000_000
 TOPICS = frozenset({"orders"})
 
 
-def member(name: str, **changes: Any) -> MemberPicture:
+def member(name: str, **changes: Any) -> MemberSnapshot:
     """A dynamic member that is synced and was heard a second ago."""
     values: dict[str, Any] = {
         "member_id": f"{name}-id",
@@ -26,17 +26,17 @@ def member(name: str, **changes: Any) -> MemberPicture:
         "session_timeout_ms": 10_000,
         "rebalance_timeout_ms": 300_000,
         "joined_ms": NOW - 600_000,
-        "heard_ms": NOW - 1_000,
+        "last_contact_ms": NOW - 1_000,
         "session_ends_ms": NOW + 9_000,
         "doing": "synced",
         "leads": False,
         "topics": TOPICS,
         "owned": {"orders": (0,)},
     }
-    return MemberPicture(**(values | changes))
+    return MemberSnapshot(**(values | changes))
 
 
-def picture(*members: MemberPicture, **changes: Any) -> GroupPicture:
+def snapshot(*members: MemberSnapshot, **changes: Any) -> GroupSnapshot:
     """A Stable group of ten minutes."""
     values: dict[str, Any] = {
         "group_id": "billing",
@@ -61,10 +61,10 @@ def picture(*members: MemberPicture, **changes: Any) -> GroupPicture:
         "now_ms": NOW,
         "members": members,
     }
-    return GroupPicture(**(values | changes))
+    return GroupSnapshot(**(values | changes))
 
 
-def joining(*members: MemberPicture, age_ms: int = 60_000, **changes: Any) -> GroupPicture:
+def joining(*members: MemberSnapshot, age_ms: int = 60_000, **changes: Any) -> GroupSnapshot:
     """A group whose join barrier is open."""
     values = {
         "state": "PreparingRebalance",
@@ -72,7 +72,7 @@ def joining(*members: MemberPicture, age_ms: int = 60_000, **changes: Any) -> Gr
         "state_since_ms": NOW - age_ms,
         "join_deadline_ms": NOW + 30_000,
     }
-    return picture(*members, **(values | changes))
+    return snapshot(*members, **(values | changes))
 
 
 def partition(number: int = 0, **changes: Any) -> Partition:
@@ -97,7 +97,7 @@ def event(kind: str, ago_ms: int = 60_000, name: str = "a", **changes: Any) -> E
 
 
 def findings(
-    of: GroupPicture,
+    of: GroupSnapshot,
     *events: Event,
     partitions: tuple[Partition, ...] = (partition(),),
     topics: frozenset[str] = TOPICS,
@@ -116,7 +116,7 @@ def the(found: list[Finding], kind: str) -> Finding:
 
 
 def test_nothing_is_said_of_a_healthy_group() -> None:
-    healthy = picture(member("a"))
+    healthy = snapshot(member("a"))
 
     assert findings(healthy) == []
     assert summary(healthy, [], [partition(log_end=120)]) == (
@@ -129,8 +129,8 @@ def test_nothing_is_said_of_a_healthy_group() -> None:
 
 
 def test_who_is_missing_from_a_join_barrier() -> None:
-    silent = member("b", doing="missing", heard_ms=NOW - 65_000, session_ends_ms=NOW + 5_000)
-    found = the(findings(joining(member("a", doing="joined", heard_ms=None), silent)), "join_barrier_open")
+    silent = member("b", doing="missing", last_contact_ms=NOW - 65_000, session_ends_ms=NOW + 5_000)
+    found = the(findings(joining(member("a", doing="joined", last_contact_ms=None), silent)), "join_barrier_open")
 
     assert found.severity is Severity.STUCK
     assert found.sentence == ("The join barrier is open for 1 min: 1 of 2 members has not rejoined: b at 10.0.0.1.")
@@ -140,22 +140,22 @@ def test_who_is_missing_from_a_join_barrier() -> None:
 
 
 def test_a_young_barrier_is_no_trouble() -> None:
-    late = member("b", doing="missing", heard_ms=NOW - 1_500)
-    found = findings(joining(member("a", doing="joined", heard_ms=None), late, age_ms=2_000))
+    late = member("b", doing="missing", last_contact_ms=NOW - 1_500)
+    found = findings(joining(member("a", doing="joined", last_contact_ms=None), late, age_ms=2_000))
 
     assert the(found, "join_barrier_open").severity is Severity.NOTE
     assert kinds(found) == {"join_barrier_open"}
 
 
 def test_a_missing_member_that_heartbeats_is_busy() -> None:
-    found = findings(joining(member("a", doing="joined", heard_ms=None), member("b", doing="missing")))
+    found = findings(joining(member("a", doing="joined", last_contact_ms=None), member("b", doing="missing")))
 
     assert "told to rejoin" in the(found, "join_barrier_open").evidence[0]
     assert the(found, "long_processing").sentence.startswith("b at 10.0.0.1 heartbeats but does not poll")
 
 
 def test_a_missing_member_whose_broker_died() -> None:
-    missing = member("b", doing="missing", heard_ms=NOW - 20_000)
+    missing = member("b", doing="missing", last_contact_ms=NOW - 20_000)
     found = findings(joining(member("a", doing="joined"), missing), event("lease_lost", 20_000, "b"))
 
     assert "a broker that is gone" in the(found, "join_barrier_open").evidence[0]
@@ -163,20 +163,21 @@ def test_a_missing_member_whose_broker_died() -> None:
 
 def test_static_members_are_not_removed_at_the_end_of_a_barrier() -> None:
     missing = member("b", doing="missing", instance_id="i-1")
-    found = findings(joining(member("a", doing="joined", heard_ms=None), missing))
+    found = findings(joining(member("a", doing="joined", last_contact_ms=None), missing))
 
     assert "static members keep their place" in the(found, "join_barrier_open").evidence[1]
 
 
 def test_the_initial_delay_is_no_trouble() -> None:
-    new = joining(member("a", doing="joined", heard_ms=None), prev_state="Empty", age_ms=60_000)
+    new = joining(member("a", doing="joined", last_contact_ms=None), prev_state="Empty", age_ms=60_000)
 
     assert [finding.severity for finding in findings(new) if finding.kind == "initial_delay"] == [Severity.NOTE]
 
 
 def test_ids_that_were_handed_out_and_not_used() -> None:
     waiting = joining(
-        member("a", doing="joined", heard_ms=None), pending=(PendingPicture("b-id", "b", "/10.0.0.2", NOW + 9_000),)
+        member("a", doing="joined", last_contact_ms=None),
+        pending=(PendingMemberSnapshot("b-id", "b", "/10.0.0.2", NOW + 9_000),),
     )
     found = the(findings(waiting), "ids_not_used")
 
@@ -185,9 +186,9 @@ def test_ids_that_were_handed_out_and_not_used() -> None:
 
 
 def test_a_leader_that_has_not_assigned() -> None:
-    waiting = picture(
-        member("a", leads=True, doing="unsynced", heard_ms=NOW - 400),
-        member("b", doing="waiting", heard_ms=None),
+    waiting = snapshot(
+        member("a", leads=True, doing="unsynced", last_contact_ms=NOW - 400),
+        member("b", doing="waiting", last_contact_ms=None),
         member("c", doing="unsynced"),
         state="CompletingRebalance",
         state_since_ms=NOW - 20_000,
@@ -206,7 +207,7 @@ def test_a_leader_that_has_not_assigned() -> None:
 
 
 def test_a_member_that_never_asked_for_its_part() -> None:
-    waiting = picture(member("a"), member("b", doing="unsynced", owned={}), sync_deadline_ms=NOW + 9_000)
+    waiting = snapshot(member("a"), member("b", doing="unsynced", owned={}), sync_deadline_ms=NOW + 9_000)
 
     assert "b at 10.0.0.1" in the(findings(waiting), "not_synced").sentence
 
@@ -221,37 +222,37 @@ def rounds(cause: str, times: int, name: str = "a", **changes: Any) -> list[Even
 
 @pytest.mark.parametrize("cause", ["leader_rejoined", "subscription_changed"])
 def test_a_generation_that_rises_with_the_same_members(cause: str) -> None:
-    found = the(findings(picture(member("a")), *rounds(cause, 3, reason="metadata changed")), "rebalance_loop")
+    found = the(findings(snapshot(member("a")), *rounds(cause, 3, reason="metadata changed")), "rebalance_loop")
 
     assert "3 times in 2 min" in found.sentence
     assert 'it said "metadata changed"' in found.evidence
 
 
 def test_cooperative_members_rebalance_twice_each_time_and_that_is_no_loop() -> None:
-    told = []
+    reported = []
     for n in (5, 4, 3, 2):
-        told += [
+        reported += [
             event("rebalance_started", 60_000 * n, f"new-{n}", cause="member_joined", duration_ms=60_000),
             event("rebalance_started", 60_000 * n - 2_000, "a", cause="subscription_changed", duration_ms=1_500),
         ]
 
-    assert kinds(findings(picture(member("a")), *told)) == set()
+    assert kinds(findings(snapshot(member("a")), *reported)) == set()
 
 
 def test_twice_is_no_loop() -> None:
-    assert kinds(findings(picture(member("a")), *rounds("leader_rejoined", 2))) == set()
+    assert kinds(findings(snapshot(member("a")), *rounds("leader_rejoined", 2))) == set()
 
 
 def test_a_loop_that_ended_is_only_told() -> None:
     old = [replace(one, time_ms=one.time_ms - 15 * 60_000) for one in rounds("leader_rejoined", 3)]
 
-    assert the(findings(picture(member("a")), *old), "rebalance_loop").severity is Severity.NOTE
+    assert the(findings(snapshot(member("a")), *old), "rebalance_loop").severity is Severity.NOTE
 
 
 def test_what_is_long_ago_is_not_told() -> None:
     old = [replace(one, time_ms=one.time_ms - 60 * 60_000) for one in rounds("leader_rejoined", 3)]
 
-    assert kinds(findings(picture(member("a")), *old)) == set()
+    assert kinds(findings(snapshot(member("a")), *old)) == set()
 
 
 def test_many_rebalances_of_many_causes_are_a_loop() -> None:
@@ -259,7 +260,7 @@ def test_many_rebalances_of_many_causes_are_a_loop() -> None:
         event("rebalance_started", 10_000 * n, name, cause=cause)
         for n, (name, cause) in enumerate([("a", "leader_rejoined"), ("b", "session_timed_out")] * 3, 1)
     ][::-1]
-    found = the(findings(picture(member("a"), member("b")), *mixed[:5]), "rebalance_loop")
+    found = the(findings(snapshot(member("a"), member("b")), *mixed[:5]), "rebalance_loop")
 
     assert "causes: session timed out (3) and leader rejoined (2)" in found.evidence
 
@@ -275,7 +276,7 @@ def test_a_group_that_grows_is_no_loop() -> None:
         )
     ]
 
-    assert kinds(findings(picture(*(member(name) for name in names)), *grown)) <= {"long_processing"}
+    assert kinds(findings(snapshot(*(member(name) for name in names)), *grown)) <= {"long_processing"}
 
 
 def test_a_group_that_shrinks_is_no_loop() -> None:
@@ -288,13 +289,13 @@ def test_a_group_that_shrinks_is_no_loop() -> None:
         )
     ]
 
-    assert kinds(findings(picture(member("a")), *gone)) == set()
+    assert kinds(findings(snapshot(member("a")), *gone)) == set()
 
 
 def test_a_group_that_is_restarted_one_by_one_is_no_loop() -> None:
-    told = []
+    reported = []
     for n, name in enumerate("abcdef"):
-        told += [
+        reported += [
             event("member_left", 90_000 - 10_000 * n, name, duration_ms=9_000_000),
             event("rebalance_started", 90_000 - 10_000 * n, name, cause="member_left", duration_ms=5_000),
             event("member_joined", 85_000 - 10_000 * n, name),
@@ -302,15 +303,15 @@ def test_a_group_that_is_restarted_one_by_one_is_no_loop() -> None:
         ]
     everyone = [member(name, owned={"orders": (0,)}) for name in "abcdef"]
 
-    assert kinds(findings(picture(*everyone), *told)) == set()
+    assert kinds(findings(snapshot(*everyone), *reported)) == set()
 
 
 def lives(name: str, times: int, life_ms: int, end: str, **changes: Any) -> list[Event]:
-    told = []
+    reported = []
     for n in range(times):
-        told.append(event("member_joined", 60_000 * (times - n), name))
-        told.append(event(end, 60_000 * (times - n) - life_ms, name, duration_ms=life_ms, **changes))
-    return told
+        reported.append(event("member_joined", 60_000 * (times - n), name))
+        reported.append(event(end, 60_000 * (times - n) - life_ms, name, duration_ms=life_ms, **changes))
+    return reported
 
 
 @pytest.mark.parametrize(
@@ -321,58 +322,58 @@ def lives(name: str, times: int, life_ms: int, end: str, **changes: Any) -> list
     ],
 )
 def test_a_member_that_comes_and_goes(end: str, changes: dict[str, str], how: str) -> None:
-    found = the(findings(picture(member("a")), *lives("b", 3, 20_000, end, **changes)), "crash_loop")
+    found = the(findings(snapshot(member("a")), *lives("b", 3, 20_000, end, **changes)), "crash_loop")
 
     assert found.sentence.startswith("b at 10.0.0.1 comes and goes: it joined 3 times")
     assert found.evidence[0] == f"it is a member for 20 s (median){how}"
 
 
 def test_who_comes_and_goes_alone_disturbs_nobody() -> None:
-    found = the(findings(picture(state="Empty"), *lives("b", 3, 20_000, "member_left")), "crash_loop")
+    found = the(findings(snapshot(state="Empty"), *lives("b", 3, 20_000, "member_left")), "crash_loop")
 
     assert found.evidence == ("it is a member for 20 s (median), then leaves",)
 
 
 def test_the_guard_of_a_reset_is_no_crash_loop() -> None:
-    told = lives("tidegate-group@host:17", 3, 1_000, "member_left")
+    reported = lives("tidegate-group@host:17", 3, 1_000, "member_left")
 
-    assert "crash_loop" not in kinds(findings(picture(member("a")), *told))
+    assert "crash_loop" not in kinds(findings(snapshot(member("a")), *reported))
 
 
 def test_a_rolling_restart_is_no_crash_loop() -> None:
-    told = [one for name in "bcdef" for one in lives(name, 1, 20_000, "member_left")]
+    reported = [one for name in "bcdef" for one in lives(name, 1, 20_000, "member_left")]
 
-    assert "crash_loop" not in kinds(findings(picture(member("a")), *told))
+    assert "crash_loop" not in kinds(findings(snapshot(member("a")), *reported))
 
 
 def test_a_member_that_stays_for_long_and_comes_again_is_no_crash_loop() -> None:
-    told = lives("b", 3, 6 * 60_000, "member_left")
+    reported = lives("b", 3, 6 * 60_000, "member_left")
 
-    assert "crash_loop" not in kinds(findings(picture(member("a")), *told))
+    assert "crash_loop" not in kinds(findings(snapshot(member("a")), *reported))
 
 
 def test_a_member_that_never_syncs() -> None:
     late = [event("member_expired", 60_000 * n, "b", cause="did_not_sync") for n in (3, 2, 1)]
 
-    assert kinds(findings(picture(member("a")), *late)) == {"never_syncs"}
+    assert kinds(findings(snapshot(member("a")), *late)) == {"never_syncs"}
 
 
 def test_a_leader_that_never_syncs() -> None:
-    told = []
+    reported = []
     for n in (3, 2, 1):
-        told += [
+        reported += [
             event("rebalance_started", 60_000 * n, "b", cause="did_not_sync"),
             event("barrier_joined", 60_000 * n - 10, "b", members=2),
             event("member_expired", 60_000 * n - 9_000, "b", cause="did_not_sync"),
         ]
 
-    assert "leader_never_syncs" in kinds(findings(picture(member("a")), *told))
+    assert "leader_never_syncs" in kinds(findings(snapshot(member("a")), *reported))
 
 
 def test_members_that_overstay_their_poll_interval() -> None:
     late = [event("member_expired", 60_000 * n, "b", cause="did_not_rejoin") for n in (3, 2)]
     left = event("member_left", 30_000, "b", reason="consumer poll timeout has expired.", duration_ms=9_000)
-    found = the(findings(picture(member("a")), *late, left), "long_processing")
+    found = the(findings(snapshot(member("a")), *late, left), "long_processing")
 
     assert "lost its place 3 times" in found.sentence
     assert found.evidence == (
@@ -385,7 +386,7 @@ def test_two_processes_with_one_instance_id() -> None:
     swaps = [
         event("member_replaced", 60_000 * n, name, instance_id="i-1") for n, name in ((3, "b"), (2, "c"), (1, "b"))
     ]
-    found = the(findings(picture(member("a")), *swaps), "static_flapping")
+    found = the(findings(snapshot(member("a")), *swaps), "static_flapping")
 
     assert found.sentence.startswith("Several processes take turns as static member i-1")
     assert found.evidence == ("b at 10.0.0.1: 2 times", "c at 10.0.0.1: 1 time")
@@ -394,11 +395,11 @@ def test_two_processes_with_one_instance_id() -> None:
 def test_one_static_process_that_restarts() -> None:
     swaps = [event("member_replaced", 60_000 * n, "b", instance_id="i-1") for n in (3, 2, 1)]
 
-    assert "restarts again and again" in the(findings(picture(member("a")), *swaps), "static_flapping").sentence
+    assert "restarts again and again" in the(findings(snapshot(member("a")), *swaps), "static_flapping").sentence
 
 
 def test_evidence_of_hundreds_is_cut() -> None:
-    missing = [member(f"m{n:03}", doing="missing", heard_ms=NOW - 65_000) for n in range(500)]
+    missing = [member(f"m{n:03}", doing="missing", last_contact_ms=NOW - 65_000) for n in range(500)]
     found = the(findings(joining(*missing)), "join_barrier_open")
 
     assert len(found.evidence) == 12
@@ -418,7 +419,7 @@ def unread() -> Partition:
 
 
 def test_explain_members_left_with_lag_is_a_note() -> None:
-    empty = picture(state="Empty", state_since_ms=NOW - HOUR_MS)
+    empty = snapshot(state="Empty", state_since_ms=NOW - HOUR_MS)
     found = the(
         findings(empty, event("member_left", HOUR_MS), partitions=(unread(),)),
         "empty_with_lag",
@@ -435,7 +436,7 @@ def test_explain_members_left_with_lag_is_a_note() -> None:
     [(4_999, Severity.NOTE), (5_000, Severity.TROUBLE), (24 * HOUR_MS, Severity.NOTE)],
 )
 def test_explain_members_expired_with_lag_is_trouble_for_a_day(empty_ms: int, severity: Severity) -> None:
-    empty = picture(state="Empty", state_since_ms=NOW - empty_ms)
+    empty = snapshot(state="Empty", state_since_ms=NOW - empty_ms)
     expired = event("member_expired", empty_ms, cause="session_timed_out")
 
     found = findings(empty, expired, partitions=(unread(),))
@@ -454,7 +455,7 @@ def test_explain_members_expired_with_lag_is_trouble_for_a_day(empty_ms: int, se
 def test_explain_readers_without_members_are_judged_by_their_last_commit(
     protocol_type: str, commit_age_ms: int, kind: str, severity: Severity
 ) -> None:
-    empty = picture(state="Empty", state_since_ms=NOW - 48 * HOUR_MS, protocol_type=protocol_type)
+    empty = snapshot(state="Empty", state_since_ms=NOW - 48 * HOUR_MS, protocol_type=protocol_type)
     reads = partition(log_end=150, owner=None, commit_ms=NOW - commit_age_ms)
 
     assert the(findings(empty, partitions=(reads,)), kind).severity is severity
@@ -462,18 +463,18 @@ def test_explain_readers_without_members_are_judged_by_their_last_commit(
 
 def test_who_was_silent_did_not_leave_because_nobody_polled() -> None:
     gone = event("member_expired", 3_600_000, cause="session_timed_out")
-    found = the(findings(picture(state="Empty"), gone, partitions=(unread(),)), "empty_with_lag")
+    found = the(findings(snapshot(state="Empty"), gone, partitions=(unread(),)), "empty_with_lag")
 
     assert "polled" not in found.advice
 
 
 def test_an_empty_group_that_read_everything_is_well() -> None:
-    assert findings(picture(state="Empty"), partitions=(partition(owner=None),)) == []
+    assert findings(snapshot(state="Empty"), partitions=(partition(owner=None),)) == []
 
 
 def test_a_member_that_commits_nothing() -> None:
     quiet = partition(commit_ms=NOW - 40_000, log_end=900)
-    found = the(findings(picture(member("a")), partitions=(quiet,)), "long_processing")
+    found = the(findings(snapshot(member("a")), partitions=(quiet,)), "long_processing")
 
     assert "committed nothing for 40 s while 800 records" in found.sentence
 
@@ -484,11 +485,11 @@ def test_a_member_that_commits_nothing() -> None:
     ids=["it committed lately", "nothing waits", "it is not the owner"],
 )
 def test_a_member_that_is_not_quiet(changes: dict[str, Any]) -> None:
-    assert "long_processing" not in kinds(findings(picture(member("a")), partitions=(partition(**changes),)))
+    assert "long_processing" not in kinds(findings(snapshot(member("a")), partitions=(partition(**changes),)))
 
 
 def test_members_without_partitions() -> None:
-    idle = picture(member("a"), member("b", owned={}))
+    idle = snapshot(member("a"), member("b", owned={}))
     found = the(findings(idle), "idle_members")
 
     assert found.severity is Severity.NOTE
@@ -496,21 +497,21 @@ def test_members_without_partitions() -> None:
 
 
 def test_a_generation_of_a_moment_ago_may_leave_partitions_out() -> None:
-    young = picture(member("a"), member("b", owned={}), state_since_ms=NOW - 1_000)
+    young = snapshot(member("a"), member("b", owned={}), state_since_ms=NOW - 1_000)
 
     assert kinds(findings(young, partitions=(partition(), partition(1, owner=None, log_end=170)))) == set()
 
 
 def test_partitions_without_members() -> None:
     left = partition(1, owner=None, log_end=170)
-    found = the(findings(picture(member("a")), partitions=(partition(), left)), "unowned_partitions")
+    found = the(findings(snapshot(member("a")), partitions=(partition(), left)), "unowned_partitions")
 
     assert found.evidence == ("orders 1",)
     assert "70 records wait there" in found.sentence
 
 
 def test_a_topic_that_is_missing() -> None:
-    found = the(findings(picture(member("a", topics=frozenset({"odrers"}), owned={})), partitions=()), "topic_missing")
+    found = the(findings(snapshot(member("a", topics=frozenset({"odrers"}), owned={})), partitions=()), "topic_missing")
 
     assert found.severity is Severity.STUCK
     assert "odrers, which does not exist" in found.sentence
@@ -518,14 +519,14 @@ def test_a_topic_that_is_missing() -> None:
 
 def test_records_that_were_deleted_before_they_were_read() -> None:
     found = the(
-        findings(picture(member("a")), partitions=(partition(committed=10, log_start=40),)), "deleted_before_read"
+        findings(snapshot(member("a")), partitions=(partition(committed=10, log_start=40),)), "deleted_before_read"
     )
 
     assert found.sentence.startswith("30 records were deleted before the group read them")
 
 
 def test_offsets_beyond_the_end() -> None:
-    assert "beyond_end" in kinds(findings(picture(member("a")), partitions=(partition(committed=200),)))
+    assert "beyond_end" in kinds(findings(snapshot(member("a")), partitions=(partition(committed=200),)))
 
 
 def test_a_reset_is_told() -> None:
@@ -533,19 +534,19 @@ def test_a_reset_is_told() -> None:
 
     assert (
         "ops at 10.0.0.1 reset offsets: orders:0 100 0"
-        in the(findings(picture(member("a")), moved), "offsets_reset").sentence
+        in the(findings(snapshot(member("a")), moved), "offsets_reset").sentence
     )
 
 
 def test_the_last_rebalance_and_its_cause() -> None:
-    told = [
+    reported = [
         event("member_left", 60_000, "b", reason="closing", duration_ms=900_000),
         event("rebalance_started", 60_000, "b", cause="member_left", reason="closing", duration_ms=840_000),
         event("barrier_joined", 58_000, "a", generation=7, members=1, duration_ms=2_000, detail="range"),
         event("assignment_stored", 57_000, "a", generation=7),
         event("stable", 57_000, "", generation=7),
     ]
-    found = the(findings(picture(member("a")), *told), "last_rebalance")
+    found = the(findings(snapshot(member("a")), *reported), "last_rebalance")
 
     assert found.sentence == (
         'The last rebalance began at 11:05:40 UTC, 1 min ago: b at 10.0.0.1 left by itself, saying "closing"; '
@@ -555,7 +556,7 @@ def test_the_last_rebalance_and_its_cause() -> None:
 
 
 def test_the_worst_comes_first() -> None:
-    waiting = joining(member("a", doing="missing", heard_ms=NOW - 65_000))
+    waiting = joining(member("a", doing="missing", last_contact_ms=NOW - 65_000))
     found = findings(waiting, *rounds("leader_rejoined", 3), partitions=(partition(log_end=50),))
 
     assert [finding.severity for finding in found] == sorted((one.severity for one in found), reverse=True)

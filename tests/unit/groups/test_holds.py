@@ -8,8 +8,8 @@ from typing import Any
 
 import uvloop
 
-from tidegate.groups.holds import Holder, Holds
-from tidegate.groups.model import Membership
+from tidegate.groups.delayed_heartbeats import DelayedHeartbeat, DelayedHeartbeats
+from tidegate.groups.model import MemberRef
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 
@@ -17,23 +17,23 @@ from tidegate.store.keys import GroupKeys
 def test_holds_whose_end_has_passed_already_end_at_once() -> None:
     async def scenario() -> None:
         store: Any = SimpleNamespace(shard_keys=lambda shard: SimpleNamespace(wake="wake"))
-        holds, codes = Holds(store, Settings(), heartbeats=Answering()), []  # type: ignore[arg-type, var-annotated]
+        delayed_heartbeats, codes = DelayedHeartbeats(store, Settings(), heartbeats=Answering()), []  # type: ignore[arg-type, var-annotated]
         for number, ago_s in enumerate((1.0, 2.0, 0.5)):
-            holder = Holder(holds)
-            holder.membership = Membership(f"m-{number}", 1)
-            holder.pace.session_s = 45.0
-            now_s = holds.now_s()
+            delayed_heartbeat = DelayedHeartbeat(delayed_heartbeats)
+            delayed_heartbeat.member_ref = MemberRef(f"m-{number}", 1)
+            delayed_heartbeat.interval_estimator.session_s = 45.0
+            now_s = delayed_heartbeats.now_s()
             for before_s in (6.0, 3.0):
-                holder.pace.arrived(now_s - before_s)
-                holder.pace.answered(now_s - before_s)
-            holder.beat(KEYS, holder.membership, codes.append)
-            assert holder.until_s > now_s
-            holder.until_s = now_s - ago_s  # as on a machine that was busy meanwhile
-            holder._judged(0)
+                delayed_heartbeat.interval_estimator.arrived(now_s - before_s)
+                delayed_heartbeat.interval_estimator.answered(now_s - before_s)
+            delayed_heartbeat.heartbeat(KEYS, delayed_heartbeat.member_ref, codes.append)
+            assert delayed_heartbeat.until_s > now_s
+            delayed_heartbeat.until_s = now_s - ago_s  # as on a machine that was busy meanwhile
+            delayed_heartbeat._judged(0)
         async with asyncio.timeout(5):
             while len(codes) < 3:
                 await asyncio.sleep(0.001)
-        assert holds.held == 0
+        assert delayed_heartbeats.held == 0
 
     uvloop.run(scenario())
 
@@ -44,5 +44,5 @@ KEYS = GroupKeys.of("t", 50, "default", "g")
 class Answering:
     """Heartbeats whose script the test answers."""
 
-    def add(self, keys: GroupKeys, membership: Membership, on_code: Any) -> None:
+    def add(self, keys: GroupKeys, member_ref: MemberRef, on_code: Any) -> None:
         """File it."""

@@ -74,7 +74,7 @@ def test_a_slug_stays_as_it_is(group_id: str) -> None:
 
 
 def test_a_candidate_is_an_id_and_the_locator() -> None:
-    minted, _, rest = candidate(GroupKeys.of("tidegate", 50, "acme", "orders")).partition(" ")
+    assigned, _, rest = candidate(GroupKeys.of("tidegate", 50, "acme", "orders")).partition(" ")
 
-    assert re.fullmatch(r"cgp_[0-9a-hjkmnp-tv-z]{26}", minted)
+    assert re.fullmatch(r"cgp_[0-9a-hjkmnp-tv-z]{26}", assigned)
     assert rest == "acme/consumer-groups/orders"

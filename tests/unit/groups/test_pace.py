@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.groups.pace import Pace
+from tidegate.groups.heartbeat_interval import HeartbeatIntervalEstimator
 
 
 class Member:
     """A client whose timer runs from the send or from the answer; answers are held for as long as its pace says."""
 
     def __init__(self, interval_s: float, *, session_s: float | None = 45.0, from_answer: bool = False) -> None:
-        self.pace = Pace(hold_s_max=3.0)
-        self.pace.session_s = session_s
+        self.interval_estimator = HeartbeatIntervalEstimator(delay_s_max=3.0)
+        self.interval_estimator.session_s = session_s
         self.interval_s = interval_s
         self.from_answer = from_answer
         self.now_s = 1_000.0
 
-    def beat(self, late_s: float = 0.0) -> float:
+    def heartbeat(self, late_s: float = 0.0) -> float:
         """One heartbeat; how long its answer was held."""
         self.now_s += late_s
-        self.pace.arrived(self.now_s)
-        held_s = self.pace.hold_s()
-        self.pace.answered(self.now_s + held_s)
+        self.interval_estimator.arrived(self.now_s)
+        held_s = self.interval_estimator.delay_s()
+        self.interval_estimator.answered(self.now_s + held_s)
         self.now_s += self.interval_s + (held_s if self.from_answer else 0.0)
         return held_s
 
     def beats(self, count: int) -> list[float]:
-        return [self.beat() for _ in range(count)]
+        return [self.heartbeat() for _ in range(count)]
 
 
 def test_a_gap_a_probe_then_long_holds() -> None:
@@ -36,7 +36,7 @@ def test_a_gap_a_probe_then_long_holds() -> None:
 
 def test_a_wrong_gap_is_found_out_by_the_next() -> None:
     member = Member(3.0)
-    assert [member.beat(late_s) for late_s in (0, 1.5, 0, 0, 0)] == [0, 0.5, 0, 0.5, 2.85]
+    assert [member.heartbeat(late_s) for late_s in (0, 1.5, 0, 0, 0)] == [0, 0.5, 0, 0.5, 2.85]
 
 
 def test_a_timer_that_runs_from_the_answer_is_given_three_probes_in_a_hundred_heartbeats() -> None:
@@ -48,7 +48,7 @@ def test_a_timer_that_runs_from_the_answer_is_given_three_probes_in_a_hundred_he
 
 def test_a_first_gap_that_was_too_short_is_measured_again() -> None:
     member = Member(3.0)
-    held = [member.beat(late_s) for late_s in (0, -0.6, 0, 0, 0, 0, 0)]
+    held = [member.heartbeat(late_s) for late_s in (0, -0.6, 0, 0, 0, 0, 0)]
     assert held == [0, pytest.approx(0.5), 0, 0.5, 2.85, 2.85, 2.85]
 
 
@@ -57,7 +57,7 @@ def test_nothing_is_held_while_the_session_is_not_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("interval_s", "session_s", "hold_s"),
+    ("interval_s", "session_s", "delay_s"),
     [
         (3.0, 45.0, 2.85),  # the interval less the margin
         (3.0, 6.0, 2.0),  # two thirds of what the session leaves
@@ -66,8 +66,8 @@ def test_nothing_is_held_while_the_session_is_not_known() -> None:
         (3.0, 3.1, 0.0),  # the session leaves nothing
     ],
 )
-def test_how_long(interval_s: float, session_s: float, hold_s: float) -> None:
-    assert Member(interval_s, session_s=session_s).beats(8)[-1] == pytest.approx(hold_s)
+def test_how_long(interval_s: float, session_s: float, delay_s: float) -> None:
+    assert Member(interval_s, session_s=session_s).beats(8)[-1] == pytest.approx(delay_s)
 
 
 def test_a_member_that_starts_to_count_from_the_answer_is_trusted_no_more() -> None:
@@ -80,7 +80,7 @@ def test_a_member_that_starts_to_count_from_the_answer_is_trusted_no_more() -> N
 def test_after_a_stall_all_is_learned_anew() -> None:
     member = Member(3.0)
     member.beats(6)
-    assert member.beat(late_s=4.0) == 0
+    assert member.heartbeat(late_s=4.0) == 0
     assert member.beats(3) == pytest.approx([0.5, 2.85, 2.85])
 
 
@@ -88,24 +88,24 @@ def test_another_interval_is_measured_anew() -> None:
     member = Member(3.0)
     member.beats(6)
     member.interval_s = 1.0
-    member.beat()
-    assert member.beat() == 0
+    member.heartbeat()
+    assert member.heartbeat() == 0
     assert member.beats(8)[-1] == pytest.approx(0.85)
 
 
 def test_a_rebalance_between_two_heartbeats_says_nothing_about_the_timer() -> None:
     member = Member(3.0)
     member.beats(6)
-    member.pace.interrupted()
-    assert member.beat(late_s=40.0) == pytest.approx(2.85)
-    assert member.beat() == pytest.approx(2.85)
+    member.interval_estimator.interrupted()
+    assert member.heartbeat(late_s=40.0) == pytest.approx(2.85)
+    assert member.heartbeat() == pytest.approx(2.85)
 
 
 def test_a_hold_that_was_cut_short_proves_nothing() -> None:
     member = Member(3.0, from_answer=True)
     member.beats(2)
     for _ in range(10):  # commits end each hold after 50 ms
-        member.pace.arrived(member.now_s)
-        assert member.pace.hold_s() <= 0.5
-        member.pace.answered(member.now_s + 0.05)
+        member.interval_estimator.arrived(member.now_s)
+        assert member.interval_estimator.delay_s() <= 0.5
+        member.interval_estimator.answered(member.now_s + 0.05)
         member.now_s += 3.05

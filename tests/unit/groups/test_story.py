@@ -6,27 +6,27 @@ from dataclasses import replace
 
 import pytest
 
-from tidegate.groups.phrases import listed, ranges, span, who
-from tidegate.groups.story import Event, event_of, in_words, rebalances
+from tidegate.groups.formatting import format_member, listed, ranges, span
+from tidegate.groups.group_events import Event, describe_event, event_of, rebalances
 
 A = Event(0, 0, "", member_id="a-1", client_id="a", host="/10.0.0.1")
 
 
-def told(kind: str, time_ms: int, **changes: object) -> Event:
+def reported(kind: str, time_ms: int, **changes: object) -> Event:
     return replace(A, kind=kind, time_ms=time_ms, **changes)  # type: ignore[arg-type]
 
 
 def a_round(start: int, generation: int, cause: str = "member_joined") -> list[Event]:
     return [
-        told("rebalance_started", start, generation=generation - 1, cause=cause),
-        told("barrier_joined", start + 400, generation=generation, members=3, duration_ms=400, detail="range"),
-        told("assignment_stored", start + 500, generation=generation, duration_ms=100),
-        told("stable", start + 600, generation=generation),
+        reported("rebalance_started", start, generation=generation - 1, cause=cause),
+        reported("barrier_joined", start + 400, generation=generation, members=3, duration_ms=400, detail="range"),
+        reported("assignment_stored", start + 500, generation=generation, duration_ms=100),
+        reported("stable", start + 600, generation=generation),
     ]
 
 
 def test_a_whole_round() -> None:
-    (one,) = rebalances([told("member_joined", 0), *a_round(0, 1)])
+    (one,) = rebalances([reported("member_joined", 0), *a_round(0, 1)])
 
     assert (one.generation, one.members, one.leader, one.protocol) == (1, 3, "a-1", "range")
     assert (one.joining_ms, one.syncing_ms, one.stable_ms, one.outcome) == (400, 100, 600, "stable")
@@ -50,9 +50,9 @@ def test_a_round_that_another_cuts_short() -> None:
 def test_a_round_that_leaves_nobody() -> None:
     (one,) = rebalances(
         [
-            told("member_left", 0, reason="closing"),
-            told("rebalance_started", 0, cause="member_left", reason="closing"),
-            told("emptied", 0, generation=4),
+            reported("member_left", 0, reason="closing"),
+            reported("rebalance_started", 0, cause="member_left", reason="closing"),
+            reported("emptied", 0, generation=4),
         ]
     )
 
@@ -63,8 +63,8 @@ def test_a_round_that_leaves_nobody() -> None:
 def test_who_removed_a_member_is_part_of_the_cause() -> None:
     (one,) = rebalances(
         [
-            told("member_removed", 0, detail="/10.0.0.9 ops tool"),
-            told("rebalance_started", 0, cause="member_removed"),
+            reported("member_removed", 0, detail="/10.0.0.9 ops tool"),
+            reported("rebalance_started", 0, cause="member_removed"),
         ]
     )
 
@@ -72,7 +72,7 @@ def test_who_removed_a_member_is_part_of_the_cause() -> None:
 
 
 def test_who_is_removed_meanwhile_belongs_to_the_round() -> None:
-    late = told("member_expired", 300, cause="did_not_rejoin", member_id="b-1")
+    late = reported("member_expired", 300, cause="did_not_rejoin", member_id="b-1")
     (one,) = rebalances([a_round(0, 1)[0], late, *a_round(0, 1)[1:]])
 
     assert one.lost == (late,)
@@ -83,9 +83,9 @@ def test_a_story_that_begins_in_the_middle() -> None:
 
 
 def test_javas_habit_is_no_reason() -> None:
-    event = told("member_joined", 0, reason="need to re-join with the given member-id: a-1")
+    event = reported("member_joined", 0, reason="need to re-join with the given member-id: a-1")
 
-    assert in_words(event) == "a at 10.0.0.1 joined"
+    assert describe_event(event) == "a at 10.0.0.1 joined"
 
 
 def test_events_of_older_brokers_have_fewer_fields() -> None:
@@ -97,9 +97,9 @@ def test_events_of_older_brokers_have_fewer_fields() -> None:
 def test_every_kind_has_a_sentence() -> None:
     kinds = ["created", "member_left", "member_evicted", "lease_lost", "emptied", "offsets_expired", "deleted"]
 
-    assert all(in_words(told(kind, 0)) != kind.replace("_", " ") for kind in kinds)
+    assert all(describe_event(reported(kind, 0)) != kind.replace("_", " ") for kind in kinds)
     assert (
-        in_words(told("member_expired", 0, cause="did_not_sync"))
+        describe_event(reported("member_expired", 0, cause="did_not_sync"))
         == "a at 10.0.0.1 did not sync in time and was removed"
     )
 
@@ -122,8 +122,8 @@ def test_durations_in_words(ms: int, words: str) -> None:
 
 
 def test_names_in_words() -> None:
-    assert who("a", "/10.0.0.1", "i-1") == "static member i-1 (a at 10.0.0.1)"
-    assert who("", "") == "a client without a name at an unknown host"
+    assert format_member("a", "/10.0.0.1", "i-1") == "static member i-1 (a at 10.0.0.1)"
+    assert format_member("", "") == "a client without a name at an unknown host"
     assert [listed("abcdefg"[:n]) for n in (0, 1, 2, 3, 7)] == [
         "nobody",
         "a",

@@ -11,10 +11,10 @@ import pytest
 
 from tidegate.errors import FencedInstanceId, RebalanceInProgress, UnknownMemberId
 from tidegate.groups.model import JoinRefused, Synced
-from tidegate.groups.waiters import AGAIN, Look, Opened, Waiter
+from tidegate.groups.waiters import AGAIN, GroupStatus, Opened, Waiter
 
-PREPARING = Look("PreparingRebalance", 4, 10, 7, "consumer", "range", "leader", 4, -1)
-COMPLETING = Look("CompletingRebalance", 5, 11, 7, "consumer", "coop", "leader", 4, -1)
+PREPARING = GroupStatus("PreparingRebalance", 4, 10, 7, "consumer", "range", "leader", 4, -1)
+COMPLETING = GroupStatus("CompletingRebalance", 5, 11, 7, "consumer", "coop", "leader", 4, -1)
 STABLE = replace(COMPLETING, state="Stable", version=12, assigned_generation=5)
 
 JOINED = b'{"join_round":7,"sync_generation":4,}'
@@ -38,78 +38,78 @@ def syncing(loop: asyncio.AbstractEventLoop) -> Waiter:
     return Waiter("m", None, 5, -1, loop.create_future())
 
 
-def told(waiter: Waiter, look: Look, record: bytes | None = JOINED, **more: Any) -> Any:
+def reported(waiter: Waiter, status: GroupStatus, record: bytes | None = JOINED, **more: Any) -> Any:
     """The answer after one look; None while it waits on."""
-    waiter.judge(look, record, more.get("owner"), more.get("assignment"))
-    assert waiter.checked_version == look.version
+    waiter.judge(status, record, more.get("owner"), more.get("assignment"))
+    assert waiter.checked_version == status.version
     if not waiter.answer.done():
         return None
     return waiter.answer.exception() or waiter.answer.result()
 
 
 def test_a_join_waits_while_its_phase_lasts(loop: asyncio.AbstractEventLoop) -> None:
-    assert told(joining(loop), PREPARING) is None
+    assert reported(joining(loop), PREPARING) is None
 
 
 def test_a_join_learns_the_generation_that_was_opened(loop: asyncio.AbstractEventLoop) -> None:
-    assert told(joining(loop), COMPLETING) == Opened(5, "consumer", "coop", "leader")
-    assert told(joining(loop), STABLE) == Opened(5, "consumer", "coop", "leader")
+    assert reported(joining(loop), COMPLETING) == Opened(5, "consumer", "coop", "leader")
+    assert reported(joining(loop), STABLE) == Opened(5, "consumer", "coop", "leader")
 
 
 def test_a_join_is_entered_again_where_its_lease_was_lost(loop: asyncio.AbstractEventLoop) -> None:
-    assert told(joining(loop), PREPARING, b'{"join_round":0,"sync_generation":4,}') is AGAIN
-    assert told(joining(loop), PREPARING, b'{"join_round":71,"sync_generation":4,}') is AGAIN
+    assert reported(joining(loop), PREPARING, b'{"join_round":0,"sync_generation":4,}') is AGAIN
+    assert reported(joining(loop), PREPARING, b'{"join_round":71,"sync_generation":4,}') is AGAIN
 
 
 def test_once_the_group_moved_on_followers_are_told_and_the_leader_joins_again(loop: asyncio.AbstractEventLoop) -> None:
     moved_on = replace(PREPARING, generation=5, round=8)
 
-    assert told(joining(loop), moved_on) == Opened(5, "consumer", "range", "leader")
-    assert told(joining(loop, "leader"), moved_on) is AGAIN
+    assert reported(joining(loop), moved_on) == Opened(5, "consumer", "range", "leader")
+    assert reported(joining(loop, "leader"), moved_on) is AGAIN
 
 
 def test_who_is_gone_is_unknown_without_an_id(loop: asyncio.AbstractEventLoop) -> None:
-    refusal = told(joining(loop), PREPARING, None)
+    refusal = reported(joining(loop), PREPARING, None)
 
     assert isinstance(refusal, JoinRefused)
     assert (type(refusal.error), refusal.member_id) == (UnknownMemberId, "")
 
 
 def test_who_was_replaced_is_fenced_with_its_old_id(loop: asyncio.AbstractEventLoop) -> None:
-    refusal = told(joining(loop, instance_id="i"), PREPARING, None, owner=b"other")
+    refusal = reported(joining(loop, instance_id="i"), PREPARING, None, owner=b"other")
 
     assert isinstance(refusal, JoinRefused)
     assert (type(refusal.error), refusal.member_id) == (FencedInstanceId, "m")
 
 
 def test_a_sync_waits_for_the_assignment(loop: asyncio.AbstractEventLoop) -> None:
-    assert told(syncing(loop), COMPLETING, SYNCED) is None
-    assert told(syncing(loop), STABLE, SYNCED, assignment=b"mine") == Synced(b"mine", "consumer", "coop")
-    assert told(syncing(loop), STABLE, SYNCED) == Synced(b"", "consumer", "coop")
+    assert reported(syncing(loop), COMPLETING, SYNCED) is None
+    assert reported(syncing(loop), STABLE, SYNCED, assignment=b"mine") == Synced(b"mine", "consumer", "coop")
+    assert reported(syncing(loop), STABLE, SYNCED) == Synced(b"", "consumer", "coop")
 
 
 def test_an_assignment_stands_although_the_next_phase_began(loop: asyncio.AbstractEventLoop) -> None:
     next_phase = replace(STABLE, state="PreparingRebalance")
 
-    assert told(syncing(loop), next_phase, SYNCED, assignment=b"mine") == Synced(b"mine", "consumer", "coop")
+    assert reported(syncing(loop), next_phase, SYNCED, assignment=b"mine") == Synced(b"mine", "consumer", "coop")
 
 
 def test_a_sync_without_assignment_fails_with_its_generation(loop: asyncio.AbstractEventLoop) -> None:
     failed = replace(COMPLETING, state="PreparingRebalance")
     later = replace(STABLE, generation=6, assigned_generation=6)
 
-    assert isinstance(told(syncing(loop), failed, SYNCED), RebalanceInProgress)
-    assert isinstance(told(syncing(loop), later, SYNCED), RebalanceInProgress)
-    assert isinstance(told(syncing(loop), COMPLETING, None), UnknownMemberId)
-    assert isinstance(told(syncing(loop), COMPLETING, None, owner=b"other"), FencedInstanceId)
+    assert isinstance(reported(syncing(loop), failed, SYNCED), RebalanceInProgress)
+    assert isinstance(reported(syncing(loop), later, SYNCED), RebalanceInProgress)
+    assert isinstance(reported(syncing(loop), COMPLETING, None), UnknownMemberId)
+    assert isinstance(reported(syncing(loop), COMPLETING, None, owner=b"other"), FencedInstanceId)
 
 
 def test_a_sync_is_entered_again_where_its_lease_was_lost(loop: asyncio.AbstractEventLoop) -> None:
-    assert told(syncing(loop), COMPLETING, JOINED) is AGAIN
+    assert reported(syncing(loop), COMPLETING, JOINED) is AGAIN
 
 
 def test_an_answer_is_given_once(loop: asyncio.AbstractEventLoop) -> None:
     waiter = syncing(loop)
-    told(waiter, STABLE, SYNCED, assignment=b"mine")
+    reported(waiter, STABLE, SYNCED, assignment=b"mine")
 
-    assert told(waiter, replace(STABLE, version=13, generation=6), SYNCED) == Synced(b"mine", "consumer", "coop")
+    assert reported(waiter, replace(STABLE, version=13, generation=6), SYNCED) == Synced(b"mine", "consumer", "coop")

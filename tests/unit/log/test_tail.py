@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.support.logs import batch_bytes
 from tidegate.log.entries import Entry, parse_entry
 from tidegate.log.read import gather
+from tidegate.log.state import LogState
 from tidegate.log.tail import LogPages, TailCache
-from tidegate.log.view import View
 
 
 def entry(base: int, *counts: int, size: int = 0) -> Entry:
@@ -83,7 +83,7 @@ def test_a_slice_is_whole_batches_from_the_one_that_holds_the_offset(
         base = entries[-1].end
     offset = data.draw(st.integers(0, base - 1))
     bytes_max = data.draw(st.integers(0, 600))
-    view = View(end=base, log_start=0, local_start=0, epochs=[(0, 0)], incarnation=1, high_watermark=base)
+    view = LogState(end=base, log_start=0, local_start=0, epochs=[(0, 0)], failover_epoch=1, high_watermark=base)
     starts = [0, *(end for one in entries for end in one.ends)]
     first = max(start for start in starts if start <= offset)
     held = [one for one in entries if one.end > offset]

@@ -6,61 +6,61 @@ from typing import Any
 
 from tests.support.logs import batch
 from tidegate.errors import RequestTimedOut, StoreUnavailable, UnknownTopicOrPartition
-from tidegate.log.outgoing import Filed
+from tidegate.log.outgoing import QueuedBatch
 from tidegate.log.producers_table import is_after
 from tidegate.log.unresolved import GIVEN_UP_KEPT_S, LogUnreachable, Unresolved
 
 AWAY = StoreUnavailable("away")
 
 
-def filed(sequence: int, epoch: int = 0, producer_id: int = 9) -> Filed:
-    return Filed(batch(producer_id=producer_id, epoch=epoch, sequence=sequence), lambda _: None, True, 0.0)
+def queued(sequence: int, epoch: int = 0, producer_id: int = 9) -> QueuedBatch:
+    return QueuedBatch(batch(producer_id=producer_id, epoch=epoch, sequence=sequence), lambda _: None, True, 0.0)
 
 
 def given_up(sequence: int, answer: Any = AWAY) -> Unresolved:
     unresolved = Unresolved(10.0)
-    unresolved.give_up(filed(sequence).batch, answer, 0.0)
+    unresolved.give_up(queued(sequence).batch, answer, 0.0)
     return unresolved
 
 
 def test_answer_behind_same_epoch_later_sequence_is_the_same() -> None:
     unresolved = given_up(5)
-    assert unresolved.answer_behind(filed(6), 1.0) is AWAY
-    assert unresolved.answer_behind(filed(5), 1.0) is None
-    assert unresolved.answer_behind(filed(6, epoch=1), 1.0) is None
-    assert unresolved.answer_behind(filed(6, producer_id=8), 1.0) is None
+    assert unresolved.answer_behind(queued(6), 1.0) is AWAY
+    assert unresolved.answer_behind(queued(5), 1.0) is None
+    assert unresolved.answer_behind(queued(6, epoch=1), 1.0) is None
+    assert unresolved.answer_behind(queued(6, producer_id=8), 1.0) is None
 
 
 def test_answer_behind_sequences_wrap() -> None:
-    assert given_up(2**31 - 1).answer_behind(filed(0), 1.0) is AWAY
+    assert given_up(2**31 - 1).answer_behind(queued(0), 1.0) is AWAY
     assert not is_after(2**31 - 1, 0)
 
 
 def test_give_up_of_a_later_batch_keeps_the_first_and_the_time_runs_anew() -> None:
     unresolved = given_up(5)
-    unresolved.give_up(filed(7).batch, AWAY, GIVEN_UP_KEPT_S - 1)
-    assert unresolved.answer_behind(filed(6), GIVEN_UP_KEPT_S + 1) is AWAY
-    assert unresolved.answer_behind(filed(6), 2 * GIVEN_UP_KEPT_S) is None
+    unresolved.give_up(queued(7).batch, AWAY, GIVEN_UP_KEPT_S - 1)
+    assert unresolved.answer_behind(queued(6), GIVEN_UP_KEPT_S + 1) is AWAY
+    assert unresolved.answer_behind(queued(6), 2 * GIVEN_UP_KEPT_S) is None
 
 
 def test_give_up_for_good_is_not_kept() -> None:
-    assert given_up(5, UnknownTopicOrPartition()).answer_behind(filed(6), 1.0) is None
+    assert given_up(5, UnknownTopicOrPartition()).answer_behind(queued(6), 1.0) is None
 
 
 def test_accepted_producer_goes_on() -> None:
     unresolved = given_up(5)
-    unresolved.accepted(filed(5).batch)
-    assert unresolved.answer_behind(filed(7), 1.0) is None
+    unresolved.accepted(queued(5).batch)
+    assert unresolved.answer_behind(queued(7), 1.0) is None
 
 
 def test_answer_says_not_persisted_only_where_that_is_known() -> None:
     unresolved, gone = Unresolved(10.0), UnknownTopicOrPartition()
-    assert unresolved.answer(filed(0), gone, 1.0) is gone
-    assert type(unresolved.answer(filed(0), AWAY, 1.0)) is StoreUnavailable
-    sent: Any = type("Sent", (), {"counter": 3, "base": 10, "producers": {9: None}})()
+    assert unresolved.answer(queued(0), gone, 1.0) is gone
+    assert type(unresolved.answer(queued(0), AWAY, 1.0)) is StoreUnavailable
+    sent: Any = type("InFlightEntry", (), {"counter": 3, "base": 10, "producers": {9: None}})()
     unresolved.entries[sent.counter] = sent
-    plain = filed(-1, -1, -1)
-    assert type(unresolved.answer(filed(0), AWAY, 1.0)) is RequestTimedOut
+    plain = queued(-1, -1, -1)
+    assert type(unresolved.answer(queued(0), AWAY, 1.0)) is RequestTimedOut
     assert type(unresolved.answer(plain, AWAY, 1.0)) is StoreUnavailable
     plain.unresolved_in = (3,)
     assert type(unresolved.answer(plain, AWAY, 1.0)) is RequestTimedOut
@@ -71,8 +71,8 @@ def test_answer_says_not_persisted_only_where_that_is_known() -> None:
 
 
 def test_answer_after_long_absence_sends_those_who_come_again_to_another_broker() -> None:
-    unresolved, first, again = Unresolved(10.0), filed(0), filed(0)
-    sent: Any = type("Sent", (), {"counter": 3, "base": 10, "producers": {9: None}, "items": [first]})()
+    unresolved, first, again = Unresolved(10.0), queued(0), queued(0)
+    sent: Any = type("InFlightEntry", (), {"counter": 3, "base": 10, "producers": {9: None}, "items": [first]})()
     unresolved.entries[sent.counter] = sent
     unresolved.outcome_unknown(sent, 100.0)
     assert type(unresolved.answer(again, AWAY, 109.0)) is RequestTimedOut
@@ -80,6 +80,6 @@ def test_answer_after_long_absence_sends_those_who_come_again_to_another_broker(
     unreachable = unresolved.answer(again, AWAY, 111.0)
     assert type(unreachable) is LogUnreachable
     unresolved.give_up(again.batch, unreachable, 111.0)
-    assert type(unresolved.answer_behind(filed(1), 111.0)) is RequestTimedOut
+    assert type(unresolved.answer_behind(queued(1), 111.0)) is RequestTimedOut
     unresolved.discard_below(11, None)
     assert type(unresolved.answer(again, AWAY, 111.0)) is StoreUnavailable

@@ -20,21 +20,21 @@ from tests.support.segments import batches_from
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.records.segment_file import SegmentFile
 from tidegate.records.segments import COLUMNS, STATISTICS
-from tidegate_pipeline.archive.cutting import Cut, cut
 from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.quarantine import Quarantine
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Shape, write_segment
+from tidegate_pipeline.archive.slicing import SegmentSlice, cut
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.replay.translation import Row, Table
 
 PLACE = Place("default", "orders", TOPIC_ID, 0)
 
 
-def ranges(cuts: list[Cut]) -> list[tuple[int, int, int]]:
-    return [(one.place.partition, one.from_offset, one.end_offset) for one in cuts]
+def ranges(trims: list[SegmentSlice]) -> list[tuple[int, int, int]]:
+    return [(one.place.partition, one.from_offset, one.end_offset) for one in trims]
 
 
-def batches_of(one: Cut) -> list[bytes]:
+def batches_of(one: SegmentSlice) -> list[bytes]:
     return [bytes(value) for value in one.rows["batch"].to_pylist()]
 
 
@@ -73,10 +73,10 @@ def test_a_range_is_cut_after_so_many_bytes_and_across_arrow_batches() -> None:
     batches = batches_from(10, [1, 2, 3, 4, 5], value=b"x" * 100)
     rows = raw_rows(batches)
 
-    cuts = list(cut([rows.slice(0, 2), rows.slice(2, 0), rows.slice(2)], "default", 400))
+    trims = list(cut([rows.slice(0, 2), rows.slice(2, 0), rows.slice(2)], "default", 400))
 
-    assert ranges(cuts) == [(0, 10, 13), (0, 13, 20), (0, 20, 25)]
-    assert [batch for one in cuts for batch in batches_of(one)] == batches
+    assert ranges(trims) == [(0, 10, 13), (0, 13, 20), (0, 20, 25)]
+    assert [batch for one in trims for batch in batches_of(one)] == batches
 
 
 def test_a_task_may_hold_several_partitions_and_several_ranges_of_one() -> None:
@@ -87,10 +87,10 @@ def test_a_task_may_hold_several_partitions_and_several_ranges_of_one() -> None:
         raw_rows(batches_from(11, [1]), partition=1, topic_id="f" * 32),
     ]
 
-    cuts = list(cut(rows, "default", 1 << 20))
+    trims = list(cut(rows, "default", 1 << 20))
 
-    assert ranges(cuts) == [(0, 0, 4), (0, 9, 10), (1, 10, 11), (1, 11, 12)]
-    assert cuts[3].place == Place("default", "orders", "f" * 32, 1)
+    assert ranges(trims) == [(0, 0, 4), (0, 9, 10), (1, 10, 11), (1, 11, 12)]
+    assert trims[3].place == Place("default", "orders", "f" * 32, 1)
 
 
 def test_ranges_keep_the_offsets_that_have_no_batch() -> None:
@@ -117,13 +117,13 @@ def test_cuts_follow_each_other_and_lose_nothing(counts: list[int], slices: list
     rows = raw_rows(batches)
     at = [0, *sorted(min(one, len(rows)) for one in slices), len(rows)]
 
-    cuts = list(cut([rows.slice(a, b - a) for a, b in pairwise(at)], "default", segment_bytes))
+    trims = list(cut([rows.slice(a, b - a) for a, b in pairwise(at)], "default", segment_bytes))
 
-    assert [batch for one in cuts for batch in batches_of(one)] == batches
-    assert [one.from_offset for one in cuts] == [7, *(one.end_offset for one in cuts[:-1])]
-    assert cuts[-1].end_offset == 7 + sum(counts)
-    assert all(one.size >= segment_bytes for one in cuts[:-1])
-    assert all(one.size - len(batches_of(one)[-1]) < segment_bytes for one in cuts)
+    assert [batch for one in trims for batch in batches_of(one)] == batches
+    assert [one.from_offset for one in trims] == [7, *(one.end_offset for one in trims[:-1])]
+    assert trims[-1].end_offset == 7 + sum(counts)
+    assert all(one.size >= segment_bytes for one in trims[:-1])
+    assert all(one.size - len(batches_of(one)[-1]) < segment_bytes for one in trims)
 
 
 def test_a_segment_is_what_a_broker_reads(tmp_path: Path) -> None:

@@ -8,32 +8,34 @@ from tidegate_pipeline.doctor.examination import lines
 from tidegate_pipeline.doctor.findings import Finding, State, compared, of_redis
 
 
-def seen(host: str = "a", **other: Any) -> dict[str, Any]:
+def observed(host: str = "a", **other: Any) -> dict[str, Any]:
     """A process where all is well."""
     packages = {"pyspark": "4.3.0", "pyarrow": "21.0.0"}
     return {"host": host, "python": "3.11.7", "tidegate": "0.1.0", "packages": packages, "wrong": {}} | other
 
 
 def found(*findings: Finding) -> dict[str, tuple[State, str]]:
-    return {one.what: (one.state, one.told) for one in findings}
+    return {one.what: (one.state, one.reported) for one in findings}
 
 
 def test_equal_machines_are_well() -> None:
-    told = found(*compared(seen(clock_skew_ms=3), [seen("b", clock_skew_ms=-7), seen("c", python="3.11.9")], 2))
+    reported = found(
+        *compared(observed(clock_skew_ms=3), [observed("b", clock_skew_ms=-7), observed("c", python="3.11.9")], 2)
+    )
 
-    assert {state for state, _ in told.values()} == {State.OK}
-    assert told["executors"][1] == "2: b, c"
-    assert told["clocks"][1] == "at most 7 ms from Redis's"
+    assert {state for state, _ in reported.values()} == {State.OK}
+    assert reported["executors"][1] == "2: b, c"
+    assert reported["clocks"][1] == "at most 7 ms from Redis's"
 
 
 def test_each_difference_is_named() -> None:
     executors = [
-        seen("b", python="3.12.1", packages={"pyspark": "4.3.0", "pyarrow": "20.0.0"}, wrong={"redis": "no route"}),
-        seen("c", tidegate="0.0.9", clock_skew_ms=1_500, wrong={"redis": "no route", "archive": "read-only"}),
+        observed("b", python="3.12.1", packages={"pyspark": "4.3.0", "pyarrow": "20.0.0"}, wrong={"redis": "no route"}),
+        observed("c", tidegate="0.0.9", clock_skew_ms=1_500, wrong={"redis": "no route", "archive": "read-only"}),
         {"host": "d", "python": "3.11.7", "wrong": {"import": "No module named 'pipeline'"}},
     ]
-    findings = list(compared(seen(), executors, 4))
-    wrong = [(one.what, one.told) for one in findings if one.state is State.WRONG]
+    findings = list(compared(observed(), executors, 4))
+    wrong = [(one.what, one.reported) for one in findings if one.state is State.WRONG]
 
     assert wrong == [
         ("Python", "3.11.7 on the driver, 3.12.1 on executors"),
@@ -43,15 +45,15 @@ def test_each_difference_is_named() -> None:
         ("redis", "executors on b, c: no route"),
         ("archive", "executors on c: read-only"),
     ]
-    warnings = {one.what: one.told for one in findings if one.state is State.WARNING}
+    warnings = {one.what: one.reported for one in findings if one.state is State.WARNING}
     assert warnings == {"executors": "3 of 4 were reached", "clocks": "at most 1500 ms from Redis's"}
     assert list(lines(findings))[-1] == "6 wrong, 2 to be aware of"
 
 
 def test_an_optional_package_may_be_missing() -> None:
-    driver = seen(packages={"pyspark": "4.3.0", "numba": "0.62.0"})
+    driver = observed(packages={"pyspark": "4.3.0", "numba": "0.62.0"})
 
-    assert found(*compared(driver, [seen(packages={"pyspark": "4.3.0"})], 1))["packages"] == (
+    assert found(*compared(driver, [observed(packages={"pyspark": "4.3.0"})], 1))["packages"] == (
         State.WARNING,
         "numba 0.62.0 and missing",
     )
@@ -59,10 +61,10 @@ def test_an_optional_package_may_be_missing() -> None:
 
 def test_a_server_that_may_lose_records() -> None:
     facts = {"redis_version": "7.2.4", "maxmemory_policy": "allkeys-lru", "maxmemory": "0", "aof_enabled": "0"}
-    told = found(*of_redis(facts, "redis://r:6379/0"))
-    assert told["redis"] == (State.OK, "Redis 7.2.4 at redis://r:6379/0")
-    assert told["eviction"][0] is State.WRONG
-    assert (told["memory"][0], told["persistence"][0]) == (State.WARNING, State.WARNING)
+    reported = found(*of_redis(facts, "redis://r:6379/0"))
+    assert reported["redis"] == (State.OK, "Redis 7.2.4 at redis://r:6379/0")
+    assert reported["eviction"][0] is State.WRONG
+    assert (reported["memory"][0], reported["persistence"][0]) == (State.WARNING, State.WARNING)
 
     good = {"valkey_version": "8.1", "maxmemory_policy": "noeviction", "maxmemory": "1024", "aof_enabled": "1"}
     assert found(*of_redis(good, "x")) == {"redis": (State.OK, "Valkey 8.1 at x")}

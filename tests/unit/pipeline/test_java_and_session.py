@@ -29,12 +29,14 @@ def test_a_fitting_java_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert find_java() == tmp_path / "java"
 
 
-@pytest.mark.parametrize(("version", "told"), [("11.0.22", "is 11"), ("1.8.0_402", "is 1"), (None, "is no Java")])
-def test_another_java_is_named(version: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("version", "reported"), [("11.0.22", "is 11"), ("1.8.0_402", "is 1"), (None, "is no Java")])
+def test_another_java_is_named(
+    version: str | None, reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path if version is None else a_java(tmp_path / "java", version)
     monkeypatch.setenv("JAVA_HOME", str(home))
 
-    with pytest.raises(UsageError, match=rf"Java 17 or 21 \({home} {told}\).*openjdk-17-jre-headless"):
+    with pytest.raises(UsageError, match=rf"Java 17 or 21 \({home} {reported}\).*openjdk-17-jre-headless"):
         find_java()
     assert java_version(tmp_path / "nowhere") is None
 
@@ -77,15 +79,17 @@ def test_workers_of_a_local_run_import_the_installed_pyspark(monkeypatch: pytest
     assert len(archives) == 2, "pyspark.zip, then py4j"
     monkeypatch.setenv("WORKERS_PYTHON", "")
     python = session._worker_python({"spark.master": "local[2]"})
-    look = "import os, sys, pyspark, py4j; print(pyspark.__file__, py4j.__file__, os.getppid())"
+    observe = "import os, sys, pyspark, py4j; print(pyspark.__file__, py4j.__file__, os.getppid())"
     path = os.pathsep.join([*archives, "/jar", "/last"])
 
-    told = subprocess.run([python, "-c", look], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    reported = subprocess.run(
+        [python, "-c", observe], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
 
-    assert told.returncode == 0, told.stderr
-    assert ".zip" not in told.stdout
-    assert told.stdout.split()[0] == pyspark.__file__
-    assert int(told.stdout.split()[-1]) == os.getpid(), "no shell is left between"
+    assert reported.returncode == 0, reported.stderr
+    assert ".zip" not in reported.stdout
+    assert reported.stdout.split()[0] == pyspark.__file__
+    assert int(reported.stdout.split()[-1]) == os.getpid(), "no shell is left between"
     assert session._worker_python({"spark.master": "spark://m:7077"}) == sys.executable
     monkeypatch.setattr("pyspark.find_spark_home._find_spark_home", lambda: "/")
     assert session._worker_python({"spark.master": "local"}) == sys.executable, "another Spark, perhaps another PySpark"

@@ -38,7 +38,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TIDEGATE_PIPELINE_ARCHIVE_PATH", str(tmp_path / "archive"))
 
 
-def told(command: str) -> tuple[int, str]:
+def reported(command: str) -> tuple[int, str]:
     """The exit status and the last line on stderr."""
     ended = CliRunner().invoke(application(), command.split())
     return ended.exit_code, ended.stderr.splitlines()[-1]
@@ -49,7 +49,7 @@ JOBS = ["archive --topics orders", "decode --topic orders", "replay --from-topic
 
 @pytest.mark.parametrize("command", JOBS)
 def test_what_is_right_goes_on_to_spark_and_leaves_nothing(command: str, tmp_path: Path) -> None:
-    assert told(command) == (1, "tidegate: Spark was started")
+    assert reported(command) == (1, "tidegate: Spark was started")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -60,11 +60,11 @@ def test_a_folder_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv(f"TIDEGATE_PIPELINE_{what.replace('.', '_').upper()}", str(tmp_path / "file/below"))
-    code, line = told(command)
+    code, line = reported(command)
 
     assert code == 2 and line.endswith("cannot be written: Not a directory")
-    said = "archive.path" if what == "archive.path" else "the checkpoint"
-    assert line.startswith(f"tidegate: {said} {tmp_path}/file/below")
+    reported_text = "archive.path" if what == "archive.path" else "the checkpoint"
+    assert line.startswith(f"tidegate: {reported_text} {tmp_path}/file/below")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_folder_that_cannot_be_written(
     ],
 )
 def test_a_topic_that_is_not_there(command: str) -> None:
-    code, line = told(command)
+    code, line = reported(command)
 
     assert code == 2 and line.startswith("tidegate: no ") and line.endswith("gone-*")
 

@@ -86,16 +86,16 @@ def test_windows_end_with_the_watermark_and_late_samples_are_left_out() -> None:
     st.randoms(use_true_random=False),
 )
 def test_batches_restarts_and_order_change_nothing(
-    told: Sequence[tuple[int, int, int, int]], cuts: Sequence[int], random: Any
+    reported: Sequence[tuple[int, int, int, int]], trims: Sequence[int], random: Any
 ) -> None:
-    told = list({(second, partition): one for one in told for second, _, _, partition in [one]}.values())
-    samples = sorted(at(second, committed, end, partition) for second, committed, end, partition in told)
+    reported = list({(second, partition): one for one in reported for second, _, _, partition in [one]}.values())
+    samples = sorted(at(second, committed, end, partition) for second, committed, end, partition in reported)
     whole = LagWindows(MINUTE_MS, 2)
     list(whole.see(samples))
     expected = list(whole.pass_time(10**9))
 
     rows: list[tuple[object, ...]] = []
-    text, bounds = None, sorted({0, *cuts, len(samples)})
+    text, bounds = None, sorted({0, *trims, len(samples)})
     for start, end in itertools.pairwise(bounds):
         history = LagWindows(MINUTE_MS, 2, text)  # a restart
         batch = samples[start:end]

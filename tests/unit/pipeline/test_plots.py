@@ -85,14 +85,17 @@ def test_lag_is_plotted_from_committed_files(tmp_path: Path) -> None:
     write_table(tmp_path, "lag", rows)
     out = tmp_path / "lag.png"
 
-    said = plot(tmp_path, "lag", "--group", "billing", "--topic", "orders", "--out", str(out))
-    assert (said.exit_code, said.output) == (0, f"{out}: lag of billing\n")
+    reported_text = plot(tmp_path, "lag", "--group", "billing", "--topic", "orders", "--out", str(out))
+    assert (reported_text.exit_code, reported_text.output) == (0, f"{out}: lag of billing\n")
     assert imread(out).shape[1] > 800 and 10_000 < out.stat().st_size < 150_000
-    said = plot(tmp_path, "lag", "--group", "billing", "--out", str(tmp_path / "none" / "lag.png"))
-    assert (said.exit_code, said.output) == (2, f"tidegate: --out {tmp_path}/none/lag.png: No such file or directory\n")
-    said = plot(tmp_path, "storm", "--group", "billing", "--out", str(out))
-    told = f"tidegate: no table timeline in {tmp_path}: tidegate pipeline timeline writes it\n"
-    assert (said.exit_code, said.output) == (2, told)
+    reported_text = plot(tmp_path, "lag", "--group", "billing", "--out", str(tmp_path / "none" / "lag.png"))
+    assert (reported_text.exit_code, reported_text.output) == (
+        2,
+        f"tidegate: --out {tmp_path}/none/lag.png: No such file or directory\n",
+    )
+    reported_text = plot(tmp_path, "storm", "--group", "billing", "--out", str(out))
+    reported = f"tidegate: no table timeline in {tmp_path}: tidegate pipeline timeline writes it\n"
+    assert (reported_text.exit_code, reported_text.output) == (2, reported)
     for wrong, message in (
         (("--group", "other"), "nothing in the table lag from 1970-01-01 00:00:00 to"),
         (
@@ -101,8 +104,8 @@ def test_lag_is_plotted_from_committed_files(tmp_path: Path) -> None:
         ),
         (("--group", "billing", "--from", "noon"), "not a time: noon"),
     ):
-        said = plot(tmp_path, "lag", *wrong, "--out", str(out))
-        assert said.exit_code == 2 and message in said.output
+        reported_text = plot(tmp_path, "lag", *wrong, "--out", str(out))
+        assert reported_text.exit_code == 2 and message in reported_text.output
 
 
 def test_a_storm_is_plotted_and_a_group_without_one_too(tmp_path: Path) -> None:
@@ -114,8 +117,12 @@ def test_a_storm_is_plotted_and_a_group_without_one_too(tmp_path: Path) -> None:
     write_table(tmp_path, "timeline", rows)
     out = tmp_path / "storm.png"
 
-    said = plot(tmp_path, "storm", "--group", "billing", "--out", str(out))
-    assert said.exit_code == 0 and said.output.startswith("no storm: ") and "20 generations" in said.output
+    reported_text = plot(tmp_path, "storm", "--group", "billing", "--out", str(out))
+    assert (
+        reported_text.exit_code == 0
+        and reported_text.output.startswith("no storm: ")
+        and "20 generations" in reported_text.output
+    )
     calm = out.read_bytes()
     write_table(tmp_path, "storms", [incident("opened"), incident("closed")])
     assert plot(tmp_path, "storm", "--group", "billing", "--out", str(out)).exit_code == 0
@@ -160,8 +167,8 @@ def test_who_is_shown_of_a_storm() -> None:
     many = [generation(n, f"m{n}") for n in range(40)]
 
     assert most_troublesome(rows) == ["b", "a"] and len(most_troublesome(many)) == MEMBERS_MAX
-    told = [incident("opened"), incident("opened", "2"), incident("closed")]
-    assert [(one["incident"], one["change"]) for one in latest(told)] == [("1", "closed"), ("2", "opened")]
+    reported = [incident("opened"), incident("opened", "2"), incident("closed")]
+    assert [(one["incident"], one["change"]) for one in latest(reported)] == [("1", "closed"), ("2", "opened")]
 
 
 def test_times_as_people_give_them() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.replay.batches import Piece, entries_of
-from tidegate_pipeline.replay.choice import Choice, choice_of
-from tidegate_pipeline.replay.pace import Pace
+from tidegate_pipeline.replay.rate_limiter import RateLimiter
+from tidegate_pipeline.replay.record_filter import Choice, choice_of
 
 
 def test_ranges_and_times() -> None:
@@ -39,15 +39,15 @@ def test_a_pace_is_kept_without_bursts() -> None:
         now[0] += seconds
         slept[0] += seconds
 
-    pace = Pace(100, lambda: now[0], sleep)
+    rate_limiter = RateLimiter(100, lambda: now[0], sleep)
     for _ in range(50):
-        pace.take(10)
+        rate_limiter.take(10)
     assert slept[0] == pytest.approx(4.9)
     now[0] += 60
     for _ in range(11):
-        pace.take(10)
+        rate_limiter.take(10)
     assert slept[0] == pytest.approx(4.9 + 1.0), "a pause is no credit"
-    assert (pace.records_max, Pace(0.5).records_max) == (100, 1)
+    assert (rate_limiter.records_max, RateLimiter(0.5).records_max) == (100, 1)
 
 
 def test_an_entry_holds_a_mebibyte_a_thousand_batches_or_a_seconds_records() -> None:

@@ -21,12 +21,12 @@ def began(minute: float, who: str = "app", cause: str = "session_timed_out", **m
     return GroupEvent(at, "rebalance_started", cause=cause, client_id=who, host="h", id=f"{at}-0", **more)
 
 
-def seen(events: Iterable[GroupEvent], threshold: int = 3) -> tuple[Storms, list[dict[str, Any]]]:
+def observed(events: Iterable[GroupEvent], threshold: int = 3) -> tuple[Storms, list[dict[str, Any]]]:
     storms = Storms(WINDOW_MS, threshold)
-    return storms, told(storms.see(events))
+    return storms, reported(storms.see(events))
 
 
-def told(rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
+def reported(rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
     names = (
         "incident", "change", "opened_ms", "closed_ms", "first_ms", "last_ms", "generations", "most_in_window",
         "patterns", "culprits",
@@ -35,14 +35,14 @@ def told(rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
 
 
 def test_the_threshold_opens_once_and_a_quiet_window_closes() -> None:
-    storms, rows = seen([began(minute) for minute in (0, 4, 8, 9, 9.5)])
+    storms, rows = observed([began(minute) for minute in (0, 4, 8, 9, 9.5)])
 
     (opened,) = rows
     assert (opened["change"], opened["opened_ms"], opened["generations"]) == ("opened", 8 * MINUTE_MS, 3)
     assert opened["first_ms"] == 0 and opened["closed_ms"] is None
     assert storms.due_ms == 19.5 * MINUTE_MS
     assert not list(storms.pass_time(storms.due_ms - 1))
-    (closed,) = told(storms.pass_time(storms.due_ms))
+    (closed,) = reported(storms.pass_time(storms.due_ms))
     assert (closed["change"], closed["incident"]) == ("closed", opened["incident"])
     assert (closed["closed_ms"], closed["last_ms"]) == (19.5 * MINUTE_MS, 9.5 * MINUTE_MS)
     assert (closed["generations"], closed["most_in_window"]) == (5, 5)
@@ -50,7 +50,7 @@ def test_the_threshold_opens_once_and_a_quiet_window_closes() -> None:
 
 
 def test_slow_generations_are_no_storm() -> None:
-    storms, rows = seen([began(minute) for minute in range(0, 100, 5)])
+    storms, rows = observed([began(minute) for minute in range(0, 100, 5)])
 
     assert rows == []
     assert not list(storms.pass_time(1_000 * MINUTE_MS)) and storms.text() is None
@@ -58,29 +58,29 @@ def test_slow_generations_are_no_storm() -> None:
 
 def test_the_next_event_closes_as_the_timer_would() -> None:
     events = [began(minute) for minute in (0, 1, 2)]
-    by_timer, rows = seen(events)
-    rows += told(by_timer.pass_time(50 * MINUTE_MS))
-    rows += told(by_timer.see([began(60)]))
+    by_timer, rows = observed(events)
+    rows += reported(by_timer.pass_time(50 * MINUTE_MS))
+    rows += reported(by_timer.see([began(60)]))
 
-    by_event, others = seen([*events, began(60)])
+    by_event, others = observed([*events, began(60)])
     assert rows == others and [row["change"] for row in rows] == ["opened", "closed"]
     assert by_timer.text() == by_event.text()
 
 
 def test_a_late_event_counts_where_it_belongs() -> None:
-    storms, rows = seen([began(3), began(12)])
+    storms, rows = observed([began(3), began(12)])
     assert rows == []
 
-    (opened,) = told(storms.see([began(10)]))
+    (opened,) = reported(storms.see([began(10)]))
     assert (opened["opened_ms"], opened["first_ms"], opened["last_ms"]) == (720_000, 180_000, 720_000)
-    assert not told(storms.see([began(2)])) and storms.due_ms == 22 * MINUTE_MS
+    assert not reported(storms.see([began(2)])) and storms.due_ms == 22 * MINUTE_MS
 
 
 def test_what_disturbs_without_a_generation_opens_nothing_and_is_blamed() -> None:
     fenced = [GroupEvent(at * 1_000, "member_replaced", instance="shard-1", id=f"{at}-0") for at in range(20)]
-    assert seen(fenced)[1] == []
+    assert observed(fenced)[1] == []
 
-    _, (opened,) = seen([*fenced, *[began(minute, cause="leader_rejoined") for minute in (1, 2, 3)]])
+    _, (opened,) = observed([*fenced, *[began(minute, cause="leader_rejoined") for minute in (1, 2, 3)]])
     assert opened["patterns"] == {"static_flapping": 20, "leader_rejoined": 3}
 
 
@@ -97,7 +97,7 @@ def test_what_disturbs_without_a_generation_opens_nothing_and_is_blamed() -> Non
     ],
 )
 def test_patterns(event: GroupEvent, pattern: str) -> None:
-    _, (opened,) = seen([event, began(1), began(2), began(3)])
+    _, (opened,) = observed([event, began(1), began(2), began(3)])
 
     assert pattern in opened["patterns"]
 
@@ -108,9 +108,9 @@ def test_culprits_are_the_fewest_that_began_half_of_it() -> None:
         for minute in range(4)
         for cause in ("member_joined", "session_timed_out")
     ]
-    storms, _ = seen([began(0, "steady", "member_joined"), *flapping, began(5, "other", "member_joined")])
+    storms, _ = observed([began(0, "steady", "member_joined"), *flapping, began(5, "other", "member_joined")])
 
-    (closed,) = told(storms.pass_time(60 * MINUTE_MS))
+    (closed,) = reported(storms.pass_time(60 * MINUTE_MS))
     assert closed["culprits"] == [("instance shard-1", "session_timeout", 8, 8)]
     assert closed["generations"] == 10
 
@@ -124,14 +124,14 @@ def test_batches_and_restarts_change_nothing(seed: int) -> None:
         kind = chance.choice(["rebalance_started"] * 3 + ["member_replaced", "member_expired"])
         at = int(minute * MINUTE_MS)
         events.append(GroupEvent(at, kind, cause="session_timed_out", instance=chance.choice("abc"), id=f"{at}-0"))
-    _, whole = seen(events)
+    _, whole = observed(events)
 
     rows, text, start = [], None, 0
     while start < len(events):
         end = start + chance.randint(1, 30)
         storms = Storms(WINDOW_MS, 3, text)
-        rows += told(storms.see(events[start:end]))
+        rows += reported(storms.see(events[start:end]))
         if chance.random() < 0.5 and storms.due_ms is not None:
-            rows += told(storms.pass_time(events[min(end, len(events)) - 1].time_ms - 1))
+            rows += reported(storms.pass_time(events[min(end, len(events)) - 1].time_ms - 1))
         text, start = storms.text(), end
     assert rows == whole and len(whole) > 2

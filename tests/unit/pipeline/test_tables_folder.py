@@ -46,13 +46,13 @@ def test_a_clean_copy_has_what_counts_and_nothing_else(tmp_path: Path) -> None:
     given_parquet(tmp_path / "table", 5)
 
     assert compact(table, None, str(tmp_path), 0, dry_run=True)["files"] == 5
-    told = compact(table, None, str(tmp_path), 0)
+    reported = compact(table, None, str(tmp_path), 0)
 
-    assert (told["rows"], told["copy_files"]) == (5, 2)
-    assert sorted(ds.dataset(told["copy"], partitioning="hive").to_table()["offset"].to_pylist()) == list(range(5))
-    assert Path(told["copy"], "_SUCCESS").exists()
+    assert (reported["rows"], reported["copy_files"]) == (5, 2)
+    assert sorted(ds.dataset(reported["copy"], partitioning="hive").to_table()["offset"].to_pylist()) == list(range(5))
+    assert Path(reported["copy"], "_SUCCESS").exists()
     with pytest.raises(UsageError, match="is there already"):
-        compact(table, told["copy"], "", 0)
+        compact(table, reported["copy"], "", 0)
     with pytest.raises(UsageError, match="where does the copy go"):
         compact(table, None, "", 0)
 
@@ -92,9 +92,9 @@ def test_a_delta_table_is_compacted_in_place(tmp_path: Path) -> None:
         write_deltalake(table, pa.table({"offset": pa.array([number], pa.int64())}), mode="append")
     (tmp_path / "table" / "killed.parquet").touch()
 
-    told = compact(table, None, "", 0)
+    reported = compact(table, None, "", 0)
 
-    assert (told["files"], told["copy_files"], len(files(table))) == (3, 1, 1)
+    assert (reported["files"], reported["copy_files"], len(files(table))) == (3, 1, 1)
     assert not (tmp_path / "table" / "killed.parquet").exists()
     with pytest.raises(UsageError, match="--to is for Parquet"):
         compact(table, "elsewhere", "", 0)

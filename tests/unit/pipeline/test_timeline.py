@@ -23,14 +23,14 @@ def owners(**assigned: list[int]) -> str:
     return owners_text((member, write_assignment({"t": partitions})) for member, partitions in assigned.items())
 
 
-def rebalance(at: int, generation: int, members: int, told: str, member: str = "a") -> list[GroupEvent]:
+def rebalance(at: int, generation: int, members: int, reported: str, member: str = "a") -> list[GroupEvent]:
     """A new member joins at `at`; it is over 400 ms later."""
     before = generation - 1
     return [
         GroupEvent(at, "member_joined", before, member=member, client_id=f"{member}-app", host="h", members=members),
         GroupEvent(at + 1, "rebalance_started", before, "member_joined", member, client_id=f"{member}-app", host="h"),
         GroupEvent(at + 300, "barrier_joined", generation, member="a", detail="range", members=members),
-        GroupEvent(at + 350, "assignment_stored", generation, member="a", detail=told),
+        GroupEvent(at + 350, "assignment_stored", generation, member="a", detail=reported),
         GroupEvent(at + 401, "stable", generation),
     ]
 
@@ -131,7 +131,7 @@ def test_what_is_not_known_is_not_counted(text: str) -> None:
 
 
 def test_cooperative_moves_count_once() -> None:
-    told = [owners(a=[0, 1, 2]), owners(a=[0, 1], b=[]), owners(a=[0, 1], b=[2])]
-    known = [parse_owners(text) for text in told]
+    reported = [owners(a=[0, 1, 2]), owners(a=[0, 1], b=[]), owners(a=[0, 1], b=[2])]
+    known = [parse_owners(text) for text in reported]
 
     assert [moved(before, after) for before, after in pairwise(known)] == [1, 0]

@@ -69,7 +69,7 @@ def test_a_password_of_the_settings_stays_out_of_the_options(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "reported_text"),
     [
         ({}, "exactly one of subscribe, subscribePattern, subscribeConfig and assign"),
         ({"subscribe": "a", "assign": '{"t":[0]}'}, "exactly one of subscribe"),
@@ -91,11 +91,11 @@ def test_a_password_of_the_settings_stays_out_of_the_options(monkeypatch: pytest
         ({"subscribe": "a", "redis.url": "redis://user:hush@h:1/0"}, "redis.url: no password in an option"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_right_is_said_in_one_line(given: dict[str, str], said: str) -> None:
+def test_what_cannot_be_right_is_said_in_one_line(given: dict[str, str], reported_text: str) -> None:
     with pytest.raises(UsageError) as failed:
         parse_options(given)
 
-    assert said in str(failed.value)
+    assert reported_text in str(failed.value)
     assert "\n" not in str(failed.value)
     assert "hush" not in str(failed.value)
 

@@ -48,10 +48,10 @@ def test_pieces_cover_a_range_once_and_are_where_they_are_said_to_be(
 
     pieces = list(arrange(start, end, Spans(0, redis, archive)))
 
-    told = [(offset, piece.tier) for piece in pieces for offset in range(piece.start, piece.end)]
-    assert [offset for offset, _ in told] == list(range(start, end))
+    reported = [(offset, piece.tier) for piece in pieces for offset in range(piece.start, piece.end)]
+    assert [offset for offset, _ in reported] == list(range(start, end))
     assert all(piece.start < piece.end for piece in pieces)
-    for offset, tier in told:
+    for offset, tier in reported:
         expected = REDIS if holds(redis, offset) else ARCHIVE if holds(archive, offset) else LOST
         assert tier is expected
 

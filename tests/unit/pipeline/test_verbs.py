@@ -77,7 +77,7 @@ def test_a_job_takes_its_own_options_and_the_shared_ones(app: typer.Typer, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "told"),
+    ("options", "code", "reported"),
     [
         (["--topics", "lost", "--checkpoint", "c"], 3, "tidegate: lost-0 is cut"),
         (["--topics", "a"], 2, "tidegate: counting-a: where is its checkpoint?"),
@@ -87,11 +87,11 @@ def test_a_job_takes_its_own_options_and_the_shared_ones(app: typer.Typer, tmp_p
         (["--topics", "a", "--unknown"], 2, "No such option"),
     ],
 )
-def test_failures_are_one_line_and_a_status(app: typer.Typer, options: list[str], code: int, told: str) -> None:
+def test_failures_are_one_line_and_a_status(app: typer.Typer, options: list[str], code: int, reported: str) -> None:
     ended = CliRunner().invoke(app, ["counting", "--dry-run", *options])
 
     assert ended.exit_code == code
-    assert told in ended.stderr
+    assert reported in ended.stderr
 
 
 def jobs(tmp_path: Path, text: str) -> Any:
@@ -118,7 +118,7 @@ def test_jobs_of_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "reported"),
     [
         ("", "no [jobs.<name>] table"),
         ("[jobs.other]\n", 'jobs.other: no job "other"; there are counting'),
@@ -130,20 +130,20 @@ def test_jobs_of_a_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_files_that_cannot_be_right(tmp_path: Path, table: str, told: str) -> None:
+def test_files_that_cannot_be_right(tmp_path: Path, table: str, reported: str) -> None:
     with pytest.raises(UsageError) as raised:
         jobs(tmp_path, table)
-    assert told in str(raised.value)
+    assert reported in str(raised.value)
 
 
 def test_a_summary_is_one_screen() -> None:
-    told = {
+    reported = {
         "job": "archive", "status": "done", "seconds": 12.34, "rows": 1_000, "rows_are": "batches",
         "rows_per_second": 81, "micro_batches": 2,
         "ranges": {f"t-{partition}": [0, 10] for partition in range(40)}, "remaining_offsets": 0,
         "checkpoint": "/c", "segments": 3, "ratio": 0.25, "skipped": [], "tables": [{"topic": "a", "files": 2}],
     }  # fmt: skip
-    lines = list(summary_lines(told))
+    lines = list(summary_lines(reported))
 
     assert lines[:3] == [
         "archive: done after 12.3 s",
@@ -183,9 +183,9 @@ def test_every_verb_takes_the_password_from_where_it_is(verb: str, monkeypatch: 
     monkeypatch.setenv("TIDEGATE_REDIS_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setenv("TIDEGATE_PIPELINE_REDIS_PASSWORD_VARIABLE", "NOT_THERE")
 
-    told = CliRunner().invoke(application(), verb.split())
+    reported = CliRunner().invoke(application(), verb.split())
 
-    assert (told.exit_code, "environment variable NOT_THERE, which is not set" in told.stderr) == (2, True)
+    assert (reported.exit_code, "environment variable NOT_THERE, which is not set" in reported.stderr) == (2, True)
 
 
 def test_a_password_that_tasks_would_not_find_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,20 +200,20 @@ def test_a_password_that_tasks_would_not_find_is_refused(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (b"a = [", "settings.toml is no TOML: Invalid value"),
         (b"a = '\xff'", "settings.toml is no TOML: 'utf-8' codec can't decode"),
         (b"[lag]\nwindw = 3", "tidegate: settings of the pipeline: lag.windw: Extra inputs"),
     ],
 )
-def test_a_file_of_settings_that_is_none_is_one_line(tmp_path: Path, text: bytes, told: str) -> None:
+def test_a_file_of_settings_that_is_none_is_one_line(tmp_path: Path, text: bytes, reported: str) -> None:
     file = tmp_path / "settings.toml"
     file.write_bytes(text)
 
     ended = CliRunner().invoke(application(), ["settings", "--config", str(file)])
     assert ended.exit_code == 2
-    assert told in ended.stderr and ended.stderr.count("\n") == 1
+    assert reported in ended.stderr and ended.stderr.count("\n") == 1
 
 
 def test_a_variable_that_is_no_json_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,8 +239,8 @@ def test_a_redis_that_is_away_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("TIDEGATE_REDIS_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setenv("TIDEGATE_ARCHIVE_PATH", str(tmp_path))
 
-    told = CliRunner().invoke(application(), ["restore", "--topic", "orders", "--from", "0"])
+    reported = CliRunner().invoke(application(), ["restore", "--topic", "orders", "--from", "0"])
 
-    assert told.exit_code == 1
-    assert told.stderr.startswith("tidegate: Redis: Error 111 connecting to 127.0.0.1:1")
-    assert told.stderr.count("\n") == 1
+    assert reported.exit_code == 1
+    assert reported.stderr.startswith("tidegate: Redis: Error 111 connecting to 127.0.0.1:1")
+    assert reported.stderr.count("\n") == 1

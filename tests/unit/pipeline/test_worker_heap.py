@@ -7,7 +7,7 @@ import sys
 
 
 def test_the_first_call_of_a_process_counts() -> None:
-    told = subprocess.run(
+    reported = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -19,4 +19,4 @@ def test_the_first_call_of_a_process_counts() -> None:
         text=True,
     )
 
-    assert (told.stdout.split(), told.stderr) == (["0", "True", "True", "True"], "")
+    assert (reported.stdout.split(), reported.stderr) == (["0", "True", "True", "True"], "")

@@ -226,5 +226,5 @@ def test_the_newest_response_is_written_in_every_version(api_key: int, version: 
 @every_version
 def test_every_api_can_tell_that_it_failed(api_key: int, version: int) -> None:
     request = codec.decode(api_key, version, written(api_key, version)[1])
-    told = answer(api_key, version, error_response(api_key, request, ErrorCode.coordinator_not_available))
-    assert "coordinator_not_available" in repr(told) or (api_key == 3 and not told.topics)
+    reported = answer(api_key, version, error_response(api_key, request, ErrorCode.coordinator_not_available))
+    assert "coordinator_not_available" in repr(reported) or (api_key == 3 and not reported.topics)

@@ -331,14 +331,14 @@ features = st.lists(st.tuples(text, int16, int16), max_size=3)
     epoch=int64,
 )
 def test_api_versions(version: int, code: int, apis: Any, supported: Any, finalized: Any, epoch: int) -> None:
-    told = [feature for feature in supported if version >= 4 or feature[1] > 0]
+    reported = [feature for feature in supported if version >= 4 or feature[1] > 0]
     assert fast_writers.api_versions(version, code, apis, supported, finalized, epoch) == expected(
         18,
         version,
         error_code=ErrorCode(code),
         api_keys=tuple(Fields(None, api_key=key, min_version=first, max_version=last) for key, first, last in apis),
         supported_features=tuple(
-            Fields(None, name=name, min_version=low, max_version=high) for name, low, high in told
+            Fields(None, name=name, min_version=low, max_version=high) for name, low, high in reported
         ),
         finalized_features=tuple(
             Fields(None, name=name, max_version_level=high, min_version_level=low) for name, high, low in finalized

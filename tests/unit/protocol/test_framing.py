@@ -13,11 +13,11 @@ from tidegate.protocol.framing import LARGE_BYTES, STEP_BYTES, FrameError, Split
 FRAME_BYTES_MAX = 1 << 20
 
 
-def receive(splitter: Splitter, data: bytes, cuts: list[int]) -> list[bytes]:
+def receive(splitter: Splitter, data: bytes, trims: list[int]) -> list[bytes]:
     """Give the bytes as a socket would: no more than `room` holds, in pieces of the given sizes."""
     frames, position, turn = [], 0, 0
     while position < len(data):
-        size = max(1, cuts[turn % len(cuts)])
+        size = max(1, trims[turn % len(trims)])
         turn += 1
         room = splitter.room()
         if room is not None:
@@ -40,12 +40,12 @@ sizes = st.integers(0, 200) | st.integers(LARGE_BYTES - 5, LARGE_BYTES + 5) | st
 
 
 @settings(deadline=None)
-@given(frame_sizes=st.lists(sizes, max_size=8), cuts=st.lists(st.integers(1, 100_000), min_size=1, max_size=10))
-def test_frames_survive_any_cutting(frame_sizes: list[int], cuts: list[int]) -> None:
+@given(frame_sizes=st.lists(sizes, max_size=8), trims=st.lists(st.integers(1, 100_000), min_size=1, max_size=10))
+def test_frames_survive_any_cutting(frame_sizes: list[int], trims: list[int]) -> None:
     frames = [bytes((index + 1,)) * size for index, size in enumerate(frame_sizes)]
     data = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
     splitter = Splitter(FRAME_BYTES_MAX)
-    assert receive(splitter, data, cuts) == frames
+    assert receive(splitter, data, trims) == frames
     assert not splitter.partial
 
 

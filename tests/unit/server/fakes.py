@@ -15,7 +15,7 @@ from kio.schema.create_topics.v7.response import CreateTopicsResponse
 from kio.schema.errors import ErrorCode
 
 from tests.support.wire import RawClient
-from tidegate.apis.call import Call, Rooms
+from tidegate.apis.call import BrokerContext, Call
 from tidegate.apis.registry import Api
 from tidegate.protocol import fast_writers
 from tidegate.server.listener import Server
@@ -115,8 +115,8 @@ class Handlers:
 @asynccontextmanager
 async def running(handlers: Handlers, **settings: Any) -> AsyncIterator[tuple[Server, str]]:
     """A server on loopback and its address."""
-    rooms = cast(Rooms, None)  # these handlers have no store
-    server = Server(rooms, handlers.table(), Settings(**settings))
+    context = cast(BrokerContext, None)  # these handlers have no store
+    server = Server(context, handlers.table(), Settings(**settings))
     port = await server.open("127.0.0.1", 0)
     try:
         yield server, f"127.0.0.1:{port}"

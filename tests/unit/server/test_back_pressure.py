@@ -67,11 +67,11 @@ async def test_a_large_request_arrives_whole() -> None:
         produce: Any = sample(request_type(PRODUCE, 9))
         partition = produce.topic_data[0].partition_data[0]
         object.__setattr__(partition, "records", bytes(5 * MIB))
-        beat = client.send(BEAT)
+        heartbeat = client.send(BEAT)
         client.send(produce)
         client.send(produce)
         last = client.send(BEAT)
-        assert [(await asyncio.wait_for(client.receive(), 5))[0] for _ in range(2)] == [beat, last]
+        assert [(await asyncio.wait_for(client.receive(), 5))[0] for _ in range(2)] == [heartbeat, last]
         assert len(handlers.started) == 4
         assert handlers.started[1] == handlers.started[2]
         assert int(handlers.started[1].split()[-1]) > 5 * MIB

@@ -13,7 +13,7 @@ from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from tests.support.samples import sample
 from tests.unit.server.fakes import Handlers, closed, connected, on_both_loops, until
 from tidegate.apis.call import Call
-from tidegate.groups.holds import Released
+from tidegate.groups.delayed_heartbeats import Released
 from tidegate.protocol import fast_writers
 
 BEATS: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
@@ -25,14 +25,14 @@ class Keeper:
     """Keeps back the answer of the heartbeat that came last, until it is released."""
 
     def __init__(self) -> None:
-        self.kept: Call | None = None
+        self.is_delayed: Call | None = None
         self.reasons: list[Released] = []
 
     def release(self, reason: Released) -> None:
-        kept, self.kept = self.kept, None
-        if kept is not None:
+        is_delayed, self.is_delayed = self.is_delayed, None
+        if is_delayed is not None:
             self.reasons.append(reason)
-            kept.reply(fast_writers.heartbeat(kept.version, 0))
+            is_delayed.reply(fast_writers.heartbeat(is_delayed.version, 0))
 
 
 class Keeping(Handlers):
@@ -44,8 +44,8 @@ class Keeping(Handlers):
 
     def heartbeat(self, call: Call, request: Any) -> None:
         self._note("heartbeat")
-        call.client.holder = self.keeper
-        self.keeper.kept = call
+        call.client.delayed_heartbeat = self.keeper
+        self.keeper.is_delayed = call
 
 
 @on_both_loops
@@ -66,7 +66,7 @@ async def test_a_cold_request_starts_at_once_behind_it() -> None:
     handlers = Keeping()
     async with connected(handlers) as (_, client):
         client.send(BEATS)
-        await until(lambda: handlers.keeper.kept)
+        await until(lambda: handlers.keeper.is_delayed)
         assert not handlers.keeper.reasons
         client.send(CREATES)
         await until(lambda: "create_topics done" in handlers.started)
@@ -78,12 +78,12 @@ async def test_a_drain_answers_it_before_the_connection_closes() -> None:
     handlers = Keeping()
     async with connected(handlers) as (server, client):
         sent = client.send(BEATS)
-        await until(lambda: handlers.keeper.kept)
+        await until(lambda: handlers.keeper.is_delayed)
         draining = asyncio.ensure_future(server.drain(5_000))
         assert (await asyncio.wait_for(client.receive(), 5))[0] == sent
         assert await closed(client) == b""
         await draining
-    assert handlers.keeper.reasons == [Released.LEAVING]
+    assert handlers.keeper.reasons == [Released.DRAINING]
 
 
 @on_both_loops
@@ -91,7 +91,7 @@ async def test_a_client_that_goes_takes_it_along() -> None:
     handlers = Keeping()
     async with connected(handlers) as (_, client):
         client.send(BEATS)
-        await until(lambda: handlers.keeper.kept)
+        await until(lambda: handlers.keeper.is_delayed)
         client.writer.close()
         await until(lambda: handlers.keeper.reasons)
     assert handlers.keeper.reasons == [Released.CLOSED]
@@ -102,10 +102,10 @@ async def test_an_old_connection_is_closed_although_it_holds_one() -> None:
     handlers = Keeping()
     async with connected(handlers, connections_max_age_ms=30_000) as (server, client):
         sent = client.send(BEATS)
-        await until(lambda: handlers.keeper.kept)
+        await until(lambda: handlers.keeper.is_delayed)
         (connection,) = server.connections
         server.sweeper.sweep(connection, perf_counter())
-        assert handlers.keeper.kept
+        assert handlers.keeper.is_delayed
         server.sweeper.sweep(connection, perf_counter() + 60)
         assert (await asyncio.wait_for(client.receive(), 5))[0] == sent
         assert await closed(client) == b""

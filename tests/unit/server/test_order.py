@@ -114,8 +114,8 @@ async def test_what_follows_a_cold_request_waits_for_it() -> None:
         handlers.cold_gate.set()
 
         assert await order_of_answers(client, 5) == sent
-    cold = ["create_topics", "create_topics done"]
-    assert handlers.started == [*cold, "heartbeat a", *cold, "heartbeat b", "heartbeat c"]
+    task = ["create_topics", "create_topics done"]
+    assert handlers.started == [*task, "heartbeat a", *task, "heartbeat b", "heartbeat c"]
 
 
 @on_both_loops
@@ -123,8 +123,8 @@ async def test_a_dropped_request_takes_no_place() -> None:
     handlers = Handlers()
     async with connected(handlers) as (_, client):
         client.send(sample(request_type(PRODUCE, 9)))
-        beat = client.send(beats("a"))
-        assert await order_of_answers(client, 1) == [beat]
+        heartbeat = client.send(beats("a"))
+        assert await order_of_answers(client, 1) == [heartbeat]
 
 
 @on_both_loops
@@ -133,10 +133,10 @@ async def test_a_dropped_request_behind_a_parked_one_takes_no_place() -> None:
     async with connected(handlers) as (_, client):
         fetch = client.send(FETCHES)
         client.send(sample(request_type(PRODUCE, 9)))
-        beat = client.send(beats("a"))
+        heartbeat = client.send(beats("a"))
         await until(lambda: len(handlers.started) == 3)
         handlers.answer_fetch(handlers.parked[0])
-        assert await order_of_answers(client, 2) == [fetch, beat]
+        assert await order_of_answers(client, 2) == [fetch, heartbeat]
 
 
 @on_both_loops

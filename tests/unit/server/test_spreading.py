@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.server.spreading import PAUSE_FACTOR_MAX, Spreading
+from tidegate.server.connection_rebalancing import PAUSE_FACTOR_MAX, ConnectionRebalancer
 
 
 class Clock:
@@ -47,14 +47,14 @@ class World:
         self.clock = clock
         self.serving = {1, 2}
         self.made: list[tuple[float, float]] = []
-        self.spreading = Spreading(self._make_room, lambda: set(self.serving), 60_000)
+        self.spreading = ConnectionRebalancer(self._shed_connections, lambda: set(self.serving), 60_000)
 
-    def _make_room(self, share: float) -> None:
+    def _shed_connections(self, share: float) -> None:
         self.made.append((self.clock.now_s - 1_000, share))
 
     def comes(self, *node_ids: int) -> None:
         self.serving |= set(node_ids)
-        self.spreading.came(node_ids)
+        self.spreading.on_broker_joined(node_ids)
 
     def goes(self, node_id: int) -> None:
         self.serving.discard(node_id)
@@ -63,7 +63,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     clock = Clock()
-    monkeypatch.setattr("tidegate.server.spreading.asyncio.get_running_loop", lambda: clock)
+    monkeypatch.setattr("tidegate.server.connection_rebalancing.asyncio.get_running_loop", lambda: clock)
     return World(clock)
 
 

@@ -24,17 +24,17 @@ FETCHES: Any = sample(FetchRequest)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweeper looks at once."""
     monkeypatch.setattr(sweeping, "NOTICE_S", 0.0)
-    monkeypatch.setattr(sweeping, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(sweeping, "CHECK_INTERVAL_S", 0.01)
 
 
 @on_both_loops
 async def test_a_share_of_the_connections_is_closed() -> None:
-    async with running(Handlers(), connections_spread_ms=200) as (server, _), AsyncExitStack() as clients:
+    async with running(Handlers(), connection_rebalance_window_ms=200) as (server, _), AsyncExitStack() as clients:
         for _ in range(60):
             await clients.enter_async_context(await another(server))
         await until(lambda: len(server.connections) == 60)
-        server.sweeper.make_room(0.5)
-        due = [due_s for due_s, *_ in server.sweeper._leaving]
+        server.sweeper.shed_connections(0.5)
+        due = [due_s for due_s, *_ in server.sweeper._draining]
         assert 10 < len(due) < 50, "a probability of one in two"
         assert max(due) - min(due) > 0.1, "spread over the time"
         await until(lambda: len(server.connections) == 60 - len(due))
@@ -43,31 +43,31 @@ async def test_a_share_of_the_connections_is_closed() -> None:
 @on_both_loops
 async def test_all_are_closed_behind_one_address_and_none_when_told_so() -> None:
     for spread_ms in (0, 100):
-        async with connected(Handlers(), connections_spread_ms=spread_ms) as (server, client):
+        async with connected(Handlers(), connection_rebalance_window_ms=spread_ms) as (server, client):
             await client.ask(VERSIONS)
-            server.sweeper.make_room(0.0, lambda listener: listener == "PLAINTEXT")
-            assert len(server.sweeper._leaving) == (1 if spread_ms else 0)
+            server.sweeper.shed_connections(0.0, lambda listener: listener == "PLAINTEXT")
+            assert len(server.sweeper._draining) == (1 if spread_ms else 0)
             if spread_ms:
                 assert await closed(client) == b""
 
 
 @on_both_loops
 async def test_what_this_process_asks_itself_is_left_alone() -> None:
-    async with running(Handlers(), connections_spread_ms=1) as (server, _):
+    async with running(Handlers(), connection_rebalance_window_ms=1) as (server, _):
         theirs = await server.dial("default", "10.1.2.3")
-        server.sweeper.make_room(1.0, lambda listener: True)
-        assert len(server.connections) == 1 and not server.sweeper._leaving
+        server.sweeper.shed_connections(1.0, lambda listener: True)
+        assert len(server.connections) == 1 and not server.sweeper._draining
         theirs.close()
 
 
 @on_both_loops
 async def test_a_long_poll_is_answered_first() -> None:
     handlers = Handlers()
-    async with connected(handlers, connections_spread_ms=1) as (server, client):
+    async with connected(handlers, connection_rebalance_window_ms=1) as (server, client):
         sent = client.send(FETCHES)
         await until(lambda: handlers.parked)
-        server.sweeper.make_room(1.0)
-        await until(lambda: not server.sweeper._leaving)
+        server.sweeper.shed_connections(1.0)
+        await until(lambda: not server.sweeper._draining)
         assert server.connections
         handlers.answer_fetch(handlers.parked[0])
         assert (await client.receive())[0] == sent
@@ -78,13 +78,13 @@ async def test_a_long_poll_is_answered_first() -> None:
 async def test_who_waits_for_others_is_left_until_it_has_its_answer() -> None:
     handlers = Handlers()
     handlers.cold_gate.clear()
-    async with connected(handlers, connections_spread_ms=1) as (server, client):
+    async with connected(handlers, connection_rebalance_window_ms=1) as (server, client):
         sent = [client.send(CREATES), client.send(VERSIONS)]
         await until(lambda: handlers.started)
-        server.sweeper.make_room(1.0)
+        server.sweeper.shed_connections(1.0)
         tried_s = perf_counter() + 0.2
         await until(lambda: perf_counter() > tried_s)
-        assert server.sweeper._leaving, "it is tried again and again"
+        assert server.sweeper._draining, "it is tried again and again"
         handlers.cold_gate.set()
         assert [(await client.receive())[0] for _ in sent] == sent
         assert await closed(client) == b""

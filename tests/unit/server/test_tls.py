@@ -19,7 +19,7 @@ from tests.support.certificates import Authority
 from tests.support.samples import sample
 from tests.support.wire import RawClient
 from tests.unit.server.fakes import Handlers, closed, on_both_loops, until
-from tidegate.apis.call import Rooms
+from tidegate.apis.call import BrokerContext
 from tidegate.errors import CannotStart
 from tidegate.process import bind
 from tidegate.server.certificates import Certificates
@@ -44,7 +44,7 @@ async def serving(
     """A server whose port 0 speaks TLS and whose port 1 does not."""
     handlers = handlers or Handlers()
     given = Settings(ssl_certificate_file=str(authority.issue("broker", "127.0.0.1")), **settings)
-    server = Server(cast(Rooms, None), handlers.table(), given)
+    server = Server(cast(BrokerContext, None), handlers.table(), given)
     certificates = Certificates(given)
     server.open_tls(bind("127.0.0.1", 0, "TIDEGATE_LISTENERS"), "SSL", certificates)
     await server.open("127.0.0.1", 0)
@@ -59,7 +59,7 @@ async def client_of(server: Server, context: ssl.SSLContext | None, port: int = 
     return RawClient(*streams, None)
 
 
-def told(lines: Any, event: str) -> Any:
+def reported(lines: Any, event: str) -> Any:
     """The one line of an event."""
     [line] = [line for line in lines if line["event"] == event]
     return line
@@ -97,7 +97,7 @@ async def test_plaintext_on_a_tls_port_ends_at_once_and_is_told_once(authority: 
                 client.send(VERSIONS)
                 assert await client.reader.read() == b""  # an end, not a reset
                 await client.close()
-    line = told(lines, "plaintext_on_tls_listener")
+    line = reported(lines, "plaintext_on_tls_listener")
     assert (line["listener"], line["host"], line["log_level"]) == ("SSL", "127.0.0.1", "warning")
     assert "security.protocol=SSL" in line["do"]
 
@@ -110,7 +110,7 @@ async def test_tls_on_a_plaintext_port_ends_at_once_and_is_told_once(authority: 
                 with pytest.raises((ssl.SSLError, ConnectionError)) as failed:
                     await client_of(server, authority.client(), port=1)
                 assert not isinstance(failed.value, ConnectionResetError) or "reset" not in str(failed.value).lower()
-    line = told(lines, "tls_on_plaintext_listener")
+    line = reported(lines, "tls_on_plaintext_listener")
     assert line["listener"] == "PLAINTEXT" and "security.protocol=PLAINTEXT" in line["do"]
 
 
@@ -130,7 +130,7 @@ async def test_a_client_that_does_not_trust_us_is_told(authority: Authority, tmp
                 with pytest.raises(ssl.SSLCertVerificationError):
                     await (asyncio.to_thread(blocking, server.ports[0]) if says_so else client_of(server, stranger))
                 await until(lambda: any(line["event"] == "tls_handshake_failed" for line in lines))
-        line = told(lines, "tls_handshake_failed")
+        line = reported(lines, "tls_handshake_failed")
         assert ("UNKNOWN_CA" in line["reason"]) == says_so
         assert "give the client its CA" in line["do"]
 
@@ -146,7 +146,7 @@ async def test_a_client_without_a_certificate_is_refused_where_one_is_required(a
                 async with await client_of(server, authority.client()) as nobody:
                     await nobody.ask(VERSIONS)
             await until(lambda: any(line["event"] == "tls_handshake_failed" for line in lines))
-    assert told(lines, "tls_handshake_failed")["do"] == "the client needs a certificate of ssl_client_ca_file"
+    assert reported(lines, "tls_handshake_failed")["do"] == "the client needs a certificate of ssl_client_ca_file"
 
 
 @on_both_loops
@@ -214,15 +214,15 @@ async def test_a_renewed_certificate_is_used_without_a_restart(authority: Author
 
     async with serving(authority) as (server, certificates), await client_of(server, authority.client()) as before:
         renewed = authority.issue("broker", "127.0.0.1")
-        certificates.look()
+        certificates.reload()
         async with await client_of(server, authority.client()) as after:
             assert serial(before) != serial(after)
             assert (await before.ask(VERSIONS)).error_code.value == 0
         with capture_logs() as lines:
             renewed.write_text("half written")
-            certificates.look()
-            certificates.look()
-        assert str(renewed) in told(lines, "certificate_not_loaded")["reason"]
+            certificates.reload()
+            certificates.reload()
+        assert str(renewed) in reported(lines, "certificate_not_loaded")["reason"]
         async with await client_of(server, authority.client()) as still:
             assert serial(still) == serial(after)
 

@@ -51,19 +51,19 @@ def test_a_second_s_is_for_tls(url: str) -> None:
     ],
 )
 def test_what_is_no_address_is_told_without_its_password(url: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason) as told:
+    with pytest.raises(ValueError, match=reason) as reported:
         parse_redis_url(url.replace("://h", "://u:hidden@h"))
 
-    assert "hidden" not in str(told.value)
+    assert "hidden" not in str(reported.value)
 
 
 @pytest.mark.parametrize("password", ["one/two", "one?two=x", "one#two", "/two", "one/two/0?two=x"])
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+sentinel"])
 def test_a_password_that_is_not_encoded_is_told_in_no_part(scheme: str, password: str) -> None:
-    with pytest.raises(ValueError, match=r"\*\*\*@h") as told:
+    with pytest.raises(ValueError, match=r"\*\*\*@h") as reported:
         parse_redis_url(f"{scheme}://u:{password}@h:6379/service/0")
 
-    assert "one" not in str(told.value) and "two" not in str(told.value)
+    assert "one" not in str(reported.value) and "two" not in str(reported.value)
 
 
 def test_an_address_is_shown_without_its_password() -> None:

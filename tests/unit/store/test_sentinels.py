@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.store.sentinels import Place, View, believed
+from tidegate.store.sentinels import Place, View, validated
 
 OLD, NEW, OTHER = ("10.0.0.1", 6379), ("10.0.0.2", 6379), ("10.0.0.3", 6379)
 
@@ -36,4 +36,4 @@ def down(place: Place, epoch: int) -> View:
     ],
 )  # fmt: skip
 def test_the_latest_fail_over_that_somebody_holds_up_is_believed(views: list[View], place: Place | None) -> None:
-    assert believed(views) == place
+    assert validated(views) == place

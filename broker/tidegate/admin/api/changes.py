@@ -76,13 +76,13 @@ class ConfigChanges(Model):
 @endpoint("POST", "/brokers/{node_id}/drain", None, fails=(404,))
 async def drain_broker(asked: Asked) -> None:
     """Have a broker drain and end, as by SIGTERM; it hears of it within a second."""
-    await actions.drain_broker(asked.rooms, asked.actor, asked.names["node_id"])
+    await actions.drain_broker(asked.context, asked.actor, asked.names["node_id"])
 
 
 @endpoint("DELETE", "/groups/{group}", None, query=OfOrg, fails=(404, 409))
 async def delete_group(asked: Asked) -> None:
     """Delete an empty group with its offsets."""
-    await actions.delete_group(asked.rooms, asked.actor, asked.query.org, asked.names["group"])
+    await actions.delete_group(asked.context, asked.actor, asked.query.org, asked.names["group"])
 
 
 @endpoint("DELETE", "/groups/{group}/members/{member}", RemovedMember, query=Reason, fails=(404, 409))
@@ -90,7 +90,7 @@ async def remove_member(asked: Asked) -> dict[str, Any]:
     """Remove a member by its id, or its instance id: the others go on, it joins again if it is alive."""
     names, query = asked.names, asked.query
     return await actions.remove_member(
-        asked.rooms, asked.actor, query.org, names["group"], names["member"], query.reason
+        asked.context, asked.actor, query.org, names["group"], names["member"], query.reason
     )
 
 
@@ -98,22 +98,22 @@ async def remove_member(asked: Asked) -> dict[str, Any]:
 async def create_topic(asked: Asked) -> dict[str, Any]:
     """Make a topic."""
     body, org = asked.body, asked.query.org
-    await actions.create_topic(asked.rooms, asked.actor, org, body.topic, body.partition_count, body.configs)
-    return await topic_views.topic(asked.rooms, org, body.topic)
+    await actions.create_topic(asked.context, asked.actor, org, body.topic, body.partition_count, body.configs)
+    return await topic_views.topic(asked.context, org, body.topic)
 
 
 @endpoint("DELETE", "/topics/{topic}", None, query=OfOrg, fails=(404,))
 async def delete_topic(asked: Asked) -> None:
     """Remove a topic with its records and committed offsets; nothing brings them back."""
-    await actions.delete_topic(asked.rooms, asked.actor, asked.query.org, asked.names["topic"])
+    await actions.delete_topic(asked.context, asked.actor, asked.query.org, asked.names["topic"])
 
 
 @endpoint("POST", "/topics/{topic}/partitions", topic_models.Topic, query=OfOrg, body=Growth, fails=(404,))
 async def add_partitions(asked: Asked) -> dict[str, Any]:
     """Let a topic grow; it never shrinks."""
     org, name = asked.query.org, asked.names["topic"]
-    await actions.add_partitions(asked.rooms, asked.actor, org, name, asked.body.count)
-    return await topic_views.topic(asked.rooms, org, name)
+    await actions.add_partitions(asked.context, asked.actor, org, name, asked.body.count)
+    return await topic_views.topic(asked.context, org, name)
 
 
 @endpoint("POST", "/topics/{topic}/trim", Trimmed, query=OfOrg, body=Trim, fails=(403, 404))
@@ -121,7 +121,7 @@ async def trim_topic(asked: Asked) -> dict[str, Any]:
     """Delete a topic's oldest records, by partition; nothing brings them back."""
     name = asked.names["topic"]
     before = {one.partition: one.before for one in asked.body.partitions}
-    starts = await actions.trim_topic(asked.rooms, asked.actor, asked.query.org, name, before)
+    starts = await actions.trim_topic(asked.context, asked.actor, asked.query.org, name, before)
     return {
         "topic": name,
         "partitions": [{"partition": index, "log_start": start} for index, start in starts.items()],
@@ -132,5 +132,5 @@ async def trim_topic(asked: Asked) -> dict[str, Any]:
 async def alter_configs(asked: Asked) -> dict[str, Any]:
     """Set configs of a topic, and give others back their defaults."""
     org, name, body = asked.query.org, asked.names["topic"], asked.body
-    await actions.alter_configs(asked.rooms, asked.actor, org, name, body.set, body.defaults)
-    return await topic_views.topic(asked.rooms, org, name)
+    await actions.alter_configs(asked.context, asked.actor, org, name, body.set, body.defaults)
+    return await topic_views.topic(asked.context, org, name)

@@ -49,7 +49,7 @@ class Replica(Model):
     address: str
     state: str
     behind_bytes: int
-    heard_s: int
+    last_contact_s: int
 
 
 class OrgMemory(Model):

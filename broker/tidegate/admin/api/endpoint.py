@@ -14,12 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tidegate.admin.access import ACTOR
 from tidegate.admin.audit import Actor
 from tidegate.admin.problems import Problem
-from tidegate.admin.shared import Shared
-from tidegate.apis.call import Rooms
+from tidegate.admin.single_flight import SingleFlightCache
+from tidegate.apis.call import BrokerContext
 
 PREFIX: Final = "/api/v1"
-ROOMS: Final = web.AppKey("rooms", Rooms)
-LOOKS: Final = web.AppKey("looks", Shared)
+CONTEXT: Final = web.AppKey("rooms", BrokerContext)
+READ_CACHE: Final = web.AppKey("looks", SingleFlightCache)
 BODY_BYTES_MAX: Final = 4 << 20
 """A reset that names 50,000 partitions fits."""
 
@@ -58,7 +58,7 @@ Body = TypeVar("Body", bound=Model)
 class Asked:
     """One request: who asks, the names in its path, its query and body as the endpoint declares them."""
 
-    rooms: Rooms
+    context: BrokerContext
     actor: Actor
     names: Mapping[str, str]
     query: Any
@@ -106,21 +106,21 @@ class Endpoint:
     async def _run(self, request: web.Request) -> web.Response:
         query = _taken(self.query, dict(request.query), "query")
         body = _taken(self.body, await _read(request), "body") if self.body is not None else None
-        asked = Asked(request.config_dict[ROOMS], request[ACTOR], request.match_info, query, body)
-        looks = request.config_dict[LOOKS]
+        asked = Asked(request.config_dict[CONTEXT], request[ACTOR], request.match_info, query, body)
+        observations = request.config_dict[READ_CACHE]
         if self.shared:
-            text = await looks.get((self.path, query), lambda: self._told(asked))
+            text = await observations.get((self.path, query), lambda: self._reported(asked))
         else:
             try:
-                text = await self._told(asked)
+                text = await self._reported(asked)
             finally:
                 if self.changes:
-                    looks.forget()
+                    observations.forget()
         if self.gives is None:
             return web.Response(status=204)
         return web.Response(text=text, content_type="application/json", headers={"Cache-Control": "no-store"})
 
-    async def _told(self, asked: Asked) -> str:
+    async def _reported(self, asked: Asked) -> str:
         return json.dumps(await self.handler(asked))
 
 

@@ -45,7 +45,7 @@ class Member(Model):
     session_timeout_ms: int
     rebalance_timeout_ms: int
     joined_ms: int
-    heard_ms: int | None
+    last_contact_ms: int | None
     session_ends_ms: int
     doing: str
     leads: bool

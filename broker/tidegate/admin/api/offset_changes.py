@@ -109,17 +109,17 @@ class Fence(Nothing):
 async def plan_offset_reset(asked: Asked) -> dict[str, Any]:
     """What a reset of offsets would do; nothing is changed."""
     wanted = asked.body.wanted(asked.names["group"])
-    return await offset_actions.plan_reset(asked.rooms, asked.actor, asked.query.org, wanted)
+    return await offset_actions.plan_reset(asked.context, asked.actor, asked.query.org, wanted)
 
 
 @endpoint("POST", "/groups/{group}/offsets/reset", OffsetsMoved, query=OfOrg, body=OffsetReset, fails=(409,))
 async def reset_offsets(asked: Asked) -> dict[str, Any]:
     """Move a group's offsets; `action_id` undoes it. With `fence` it takes ten seconds at most."""
     wanted = asked.body.wanted(asked.names["group"])
-    return await offset_actions.reset(asked.rooms, asked.actor, asked.query.org, wanted)
+    return await offset_actions.reset(asked.context, asked.actor, asked.query.org, wanted)
 
 
 @endpoint("POST", "/audit/{action_id}/undo", OffsetsMoved, query=Fence, fails=(404, 409))
 async def undo_action(asked: Asked) -> dict[str, Any]:
     """Put back the offsets that an action moved or forgot, unless the group has committed since."""
-    return await offset_actions.undo(asked.rooms, asked.actor, asked.names["action_id"], asked.query.fence)
+    return await offset_actions.undo(asked.context, asked.actor, asked.names["action_id"], asked.query.fence)

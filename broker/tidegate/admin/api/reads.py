@@ -46,40 +46,40 @@ class FewPartitions(Partitions):
 @endpoint("GET", "/overview", cluster_models.Overview, query=OfOrg, shared=True)
 async def get_overview(asked: Asked) -> dict[str, Any]:
     """What needs somebody now: groups, brokers, Redis, the worst first."""
-    return await overview_views.overview(asked.rooms, asked.query.org)
+    return await overview_views.overview(asked.context, asked.query.org)
 
 
 @endpoint("GET", "/groups", group_models.Groups, query=Page, shared=True)
 async def list_groups(asked: Asked) -> dict[str, Any]:
     """Groups, with what troubles them."""
     org, after, limit = asked.query.org, asked.query.after, asked.query.limit
-    found, behind = await group_views.view_page(asked.rooms, org, after, limit)
+    found, behind = await group_views.view_page(asked.context, org, after, limit)
     return {"groups": [group_views.listed(one) for one in found], "next": behind}
 
 
 @endpoint("GET", "/groups/{group}", group_models.Group, query=OfOrg, fails=(404,))
 async def get_group(asked: Asked) -> dict[str, Any]:
     """One group in full: identity, state, members, partitions."""
-    return group_views.described(await group_views.view(asked.rooms, asked.query.org, asked.names["group"]))
+    return group_views.described(await group_views.view(asked.context, asked.query.org, asked.names["group"]))
 
 
 @endpoint("GET", "/groups/{group}/history", group_models.History, query=Count, fails=(404,))
 async def get_group_history(asked: Asked) -> dict[str, Any]:
     """A group's rebalances and events, newest first; also of a group that was deleted, while they are kept."""
-    return await group_views.history(asked.rooms, asked.query.org, asked.names["group"], asked.query.count)
+    return await group_views.history(asked.context, asked.query.org, asked.names["group"], asked.query.count)
 
 
 @endpoint("GET", "/groups/{group}/explain", group_models.Explanation, query=OfOrg, fails=(404,))
 async def explain_group(asked: Asked) -> dict[str, Any]:
     """Why a group does what it does."""
-    return group_views.explained(await group_views.view(asked.rooms, asked.query.org, asked.names["group"]))
+    return group_views.explained(await group_views.view(asked.context, asked.query.org, asked.names["group"]))
 
 
 @endpoint("GET", "/topics", topic_models.Topics, query=Page)
 async def list_topics(asked: Asked) -> dict[str, Any]:
     """Topics, with what Redis holds of them."""
     org, after, limit = asked.query.org, asked.query.after, asked.query.limit
-    rows = await topic_views.topics(asked.rooms, org, after, limit)
+    rows = await topic_views.topics(asked.context, org, after, limit)
     return {"topics": rows, "next": rows[-1]["topic"] if len(rows) == limit else None}
 
 
@@ -87,29 +87,29 @@ async def list_topics(asked: Asked) -> dict[str, Any]:
 async def get_topic(asked: Asked) -> dict[str, Any]:
     """One topic: partitions from `first` on, configs with their source, groups that read these partitions."""
     query = asked.query
-    return await topic_views.topic(asked.rooms, query.org, asked.names["topic"], query.first, query.limit)
+    return await topic_views.topic(asked.context, query.org, asked.names["topic"], query.first, query.limit)
 
 
 @endpoint("GET", "/topics/{topic}/producers", topic_models.Producers, query=FewPartitions, fails=(404,))
 async def get_producers(asked: Asked) -> dict[str, Any]:
     """Idempotent producers of a topic, by partition."""
     query = asked.query
-    return await producer_views.producers(asked.rooms, query.org, asked.names["topic"], query.first, query.limit)
+    return await producer_views.producers(asked.context, query.org, asked.names["topic"], query.first, query.limit)
 
 
 @endpoint("GET", "/brokers", cluster_models.Brokers)
 async def list_brokers(asked: Asked) -> dict[str, Any]:
     """Every broker that has a lease."""
-    return {"brokers": await broker_views.brokers(asked.rooms)}
+    return {"brokers": await broker_views.brokers(asked.context)}
 
 
 @endpoint("GET", "/redis", cluster_models.Redis)
 async def get_redis(asked: Asked) -> dict[str, Any]:
     """The server: memory and who takes it, persistence, eviction, replicas, latency."""
-    return await redis_views.redis(asked.rooms)
+    return await redis_views.redis(asked.context)
 
 
 @endpoint("GET", "/audit", cluster_models.Audit, query=AuditCount)
 async def list_actions(asked: Asked) -> dict[str, Any]:
     """What administrators changed, or tried to, newest first."""
-    return {"actions": await audit.entries(asked.rooms.store, asked.query.count)}
+    return {"actions": await audit.entries(asked.context.store, asked.query.count)}

@@ -86,7 +86,7 @@ class Producer(Model):
     last_sequence: int | None
     last_base_offset: int | None
     last_timestamp_ms: int | None
-    seen_ms: int
+    last_active_ms: int
 
 
 class PartitionProducers(Model):

@@ -47,7 +47,7 @@ async def delete_group(request: web.Request) -> web.StreamResponse:
     """Delete an empty group, once its name was typed."""
     org, group_id = await group_of(request)
     await confirmed(request, group_id)
-    await actions.delete_group(console_of(request).rooms, request[ACTOR], org, group_id)
+    await actions.delete_group(console_of(request).context, request[ACTOR], org, group_id)
     back_to("", org=org, done="deleted", what=group_id)
 
 
@@ -55,12 +55,12 @@ async def remove_member(request: web.Request) -> web.StreamResponse:
     """Remove one member of a group."""
     org, group_id = await group_of(request)
     member = await field(request, "member")
-    found = await actions.remove_member(console_of(request).rooms, request[ACTOR], org, group_id, member, _REASON)
+    found = await actions.remove_member(console_of(request).context, request[ACTOR], org, group_id, member, _REASON)
     back_to("group", group=group_id, org=org, done="removed", what=found["client_id"])
 
 
 async def drain(request: web.Request) -> web.StreamResponse:
     """Have a broker drain."""
     node_id = await field(request, "node_id")
-    await actions.drain_broker(console_of(request).rooms, request[ACTOR], node_id)
+    await actions.drain_broker(console_of(request).context, request[ACTOR], node_id)
     back_to("brokers", done="drains", what=node_id)

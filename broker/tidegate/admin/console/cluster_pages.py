@@ -26,7 +26,7 @@ async def topics_page(request: web.Request) -> web.StreamResponse:
     """All topics of an organisation."""
     console, org = console_of(request), org_of(request)
     words = request.query.get("q", "").strip()
-    found = await console.look(("topics", org), lambda: topics(console.rooms, org, count_max=TOPICS_MAX))
+    found = await console.observe(("topics", org), lambda: topics(console.context, org, count_max=TOPICS_MAX))
     rows = [one for one in found if all(word in one["topic"].lower() for word in words.lower().split())]
     return await page(request, "topics.html", rows=rows, total=len(found), words=words, most=TOPICS_MAX)
 
@@ -35,7 +35,7 @@ async def topic_page(request: web.Request) -> web.StreamResponse:
     """One topic: partitions, configs, who reads it, who writes it."""
     console, org, name = console_of(request), org_of(request), named(request, "topic")
     found, writers = await asyncio.gather(
-        topic(console.rooms, org, name), producer_views.producers(console.rooms, org, name)
+        topic(console.context, org, name), producer_views.producers(console.context, org, name)
     )
     return await page(request, "topic.html", topic=found, producers=_flat([writers]))
 
@@ -43,23 +43,25 @@ async def topic_page(request: web.Request) -> web.StreamResponse:
 async def brokers_page(request: web.Request) -> web.StreamResponse:
     """All brokers."""
     console = console_of(request)
-    return await page(request, "brokers.html", brokers=await console.look("brokers", lambda: brokers(console.rooms)))
+    return await page(
+        request, "brokers.html", brokers=await console.observe("brokers", lambda: brokers(console.context))
+    )
 
 
 async def redis_page(request: web.Request) -> web.StreamResponse:
     """The server that keeps everything."""
     console = console_of(request)
-    found = await console.look("redis", lambda: redis(console.rooms))
+    found = await console.observe("redis", lambda: redis(console.context))
     return await page(request, "redis.html", redis=found)
 
 
 async def producers_page(request: web.Request) -> web.StreamResponse:
     """Producers with an id, of the topics that hold most."""
     console, org = console_of(request), org_of(request)
-    every = await topics(console.rooms, org, count_max=TOPICS_MAX)
+    every = await topics(console.context, org, count_max=TOPICS_MAX)
     asked = sorted(every, key=lambda one: -one["bytes"])[:_TOPICS_ASKED_MAX]
-    told = await asyncio.gather(*(producer_views.producers(console.rooms, org, one["topic"]) for one in asked))
-    rows = _flat(told)
+    reported = await asyncio.gather(*(producer_views.producers(console.context, org, one["topic"]) for one in asked))
+    rows = _flat(reported)
     return await page(
         request,
         "producers_page.html",
@@ -70,32 +72,32 @@ async def producers_page(request: web.Request) -> web.StreamResponse:
     )
 
 
-def _flat(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _flat(reported: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row a producer and partition, seen last first."""
     rows = [
         {"topic": one["topic"], "partition": partition["partition"], **producer}
-        for one in told
+        for one in reported
         for partition in one["partitions"]
         for producer in partition["producers"]
     ]
-    return sorted(rows, key=lambda row: -(row["seen_ms"] or 0))
+    return sorted(rows, key=lambda row: -(row["last_active_ms"] or 0))
 
 
 async def audit_page(request: web.Request) -> web.StreamResponse:
     """What operators changed, newest first."""
-    store = console_of(request).rooms.store
+    store = console_of(request).context.store
     return await page(
         request,
         "audit.html",
         entries=[
-            {**one, "told": _told(one["arguments"]), "came_of_it": _told(one["result"])}
+            {**one, "told": _reported(one["arguments"]), "came_of_it": _reported(one["result"])}
             for one in await audit.entries(store, ENTRIES_SHOWN)
         ],
         most=ENTRIES_SHOWN,
     )
 
 
-def _told(values: dict[str, Any]) -> list[tuple[str, str]]:
+def _reported(values: dict[str, Any]) -> list[tuple[str, str]]:
     """Names and values, short; what is not so is left out."""
     return [(name.replace("_", " "), _in_short(value)) for name, value in values.items() if value]
 

@@ -13,7 +13,7 @@ from tidegate.admin import group_views
 from tidegate.admin.console.lag_trend import Lag, Place, read_partitions
 from tidegate.admin.console.site import Console, console_of, named, org_of, page
 from tidegate.admin.console.timeline import bars
-from tidegate.groups.picture import GroupPicture, MemberPicture
+from tidegate.groups.group_snapshot import GroupSnapshot, MemberSnapshot
 
 REBALANCES_SHOWN: Final = 50
 EVENTS_SHOWN: Final = 100
@@ -30,13 +30,13 @@ _DOING: Final = {
 }
 
 
-async def _look(console: Console, org: str, group_id: str) -> tuple[group_views.GroupView, Any, Any]:
+async def _observe(console: Console, org: str, group_id: str) -> tuple[group_views.GroupView, Any, Any]:
     found = await asyncio.gather(
-        group_views.view(console.rooms, org, group_id),
-        group_views.history(console.rooms, org, group_id, EVENTS_SHOWN),
-        console.look(
+        group_views.view(console.context, org, group_id),
+        group_views.history(console.context, org, group_id, EVENTS_SHOWN),
+        console.observe(
             ("lag", org, group_id),
-            lambda: read_partitions(console.rooms.store, console.rooms.store.group_keys(org, group_id).ref),
+            lambda: read_partitions(console.context.store, console.context.store.group_keys(org, group_id).ref),
         ),
     )
     return found[0], found[1], found[2]
@@ -45,83 +45,83 @@ async def _look(console: Console, org: str, group_id: str) -> tuple[group_views.
 async def group(request: web.Request) -> web.StreamResponse:
     """The page."""
     console, org, group_id = console_of(request), org_of(request), named(request, "group")
-    found, history, lags = await console.look(("group", org, group_id), lambda: _look(console, org, group_id))
-    told, shown = group_views.described(found), group_views.explained(found)
-    picture = found.picture
-    barrier = barrier_of(picture)
-    partitions = partition_rows(told["partitions"], lags, picture)
+    found, history, lags = await console.observe(("group", org, group_id), lambda: _observe(console, org, group_id))
+    reported, shown = group_views.described(found), group_views.explained(found)
+    snapshot = found.snapshot
+    barrier = barrier_of(snapshot)
+    partitions = partition_rows(reported["partitions"], lags, snapshot)
     return await page(
         request,
         "group.html",
-        group=told,
+        group=reported,
         summary=shown["summary"],
         findings=shown["findings"],
         severity=next((one["severity"] for one in shown["findings"] if one["severity"] != "note"), ""),
         barrier=barrier,
         every_s=_IN_BARRIER_S if barrier is not None else _CALM_S,
-        members=member_rows(picture, partitions),
+        members=member_rows(snapshot, partitions),
         partitions=partitions,
         lag=sum(one["lag"] or 0 for one in partitions),
         behind_ms=max((one["behind_ms"] for one in partitions if one["behind_ms"]), default=None),
         rebalances=history["rebalances"][:REBALANCES_SHOWN],
-        bars=bars(history["rebalances"], picture.now_ms),
+        bars=bars(history["rebalances"], snapshot.now_ms),
         events=history["events"],
-        now_ms=picture.now_ms,
+        now_ms=snapshot.now_ms,
     )
 
 
-def barrier_of(picture: GroupPicture) -> dict[str, Any] | None:
+def barrier_of(snapshot: GroupSnapshot) -> dict[str, Any] | None:
     """The barrier that is open: who has come, who is awaited, when it ends at the latest; None where none is."""
-    kind = _STATES.get(picture.state)
+    kind = _STATES.get(snapshot.state)
     if kind is None:
         return None
     done = ("joined",) if kind == "join" else ("synced", "waiting")
-    ends_ms = picture.join_deadline_ms if kind == "join" else picture.sync_deadline_ms
-    leader = next((member for member in picture.members if member.leads), None)
-    awaited = [member for member in picture.members if member.doing not in done]
+    ends_ms = snapshot.join_deadline_ms if kind == "join" else snapshot.sync_deadline_ms
+    leader = next((member for member in snapshot.members if member.leads), None)
+    awaited = [member for member in snapshot.members if member.doing not in done]
     return {
         "kind": kind,
         "awaited": awaited,
-        "arrived": [member for member in picture.members if member.doing in done],
-        "count": len(picture.members),
+        "arrived": [member for member in snapshot.members if member.doing in done],
+        "count": len(snapshot.members),
         "leader": leader if kind == "sync" and leader is not None and leader in awaited else None,
-        "pending": picture.pending,
-        "open_ms": picture.now_ms - picture.state_since_ms,
+        "pending": snapshot.pending,
+        "open_ms": snapshot.now_ms - snapshot.state_since_ms,
         "ends_ms": ends_ms,
-        "left_ms": max(ends_ms - picture.now_ms, 0) if ends_ms else None,
-        "total_ms": max(ends_ms - picture.state_since_ms, 1) if ends_ms else None,
+        "left_ms": max(ends_ms - snapshot.now_ms, 0) if ends_ms else None,
+        "total_ms": max(ends_ms - snapshot.state_since_ms, 1) if ends_ms else None,
     }
 
 
-def member_rows(picture: GroupPicture, partitions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def member_rows(snapshot: GroupSnapshot, partitions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Members with what they own and how far behind that is; those that are awaited first."""
     lag = Counter[str]()
     for one in partitions:
         if one["owner"]:
             lag[one["owner"]] += one["lag"] or 0
-    ordered = sorted(picture.members, key=lambda one: (_DOING_ORDER.index(one.doing), one.client_id, one.member_id))
-    return [_member_row(one, picture.now_ms, lag[one.member_id]) for one in ordered]
+    ordered = sorted(snapshot.members, key=lambda one: (_DOING_ORDER.index(one.doing), one.client_id, one.member_id))
+    return [_member_row(one, snapshot.now_ms, lag[one.member_id]) for one in ordered]
 
 
-def _member_row(member: MemberPicture, now_ms: int, lag: int) -> dict[str, Any]:
+def _member_row(member: MemberSnapshot, now_ms: int, lag: int) -> dict[str, Any]:
     return {
         "member": member,
         "doing": _DOING[member.doing],
         "owned": list((member.owned or {}).items()),
         "owned_count": sum(map(len, (member.owned or {}).values())),
         "lag": lag,
-        "heard_ago_ms": None if member.heard_ms is None else max(now_ms - member.heard_ms, 0),
+        "heard_ago_ms": None if member.last_contact_ms is None else max(now_ms - member.last_contact_ms, 0),
         "session_left_ms": max(member.session_ends_ms - now_ms, 0),
     }
 
 
 def partition_rows(
-    told: Sequence[Mapping[str, Any]], lags: Mapping[Place, Sequence[Lag]], picture: GroupPicture
+    reported: Sequence[Mapping[str, Any]], lags: Mapping[Place, Sequence[Lag]], snapshot: GroupSnapshot
 ) -> list[dict[str, Any]]:
     """Partitions with their trend, the furthest behind first."""
-    owners = {member.member_id: member.instance_id or member.client_id for member in picture.members}
+    owners = {member.member_id: member.instance_id or member.client_id for member in snapshot.members}
     rows = []
-    for one in told:
+    for one in reported:
         trend = lags.get((one["topic"], one["partition"]), ())
         behind = 0 if one["lag"] == 0 else (trend[-1].behind_ms or None) if trend else None
         rows.append(
@@ -138,8 +138,8 @@ def partition_rows(
 async def lag(request: web.Request) -> web.StreamResponse:
     """A group's lag within the last half hour, for its chart: times in s, records, seconds behind."""
     console, org, group_id = console_of(request), org_of(request), named(request, "group")
-    await console.trend.read(console.rooms.store)
-    points = console.trend.of(console.rooms.store.group_keys(org, group_id).ref)
+    await console.trend.read(console.context.store)
+    points = console.trend.of(console.context.store.group_keys(org, group_id).ref)
     return web.json_response(
         {
             "time_s": [one.time_ms / 1000 for one in points],

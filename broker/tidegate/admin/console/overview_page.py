@@ -54,23 +54,23 @@ async def group_rows(console: Console, org: str) -> tuple[list[Row], int]:
 
     Raises StoreUnavailable.
     """
-    store = console.rooms.store
+    store = console.context.store
     (views, left_out), _ = await asyncio.gather(
-        group_views.view_first(console.rooms, org, GROUPS_MAX), console.trend.read(store)
+        group_views.view_first(console.context, org, GROUPS_MAX), console.trend.read(store)
     )
-    return [_row(one, console.trend.of(store.group_keys(org, one.picture.group_id).ref)) for one in views], left_out
+    return [_row(one, console.trend.of(store.group_keys(org, one.snapshot.group_id).ref)) for one in views], left_out
 
 
 def _row(found: group_views.GroupView, trend: Sequence[Lag]) -> Row:
-    picture, worst = found.picture, found.findings[0] if found.findings else None
+    snapshot, worst = found.snapshot, found.findings[0] if found.findings else None
     return {
         **group_views.listed(found),
         "sentence": worst.sentence if worst is not None and worst.severity else "",
-        "state_for_ms": picture.now_ms - picture.state_since_ms,
-        "missing": sum(member.doing == "missing" for member in picture.members),
+        "state_for_ms": snapshot.now_ms - snapshot.state_since_ms,
+        "missing": sum(member.doing == "missing" for member in snapshot.members),
         "behind_ms": trend[-1].behind_ms if trend else None,
         "trend": [one.records for one in trend],
-        "now_ms": picture.now_ms,
+        "now_ms": snapshot.now_ms,
     }
 
 
@@ -80,9 +80,9 @@ async def overview(request: web.Request) -> web.StreamResponse:
     only, sort = request.query.get("only", ""), request.query.get("sort", "")
     choice = Choice(request.query.get("q", "").strip(), only, sort if sort in SORTS else "trouble")
     (rows, left_out), live, server = await asyncio.gather(
-        console.look(("groups", org), lambda: group_rows(console, org)),
-        console.look("brokers", lambda: brokers(console.rooms)),
-        console.look("redis", lambda: redis(console.rooms)),
+        console.observe(("groups", org), lambda: group_rows(console, org)),
+        console.observe("brokers", lambda: brokers(console.context)),
+        console.observe("redis", lambda: redis(console.context)),
     )
     chosen = choice.of(rows)
     return await page(
@@ -90,7 +90,7 @@ async def overview(request: web.Request) -> web.StreamResponse:
         "overview.html",
         rows=chosen,
         left_out=left_out,
-        looked_at=len(rows),
+        inspected=len(rows),
         total=len(rows) + left_out,
         troubles=troubles(live, server),
         stuck=sum(row["severity"] == "stuck" for row in rows),

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from markupsafe import Markup, escape
 
 from tidegate.admin import sizes
-from tidegate.groups.phrases import clock, counted, moment, ranges, span
+from tidegate.groups.formatting import clock, counted, moment, ranges, span
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -70,7 +70,7 @@ def commands(text: str) -> Markup:
     return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before
 
 
-def told(text: str, now_ms: int) -> Markup:
+def reported(text: str, now_ms: int) -> Markup:
     """A sentence in which times near now, `18:04:05 UTC`, are moments, and `this` is a command."""
 
     def moment_of(found: re.Match[str]) -> str:
@@ -112,7 +112,7 @@ def _templates() -> Environment:
         "duration": duration,
         "when": when,
         "words": words,
-        "told": told,
+        "told": reported,
         "sparkline": sparkline,
         "ranges": ranges,
     }

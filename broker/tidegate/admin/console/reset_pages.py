@@ -23,7 +23,7 @@ from tidegate.admin.group_requests import Place
 from tidegate.admin.offset_actions import Reset
 from tidegate.admin.problems import Problem
 from tidegate.admin.reset_plan import Choice
-from tidegate.groups.picture import GroupPicture
+from tidegate.groups.group_snapshot import GroupSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,10 @@ def partitions(text: str) -> list[int]:
     return sorted(found)
 
 
-def topics_of(picture: GroupPicture) -> dict[str, int]:
+def topics_of(snapshot: GroupSnapshot) -> dict[str, int]:
     """What the group committed for: topic -> partitions."""
     counts: dict[str, int] = {}
-    for commit in picture.commits:
+    for commit in snapshot.commits:
         counts[commit.topic] = counts.get(commit.topic, 0) + 1
     return counts
 
@@ -100,15 +100,15 @@ def topics_of(picture: GroupPicture) -> dict[str, int]:
 async def choose(request: web.Request) -> web.StreamResponse:
     """First the form; with a choice, the dry run of it under the form's answers."""
     console, org, group_id = console_of(request), org_of(request), named(request, "group")
-    found = await group_views.view(console.rooms, org, group_id)
-    topics = topics_of(found.picture)
+    found = await group_views.view(console.context, org, group_id)
+    topics = topics_of(found.snapshot)
     shared: dict[str, Any] = {"group_id": group_id, "ways": WAYS, "topics": topics, "query": request.query}
     if "to" not in request.query:
         return await page(request, "reset.html", plan=None, problem="", **shared)
     try:
         named_topics = chosen_topics(request.query, topics)
         wanted = Reset(group_id, chosen(request.query), named_topics, all_topics=not named_topics)
-        plan = await offset_actions.plan_reset(console.rooms, request[ACTOR], org, wanted)
+        plan = await offset_actions.plan_reset(console.context, request[ACTOR], org, wanted)
     except Problem as problem:
         return await page(request, "reset.html", plan=None, problem=problem.detail, status=problem.status, **shared)
     moves = json.dumps([[one["topic"], one["partition"], one["after"]] for one in plan["moves"]])
@@ -139,7 +139,7 @@ async def apply(request: web.Request) -> web.StreamResponse:
         fence="fence" in await form_of(request),
     )
     try:
-        done = await offset_actions.reset(console_of(request).rooms, request[ACTOR], org, wanted)
+        done = await offset_actions.reset(console_of(request).context, request[ACTOR], org, wanted)
     except Problem as problem:
         return await _refused(request, org, group_id, problem)
     return await page(request, "reset_done.html", org=org, group_id=group_id, done=done, undone=False)
@@ -147,7 +147,7 @@ async def apply(request: web.Request) -> web.StreamResponse:
 
 async def ask_undo(request: web.Request) -> web.StreamResponse:
     """What an undo would put back, and the button for it."""
-    action = await audit.find(console_of(request).rooms.store, named(request, "action"))
+    action = await audit.find(console_of(request).context.store, named(request, "action"))
     if action is None or action["undo"] is None:
         raise web.HTTPNotFound(text="There is no such action, or it is kept no more.")
     return await page(request, "reset_undo.html", action=action, group_id=action["undo"]["group"])
@@ -158,7 +158,7 @@ async def undo(request: web.Request) -> web.StreamResponse:
     org, group_id = await group_of(request)
     action, fence = await field(request, "action"), "fence" in await form_of(request)
     try:
-        done = await offset_actions.undo(console_of(request).rooms, request[ACTOR], action, fence)
+        done = await offset_actions.undo(console_of(request).context, request[ACTOR], action, fence)
     except Problem as problem:
         return await _refused(request, org, group_id, problem)
     return await page(request, "reset_done.html", org=org, group_id=group_id, done=done, undone=True)

@@ -19,8 +19,8 @@ from tidegate.admin.console.rendering import DIRECTORY, ROOT, rendered
 from tidegate.admin.login import ACCESS, csrf_token
 from tidegate.admin.problems import Problem, as_problem
 from tidegate.admin.secrets import Role
-from tidegate.admin.shared import Found, Shared
-from tidegate.apis.call import Rooms
+from tidegate.admin.single_flight import Found, SingleFlightCache
+from tidegate.apis.call import BrokerContext
 from tidegate.errors import GroupIdNotFound, KafkaError, StoreUnavailable, UnknownTopicOrPartition
 
 logger = structlog.get_logger()
@@ -42,13 +42,13 @@ _COMPRESSED_FROM: Final = 4_096
 class Console:
     """What the pages share: this broker's rooms, and looks that serve several readers."""
 
-    rooms: Rooms
-    looks: Shared
+    context: BrokerContext
+    observations: SingleFlightCache
     trend: LagTrend = field(default_factory=LagTrend)
 
-    async def look(self, key: Hashable, look: Callable[[], Awaitable[Found]]) -> Found:
+    async def observe(self, key: Hashable, observe: Callable[[], Awaitable[Found]]) -> Found:
         """What a page shows that is open at several readers."""
-        return await self.looks.get(key, look, _FRESH_S)
+        return await self.observations.get(key, observe, _FRESH_S)
 
 
 CONSOLE: Final = web.AppKey("console", Console)
@@ -81,16 +81,16 @@ def named(request: web.Request, name: str) -> str:
 
 async def page(request: web.Request, template: str, *, status: int = 200, **values: Any) -> web.Response:
     """An answer: the template with what every page shows."""
-    rooms = console_of(request).rooms
+    context = console_of(request).context
     org = values.pop("org", request.query.get("org", "default"))
     role = request.get(ROLE, Role.NOBODY)  # who was refused before anybody asked who it is has none
-    known = rooms.catalog.all_topics() if role >= Role.VIEWER else ()  # the form to log in is open to all
+    known = context.catalog.all_topics() if role >= Role.VIEWER else ()  # the form to log in is open to all
     orgs = sorted({"default", org, *(topic.org for topic in known)})
     text = await rendered(
         template,
         retry=values.pop("retry", status >= 500 and request.method == "GET"),
         version=tidegate.__version__,
-        node_id=rooms.membership.node_id,
+        node_id=context.broker_lease.node_id,
         path=request.path,
         here=request.path_qs,
         again=request.path_qs if request.method == "GET" else _from(request),
@@ -169,7 +169,7 @@ async def failures(request: web.Request, handler: Handler) -> web.StreamResponse
         )
     finally:
         if request.method == "POST":
-            console_of(request).looks.forget()
+            console_of(request).observations.forget()
 
 
 async def refused(request: web.Request, problem: Problem) -> web.Response:
@@ -188,7 +188,7 @@ async def refused(request: web.Request, problem: Problem) -> web.Response:
 
 
 async def _redis_away(request: web.Request, error: StoreUnavailable) -> web.Response:
-    links = console_of(request).rooms.store.links
+    links = console_of(request).context.store.links
     down = [link.name for link in links if not link.connected]
     return await page(
         request,

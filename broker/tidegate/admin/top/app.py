@@ -71,14 +71,14 @@ class Top(App[None]):
         for head, width in _COLUMNS:
             table.add_column(head, width=width)
         table.focus()
-        self._look()
-        self.set_interval(self._interval_s, self._look)
+        self._observe()
+        self.set_interval(self._interval_s, self._observe)
 
     @property
     def _table(self) -> DataTable[Text]:
         return self.screen_stack[0].query_one("#groups", DataTable)
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         self.run_worker(self._load(), exclusive=True, group="list")
 
     async def _load(self) -> None:
@@ -104,21 +104,21 @@ class Top(App[None]):
         if chosen_before in names:
             table.move_cursor(row=names.index(chosen_before))
         base.query_one("#status", Static).update(self._status(text))
-        self._say()
+        self._show_message()
 
     def _status(self, text: str) -> Text:
         if self._failure:
             return Text(self._failure, style="bold red", no_wrap=True)
         bad = sum(bool(line.severity) for line in self._lines)
         lag = sum(line.lag for line in self._lines)
-        told = f"{len(self._lines)} groups, {bad} with trouble, lag {lag:,}, by {self._order}"
-        return Text(f"{told}, {len(self._shown)} with {text!r}" if text else told, style="bold", no_wrap=True)
+        reported = f"{len(self._lines)} groups, {bad} with trouble, lag {lag:,}, by {self._order}"
+        return Text(f"{reported}, {len(self._shown)} with {text!r}" if text else reported, style="bold", no_wrap=True)
 
     def _current(self) -> str | None:
         row = self._table.cursor_row
         return self._shown[row].group if 0 <= row < len(self._shown) else None
 
-    def _say(self) -> None:
+    def _show_message(self) -> None:
         row = self._table.cursor_row
         sentence = self._shown[row].sentence if 0 <= row < len(self._shown) else ""
         self.screen_stack[0].query_one("#sentence", Static).update(Text(sentence, no_wrap=True, overflow="ellipsis"))
@@ -156,7 +156,7 @@ class Top(App[None]):
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """Another line."""
-        self._say()
+        self._show_message()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Enter."""

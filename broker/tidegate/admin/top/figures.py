@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidegate.admin.admin_client import SEVERITIES
-from tidegate.groups.phrases import ranges, span
+from tidegate.groups.formatting import ranges, span
 
 _STATES: Final = {"PreparingRebalance": "joining", "CompletingRebalance": "assigning"}
 _LARGE: Final = ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k"))
@@ -32,14 +32,14 @@ class Rates:
     """How quickly each group's lag grows, from look to look."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[float, int]] = {}
+        self._observed: dict[str, tuple[float, int]] = {}
 
     def lines(self, rows: Iterable[Mapping[str, Any]], now_s: float, now_ms: int) -> list[Line]:
         """The groups of one look; `now_s` of a clock that only goes on."""
-        found, seen = [], {}
+        found, observed = [], {}
         for row in rows:
-            before = self._seen.get(row["group"])
-            seen[row["group"]] = now_s, row["lag"]
+            before = self._observed.get(row["group"])
+            observed[row["group"]] = now_s, row["lag"]
             span_s = now_s - before[0] if before else 0
             rate = (row["lag"] - before[1]) / span_s if before and span_s > 0 else None
             found.append(
@@ -55,7 +55,7 @@ class Rates:
                     row.get("sentence", ""),
                 )
             )
-        self._seen = seen
+        self._observed = observed
         return found
 
 
@@ -137,10 +137,10 @@ def barrier_line(found: Mapping[str, Any], now_ms: int) -> str:
 
 def member_cells(member: Mapping[str, Any], now_ms: int) -> tuple[str, ...]:
     """Who, since when unheard, what it does, what it owns."""
-    heard = "" if member["heard_ms"] is None else span(now_ms - member["heard_ms"])
+    last_contact = "" if member["last_contact_ms"] is None else span(now_ms - member["last_contact_ms"])
     owned = " ".join(f"{topic}:{ranges(partitions)}" for topic, partitions in (member["owned"] or {}).items())
     name = member["instance_id"] or member["client_id"] or member["member_id"]
-    return name, member["client_host"].removeprefix("/"), str(member["doing"]), heard, owned
+    return name, member["client_host"].removeprefix("/"), str(member["doing"]), last_contact, owned
 
 
 def partition_cells(one: Mapping[str, Any], names: Mapping[str, str]) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ class GroupScreen(Screen[None]):
         self._admin, self._org, self._group_id, self._interval_s = admin, org, group_id, interval_s
         self._found: Mapping[str, Any] | None = None
         self._summary = ""
-        self._looked_s = 0.0
+        self._refreshed_s = 0.0
         self._facts = Static(id="facts")
         self._members: DataTable[Text] = DataTable(id="members", cursor_type="row", cell_padding=0)
         self._partitions: DataTable[Text] = DataTable(id="partitions", cursor_type="row", cell_padding=0)
@@ -59,11 +59,11 @@ class GroupScreen(Screen[None]):
         for table, columns in ((self._members, _MEMBERS), (self._partitions, _PARTITIONS)):
             for head, width in columns:
                 table.add_column(head, width=width)
-        self._look()
-        self.set_interval(self._interval_s, self._look)
-        self.set_interval(_TICK_S, self._tell)
+        self._observe()
+        self.set_interval(self._interval_s, self._observe)
+        self.set_interval(_TICK_S, self._refresh_status)
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         self.run_worker(self._load(), exclusive=True, group="one")
 
     async def _load(self) -> None:
@@ -74,16 +74,16 @@ class GroupScreen(Screen[None]):
             self._facts.update(Text(str(failure), style="bold red"))
             self._found = None
             return
-        self._found, self._summary, self._looked_s = found, explained["summary"], time.monotonic()
-        self._tell()
+        self._found, self._summary, self._refreshed_s = found, explained["summary"], time.monotonic()
+        self._refresh_status()
         names = names_of(found["members"])
         _fill(self._members, _MEMBERS, [member_cells(one, found["now_ms"]) for one in found["members"]])
         worst_first = sorted(found["partitions"], key=lambda one: -(one["lag"] or 0))
         _fill(self._partitions, _PARTITIONS, [partition_cells(one, names) for one in worst_first])
 
-    def _tell(self) -> None:
+    def _refresh_status(self) -> None:
         if self._found is not None:
-            now_ms = self._found["now_ms"] + int((time.monotonic() - self._looked_s) * 1000)
+            now_ms = self._found["now_ms"] + int((time.monotonic() - self._refreshed_s) * 1000)
             self._facts.update(Text("\n".join(facts(self._found, self._summary, now_ms))))
 
 

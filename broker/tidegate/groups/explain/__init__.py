@@ -8,28 +8,28 @@ from tidegate.groups.explain.barriers import open_barrier
 from tidegate.groups.explain.finding import Finding, Severity
 from tidegate.groups.explain.patterns import patterns
 from tidegate.groups.explain.progress import Partition, progress
-from tidegate.groups.phrases import clock, counted, moment, span
-from tidegate.groups.picture import GroupPicture
-from tidegate.groups.story import Event, Rebalance, rebalances
+from tidegate.groups.formatting import clock, counted, moment, span
+from tidegate.groups.group_events import Event, Rebalance, rebalances
+from tidegate.groups.group_snapshot import GroupSnapshot
 
 __all__ = ["Finding", "Partition", "Severity", "explain", "summary"]
 
 
 def explain(
-    picture: GroupPicture, partitions: Sequence[Partition], events: Sequence[Event], topics: frozenset[str]
+    snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event], topics: frozenset[str]
 ) -> list[Finding]:
     """What is to be said of a group, worst first. `topics` are those that exist."""
     rounds = rebalances(events)
     found = [
-        *open_barrier(picture, events),
-        *patterns(picture, events, rounds),
-        *progress(picture, partitions, events, topics),
-        *_last_rebalance(picture, rounds),
+        *open_barrier(snapshot, events),
+        *patterns(snapshot, events, rounds),
+        *progress(snapshot, partitions, events, topics),
+        *_last_rebalance(snapshot, rounds),
     ]
     return sorted(found, key=lambda finding: -finding.severity)
 
 
-def summary(picture: GroupPicture, findings: Sequence[Finding], partitions: Sequence[Partition]) -> str:
+def summary(snapshot: GroupSnapshot, findings: Sequence[Finding], partitions: Sequence[Partition]) -> str:
     """The first line: the state, since when, and whether that is well."""
     worst = max((finding.severity for finding in findings), default=Severity.NOTE)
     verdict = {Severity.STUCK: "It is stuck", Severity.TROUBLE: "It has trouble", Severity.NOTE: "Nothing is wrong"}[
@@ -37,13 +37,13 @@ def summary(picture: GroupPicture, findings: Sequence[Finding], partitions: Sequ
     ]
     lag = sum(partition.lag or 0 for partition in partitions)
     return (
-        f"Group {picture.group_id} is {picture.state} since {moment(picture.state_since_ms)} "
-        f"({span(picture.now_ms - picture.state_since_ms)}), generation {picture.generation}, "
-        f"{counted(len(picture.members), 'member')}, {counted(lag, 'record')} behind. {verdict}."
+        f"Group {snapshot.group_id} is {snapshot.state} since {moment(snapshot.state_since_ms)} "
+        f"({span(snapshot.now_ms - snapshot.state_since_ms)}), generation {snapshot.generation}, "
+        f"{counted(len(snapshot.members), 'member')}, {counted(lag, 'record')} behind. {verdict}."
     )
 
 
-def _last_rebalance(picture: GroupPicture, rounds: Sequence[Rebalance]) -> list[Finding]:
+def _last_rebalance(snapshot: GroupSnapshot, rounds: Sequence[Rebalance]) -> list[Finding]:
     if not rounds:
         return []
     last = rounds[-1]
@@ -62,7 +62,7 @@ def _last_rebalance(picture: GroupPicture, rounds: Sequence[Rebalance]) -> list[
         Finding(
             "last_rebalance",
             Severity.NOTE,
-            f"The last rebalance began at {clock(started.time_ms)}, {span(picture.now_ms - started.time_ms)} ago: "
+            f"The last rebalance began at {clock(started.time_ms)}, {span(snapshot.now_ms - started.time_ms)} ago: "
             f"{last.cause}; {took}.",
             tuple(evidence),
         )

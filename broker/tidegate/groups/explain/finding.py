@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.groups.phrases import either, span, who
-from tidegate.groups.picture import GroupPicture, MemberPicture, PendingPicture
+from tidegate.groups.formatting import either, format_member, span
+from tidegate.groups.group_snapshot import GroupSnapshot, MemberSnapshot, PendingMemberSnapshot
 
 LINES_MAX: Final = 10
 SOON_MS: Final = 5_000
@@ -38,15 +38,15 @@ class Finding:
     advice: str = ""
 
 
-def severity_by_age(picture: GroupPicture) -> Severity:
+def severity_by_age(snapshot: GroupSnapshot) -> Severity:
     """How bad a state is in which nobody consumes: nothing, as long as a healthy group may be in it."""
-    return Severity.STUCK if picture.now_ms - picture.state_since_ms >= SOON_MS else Severity.NOTE
+    return Severity.STUCK if snapshot.now_ms - snapshot.state_since_ms >= SOON_MS else Severity.NOTE
 
 
-def evicting(picture: GroupPicture, members: Sequence[MemberPicture]) -> str:
+def evicting(snapshot: GroupSnapshot, members: Sequence[MemberSnapshot]) -> str:
     """The command that removes a member, ready to be copied where it is one."""
     which = shlex.quote(members[0].instance_id or members[0].member_id) if len(members) == 1 else "MEMBER"
-    command = f"tidegate group evict {shlex.quote(picture.group_id)} {which}"
+    command = f"tidegate group evict {shlex.quote(snapshot.group_id)} {which}"
     return f"`{command}` removes {either(len(members), 'it', 'one')},"
 
 
@@ -62,18 +62,18 @@ def few(lines: Iterable[str]) -> tuple[str, ...]:
     return (*every[:LINES_MAX], *rest)
 
 
-def named(member: MemberPicture) -> str:
+def named(member: MemberSnapshot) -> str:
     """A member as people know it."""
-    return who(member.client_id, member.client_host, member.instance_id)
+    return format_member(member.client_id, member.client_host, member.instance_id)
 
 
-def last_heard(picture: GroupPicture, member: MemberPicture) -> str:
+def last_contact_text(snapshot: GroupSnapshot, member: MemberSnapshot) -> str:
     """When a member was heard that does not wait here."""
-    if member.heard_ms is None:
+    if member.last_contact_ms is None:
         return "not known when last heard, for a broker fell silent and members were given more time"
-    return f"last heard {span(picture.now_ms - member.heard_ms)} ago"
+    return f"last heard {span(snapshot.now_ms - member.last_contact_ms)} ago"
 
 
-def named_pending(pending: PendingPicture) -> str:
+def named_pending(pending: PendingMemberSnapshot) -> str:
     """Who asked for a member id."""
-    return who(pending.client_id, pending.client_host)
+    return format_member(pending.client_id, pending.client_host)

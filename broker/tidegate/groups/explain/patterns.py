@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from tidegate.groups.explain.finding import Finding, Severity
-from tidegate.groups.phrases import COMMAND, clock, counted, listed, span
-from tidegate.groups.picture import GroupPicture
-from tidegate.groups.story import Event, Rebalance, since
+from tidegate.groups.formatting import COMMAND, clock, counted, listed, span
+from tidegate.groups.group_events import Event, Rebalance, since
+from tidegate.groups.group_snapshot import GroupSnapshot
 
 WINDOW_MS: Final = 30 * 60_000
 """How far back is looked: several times max.poll.interval.ms as clients have it."""
@@ -33,19 +33,19 @@ _LEAVES: Final = (
 _POLL: Final = ("poll timeout", "max.poll.interval", "maximum poll interval")
 
 
-def patterns(picture: GroupPicture, events: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
+def patterns(snapshot: GroupSnapshot, events: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
     """What recurred in the last half an hour."""
-    begin = picture.now_ms - WINDOW_MS
+    begin = snapshot.now_ms - WINDOW_MS
     recent = since(events, begin)
     late = [round_ for round_ in _first_halves(rounds) if round_.started.time_ms >= begin]
     found = [
-        *_never_syncs(picture, recent, rounds),
-        *_long_processing(picture, recent),
-        *_crash_loops(picture, recent),
-        *_flapping(picture, recent),
-        *_restless(picture, late),
+        *_never_syncs(snapshot, recent, rounds),
+        *_long_processing(snapshot, recent),
+        *_crash_loops(snapshot, recent),
+        *_flapping(snapshot, recent),
+        *_restless(snapshot, late),
     ]
-    return [*found, *(() if found else _loop(picture, recent, late))]
+    return [*found, *(() if found else _loop(snapshot, recent, late))]
 
 
 def _first_halves(rounds: Sequence[Rebalance]) -> list[Rebalance]:
@@ -75,12 +75,12 @@ def _times(events: Sequence[Event]) -> str:
     return f"{len(events)} times in {span(last - first)}, last at {clock(last)}"
 
 
-def _severity(picture: GroupPicture, last: Event) -> Severity:
+def _severity(snapshot: GroupSnapshot, last: Event) -> Severity:
     """A pattern that ended is worth knowing only."""
-    return Severity.TROUBLE if picture.now_ms - last.time_ms < WINDOW_MS / 3 else Severity.NOTE
+    return Severity.TROUBLE if snapshot.now_ms - last.time_ms < WINDOW_MS / 3 else Severity.NOTE
 
 
-def _never_syncs(picture: GroupPicture, recent: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
+def _never_syncs(snapshot: GroupSnapshot, recent: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
     found = []
     leaders = {round_.leader for round_ in rounds if round_.leader}
     for late in _by_member(recent, lambda event: event.cause == "did_not_sync" and event.kind == "member_expired"):
@@ -91,9 +91,9 @@ def _never_syncs(picture: GroupPicture, recent: Sequence[Event], rounds: Sequenc
         found.append(
             Finding(
                 "leader_never_syncs" if led == len(late) else "never_syncs",
-                _severity(picture, late[-1]),
+                _severity(snapshot, late[-1]),
                 f"{late[-1].who} {what}: it was removed for that {_times(late)}.",
-                (f"everybody waited for it up to {span(_longest_wait(picture, late))} each time",),
+                (f"everybody waited for it up to {span(_longest_wait(snapshot, late))} each time",),
                 "Its client stops between JoinGroup and SyncGroup: an assignor that fails or hangs, a rebalance "
                 "listener that blocks, or a program that speaks the protocol by itself. Stop that process.",
             )
@@ -101,13 +101,13 @@ def _never_syncs(picture: GroupPicture, recent: Sequence[Event], rounds: Sequenc
     return found
 
 
-def _longest_wait(picture: GroupPicture, late: Sequence[Event]) -> int:
+def _longest_wait(snapshot: GroupSnapshot, late: Sequence[Event]) -> int:
     """How long a round waits for its members: the longest rebalance timeout, or what it took when they are gone."""
-    longest = max((member.rebalance_timeout_ms for member in picture.members), default=0)
+    longest = max((member.rebalance_timeout_ms for member in snapshot.members), default=0)
     return longest or max(event.duration_ms for event in late)
 
 
-def _long_processing(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding]:
+def _long_processing(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[Finding]:
     def overstays(event: Event) -> bool:
         if event.kind == "member_expired":
             return event.cause == "did_not_rejoin"
@@ -124,7 +124,7 @@ def _long_processing(picture: GroupPicture, recent: Sequence[Event]) -> list[Fin
         found.append(
             Finding(
                 "long_processing",
-                _severity(picture, late[-1]),
+                _severity(snapshot, late[-1]),
                 f"{late[-1].who} takes longer between two polls than its max.poll.interval.ms: "
                 f"it lost its place {_times(late)}.",
                 tuple(evidence),
@@ -135,7 +135,7 @@ def _long_processing(picture: GroupPicture, recent: Sequence[Event]) -> list[Fin
     return found
 
 
-def _crash_loops(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding]:
+def _crash_loops(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[Finding]:
     found = []
     gone = ("member_expired", "member_left")
     # our own command stands guard in a reset: it comes and goes
@@ -149,15 +149,18 @@ def _crash_loops(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding
         lives = sorted(event.duration_ms for event in ends)
         left = sum(event.kind == "member_left" for event in ends)
         how = ", then leaves" if left == len(ends) else ", session timeout included" if not left else ""
-        silent = left == len(ends) and not any(event.said for event in ends)
+        silent = left == len(ends) and not any(event.client_reason for event in ends)
         evidence = [f"it is a member for {span(lives[len(lives) // 2])} (median){how}"]
-        evidence += [f'it said "{words}" when it left' for words in {event.said for event in ends if event.said}]
-        if (size := _size(picture, ends)) > 1:
+        evidence += [
+            f'it said "{words}" when it left'
+            for words in {event.client_reason for event in ends if event.client_reason}
+        ]
+        if (size := _size(snapshot, ends)) > 1:
             evidence.append(f"each time the whole group of {counted(size, 'member')} rebalances twice")
         found.append(
             Finding(
                 "crash_loop",
-                _severity(picture, ends[-1]),
+                _severity(snapshot, ends[-1]),
                 f"{ends[-1].who} comes and goes: it joined {_times(joined)}, and was gone again each time.",
                 tuple(evidence),
                 _LEAVES if silent else _DIES,
@@ -166,12 +169,12 @@ def _crash_loops(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding
     return found
 
 
-def _size(picture: GroupPicture, ends: Sequence[Event]) -> int:
+def _size(snapshot: GroupSnapshot, ends: Sequence[Event]) -> int:
     """How many members such a round concerns."""
-    return max(len(picture.members), *(event.members + 1 for event in ends))
+    return max(len(snapshot.members), *(event.members + 1 for event in ends))
 
 
-def _flapping(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding]:
+def _flapping(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[Finding]:
     found = []
     for swaps in _by_member(recent, lambda event: event.kind == "member_replaced"):
         places = Counter((event.client_id, event.host) for event in swaps)
@@ -189,7 +192,7 @@ def _flapping(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding]:
         found.append(
             Finding(
                 "static_flapping",
-                _severity(picture, swaps[-1]),
+                _severity(snapshot, swaps[-1]),
                 f"{sentence} static member {swaps[-1].instance_id}: the instance changed hands {_times(swaps)}.",
                 tuple(evidence),
                 "Give every process a group.instance.id of its own (a stateful set's pod name, not the deployment's): "
@@ -201,22 +204,22 @@ def _flapping(picture: GroupPicture, recent: Sequence[Event]) -> list[Finding]:
     return found
 
 
-def _restless(picture: GroupPicture, rounds: Sequence[Rebalance]) -> list[Finding]:
+def _restless(snapshot: GroupSnapshot, rounds: Sequence[Rebalance]) -> list[Finding]:
     """Members that stay and ask for one rebalance after the other."""
     found = []
     asked = [round_.started for round_ in rounds if round_.started.cause in ("leader_rejoined", "subscription_changed")]
     for again in _by_member(asked, lambda _: True):
         causes = Counter(event.cause for event in again)
-        said = {event.said for event in again if event.said}
+        client_reason = {event.client_reason for event in again if event.client_reason}
         why = "as leader" if causes["leader_rejoined"] * 2 > len(again) else "with a changed subscription"
         found.append(
             Finding(
                 "rebalance_loop",
-                _severity(picture, again[-1]),
+                _severity(snapshot, again[-1]),
                 f"The generation rises with the same members: {again[-1].who} rejoined {why} {_times(again)}.",
                 (
-                    f"generation {again[0].generation} to {picture.generation}",
-                    *(f'it said "{words}"' for words in sorted(said)[:3]),
+                    f"generation {again[0].generation} to {snapshot.generation}",
+                    *(f'it said "{words}"' for words in sorted(client_reason)[:3]),
                 ),
                 "Leaders rejoin when the partitions of a subscribed topic change, or when their assignor finds the "
                 "assignment wanting; others when what they subscribe to changes. Look for topics that are created or "
@@ -227,21 +230,21 @@ def _restless(picture: GroupPicture, rounds: Sequence[Rebalance]) -> list[Findin
     return found
 
 
-def _loop(picture: GroupPicture, recent: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
+def _loop(snapshot: GroupSnapshot, recent: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
     """Many rebalances, some member behind several of them, and in the end the same members as before.
 
     A group that grows, shrinks or is restarted one by one has other members, or one or two rebalances of each.
     """
     present = {
         ("instance", member.instance_id) if member.instance_id else (member.client_id, "/" + member.client_host)
-        for member in picture.members
+        for member in snapshot.members
     }
     moved = {event.key for event in recent if event.kind in ("member_joined", "member_left", "member_expired")}
     started = [round_.started for round_ in rounds]
     blamed = Counter(event.key for event in started).most_common(1)
     if len(started) < LOOP or not moved <= present or blamed[0][1] < AGAIN:
         return []
-    if picture.now_ms - started[-1].time_ms > SHORT_LIFE_MS:
+    if snapshot.now_ms - started[-1].time_ms > SHORT_LIFE_MS:
         return []
     causes = Counter(event.cause.replace("_", " ") for event in started).most_common()
     return [
@@ -250,7 +253,7 @@ def _loop(picture: GroupPicture, recent: Sequence[Event], rounds: Sequence[Rebal
             Severity.TROUBLE,
             f"The generation rises with the same members: {_times(started)} a rebalance began.",
             (
-                f"generation {started[0].generation} to {picture.generation}",
+                f"generation {started[0].generation} to {snapshot.generation}",
                 f"causes: {listed([f'{cause} ({times})' for cause, times in causes])}",
             ),
             "`tidegate group history` names each cause: begin with the one that comes first.",

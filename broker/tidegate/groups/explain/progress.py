@@ -13,14 +13,14 @@ from tidegate.groups.explain.finding import (
     Finding,
     Severity,
     few,
-    last_heard,
+    last_contact_text,
     named,
     poll_limit,
 )
+from tidegate.groups.formatting import clock, counted, either, listed, ranges, span
+from tidegate.groups.group_events import Event, describe_event
+from tidegate.groups.group_snapshot import GroupSnapshot, MemberSnapshot
 from tidegate.groups.model import GroupState
-from tidegate.groups.phrases import clock, counted, either, listed, ranges, span
-from tidegate.groups.picture import GroupPicture, MemberPicture
-from tidegate.groups.story import Event, in_words
 
 QUIET_MS: Final = 15_000
 """Clients commit every 5 s by themselves: who does not for three of these, and for its session timeout, is quiet."""
@@ -58,17 +58,17 @@ class Partition:
 
 
 def progress(
-    picture: GroupPicture, partitions: Sequence[Partition], events: Sequence[Event], topics: frozenset[str]
+    snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event], topics: frozenset[str]
 ) -> list[Finding]:
     """What keeps records waiting although no barrier is open."""
     return [
-        *_empty(picture, partitions, events),
-        *_missing_topics(picture, topics),
-        *_quiet(picture, partitions),
-        *_idle(picture, partitions),
-        *_unowned(picture, partitions),
+        *_empty(snapshot, partitions, events),
+        *_missing_topics(snapshot, topics),
+        *_quiet(snapshot, partitions),
+        *_idle(snapshot, partitions),
+        *_unowned(snapshot, partitions),
         *_out_of_range(partitions),
-        *_offsets_lost(picture, events),
+        *_offsets_lost(snapshot, events),
     ]
 
 
@@ -87,23 +87,23 @@ def _lag(partitions: Iterable[Partition]) -> int:
     return sum(partition.lag or 0 for partition in partitions)
 
 
-def _empty(picture: GroupPicture, partitions: Sequence[Partition], events: Sequence[Event]) -> list[Finding]:
+def _empty(snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event]) -> list[Finding]:
     """Records wait for a group without members. It may have readers: those that assign partitions themselves."""
     waiting = [partition for partition in partitions if partition.committed is not None]
-    if picture.state != GroupState.EMPTY or not _lag(waiting):
+    if snapshot.state != GroupState.EMPTY or not _lag(waiting):
         return []
     evidence = tuple(
         f"{topic}: {counted(_lag(found), 'record')}" for topic, found in _by_topic(waiting).items() if _lag(found)
     )
     last_commit_ms = max((partition.commit_ms or 0 for partition in waiting), default=0)
-    if not picture.protocol_type or last_commit_ms > picture.state_since_ms:
-        return [_without_members(picture, last_commit_ms, _lag(waiting), evidence)]
-    return [_abandoned(picture, [event for event in events if event.kind in _GOES], _lag(waiting), evidence)]
+    if not snapshot.protocol_type or last_commit_ms > snapshot.state_since_ms:
+        return [_without_members(snapshot, last_commit_ms, _lag(waiting), evidence)]
+    return [_abandoned(snapshot, [event for event in events if event.kind in _GOES], _lag(waiting), evidence)]
 
 
-def _without_members(picture: GroupPicture, last_commit_ms: int, lag: int, evidence: tuple[str, ...]) -> Finding:
+def _without_members(snapshot: GroupSnapshot, last_commit_ms: int, lag: int, evidence: tuple[str, ...]) -> Finding:
     """Flink, Spark and other readers that only commit: judged by the age of the last commit."""
-    silent_ms = picture.now_ms - last_commit_ms
+    silent_ms = snapshot.now_ms - last_commit_ms
     waits = f"{counted(lag, 'record')} {either(lag, 'waits', 'wait')}"
     if silent_ms < COMMITS_STOPPED_MS:
         return Finding(
@@ -119,16 +119,16 @@ def _without_members(picture: GroupPicture, last_commit_ms: int, lag: int, evide
         f"The group has no members, the last commit for it was {span(silent_ms)} ago, and {waits}.",
         evidence,
         "If a reader that assigns partitions itself should be at work, look at its log. "
-        f"If nobody reads for this group any more: `tidegate group delete {shlex.quote(picture.group_id)}`.",
+        f"If nobody reads for this group any more: `tidegate group delete {shlex.quote(snapshot.group_id)}`.",
     )
 
 
-def _abandoned(picture: GroupPicture, gone: Sequence[Event], lag: int, evidence: tuple[str, ...]) -> Finding:
+def _abandoned(snapshot: GroupSnapshot, gone: Sequence[Event], lag: int, evidence: tuple[str, ...]) -> Finding:
     """The members left. Whether by a deployment, an outage or for good, the last one's way out says best."""
-    empty_ms = picture.now_ms - picture.state_since_ms
+    empty_ms = snapshot.now_ms - snapshot.state_since_ms
     lost = bool(gone) and gone[-1].kind != "member_left" and SOON_MS <= empty_ms < ABANDONED_MS
     if gone:
-        evidence = (*evidence, f"the last to go: {in_words(gone[-1])} at {clock(gone[-1].time_ms)}")
+        evidence = (*evidence, f"the last to go: {describe_event(gone[-1])} at {clock(gone[-1].time_ms)}")
     return Finding(
         "empty_with_lag",
         Severity.TROUBLE if lost else Severity.NOTE,
@@ -139,12 +139,12 @@ def _abandoned(picture: GroupPicture, gone: Sequence[Event], lag: int, evidence:
     )
 
 
-def _missing_topics(picture: GroupPicture, topics: frozenset[str]) -> list[Finding]:
-    missing = sorted((picture.topics or frozenset()) - topics)
+def _missing_topics(snapshot: GroupSnapshot, topics: frozenset[str]) -> list[Finding]:
+    missing = sorted((snapshot.topics or frozenset()) - topics)
     if not missing:
         return []
-    who = [named(member) for member in picture.members if member.topics and not member.topics.isdisjoint(missing)]
-    only = not (picture.topics or frozenset()) & topics
+    who = [named(member) for member in snapshot.members if member.topics and not member.topics.isdisjoint(missing)]
+    only = not (snapshot.topics or frozenset()) & topics
     return [
         Finding(
             "topic_missing",
@@ -156,24 +156,24 @@ def _missing_topics(picture: GroupPicture, topics: frozenset[str]) -> list[Findi
     ]
 
 
-def _quiet(picture: GroupPicture, partitions: Sequence[Partition]) -> list[Finding]:
+def _quiet(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[Finding]:
     """Members that are alive, have work and commit nothing."""
-    if picture.state != GroupState.STABLE:
+    if snapshot.state != GroupState.STABLE:
         return []
     found = []
-    for member in picture.members:
+    for member in snapshot.members:
         owned = [partition for partition in partitions if partition.owner == member.member_id]
         last = max((partition.commit_ms or 0 for partition in owned), default=0)
-        quiet_ms = picture.now_ms - max(last, picture.state_since_ms)
+        quiet_ms = snapshot.now_ms - max(last, snapshot.state_since_ms)
         if _lag(owned) and member.doing == "synced" and quiet_ms > max(QUIET_MS, member.session_timeout_ms):
-            found.append(_says_nothing(picture, member, owned, last, quiet_ms))
+            found.append(_is_silent(snapshot, member, owned, last, quiet_ms))
     return found
 
 
-def _says_nothing(
-    picture: GroupPicture, member: MemberPicture, owned: Sequence[Partition], last: int, quiet_ms: int
+def _is_silent(
+    snapshot: GroupSnapshot, member: MemberSnapshot, owned: Sequence[Partition], last: int, quiet_ms: int
 ) -> Finding:
-    heard = f"{member.member_id}: {last_heard(picture, member)}"
+    last_contact = f"{member.member_id}: {last_contact_text(snapshot, member)}"
     committed = f"its last commit was at {clock(last)}" if last else "it never committed"
     return Finding(
         "long_processing",
@@ -182,7 +182,7 @@ def _says_nothing(
         f"{counted(_lag(owned), 'record')} of its partitions wait: it is busy with what it polled last, paused, or "
         "does not commit.",
         (
-            heard,
+            last_contact,
             f"it owns {listed(_named(owned))}; {committed}",
             f"without a poll for max.poll.interval.ms its client leaves: {poll_limit(member.rebalance_timeout_ms)}",
         ),
@@ -192,29 +192,29 @@ def _says_nothing(
     )
 
 
-def _settled(picture: GroupPicture) -> bool:
+def _is_resolved(snapshot: GroupSnapshot) -> bool:
     """Whether what consumers own now is what they are meant to own: cooperative ones rebalance twice in a row."""
-    old = picture.now_ms - picture.state_since_ms >= SOON_MS
-    return picture.state == GroupState.STABLE and old and picture.protocol_type == "consumer"
+    old = snapshot.now_ms - snapshot.state_since_ms >= SOON_MS
+    return snapshot.state == GroupState.STABLE and old and snapshot.protocol_type == "consumer"
 
 
-def _idle(picture: GroupPicture, partitions: Sequence[Partition]) -> list[Finding]:
-    idle = [member for member in picture.members if member.owned == {} and member.doing == "synced"]
-    if not _settled(picture) or not idle:
+def _idle(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[Finding]:
+    idle = [member for member in snapshot.members if member.owned == {} and member.doing == "synced"]
+    if not _is_resolved(snapshot) or not idle:
         return []
     wanted = [
         partition
         for partition in partitions
-        if partition.topic in (picture.topics or ()) and partition.log_end is not None
+        if partition.topic in (snapshot.topics or ()) and partition.log_end is not None
     ]
     if not wanted:
         return []  # then a topic is missing
-    enough = len(wanted) >= len(picture.members)
+    enough = len(wanted) >= len(snapshot.members)
     return [
         Finding(
             "idle_members",
             Severity.TROUBLE if enough else Severity.NOTE,
-            f"{len(idle)} of {counted(len(picture.members), 'member')} "
+            f"{len(idle)} of {counted(len(snapshot.members), 'member')} "
             f"{either(len(idle), 'owns', 'own')} no partition: "
             f"the topics they share have {counted(len(wanted), 'partition')}.",
             few(f"{member.member_id} of {named(member)}" for member in idle),
@@ -225,14 +225,14 @@ def _idle(picture: GroupPicture, partitions: Sequence[Partition]) -> list[Findin
     ]
 
 
-def _unowned(picture: GroupPicture, partitions: Sequence[Partition]) -> list[Finding]:
-    readable = all(member.owned is not None for member in picture.members) and picture.topics is not None
-    if not _settled(picture) or not readable:
+def _unowned(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[Finding]:
+    readable = all(member.owned is not None for member in snapshot.members) and snapshot.topics is not None
+    if not _is_resolved(snapshot) or not readable:
         return []
     left = [
         one
         for one in partitions
-        if one.topic in (picture.topics or ()) and one.owner is None and one.log_end is not None
+        if one.topic in (snapshot.topics or ()) and one.owner is None and one.log_end is not None
     ]
     if not left:
         return []
@@ -290,14 +290,14 @@ def _out_of_range(partitions: Sequence[Partition]) -> list[Finding]:
     return found
 
 
-def _offsets_lost(picture: GroupPicture, events: Sequence[Event]) -> list[Finding]:
+def _offsets_lost(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[Finding]:
     """Offsets that went are the answer to "why does it read everything again?"."""
     moved = [event for event in events if event.kind in ("offsets_reset", "offsets_deleted", "offsets_expired")]
     return [
         Finding(
             event.kind,
             Severity.NOTE,
-            f"At {clock(event.time_ms)}, {span(picture.now_ms - event.time_ms)} ago, {in_words(event)}.",
+            f"At {clock(event.time_ms)}, {span(snapshot.now_ms - event.time_ms)} ago, {describe_event(event)}.",
         )
         for event in moved[-1:]
     ]

@@ -91,7 +91,7 @@ async def group_without_a_name(talk: Conversation) -> None:
 async def described_in_each_state(talk: Conversation) -> None:
     """DescribeGroups and ListGroups, all versions, in every state [97]."""
 
-    async def look() -> None:
+    async def observe() -> None:
         for version in VERSIONS["DescribeGroups"]:
             await describe(talk, version, include_authorized_operations=version % 2 == 0)
         for version in VERSIONS["ListGroups"]:
@@ -99,19 +99,19 @@ async def described_in_each_state(talk: Conversation) -> None:
 
     one, two = Member(talk, "one"), Member(talk, "two", instance_id="static-2")
     await one.join()
-    await look()
+    await observe()
     await one.join()
-    await look()
+    await observe()
     await one.sync()
-    await look()
+    await observe()
     await two.join()
-    await look()
+    await observe()
     await one.join()
     await one.sync()
     await two.sync()
-    await look()
+    await observe()
     await leave(talk, one, two)
-    await look()
+    await observe()
 
 
 @conversation()

@@ -1,0 +1,142 @@
+"""The admin HTTP's connections: how many at a time, and how long each may take to say what it wants.
+
+aiohttp bounds neither: whoever reaches the port could hold it with half requests, until nothing is left for probes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Final, cast
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from tidegate.settings import Settings
+from tidegate.telemetry.rate_limited_log import RateLimitedLogger
+
+CHECK_INTERVAL_MS: Final = 500
+
+
+@dataclass(slots=True, eq=False)
+class Visitor:
+    """One connection: since when it says nothing, or has begun to ask, or is answered."""
+
+    transport: asyncio.Transport
+    since_s: float
+    begun: bool = True
+    """A request has begun and is not whole; a new connection is taken to have begun one."""
+    requests: list[web.Request] = field(default_factory=list)
+    """The one that is handled."""
+
+    def sent_something(self) -> None:
+        """Bytes came."""
+        if not self.begun and not self.requests:
+            self.begun, self.since_s = True, perf_counter()
+
+    def overdue(self, now_s: float, request_s: float, idle_s: float) -> bool:
+        """Whether it took too long: for a request, for nothing, or to read its answer."""
+        waited_s = now_s - self.since_s
+        if not self.requests:
+            return waited_s > (request_s if self.begun else idle_s)
+        if not self.requests[0].content.is_eof():
+            return waited_s > request_s
+        return waited_s > idle_s and self.transport.get_write_buffer_size() > 0
+
+
+class ConnectionLimiter:
+    """Counts connections and ends those that are slow; not for what their handlers take."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._connections_max = settings.admin_connections_max
+        self._request_s = settings.admin_request_timeout_ms / 1000
+        self._idle_s = settings.admin_idle_timeout_ms / 1000
+        self._visitors: dict[asyncio.BaseProtocol, Visitor] = {}
+        self._limited_log = RateLimitedLogger()
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._visitors)
+
+    def protocol(self, server: web.Server) -> asyncio.Protocol:
+        """What serves a new connection."""
+        return _Guarded(self, server())
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Note that a request is handled."""
+        visitor = self._visitors.get(request.protocol)
+        if visitor is None:  # not by this door, as in tests of the routes alone
+            return await handler(request)
+        visitor.requests.append(request)
+        try:
+            return await handler(request)
+        finally:
+            visitor.requests.clear()
+            visitor.begun, visitor.since_s = False, perf_counter()
+
+    def enter(self, inner: asyncio.Protocol, transport: asyncio.Transport) -> bool:
+        """Let a connection in; where there are too many, in the place of the one that has said nothing for longest."""
+        if len(self._visitors) >= self._connections_max:
+            self._limited_log.warn("admin_connections_full", connections_max=self._connections_max)
+            idle = [(one.since_s, known) for known, one in self._visitors.items() if not one.requests]
+            if not idle:
+                return False
+            _, oldest = min(idle, key=lambda one: one[0])
+            self._visitors.pop(oldest).transport.abort()
+        self._visitors[inner] = Visitor(transport, perf_counter())
+        return True
+
+    def sent_something(self, inner: asyncio.Protocol) -> None:
+        """Bytes of a connection came."""
+        if inner in self._visitors:
+            self._visitors[inner].sent_something()
+
+    def leave(self, inner: asyncio.Protocol) -> None:
+        """A connection is gone."""
+        self._visitors.pop(inner, None)
+
+    async def close_slow(self) -> None:
+        """End those that took too long."""
+        now_s = perf_counter()
+        for visitor in list(self._visitors.values()):
+            if visitor.overdue(now_s, self._request_s, self._idle_s):
+                visitor.transport.abort()
+
+
+class _Guarded(asyncio.Protocol):
+    """aiohttp's own protocol behind the door."""
+
+    def __init__(self, connection_limiter: ConnectionLimiter, inner: asyncio.Protocol) -> None:
+        self._connection_limiter, self._inner = connection_limiter, inner
+        self._in = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._in = self._connection_limiter.enter(self._inner, cast(asyncio.Transport, transport))
+        if self._in:
+            self._inner.connection_made(transport)
+        else:
+            cast(asyncio.Transport, transport).abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._in:
+            self._connection_limiter.sent_something(self._inner)
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received() if self._in else None
+
+    def pause_writing(self) -> None:
+        if self._in:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._in:
+            self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._in:
+            self._connection_limiter.leave(self._inner)
+            self._inner.connection_lost(exc)

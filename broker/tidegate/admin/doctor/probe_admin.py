@@ -1,0 +1,76 @@
+"""What the admin HTTP of brokers adds: who lives at which addresses of which listeners, who is not ready and why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tidegate.admin import admin_client
+from tidegate.admin.doctor.finding import Finding, Severity
+from tidegate.admin.doctor.observations import Lease
+from tidegate.admin.failures import CommandFailed
+from tidegate.admin.places import AdminHttp
+
+
+@dataclass(frozen=True, slots=True)
+class AdminProbe:
+    """`unready` is address -> why; a broker of which nobody tells is not among the leases."""
+
+    where: str
+    failure: str = ""
+    leases: tuple[Lease, ...] = ()
+    unready: tuple[tuple[str, str], ...] = ()
+
+
+async def probe(admin: AdminHttp) -> AdminProbe:
+    """Ask for the brokers, and each address that was named whether it is ready."""
+    addresses = [one.strip() for one in admin.addresses.split(",")]
+    reasons = await asyncio.gather(*(_reasons(replace(admin, addresses=one)) for one in addresses))
+    unready = tuple((address, why) for address, why in zip(addresses, reasons, strict=True) if why)
+    try:
+        found = (await admin_client.ask(admin, "GET", "/brokers"))["brokers"]
+    except CommandFailed as failure:
+        return AdminProbe(admin.addresses, str(failure), unready=unready)
+    leases = (
+        Lease(
+            one["node_id"],
+            one["state"],
+            0,
+            {listener["name"]: f"{listener['host']}:{listener['port']}" for listener in one["listeners"]},
+        )
+        for one in found
+    )
+    return AdminProbe(admin.addresses, leases=tuple(leases), unready=unready)
+
+
+async def _reasons(admin: AdminHttp) -> str:
+    """Why it is not ready; "" where it is, or does not answer: that is told once, of all."""
+    try:
+        found = await admin_client.readiness(admin)
+    except CommandFailed:
+        return ""
+    return "; ".join(found["reasons"])
+
+
+def judge(probe: AdminProbe) -> Iterator[Finding]:
+    """What is to be said of it. No I/O."""
+    if probe.failure:
+        yield Finding(
+            "admin-unreachable",
+            Severity.WARNING,
+            probe.where,
+            f"The admin HTTP tells nothing: {probe.failure}.",
+            (),
+            "It listens on TIDEGATE_ADMIN_HOST, 127.0.0.1 unless set; --token where it asks for one. Clients do not "
+            "need it; probes, metrics, the console and `group explain` do.",
+        )
+    for address, why in probe.unready:
+        yield Finding(
+            "not-ready",
+            Severity.PROBLEM,
+            address,
+            f"The broker of {address} is not ready: {why}.",
+            (),
+            "Kubernetes and load balancers leave it out meanwhile. Its log says since when.",
+        )

@@ -1,0 +1,183 @@
+"""One run of the doctor: look at all addresses, at Redis, and put together what is to be said."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidegate.admin.doctor import address_checks, cluster_checks, probe, probe_admin, probe_redis, redis_checks
+from tidegate.admin.doctor.finding import Finding, Severity, by_severity
+from tidegate.admin.doctor.observations import Advertised, Observations
+from tidegate.admin.doctor.probe import Probe
+from tidegate.admin.places import AdminHttp, Brokers, RedisServer
+from tidegate.admin.progress import Progress
+from tidegate.groups.formatting import counted, listed
+
+_PASSING: Final = ("brokers-differ", "not-told")
+_PAUSE_S: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was seen and what is to be said of it, worst first."""
+
+    observed: Observations
+    redis: probe_redis.RedisProbe | None
+    findings: Sequence[Finding]
+
+    @property
+    def worst(self) -> Severity | None:
+        """None where there is nothing but notes."""
+        return min((one.severity for one in self.findings if one.severity is not Severity.NOTE), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Where to look; `tries` connections to each address of a broker."""
+
+    brokers: Brokers
+    admin: AdminHttp | None
+    redis: RedisServer | None
+    tries: int
+
+
+async def examine(asked: Asked, progress: Progress) -> Report:
+    """Look at everything; `progress` is told how many addresses of how many are done. Raises CommandFailed.
+
+    What a broker that comes or goes explains is looked at again a moment later, and is told if it stays.
+    """
+    report = await _once(asked, progress)
+    if any(one.kind in _PASSING for one in report.findings):
+        await asyncio.sleep(_PAUSE_S)
+        report = await _once(asked, progress)
+    return report
+
+
+async def _once(asked: Asked, progress: Progress) -> Report:
+    brokers, redis, tries = asked.brokers, asked.redis, asked.tries
+    tls = brokers.tls is not None
+    redis_probe = asyncio.create_task(asyncio.to_thread(probe_redis.probe, redis)) if redis is not None else None
+    addresses = list(dict.fromkeys(one.strip() for one in brokers.bootstrap.split(",")))
+    bootstrap = await _probes(brokers, [(one, tls) for one in addresses], tries, progress)
+    redis_observed = await redis_probe if redis_probe is not None else None
+    admin_observed = await probe_admin.probe(asked.admin) if asked.admin else None
+    leases = (redis_observed.leases if redis_observed else ()) or (admin_observed.leases if admin_observed else ())
+    reported = _reported(bootstrap)
+    here = {place.address for place in reported}
+    elsewhere = [
+        Advertised(lease.node_id, address, name)
+        for lease in leases
+        for name, address in lease.listeners.items()
+        if address not in here
+    ]
+    spoken = next((one.tls for one in bootstrap if one.answers), tls)
+    wanted = [(place.address, spoken) for place in reported] + [(place.address, None) for place in elsewhere]
+    known = {one.address: one for one in bootstrap}
+    fresh = [one for one in dict.fromkeys(wanted) if one[0] not in known]
+    probes = {one.address: one for one in await _probes(brokers, fresh, tries, progress)} | known
+    observed = Observations(tls, bootstrap, [*reported, *elsewhere], probes, leases, time.time())
+    findings = [*address_checks.judge(observed), *cluster_checks.judge(observed)]
+    if admin_observed is not None:
+        findings += probe_admin.judge(admin_observed)
+    if redis_observed is not None:
+        findings += redis_checks.judge(redis_observed, observed.cluster_id)
+    return Report(observed, redis_observed, by_severity(findings))
+
+
+async def _probes(
+    brokers: Brokers, wanted: Sequence[tuple[str, bool | None]], tries: int, progress: Progress
+) -> list[Probe]:
+    done = 0
+
+    async def one(address: str, expected: bool | None) -> Probe:
+        nonlocal done
+        found = await probe.probe(address, brokers.tls, expected, tries)
+        done += 1
+        progress(done, len(wanted))
+        return found
+
+    return await asyncio.gather(*(one(*each) for each in wanted))
+
+
+def _reported(bootstrap: Iterable[Probe]) -> list[Advertised]:
+    """Whom clients of the bootstrap addresses are sent to; those of a second cluster too."""
+    every = (reported for one in bootstrap for answer in one.answers for reported in answer.brokers)
+    return [Advertised(*one) for one in sorted({(reported.node_id, reported.address) for reported in every})]
+
+
+# -- as people and machines read it
+
+
+def rebalances(report: Report) -> list[str]:
+    """What a client will see, step by step."""
+    observed, lines = report.observed, []
+    answering = [one for one in observed.bootstrap if one.answers]
+    for one in observed.bootstrap:
+        ways = f" ({listed(one.ips)})" if one.ips and listed(one.ips) not in one.address else ""
+        outcome = f"{one.trouble}: {one.why}" if one.trouble else f"answers {'over TLS' if one.tls else 'in clear'}"
+        lines.append(f"A client is given {one.address}{ways}: {outcome}.")
+    reported = [place for place in observed.advertised if place.advertised_here]
+    if not answering:
+        return [*lines, "It gets no further."]
+    lines.append(
+        f"It is told cluster {observed.cluster_id} and {counted(len(reported), 'broker')}, and connects to each:"
+    )
+    return lines
+
+
+def address_rows(report: Report) -> list[dict[str, Any]]:
+    """Each address that clients are told, of which node and listener, and what came of it."""
+    rows = []
+    for place in report.observed.advertised:
+        one = report.observed.probes[place.address]
+        nodes = [answer.node_id for answer in one.answers]
+        rows.append(
+            {
+                "node_id": place.node_id,
+                "listener": place.listener or None,
+                "address": place.address,
+                "ips": list(one.ips),
+                "tls": one.tls,
+                "answers": _outcome(place, one),
+                "answering_nodes": nodes,
+                "cluster_ids": sorted({str(answer.cluster_id) for answer in one.answers}),
+                "median_ms": round(statistics.median(a.took_ms for a in one.answers), 2) if one.answers else None,
+            }
+        )
+    return rows
+
+
+def _outcome(place: Advertised, one: Probe) -> str:
+    if one.trouble:
+        return str(one.trouble)
+    found = sorted({answer.node_id for answer in one.answers if answer.node_id is not None})
+    if not found:
+        return "yes, does not say who it is"
+    return "yes" if found == [place.node_id] else f"node {listed([str(node_id) for node_id in found])}"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Everything; the names are stable."""
+    redis = report.redis
+    return {
+        "cluster_id": report.observed.cluster_id,
+        "worst": report.worst.name.lower() if report.worst is not None else None,
+        "bootstrap": [
+            {"address": one.address, "ips": list(one.ips), "tls": one.tls, "trouble": one.trouble, "why": one.why}
+            for one in report.observed.bootstrap
+        ],
+        "addresses": address_rows(report),
+        "redis": None
+        if redis is None
+        else {
+            "url": redis.where,
+            "cluster_id": redis.cluster_id,
+            "user": redis.user or None,
+            "servers": [probe_redis.facts(one) for one in redis.servers],
+        },
+        "findings": [one.described() for one in report.findings],
+    }

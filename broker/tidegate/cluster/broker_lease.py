@@ -1,0 +1,353 @@
+"""This broker's lease on a node id, and the brokers that live beside it.
+
+One script renews the lease and returns the live set, on Redis's clock. Not renewed for `lease_suspect_ms`:
+*suspect*, still listed and no longer named; not for `lease_gone_ms`: gone. Whoever lost its lease is told by
+its next renewal, and leases anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Final, Literal
+
+import structlog
+
+import tidegate
+from tidegate.cluster.identity import open_cluster
+from tidegate.cluster.listeners import single_listeners
+from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.settings import Settings
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+from tidegate.telemetry.background_tasks import BackgroundTasks
+
+logger = structlog.get_logger()
+
+TAKE_LEASE = Script("cluster/take_lease")
+RENEW_LEASE = Script("cluster/renew_lease")
+END_LEASE = Script("cluster/end_lease")
+
+SINGLE_NODE_ID: Final = 1
+"""The one node id that clients of a listener in address mode `single` see, whichever broker answers."""
+
+State = Literal["starting", "serving", "draining"]
+"""Only who serves is named as leader or coordinator, where anybody does."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A live broker as it describes itself; `suspect` when its lease was not renewed lately."""
+
+    node_id: int
+    endpoints: Mapping[str, tuple[str, int]]
+    rack: str | None
+    version: str
+    state: State
+    suspect: bool = False
+
+    def endpoint(self, listener: str) -> tuple[str, int]:
+        """Host and port for clients of a listener; of the first where it has no such listener (see `shown`)."""
+        return self.endpoints.get(listener) or next(iter(self.endpoints.values()))
+
+
+class BrokerLease:
+    """The lease of one broker. `endpoints` is what clients are told: listener -> host, port.
+
+    `version` grows at every change of what `live` or `preferred` answer. `on_lost` runs when the lease is
+    found lost; a new one is being taken then. `on_silent` hears of another that fell silent or went without a drain,
+    after it is not preferred any more; `on_broker_joined` of others that begin to serve, by node id. `on_held`
+    runs whenever the lease was renewed or taken, `on_unsure` when that was tried in vain, `on_drain_asked` at each
+    renewal once a drain is asked for. `ends_s` is when the lease ends by itself, by `perf_counter`,
+    and `ends_ms` by Redis's clock.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        endpoints: Mapping[str, tuple[str, int]],
+        rack: str | None,
+        state: State = "serving",
+    ) -> None:
+        self.node_id = -1
+        self.cluster_id = ""
+        self.held = False
+        self.ends_s = 0.0
+        self.ends_ms = 0
+        self.version = 0
+        self.on_lost: list[Callable[[], None]] = []
+        self.on_silent: list[Callable[[BrokerInfo], None]] = []
+        self.on_broker_joined_listeners: list[Callable[[set[int]], None]] = []
+        self.on_drain_asked: list[Callable[[], None]] = []
+        self.on_held: list[Callable[[], None]] = []
+        self.on_unsure: list[Callable[[], None]] = []
+        self.process = uuid.uuid4().hex
+        self._store = store
+        self._settings = settings
+        self._keys = store.cluster_keys
+        self._endpoints = dict(endpoints)
+        self._single = single_listeners(settings)
+        self._own_address = next((name for name in self._endpoints if name not in self._single), None)
+        """A listener whose address no other broker has."""
+        self._rack = rack
+        self._state: State = state
+        self._described: dict[int, BrokerInfo] = {}
+        self._described_version = ""
+        self._live: list[BrokerInfo] = []
+        self._preferred: list[BrokerInfo] = []
+        self._lenient_until = 0.0
+        self._own_ids: set[int] = set()
+        self._held_at = 0
+        self._refusal_logged = False
+        self._loops = BackgroundTasks()
+
+    # -- life
+
+    async def start(self) -> None:
+        """Open the cluster, lease a node id and keep it. Raises CannotStart, StoreUnavailable."""
+        self.cluster_id = await open_cluster(self._store, self._settings)
+        observed_at = 0
+        while not await self._take():
+            if observed_at and self._held_at != observed_at:
+                raise CannotStart(f"node id {self._settings.node_id} is held by another live broker")
+            observed_at = self._held_at
+            await asyncio.sleep(self._settings.lease_renew_ms / 1000)
+        if not await self.renew():
+            raise CannotStart("the lease ended as soon as it was taken: is Redis's clock jumping?")
+        logger.info("lease_taken", node_id=self.node_id, cluster_id=self.cluster_id)
+        self._loops.run("lease", self._keep)
+
+    async def serve(self) -> None:
+        """Tell the others that clients can be sent here. Raises StoreUnavailable."""
+        self._state = "serving"
+        await self.renew()
+
+    async def drain(self) -> None:
+        """Tell the others that this broker is leaving. Raises StoreUnavailable."""
+        self._state = "draining"
+        await self.renew()
+
+    async def close(self) -> None:
+        """Stop renewing and end the lease, if the store can be reached."""
+        await self._loops.close()
+        if self.held:
+            self.held = False
+            with contextlib.suppress(StoreUnavailable):
+                await self._store.run(
+                    END_LEASE,
+                    [self._keys.leases, self._keys.brokers],
+                    *(self.node_id, self.process, self._settings.lease_gone_ms),
+                )
+
+    # -- who is there
+
+    def live(self) -> list[BrokerInfo]:
+        """Every broker that has a lease, suspect ones included, in order of node id."""
+        return self._live
+
+    def preferred(self) -> list[BrokerInfo]:
+        """Those that serve and are not suspect; all that live where there are none."""
+        return self._preferred
+
+    def shown(self, listener: str) -> list[BrokerInfo]:
+        """The brokers that a listener's clients are told of: all that live and have it, or the one of mode `single`."""
+        return [self._alone()] if self.is_single(listener) else _having(listener, self._live)
+
+    def nameable(self, listener: str) -> list[BrokerInfo]:
+        """Those of `shown` that clients are told as leader or coordinator."""
+        return [self._alone()] if self.is_single(listener) else _having(listener, self._preferred)
+
+    def shown_node_id(self, listener: str) -> int:
+        """The node id under which clients of a listener know this broker."""
+        return SINGLE_NODE_ID if self.is_single(listener) else self.node_id
+
+    def is_single(self, listener: str) -> bool:
+        """Whether clients of a listener are told one address; one without an address is like the first."""
+        return (listener if listener in self._endpoints else next(iter(self._endpoints))) in self._single
+
+    def _alone(self) -> BrokerInfo:
+        return BrokerInfo(SINGLE_NODE_ID, self._endpoints, None, tidegate.__version__, "serving")
+
+    # -- the lease
+
+    def _record(self) -> str:
+        host, port = self._endpoints[self._own_address or next(iter(self._endpoints))]
+        return json.dumps(
+            {
+                "process": self.process,
+                "address": f"{host}:{port}",
+                "listeners": self._endpoints,
+                "rack": self._rack,
+                "version": tidegate.__version__,
+                "state": self._state,
+            },
+            separators=(",", ":"),
+        )
+
+    async def _take(self) -> bool:
+        """Ask for a node id; False where the fixed one is held, `_held_at` says since when."""
+        settings, keys = self._settings, self._keys
+        node_id, self._held_at = await self._store.run(
+            TAKE_LEASE,
+            [keys.leases, keys.brokers, keys.info],
+            *(self.process, self._record(), "" if settings.node_id is None else settings.node_id),
+            *(settings.lease_gone_ms, settings.node_id_quarantine_ms, int(self._own_address is not None)),
+        )
+        if node_id < 0:
+            return False
+        self.node_id, self.held = node_id, True
+        self._own_ids.add(node_id)
+        return True
+
+    async def renew(self) -> bool:
+        """Renew the lease and learn who lives; False where it had ended. Raises StoreUnavailable."""
+        keys, asked_s = self._keys, perf_counter()
+        reply = await self._store.run(
+            RENEW_LEASE,
+            [keys.leases, keys.brokers, keys.info],
+            *(self.node_id, self.process, self._record(), self._settings.lease_gone_ms, self._described_version),
+        )
+        if not reply[0]:
+            return False
+        *learnt, drain_asked, now_ms = reply[1:]
+        self.ends_ms = now_ms + self._settings.lease_gone_ms
+        self._learn(*learnt)
+        if drain_asked:
+            for listener in self.on_drain_asked:
+                listener()
+        self.ends_s = asked_s + self._settings.lease_gone_ms / 1000
+        if perf_counter() < self.ends_s:  # else this process stood still meanwhile, and the next renewal tells
+            for listener in self.on_held:
+                listener()
+        return True
+
+    async def _keep(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            started = clock()
+            try:
+                await self.keep_once()
+            except StoreUnavailable as error:
+                logger.debug("lease_not_renewed", reason=str(error))
+            await asyncio.sleep(max(0.0, self._settings.lease_renew_ms / 1000 - (clock() - started)))
+
+    async def keep_once(self) -> None:
+        """Renew; where the lease is lost, tell so once and take another. Raises StoreUnavailable."""
+        try:
+            sure = await self._renew_or_take()
+        except Exception:
+            self._unsure()
+            raise
+        if not sure:
+            self._unsure()
+
+    async def _renew_or_take(self) -> bool:
+        if self.held:
+            if await self.renew():
+                return True
+            self.held = False
+            logger.warning("lease_lost", node_id=self.node_id)
+            for listener in self.on_lost:
+                listener()
+        await open_cluster(self._store, self._settings, self.cluster_id)
+        if not await self._take():
+            if not self._refusal_logged:
+                self._refusal_logged = True
+                logger.error("node_id_held_by_another", node_id=self._settings.node_id)
+            return False
+        self._refusal_logged = False
+        self._be_lenient()
+        logger.info("lease_taken", node_id=self.node_id)
+        return await self.renew()
+
+    def _unsure(self) -> None:
+        for listener in self.on_unsure:
+            listener()
+
+    # -- the live set
+
+    def _learn(self, own_age_ms: int, version: bytes, ages: list[int], records: list[bytes | None]) -> None:
+        if records:
+            self._described_version = version.decode()
+            self._described = {
+                node_id: _described(node_id, record)
+                for node_id, record in zip(ages[::2], records, strict=True)
+                if record is not None
+            }
+        if own_age_ms > self._settings.lease_suspect_ms:
+            self._be_lenient()
+        suspect_ms = self._settings.lease_suspect_ms
+        live = {
+            node_id: dataclasses.replace(self._described[node_id], suspect=age_ms > suspect_ms)
+            for node_id, age_ms in zip(ages[::2], ages[1::2], strict=True)
+            if node_id in self._described
+        }
+        self._show(live)
+
+    def _be_lenient(self) -> None:
+        """This broker did not renew for long: perhaps nobody could. Judge the others when they had time to."""
+        self._lenient_until = asyncio.get_running_loop().time() + self._settings.lease_suspect_ms / 1000
+
+    def _show(self, live: dict[int, BrokerInfo]) -> None:
+        if asyncio.get_running_loop().time() < self._lenient_until:
+            for former in self._live:
+                now = live.get(former.node_id)
+                if former.node_id not in self._own_ids and (now is None or now.suspect):
+                    live[former.node_id] = former
+        ordered = [live[node_id] for node_id in sorted(live)]
+        if ordered == self._live:
+            return
+        _log_changes(self._live, ordered)
+        before, self._live = self._live, ordered
+        serving = [one for one in ordered if one.state == "serving" and not one.suspect]
+        self._preferred = serving or ordered
+        self.version += 1
+        if before and (on_broker_joined := _newly_serving(before, serving, self._own_ids)):
+            for subscription in self.on_broker_joined_listeners:
+                subscription(on_broker_joined)
+        for one in _fallen_silent(before, live):
+            for listener in self.on_silent:
+                listener(one)
+
+
+def _having(listener: str, brokers: list[BrokerInfo]) -> list[BrokerInfo]:
+    """Those that have a listener; all, while none is known to: this broker may not have told the others yet."""
+    return [one for one in brokers if listener in one.endpoints] or brokers
+
+
+def _fallen_silent(former: list[BrokerInfo], live: Mapping[int, BrokerInfo]) -> list[BrokerInfo]:
+    """Brokers that served a moment ago, and whose lease is not renewed."""
+    served = [one for one in former if one.state == "serving" and not one.suspect]
+    return [one for one in served if one.node_id not in live or live[one.node_id].suspect]
+
+
+def _newly_serving(former: list[BrokerInfo], serving: list[BrokerInfo], own_ids: set[int]) -> set[int]:
+    """Others that serve and did not exist, or had not finished to start; not those that were only suspect."""
+    known = {one.node_id for one in former if one.state != "starting"} | own_ids
+    return {one.node_id for one in serving} - known
+
+
+def _described(node_id: int, record: bytes) -> BrokerInfo:
+    values: dict[str, Any] = json.loads(record)
+    endpoints = {name: (host, port) for name, (host, port) in values["listeners"].items()}
+    return BrokerInfo(node_id, endpoints, values["rack"], values["version"], values["state"])
+
+
+def _log_changes(before: list[BrokerInfo], after: list[BrokerInfo]) -> None:
+    known, now = ({one.node_id: one for one in brokers} for brokers in (before, after))
+    for node_id in now.keys() - known.keys():
+        logger.info("broker_joined", node_id=node_id)
+    for node_id in known.keys() - now.keys():
+        logger.info("broker_left", node_id=node_id)
+    for node_id in known.keys() & now.keys():
+        if known[node_id].suspect != now[node_id].suspect:
+            logger.info("broker_suspect" if now[node_id].suspect else "broker_back", node_id=node_id)
+        if known[node_id].state != now[node_id].state:
+            logger.info("broker_state", node_id=node_id, state=now[node_id].state)

@@ -1,0 +1,325 @@
+"""Heartbeats whose answers are kept back until there is something to say.
+
+Members learn of a rebalance from the answer to a heartbeat, and send one every 3 s by default: nearly all of a
+rebalance is waiting for that. So the heartbeat renews its session as it arrives, as always, and where the answer is
+NONE it is kept back: until the group starts to rebalance, the connection brings another request, or the hold ends.
+
+`interval_estimator` decides for how long a member accepts
+that, `supports_delayed_heartbeats` which client is asked at all. What is delayed
+here may vanish: the member hears nothing, and asks again elsewhere. A lost wake-up costs no more than a heartbeat
+that was not held, because a hold ends before the next one is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import heapq
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
+from tidegate.groups.heartbeat_interval import HeartbeatIntervalEstimator
+from tidegate.groups.heartbeats import Heartbeats, OnCode
+from tidegate.groups.model import MemberRef
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg
+from tidegate.store.store import Store
+from tidegate.telemetry.metrics import metrics
+
+_NONE: Final = 0
+_CONSUMER: Final = "consumer"
+_STREAMS: Final = "stream"
+_TOGETHER_S: Final = 0.005
+"""Holds that end within so short a time end together."""
+_EXCLUDED_MAX: Final = 10_000
+"""Members remembered because they closed their connection during a hold."""
+
+_SOFTWARE: Final = frozenset({"apache-kafka-java", "kafka-python", "librdkafka"})
+_BINDINGS: Final = ("confluent-kafka-",)
+"""Software that names itself, with librdkafka inside."""
+_CLIENT_IDS: Final = ("aiokafka-",)
+"""Clients that do not name their software, but themselves where their user does not."""
+
+
+def supports_delayed_heartbeats(software_name: str, client_id: str) -> bool:
+    """Whether a client of this name (ApiVersions v3, KIP-511) may be tried at all.
+
+    KafkaJS and sarama consume nothing while a heartbeat waits, franz-go's timer runs from the answer; of unknown
+    software nobody knows.
+    """
+    if software_name == "unknown":
+        return client_id.startswith(_CLIENT_IDS)
+    return software_name in _SOFTWARE or software_name.startswith(_BINDINGS)
+
+
+class Released(enum.StrEnum):
+    """Why an answer was kept back no longer."""
+
+    REBALANCE = "rebalance"
+    """The group or the member changed: the answer is what the heartbeat script says now."""
+    REQUEST = "request"
+    """The connection brought another request: nothing waits behind a heartbeat."""
+    ENDED = "ended"
+    """As long as the member can bear it."""
+    DRAINING = "leaving"
+    """The broker closes the connection: it drains, or the connection is old, or the lease was lost."""
+    CLOSED = "closed"
+    """The client is gone."""
+
+
+class DelayedHeartbeat:
+    """One connection's member and its heartbeat, from its arrival until it is answered."""
+
+    __slots__ = (
+        "_asked",
+        "_delayed_heartbeats",
+        "_hurried",
+        "_known",
+        "_missed",
+        "_on_code",
+        "_since_s",
+        "interval_estimator",
+        "is_delayed",
+        "keys",
+        "member_ref",
+        "serial",
+        "until_s",
+    )
+
+    def __init__(self, delayed_heartbeats: DelayedHeartbeats) -> None:
+        self._delayed_heartbeats = delayed_heartbeats
+        self.keys: GroupKeys | None = None
+        self.member_ref: MemberRef | None = None
+        self.interval_estimator = HeartbeatIntervalEstimator(delayed_heartbeats.delay_s_max)
+        self.serial = 0
+        self.until_s = 0.0
+        self._on_code: OnCode | None = None
+        self._since_s = 0.0
+        self._hurried: Released | None = None
+        self._asked = self._missed = self._known = False
+        self.is_delayed = False
+        """Whether the answer is there and kept back."""
+
+    def heartbeat(self, keys: GroupKeys, member_ref: MemberRef, on_code: OnCode) -> None:
+        """A heartbeat came; `on_code` is told its code, now or later."""
+        self.release(Released.REQUEST)
+        if self._asked:  # two at a time: the first is answered as soon as its code is there
+            self._delayed_heartbeats.heartbeats.add(keys, member_ref, on_code)
+            return
+        now_s, before = self._delayed_heartbeats.now_s(), self.member_ref
+        if before is None or before.member_id != member_ref.member_id:
+            self.interval_estimator, self._known = (
+                HeartbeatIntervalEstimator(self._delayed_heartbeats.delay_s_max),
+                self._delayed_heartbeats.is_excluded(member_ref.member_id),
+            )
+        self.keys, self.member_ref, self._on_code = keys, member_ref, on_code
+        self._hurried, self._missed, self._since_s = None, False, now_s
+        self.interval_estimator.arrived(now_s)
+        delay_s = self.interval_estimator.delay_s()
+        self.until_s = now_s + delay_s if delay_s else 0.0
+        if delay_s:
+            self._delayed_heartbeats.subscribe(self)  # before the script runs, so that no wake-up is lost
+        elif not self._known:
+            self._known = True
+            self._delayed_heartbeats.read(self)
+        self._ask()
+
+    def rejoins(self, session_s: float) -> None:
+        """Its member joins again, perhaps with another session timeout; when it heartbeats next says nothing."""
+        self.interval_estimator.interrupted()
+        if self.interval_estimator.session_s is not None:
+            self.interval_estimator.session_s = session_s
+
+    def wake(self) -> None:
+        """Something happened to the group: ask what the heartbeat's code is now."""
+        if self._asked:
+            self._missed = True
+        elif self.is_delayed:
+            self._ask()
+
+    def release(self, reason: Released) -> None:
+        """Keep the answer back no longer."""
+        if self.is_delayed and reason is Released.CLOSED:
+            self._delayed_heartbeats.exclude(self)
+        if self._asked:
+            self._hurried = reason
+        elif self.is_delayed:
+            self._answer(_NONE, reason)
+
+    def _ask(self) -> None:
+        assert self.keys is not None
+        assert self.member_ref is not None
+        self._asked = True
+        self._delayed_heartbeats.heartbeats.add(self.keys, self.member_ref, self._judged)
+
+    def _judged(self, code: int) -> None:
+        self._asked = False
+        if code != _NONE or not self.until_s or self._hurried:
+            self._answer(code, Released.REBALANCE if code else self._hurried)
+        elif self._missed:
+            self._missed = False
+            self._ask()
+        elif not self.is_delayed:
+            self.is_delayed = True
+            self._delayed_heartbeats.keep(self)
+
+    def _answer(self, code: int, reason: Released | None) -> None:
+        now_s, on_code = self._delayed_heartbeats.now_s(), self._on_code
+        if self.is_delayed and reason is not None:
+            metrics.hold(reason.value).observe(now_s - self._since_s)
+        if self.until_s:
+            self._delayed_heartbeats.drop(self)
+        self.is_delayed, self.until_s, self._on_code = False, 0.0, None
+        if code == _NONE:
+            self.interval_estimator.answered(now_s)
+        else:
+            self.interval_estimator.interrupted()
+        if on_code is not None:
+            on_code(code)
+
+
+class DelayedHeartbeats:
+    """The kept-back heartbeats of one broker: by group for wake-ups, by time for their ends."""
+
+    def __init__(self, store: Store, settings: Settings, heartbeats: Heartbeats) -> None:
+        self.heartbeats = heartbeats
+        self.delay_s_max = settings.heartbeat_delay_max_ms / 1000
+        self._store = store
+        self._groups: dict[str, dict[DelayedHeartbeat, None]] = {}
+        self._ends: list[tuple[float, int, DelayedHeartbeat]] = []
+        self._excluded: dict[str, None] = {}
+        self._missed = False
+        self._serial = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+        self._loop = asyncio.get_event_loop()
+        self.now_s: Callable[[], float] = self._loop.time
+
+    # -- life
+
+    async def start(self) -> None:
+        """Hear every shard's wake channel."""
+        await subscribe_group_changes(self._store, self._on_group_change)
+
+    async def close(self) -> None:
+        """Keep nothing back any more."""
+        unsubscribe_group_changes(self._store, self._on_group_change)
+        self.release_all()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def held(self) -> int:
+        """Heartbeats that wait for their code or for the end of their hold."""
+        return sum(map(len, self._groups.values()))
+
+    def release_all(self) -> None:
+        """Answer everything: this broker's lease is lost, or the broker stops."""
+        for holders in list(self._groups.values()):
+            for delayed_heartbeat in list(holders):
+                delayed_heartbeat.release(Released.DRAINING)
+
+    # -- what a holder does
+
+    def subscribe(self, delayed_heartbeat: DelayedHeartbeat) -> None:
+        """Wake a holder with its group from now on."""
+        assert delayed_heartbeat.keys is not None
+        self._groups.setdefault(delayed_heartbeat.keys.ref, {})[delayed_heartbeat] = None
+
+    def drop(self, delayed_heartbeat: DelayedHeartbeat) -> None:
+        """It is answered."""
+        assert delayed_heartbeat.keys is not None
+        delayed_heartbeat.serial = 0
+        holders = self._groups[delayed_heartbeat.keys.ref]
+        holders.pop(delayed_heartbeat, None)
+        if not holders:
+            del self._groups[delayed_heartbeat.keys.ref]
+
+    def keep(self, delayed_heartbeat: DelayedHeartbeat) -> None:
+        """Its code is NONE: let it wait until its hold ends."""
+        self._serial += 1
+        delayed_heartbeat.serial = self._serial
+        heapq.heappush(self._ends, (delayed_heartbeat.until_s, delayed_heartbeat.serial, delayed_heartbeat))
+        if self._timer is None or self._timer_s > delayed_heartbeat.until_s + _TOGETHER_S:
+            self._read_next()
+
+    def exclude(self, delayed_heartbeat: DelayedHeartbeat) -> None:
+        """Its client closed the connection during a hold: perhaps its requests time out sooner than one ends."""
+        assert delayed_heartbeat.member_ref is not None
+        self._excluded[delayed_heartbeat.member_ref.member_id] = None
+        if len(self._excluded) > _EXCLUDED_MAX:
+            del self._excluded[next(iter(self._excluded))]
+
+    def is_excluded(self, member_id: str) -> bool:
+        """Whether a member closed a connection during a hold: it is not held again, nor is its record read."""
+        return member_id in self._excluded
+
+    def read(self, delayed_heartbeat: DelayedHeartbeat) -> None:
+        """Learn what the group knows of a member: holds want a session timeout, and a plain consumer."""
+        keys, member_ref, interval_estimator = (
+            delayed_heartbeat.keys,
+            delayed_heartbeat.member_ref,
+            delayed_heartbeat.interval_estimator,
+        )
+        assert keys is not None
+        assert member_ref is not None
+        found: list[Any] = []
+
+        def answered(reply: Any) -> None:
+            found.append(reply)
+            if len(found) == 2:
+                interval_estimator.session_s = _session_s(*found)
+
+        member: list[Arg] = ["HGET", keys.members, member_ref.member_id]
+        self._store.send_in_order((member, answered), (["HGET", keys.group, "protocol_type"], answered))
+
+    # -- waking and ending
+
+    def _on_group_change(self, payload: bytes | None) -> None:
+        if payload is not None:
+            for delayed_heartbeat in list(self._groups.get(payload.rsplit(b":", 3)[0].decode(), ())):
+                delayed_heartbeat.wake()
+        elif not self._missed:  # every channel says so when the subscription was lost for a while
+            self._missed = True
+            self._loop.call_soon(self._wake_all)
+
+    def _wake_all(self) -> None:
+        self._missed = False
+        for delayed_heartbeat in [
+            delayed_heartbeat for holders in self._groups.values() for delayed_heartbeat in holders
+        ]:
+            delayed_heartbeat.wake()
+
+    def _read_next(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._ends:
+            self._timer_s = self._ends[0][0] + _TOGETHER_S
+            self._timer = self._loop.call_at(self._timer_s, self._end_due)
+
+    def _end_due(self) -> None:
+        self._timer = None
+        now_s, ends = self.now_s(), self._ends
+        while ends and ends[0][0] <= now_s:
+            _, serial, delayed_heartbeat = heapq.heappop(ends)
+            if delayed_heartbeat.serial == serial:
+                delayed_heartbeat.release(Released.ENDED)
+        self._read_next()
+
+
+def _session_s(record: Any, protocol_type: Any) -> float | None:
+    """The session timeout of a consumer, s; None where its heartbeats are not to be held.
+
+    Static members and those of Kafka Streams go without leaving: nothing releases the heartbeat, and Java's `close`
+    waits for its answer.
+    """
+    if not isinstance(record, bytes) or protocol_type != _CONSUMER.encode():
+        return None
+    member = json.loads(record)
+    if member["instance_id"] or _STREAMS in member["protocols"]:
+        return None
+    return float(member["session_timeout_ms"]) / 1000

@@ -1,0 +1,210 @@
+"""What Redis may have lost of groups, and that no generation is handed out twice because of it (spec R12).
+
+A fail-over or a restart may lose the end of what Redis was told. A generation that was handed out would then be
+handed out again with other members, and a member that had been removed would go on as if nothing was.
+
+Every broker hears every generation that opens, whichever broker opened it, sees those that its own requests wait for
+before it answers them, and remembers the groups that changed last. On each new connection, ahead of every other
+command, it says what it remembers; a group that is behind gets a strictly higher generation next, and its members are
+asked to rejoin. Where nothing was lost this changes nothing.
+
+Where every broker is new too nobody remembers: then all groups skip ahead (`bump_all_generations`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from tidegate.groups.expire_and_retry import BrokerName, group_script_args, group_script_keys, nobody
+from tidegate.groups.expiry import group_of
+from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
+from tidegate.groups.model import GroupState
+from tidegate.groups.waiters import GroupStatus
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg
+from tidegate.store.node import Node
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+BUMP_GENERATION = Script("groups/bump_generation")
+
+logger = structlog.get_logger()
+
+GROUPS_MAX: Final = 10_000
+"""Groups that a broker remembers: those that changed last, for what is lost is the end."""
+SKIP: Final = 1_000
+"""Generations skipped where nobody remembers: more than a group opens in what a fail-over loses."""
+_RAISED_IN: Final = "groups_incarnation"
+_STABLE: Final = GroupState.STABLE.encode()
+_AGAIN_S: Final = 0.1
+_AT_ONCE: Final = 200
+
+
+ReportedGeneration = tuple[int, bool]
+"""A generation, and whether its assignments were handed out."""
+_NOTHING: Final = (-1, False)
+
+
+class GenerationGuard:
+    """The newest generation of each group that changed lately, and whether its assignments were handed out."""
+
+    def __init__(self, store: Store, broker: BrokerName = nobody) -> None:
+        self._store = store
+        self._broker = broker
+        self._known: dict[bytes, ReportedGeneration] = {}
+        self._refused: dict[bytes, ReportedGeneration] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._at: list[Node] = []
+        self.failover_epoch = -1
+        """What was remembered is told to this one."""
+
+    async def start(self) -> None:
+        """Hear every shard's wake channel, and tell what was heard on each new connection."""
+        await subscribe_group_changes(self._store, self._on_group_change)
+        self._at = self._nodes()
+        self._store.follow_nodes(self._added, lambda _: None)
+        self._store.on_moved.append(self._moved)
+
+    def _nodes(self) -> list[Node]:
+        """Where each shard is."""
+        store = self._store
+        return [store.node(store.shard_keys(shard).groups) for shard in range(store.settings.coordinator_shards)]
+
+    def _moved(self) -> None:
+        """A replica that took over may be connected, by a redirect, before it has all of its slots in our table."""
+        before, self._at = self._at, self._nodes()
+        moved = {shard for shard, node in enumerate(self._at) if node is not before[shard] and node.control.connected}
+        if moved and not self._closed:
+            refs = [ref for ref in self._known if group_of(self._store, ref.decode()).shard_keys.shard in moved]
+            self._bump({ref: self._known[ref] for ref in refs})
+
+    def _added(self, node: Node) -> None:
+        node.control.on_up.append(lambda _: self._announce(node))
+
+    async def close(self) -> None:
+        """Forget."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._closed = True
+        unsubscribe_group_changes(self._store, self._on_group_change)
+
+    def _on_group_change(self, payload: bytes | None) -> None:
+        if payload is None:
+            return
+        ref, generation, state, _ = payload.rsplit(b":", 3)
+        reported, known = (int(generation), state == _STABLE), self._known.get(ref, _NOTHING)
+        # A lower one is of a group that was deleted and made again.
+        self._note(ref, max(reported, known) if reported[0] == known[0] else reported)
+
+    def apply_status(self, keys: GroupKeys, status: GroupStatus) -> None:
+        """A broker that dies may never send the message: whoever answers by what it saw knows at once.
+
+        What was seen and what is heard come on two connections, so the older of the two may come last.
+        """
+        ref = keys.ref.encode()
+        observed = status.generation, status.state == GroupState.STABLE
+        self._note(ref, max(observed, self._known.get(ref, _NOTHING)))
+
+    def _note(self, ref: bytes, reported: ReportedGeneration) -> None:
+        self._known.pop(ref, None)
+        self._known[ref] = reported
+        if len(self._known) > GROUPS_MAX:
+            del self._known[next(iter(self._known))]
+
+    def announce(self) -> None:
+        """Raise the groups that are behind what was heard. What is sent after it finds them raised."""
+        self._refused.clear()
+        self._bump(self._known)
+
+    def _announce(self, node: Node) -> None:
+        """The same for the groups of a node that is back, or new in another's place."""
+        if not self._closed:
+            whole = self._store.cluster is None
+            there = [ref for ref in self._known if whole or self._node_of(ref) is node]
+            for ref in there:
+                self._refused.pop(ref, None)
+            self._bump({ref: self._known[ref] for ref in there})
+
+    def _node_of(self, ref: bytes) -> Node:
+        return self._store.node(group_of(self._store, ref.decode()).group)
+
+    def _bump(self, groups: Mapping[bytes, ReportedGeneration]) -> None:
+        for ref, reported in groups.items():
+            self._bump_one(ref, reported)
+
+    def _bump_one(self, ref: bytes, reported: ReportedGeneration) -> None:
+        keys = group_of(self._store, ref.decode())
+
+        def answered(reply: Any) -> None:
+            if not isinstance(reply, Exception):
+                _log(keys, reply)
+                refused, self._refused = self._refused, {}
+                self._bump(refused)
+            elif self._node_of(ref).control.connected:  # it cannot write yet, so nobody else can
+                self._refused[ref] = reported
+                if self._timer is None:
+                    self._timer = asyncio.get_running_loop().call_later(_AGAIN_S, self._try_one)
+
+        args = _args(self._store, keys, self._broker(), *reported)
+        self._store.send_script(BUMP_GENERATION, group_script_keys(keys), args, answered)
+
+    def _try_one(self) -> None:
+        """Redis may refuse for long: one group asks for all."""
+        self._timer = None
+        if self._refused:
+            ref = next(iter(self._refused))
+            self._bump_one(ref, self._refused.pop(ref))
+
+    def on_failover_handled(self, failover_epoch: int) -> None:
+        """What could be lost before this incarnation is dealt with: brokers that start now need not skip ahead.
+
+        A connection was told as it began; but its server may have become another primary since.
+        """
+        if failover_epoch != self.failover_epoch:
+            self.failover_epoch = failover_epoch
+            self.announce()
+        command: list[Arg] = ["HSET", self._store.cluster_keys.info, _RAISED_IN, failover_epoch]
+        self._store.send(command, lambda _: None)
+
+
+def _args(
+    store: Store, keys: GroupKeys, broker: str, generation: int, assigned: bool, failover_epoch: int = 0
+) -> list[Arg]:
+    return [*group_script_args(store, keys, broker), generation, int(assigned), SKIP, failover_epoch]
+
+
+def _log(keys: GroupKeys, reply: Sequence[int]) -> None:
+    if reply[1]:
+        logger.warning("generation_bumped", group=keys.ref)
+
+
+async def bump_all_generations(store: Store, failover_epoch: int, broker: str = "") -> int:
+    """Have every group skip ahead, unless a broker dealt with this incarnation already. Returns how many did.
+
+    For a broker that starts, before it serves: those that live through a change of incarnation remember.
+    Raises StoreUnavailable.
+    """
+    info = store.cluster_keys.info
+    dealt_with = await store.command("HGET", info, _RAISED_IN)
+    raised = 0
+    if dealt_with is not None and int(dealt_with) != failover_epoch:
+        for shard in range(store.settings.coordinator_shards):
+            names = await store.command("HKEYS", store.shard_keys(shard).groups)
+            for at in range(0, len(names), _AT_ONCE):
+                groups = [group_of(store, name.decode()) for name in names[at : at + _AT_ONCE]]
+                calls = (_bump_after_failover(store, keys, failover_epoch, broker) for keys in groups)
+                raised += sum(await asyncio.gather(*calls))
+    await store.command("HSET", info, _RAISED_IN, failover_epoch)
+    return raised
+
+
+async def _bump_after_failover(store: Store, keys: GroupKeys, failover_epoch: int, broker: str) -> int:
+    args = _args(store, keys, broker, -1, False, failover_epoch)
+    (raised,) = await store.run(BUMP_GENERATION, group_script_keys(keys), *args)
+    _log(keys, (0, raised))
+    return int(raised)

@@ -1,0 +1,250 @@
+"""The story of a group, read from the events of its shard: what happened, and each rebalance with its cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tidegate.groups.formatting import format_member
+from tidegate.store.keys import GroupKeys
+from tidegate.store.store import Store
+
+EVENTS_READ_MAX: Final = 10_000
+_PAGE: Final = 500
+
+_COMES_AND_GOES: Final = frozenset(
+    {"member_joined", "member_left", "member_removed", "member_expired", "member_evicted", "member_replaced"}
+)
+_CLIENTS_HABIT: Final = "need to re-join with the given member-id"
+"""What Java says of the second round trip of every first join (KIP-394): no reason of anybody's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of the stream; docs/explain.md tells what each field holds for each kind."""
+
+    time_ms: int
+    generation: int
+    kind: str
+    cause: str = ""
+    member_id: str = ""
+    instance_id: str = ""
+    client_id: str = ""
+    host: str = ""
+    reason: str = ""
+    detail: str = ""
+    members: int = 0
+    broker: str = ""
+    duration_ms: int = 0
+
+    @property
+    def who(self) -> str:
+        """The member, as people know it."""
+        return format_member(self.client_id, self.host, self.instance_id)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What stays of a member over its member ids: its instance, else its client id and host."""
+        return ("instance", self.instance_id) if self.instance_id else (self.client_id, self.host)
+
+    @property
+    def client_reason(self) -> str:
+        """The client's own reason, if it is one."""
+        return "" if self.reason.startswith(_CLIENTS_HABIT) else self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """One join phase and what came of it. Durations are None where that step was not reached."""
+
+    started: Event
+    trigger: Event | None
+    """Who came or went, where that began it."""
+    generation: int | None = None
+    """What it opened; None while it is open, or where another began first."""
+    leader: str = ""
+    protocol: str = ""
+    members: int | None = None
+    joining_ms: int | None = None
+    syncing_ms: int | None = None
+    stable_ms: int | None = None
+    """From its begin until every member had synced."""
+    outcome: str = "joining"
+    """`joining`, `syncing`, `settling` (assigned, but not everybody synced), `stable`, `emptied`, `cut short`."""
+    lost: tuple[Event, ...] = ()
+    """Members that were removed while it lasted."""
+
+    @property
+    def cause(self) -> str:
+        """What began it, in words."""
+        return cause_in_words(self.started, self.trigger)
+
+
+def event_of(fields: Mapping[str, str]) -> Event:
+    """An event from its fields; those that an older broker did not write are empty."""
+    text = {name: fields.get(name, "") for name in ("kind", "cause", "instance_id", "client_id", "host")}
+    return Event(
+        int(fields["time"]),
+        int(fields["generation"]),
+        member_id=fields.get("member", ""),
+        reason=fields.get("reason", ""),
+        detail=fields.get("detail", ""),
+        broker=fields.get("broker", ""),
+        members=int(fields.get("members") or 0),
+        duration_ms=int(fields.get("duration_ms") or 0),
+        **text,
+    )
+
+
+async def read_shard(
+    store: Store, stream: str, count_max: int = EVENTS_READ_MAX, span_ms: int | None = None, ref: str | None = None
+) -> list[tuple[str, Event]]:
+    """The newest events of a shard with their groups' names, oldest first; `span_ms`: not much older than the last.
+
+    `ref`: of this group alone; `count_max` counts the others' as well. Raises StoreUnavailable.
+    """
+    found: list[tuple[str, Event]] = []
+    end, left, group = "+", count_max, None if ref is None else ref.encode()
+    while left:
+        page: list[tuple[bytes, list[bytes]]] = await store.read(
+            "XREVRANGE", stream, end, "-", "COUNT", min(_PAGE, left)
+        )
+        left -= len(page)
+        for _, values in page:
+            if group is None or values[values.index(b"group") + 1] == group:
+                texts = [value.decode("utf-8", "replace") for value in values]
+                fields = dict(zip(texts[::2], texts[1::2], strict=True))
+                found.append((fields["group"], event_of(fields)))
+        past = span_ms is not None and found and found[-1][1].time_ms < found[0][1].time_ms - span_ms
+        if len(page) < _PAGE or past:
+            break
+        end = "(" + page[-1][0].decode()
+    return found[::-1]
+
+
+async def read_events(store: Store, keys: GroupKeys) -> list[Event]:
+    """What is kept of a group's events, oldest first. Raises StoreUnavailable."""
+    return [event for _, event in await read_shard(store, keys.shard_keys.events, ref=keys.ref)]
+
+
+@dataclass(slots=True)
+class _RebalanceFolder:
+    """Rebalances while the events are read."""
+
+    done: list[Rebalance] = field(default_factory=list)
+    open: Rebalance | None = None
+    came: Event | None = None
+
+    def close(self, **outcome: object) -> None:
+        if self.open is not None:
+            self.done.append(replace(self.open, **outcome))  # type: ignore[arg-type]
+            self.open = None
+
+    def observe(self, event: Event) -> None:
+        if event.kind in _COMES_AND_GOES:
+            self.came = event
+            if event.kind in ("member_expired", "member_evicted") and self.open is not None:
+                self.open = replace(self.open, lost=(*self.open.lost, event))
+        elif event.kind == "rebalance_started":
+            self._begin(event)
+        elif self.open is not None:
+            self._go_on(self.open, event)
+
+    def _begin(self, event: Event) -> None:
+        if self.open is not None and self.open.outcome != "stable":
+            self.close(outcome="cut short" if self.open.outcome != "settling" else "settling")
+        self.close()
+        trigger = self.came if self.came is not None and self.came.member_id == event.member_id else None
+        self.open, self.came = Rebalance(event, trigger), None
+
+    def _go_on(self, this: Rebalance, event: Event) -> None:
+        took = event.time_ms - this.started.time_ms
+        if event.kind == "barrier_joined":
+            opened = {"generation": event.generation, "leader": event.member_id, "protocol": event.detail}
+            self.open = replace(
+                this,
+                members=event.members,
+                joining_ms=event.duration_ms,
+                outcome="syncing",
+                **opened,  # type: ignore[arg-type]
+            )
+        elif event.kind == "assignment_stored":
+            self.open = replace(this, syncing_ms=event.duration_ms, outcome="settling")
+        elif event.kind == "stable":
+            self.open = replace(this, stable_ms=took, outcome="stable")
+        elif event.kind == "emptied":
+            self.close(generation=event.generation, members=0, joining_ms=event.duration_ms, outcome="emptied")
+
+
+def rebalances(events: Iterable[Event]) -> list[Rebalance]:
+    """The rebalances that some events of one group tell of, oldest first; the last may still be open."""
+    folder = _RebalanceFolder()
+    for event in events:
+        folder.observe(event)
+    folder.close()
+    return folder.done
+
+
+CAUSES: Final = {
+    "member_joined": "{who} joined",
+    "member_left": "{who} left by itself",
+    "member_removed": "{who} was removed",
+    "session_timed_out": "{who} sent no heartbeat for its session timeout",
+    "did_not_sync": "{who} did not sync in time",
+    "subscription_changed": "{who} rejoined with another subscription, or gave up partitions (cooperative)",
+    "leader_rejoined": "the leader, {who}, asked for it: topics or partitions changed, or it started over",
+    "static_member_restarted": "{who} restarted and offers something else, or came while the group was not stable",
+}
+
+
+def cause_in_words(started: Event, trigger: Event | None = None) -> str:
+    """What began a rebalance, and what the client said of it."""
+    words = CAUSES.get(started.cause, started.cause.replace("_", " ") or "unknown").format(who=started.who)
+    if trigger is not None and trigger.kind == "member_removed":
+        host, _, client_id = trigger.detail.partition(" ")
+        words += f" by {format_member(client_id, host)}"
+    return f'{words}, saying "{started.client_reason}"' if started.client_reason else words
+
+
+_KINDS: Final = {
+    "created": "the group was made, {who} asked first",
+    "member_joined": "{who} joined",
+    "member_left": "{who} left by itself",
+    "member_removed": "{who} was removed by somebody else",
+    "member_evicted": "{who} found the group full",
+    "member_replaced": "{who} took the place of its former self",
+    "member_fenced": "{who} was fenced: another process has its instance id",
+    "lease_lost": "the broker that held the request of {who} is gone",
+    "barrier_joined": "all joined: generation {generation} opens with {members} members",
+    "assignment_stored": "the leader handed in the assignment",
+    "stable": "every member has its assignment",
+    "emptied": "nobody is left",
+    "offsets_reset": "{who} reset offsets: {detail}",
+    "offsets_deleted": "offsets were deleted: {detail}",
+    "offsets_expired": "offsets passed their retention: {detail}",
+    "deleted": "the group was deleted",
+}
+
+_EXPIRED: Final = {
+    "session_timed_out": "{who} sent no heartbeat for its session timeout and was removed",
+    "did_not_rejoin": "{who} did not rejoin in time and was removed",
+    "did_not_sync": "{who} did not sync in time and was removed",
+    "first_join_unanswered": "{who} waited too long for its first join and was removed",
+}
+
+
+def describe_event(event: Event) -> str:
+    """An event as a sentence."""
+    if event.kind == "rebalance_started":
+        return f"a rebalance began: {cause_in_words(event)}"
+    form = _EXPIRED.get(event.cause) if event.kind == "member_expired" else _KINDS.get(event.kind)
+    if form is None:
+        return event.kind.replace("_", " ")
+    words = form.format(who=event.who, generation=event.generation, members=event.members, detail=event.detail)
+    return f'{words}, saying "{event.client_reason}"' if event.client_reason else words
+
+
+def since(events: Sequence[Event], time_ms: int) -> list[Event]:
+    """The events from a moment on."""
+    return [event for event in events if event.time_ms >= time_ms]

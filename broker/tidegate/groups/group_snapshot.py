@@ -1,0 +1,269 @@
+"""One consistent picture of a group, for who asks why it does what it does: more than DescribeGroups tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound
+from tidegate.groups.directory import metadata_of
+from tidegate.groups.expiry import expire_group
+from tidegate.groups.model import GroupState
+from tidegate.groups.offsets import split_field
+from tidegate.store.in_order import read_in_order
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg
+from tidegate.store.store import Store
+
+_ATTEMPTS_MAX: Final = 10
+_MARKS: Final = ("version", "round", "generation", "joined_count", "awaiting_sync")
+"""Fields that tell two pictures apart."""
+
+Doing = str
+"""What a member does in the present state: `joined`, `missing` (it has yet to rejoin), `waiting` for the leader's
+assignment, `unsynced` (it has yet to ask for its own), `synced`."""
+
+Partitions = Mapping[str, tuple[int, ...]]
+"""Topic -> partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataDecoders:
+    """How to read the bytes that members hand each other; None where they cannot be read."""
+
+    topics: Callable[[bytes], frozenset[str] | None]
+    partitions: Callable[[bytes], Mapping[str, list[int]] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSnapshot:
+    """One member. `last_contact_ms` is its last heartbeat, join or sync.
+
+    None while a parked request holds its session, and where it is not known: a broker fell silent, members were given
+    more time, and this one was not heard beyond that.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    client_software: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    joined_ms: int
+    last_contact_ms: int | None
+    session_ends_ms: int
+    doing: Doing
+    leads: bool
+    topics: frozenset[str] | None
+    owned: Partitions | None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingMemberSnapshot:
+    """A member id handed out (KIP-394) and not yet back."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+    ends_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSnapshot:
+    """What is committed for a partition."""
+
+    topic: str
+    partition: int
+    offset: int
+    commit_ms: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """A group at one moment, `now_ms` of Redis's clock. Deadlines are 0 where there is none."""
+
+    group_id: str
+    org: str
+    id: str
+    tier: str
+    locator: str
+    type: str
+    state: str
+    prev_state: str
+    state_since_ms: int
+    created_ms: int
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader: str
+    reason: str
+    join_deadline_ms: int
+    sync_deadline_ms: int
+    subscribed: tuple[str, ...] | None
+    key: str
+    now_ms: int
+    members: tuple[MemberSnapshot, ...] = ()
+    pending: tuple[PendingMemberSnapshot, ...] = ()
+    commits: tuple[CommitSnapshot, ...] = ()
+
+    @property
+    def topics(self) -> frozenset[str] | None:
+        """What the members subscribe to now; None where that of one cannot be read."""
+        subscribed: set[str] = set()
+        for member in self.members:
+            if member.topics is None:
+                return None
+            subscribed |= member.topics
+        return frozenset(subscribed)
+
+
+async def read_snapshot(
+    store: Store, keys: GroupKeys, broker: str, blobs: MetadataDecoders, now_ms: int | None = None
+) -> GroupSnapshot:
+    """A group, settled, then read plain, and read again where it changed meanwhile.
+
+    `now_ms` stands in for Redis's clock where a test steps it. Raises GroupIdNotFound, StoreUnavailable,
+    CoordinatorLoadInProgress where the group never holds still.
+    """
+    await expire_group(store, keys, broker)
+    marks: list[Arg] = ["HMGET", keys.group, *_MARKS]
+    for _ in range(_ATTEMPTS_MAX):
+        head, members, subscriptions, assignments, sessions, pending, offsets, time, after = await read_in_order(
+            store, store.read, keys.group,
+            ("HGETALL", keys.group),
+            ("HGETALL", keys.members),
+            ("HGETALL", keys.subscriptions),
+            ("HGETALL", keys.assignments),
+            ("ZRANGE", keys.sessions, 0, -1, "WITHSCORES"),
+            ("HGETALL", keys.pending),
+            ("HGETALL", keys.offsets),
+            ("TIME",),
+            marks,
+        )  # fmt: skip
+        if not head:
+            raise GroupIdNotFound
+        if [head.get(mark.encode()) for mark in _MARKS] == after:
+            now = int(time[0]) * 1000 + int(time[1]) // 1000 if now_ms is None else now_ms
+            group = _group(keys, {name.decode(): value.decode() for name, value in head.items()}, now)
+            ends = {name: int(score) for name, score in sessions}
+            return _filled(group, head, members, subscriptions, assignments, ends, pending, offsets, blobs)
+    raise CoordinatorLoadInProgress("the group changes faster than it can be read")
+
+
+def _group(keys: GroupKeys, fields: Mapping[str, str], now_ms: int) -> GroupSnapshot:
+    def number(name: str) -> int:
+        return int(fields.get(name) or 0)
+
+    def text(name: str) -> str:
+        return fields.get(name, "")
+
+    known = fields.get("subscribed_generation") == fields.get("generation")
+    return GroupSnapshot(
+        group_id=keys.group_id,
+        org=keys.org,
+        id=text("id"),
+        tier=text("tier"),
+        locator=text("locator"),
+        type=text("type"),
+        state=text("state"),
+        prev_state=text("prev_state"),
+        protocol_type=text("protocol_type"),
+        protocol=text("protocol"),
+        leader=text("leader"),
+        reason=text("reason"),
+        state_since_ms=number("state_since"),
+        created_ms=number("created"),
+        generation=number("generation"),
+        join_deadline_ms=number("join_deadline"),
+        sync_deadline_ms=number("sync_deadline"),
+        subscribed=tuple(json.loads(fields["subscribed"])) if known and "subscribed" in fields else None,
+        key=keys.group,
+        now_ms=now_ms,
+    )
+
+
+def _filled(
+    group: GroupSnapshot,
+    head: Mapping[bytes, bytes],
+    members: Mapping[bytes, bytes],
+    subscriptions: Mapping[bytes, bytes],
+    assignments: Mapping[bytes, bytes],
+    ends: Mapping[bytes, int],
+    pending: Mapping[bytes, bytes],
+    offsets: Mapping[bytes, bytes],
+    blobs: MetadataDecoders,
+) -> GroupSnapshot:
+    phase, grace_granted_ms = int(head.get(b"round") or 0), int(head.get(b"spared_at") or 0)
+    return replace(
+        group,
+        members=tuple(
+            _member(group, phase, grace_granted_ms, name, json.loads(record), subscriptions, assignments, ends, blobs)
+            for name, record in sorted(members.items())
+        ),
+        pending=tuple(
+            PendingMemberSnapshot(name.decode(), asked["client_id"], asked["client_host"], ends.get(name, 0))
+            for name, asked in ((name, json.loads(value)) for name, value in sorted(pending.items()))
+        ),
+        commits=tuple(
+            sorted((_commit(name.decode(), json.loads(value)) for name, value in offsets.items()), key=_place)
+        ),
+    )
+
+
+def _place(commit: CommitSnapshot) -> tuple[str, int]:
+    return commit.topic, commit.partition
+
+
+def _commit(field: str, stored: Mapping[str, Any]) -> CommitSnapshot:
+    topic, partition = split_field(field)
+    return CommitSnapshot(topic, partition, stored["offset"], stored["commit_time"], stored["metadata"])
+
+
+def _member(
+    group: GroupSnapshot,
+    phase: int,
+    grace_granted_ms: int,
+    name: bytes,
+    record: Mapping[str, Any],
+    subscriptions: Mapping[bytes, bytes],
+    assignments: Mapping[bytes, bytes],
+    ends: Mapping[bytes, int],
+    blobs: MetadataDecoders,
+) -> MemberSnapshot:
+    doing = _doing(group.state, record["join_round"] == phase, record["sync_generation"] == group.generation)
+    held = doing == "joined" or doing == "waiting"
+    ends_ms, timeout_ms = ends.get(name, 0), record["session_timeout_ms"]
+    granted_grace = (
+        grace_granted_ms > 0 and ends_ms == grace_granted_ms + 2 * timeout_ms
+    )  # as spare_members.lua sets it
+    protocol = group.protocol if group.protocol in record["protocols"] else next(iter(record["protocols"]), "")
+    metadata = metadata_of(subscriptions.get(name, b""), protocol)
+    owned = blobs.partitions(assignments.get(name, b""))
+    return MemberSnapshot(
+        member_id=name.decode(),
+        instance_id=record["instance_id"] or None,
+        client_id=record["client_id"],
+        client_host=record["client_host"].removeprefix("/"),
+        client_software=record.get("client_software", ""),
+        session_timeout_ms=timeout_ms,
+        rebalance_timeout_ms=record["rebalance_timeout_ms"],
+        joined_ms=record["joined_at"],
+        last_contact_ms=None if held or granted_grace else ends_ms - timeout_ms,
+        session_ends_ms=ends_ms,
+        doing=doing,
+        leads=name.decode() == group.leader,
+        topics=blobs.topics(metadata) if group.protocol_type == "consumer" else None,
+        owned=None if owned is None else {topic: tuple(sorted(parts)) for topic, parts in sorted(owned.items())},
+    )
+
+
+def _doing(state: str, joined: bool, synced: bool) -> Doing:
+    if state == GroupState.PREPARING:
+        return "joined" if joined else "missing"
+    if synced:
+        return "waiting" if state == GroupState.COMPLETING else "synced"
+    return "unsynced"

@@ -1,0 +1,113 @@
+"""How a member heartbeats, learned from its heartbeats alone, and how long their answers may be kept back.
+
+An answer that is kept back must reach the member before it would send again, or the member's timer must not mind.
+So first the interval is measured; then short probes show whether the timer runs from the send (the next heartbeat
+comes when it would have come anyway) or from the answer (it comes later by as much as the answer). Only the former
+is held for long. What was learned is checked at every heartbeat, and belongs to one connection.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MARGIN_S: Final = 0.15
+"""An answer leaves this long before the next heartbeat is due."""
+SESSION_SHARE: Final = 2 / 3
+"""Of what a session timeout leaves beyond an interval: clients count their session from one answer to the next."""
+PROBE_S: Final = 0.5
+PROBE_SHARE: Final = 0.25
+DELAY_S_MIN: Final = 0.1
+"""Shorter holds are not worth their bookkeeping."""
+
+_FAILURES_MAX: Final = 3
+_REST_BEATS: Final = 100
+_TOLERANCE: Final = 0.2
+_SMOOTHING: Final = 0.25
+
+
+class HeartbeatIntervalEstimator:
+    """One member's heartbeats on one connection. Times are seconds of the event loop's clock.
+
+    measuring: until the first gap; answers are given at once.
+    probing:   a short hold must leave the next heartbeat where it was.
+    trusted:   answers are held for as long as the rule lets them, and each hold is a probe of the next.
+    resting:   three holds in a row moved the next heartbeat: answers are given at once for a hundred heartbeats. Either
+               the timer runs from the answer, or the machine is too busy to tell.
+    """
+
+    __slots__ = (
+        "_arrived_s",
+        "_delay_s_max",
+        "_failures",
+        "_held_s",
+        "_interval_s",
+        "_resting",
+        "_trusted",
+        "session_s",
+    )
+
+    def __init__(self, delay_s_max: float) -> None:
+        self.session_s: float | None = None
+        """The member's session timeout; until it is known nothing is held."""
+        self._delay_s_max = delay_s_max
+        self._arrived_s: float | None = None
+        self._held_s = 0.0
+        self._interval_s: float | None = None
+        self._trusted = False
+        self._failures = self._resting = 0
+
+    def arrived(self, now_s: float) -> None:
+        """A heartbeat came."""
+        before_s, self._arrived_s = self._arrived_s, now_s
+        if before_s is None:
+            return
+        if self._resting:
+            self._resting -= 1
+        elif self._interval_s is None:
+            self._interval_s = now_s - before_s
+        else:
+            self._check(now_s - before_s, self._interval_s)
+        self._held_s = 0.0
+
+    def answered(self, now_s: float) -> None:
+        """It was answered, and the member goes on heartbeating."""
+        if self._arrived_s is not None:
+            self._held_s = now_s - self._arrived_s
+
+    def interrupted(self) -> None:
+        """The member is told to do something else: when it heartbeats next says nothing about its timer."""
+        self._arrived_s = None
+        self._held_s = 0.0
+
+    def delay_s(self) -> float:
+        """How long the answer to the heartbeat that came last may be kept back; 0: not at all."""
+        if self._interval_s is None or self.session_s is None:
+            return 0.0
+        slack_s = (self.session_s - self._interval_s) * SESSION_SHARE
+        longest_s = min(self._interval_s - MARGIN_S, slack_s, self._delay_s_max)
+        if longest_s < DELAY_S_MIN:
+            return 0.0
+        return longest_s if self._trusted else min(longest_s, self._probe_s(self._interval_s))
+
+    @staticmethod
+    def _probe_s(interval_s: float) -> float:
+        return min(PROBE_S, interval_s * PROBE_SHARE)
+
+    def _check(self, gap_s: float, interval_s: float) -> None:
+        """Judge the last hold by when the next heartbeat came."""
+        proof = self._held_s >= 0.9 * min(self._probe_s(interval_s), self._delay_s_max)
+        if proof and gap_s > interval_s + self._held_s / 2:
+            self._fail()
+        elif abs(gap_s - interval_s) > interval_s * _TOLERANCE:
+            self._interval_s = None  # another interval, or a stall: measure again
+        else:
+            self._interval_s = interval_s + (gap_s - interval_s) * _SMOOTHING
+            if proof:
+                self._trusted, self._failures = True, 0
+
+    def _fail(self) -> None:
+        """Measure again, for the interval may have been wrong; after too many times in a row, not so soon."""
+        self._interval_s, self._trusted = None, False
+        self._failures += 1
+        if self._failures == _FAILURES_MAX:
+            self._failures, self._resting = 0, _REST_BEATS

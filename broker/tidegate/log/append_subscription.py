@@ -1,0 +1,98 @@
+"""Hearing of other brokers' appends: a message behind each XADD, and a poll for those that were lost.
+
+A message is a hint to look. A partition is heard while somebody listens, and some seconds longer; while it
+is heard its view is at most one lost message old, and the poll bounds that (docs/decisions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from tidegate.log.partition import PartitionLog
+
+Listener = Callable[[], None]
+LINGER_S: Final = 5.0
+
+
+class AppendSubscription:
+    """The listeners of one partition on this broker, and its subscription."""
+
+    __slots__ = ("_confirmed", "_idle_since", "_listeners", "_log", "_next_id", "_subscribed")
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._listeners: dict[int, Listener] = {}
+        self._next_id = 0
+        self._subscribed = False
+        self._confirmed = False
+        self._idle_since = 0.0
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether appends elsewhere are being told: the known end may be answered without a look."""
+        return self._confirmed and self._log.store.push.connected
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody listens."""
+        return bool(self._listeners)
+
+    def on_change(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` at every append, trim or deletion, from any broker, until the returned remover is called."""
+        listener_id = self._next_id = self._next_id + 1
+        self._listeners[listener_id] = listener
+        if not self._subscribed and not self._log.closed:
+            self._subscribe()
+
+        def remove() -> None:
+            if self._listeners.pop(listener_id, None) is not None and not self._listeners:
+                self._idle_since = self._log.loop.time()
+
+        return remove
+
+    def notify(self) -> None:
+        """Something changed: call every listener."""
+        for listener in list(self._listeners.values()):
+            self._log.guarded(listener)
+
+    def sweep(self, now_s: float) -> None:
+        """Stop hearing what nobody has listened to for a while."""
+        if self._subscribed and not self._listeners and now_s - self._idle_since > LINGER_S:
+            self.stop()
+
+    def stop(self) -> None:
+        """Stop hearing."""
+        if self._subscribed:
+            self._subscribed = self._confirmed = False
+            self._log.store.pubsub.forget(self._log.keys.wake, self._message)
+            self._log.subscribed_logs.discard(self._log)
+
+    def _subscribe(self) -> None:
+        self._subscribed = True
+        self._log.subscribed_logs.add(self._log)
+        self._log.store.pubsub.listen(self._log.keys.wake, self._message).add_done_callback(self._on_subscribed)
+
+    def _on_subscribed(self, ack: asyncio.Future[None]) -> None:
+        if self._subscribed and not ack.cancelled() and ack.exception() is None:
+            self._log.refresher.refresh(self._on_refreshed)  # what came before the subscription told nobody
+
+    def _on_refreshed(self, failure: Exception | None) -> None:
+        self._confirmed = self._subscribed and failure is None
+
+    def _message(self, payload: bytes | None) -> None:
+        if payload is not None:
+            end, _, writer = payload.partition(b":")
+            if writer == self._log.writer.name:
+                return
+            view = self._log.view
+            if view is not None and end.isdigit() and int(end) <= view.end:
+                return
+        self._log.refresher.refresh(_ignore)
+
+
+def _ignore(_: Exception | None) -> None:
+    """What the look found was applied, and told the listeners."""

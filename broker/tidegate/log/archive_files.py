@@ -1,0 +1,186 @@
+"""The archive's files as one broker reads them: in threads, each read shared, footers and row groups kept.
+
+Everything but `_open` and `SegmentFile.read` runs on the event loop, which no file holds up. pyarrow is imported
+where there is an archive, nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import structlog
+
+from tidegate.errors import CannotStart
+from tidegate.records.segments import Segment, SegmentUnreadable
+from tidegate.settings import Settings
+from tidegate.telemetry import declared
+from tidegate.telemetry.metrics import metrics
+
+if TYPE_CHECKING:
+    from tidegate.records.segment_file import Batches, SegmentFile
+
+logger = structlog.get_logger()
+
+Key = TypeVar("Key", str, tuple[str, int])
+Read = TypeVar("Read")
+
+_LOG_INTERVAL_S: Final = 10.0
+_BUSY_PER_THREAD: Final = 2
+_OF_OPEN_FILES: Final = 4
+"""What kept segments may take of the files that a process may have open: clients' connections need the rest."""
+
+
+class ArchiveFiles:
+    """The archive of a broker. Without `archive_path` every read raises SegmentUnreadable that says so."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises CannotStart where there is a path and it cannot be opened, or pyarrow is not installed."""
+        self.timeout_s = settings.archive_read_timeout_ms / 1000
+        self.reads = self.bytes = self.failures = self.row_groups_read = self.size = 0
+        self._settings = settings
+        self._filesystem: Any = None
+        self._root = ""
+        self._footers: OrderedDict[str, SegmentFile] = OrderedDict()
+        self._footers_max = min(settings.archive_footer_cache, _open_files_max() // _OF_OPEN_FILES)
+        self._row_groups: OrderedDict[tuple[str, int], Batches] = OrderedDict()
+        self._loading: dict[Any, asyncio.Future[Any]] = {}
+        self._threads: ThreadPoolExecutor | None = None
+        self._logged_at_s, self._untold = float("-inf"), 0
+        if settings.archive_path:
+            self._filesystem, self._root = _opened(settings.archive_path)
+            self._threads = ThreadPoolExecutor(settings.archive_read_threads, "archive")
+            self._measure()
+
+    @property
+    def present(self) -> bool:
+        """Whether this broker has an archive to read."""
+        return self._filesystem is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the threads have more to do than reading ahead is worth."""
+        return len(self._loading) >= _BUSY_PER_THREAD * self._settings.archive_read_threads
+
+    def close(self) -> None:
+        """Let the threads go; a read that hangs in one holds up nobody."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # -- reading
+
+    def path_of(self, segment: Segment) -> str:
+        """Where a segment is in the archive's filesystem."""
+        return f"{self._root}/{segment.file}"
+
+    def cached_footer(self, path: str) -> SegmentFile | None:
+        """A segment whose footer is kept."""
+        footer = self._footers.get(path)
+        if footer is not None:
+            self._footers.move_to_end(path)
+        return footer
+
+    def cached_row_group(self, segment: SegmentFile, index: int) -> Batches | None:
+        """A row group that is kept."""
+        batches = self._row_groups.get((segment.path, index))
+        if batches is not None:
+            self._row_groups.move_to_end((segment.path, index))
+        return batches
+
+    async def footer(self, path: str) -> SegmentFile:
+        """A segment, opened. Raises SegmentMissing, SegmentUnreadable."""
+        found = self.cached_footer(path)
+        if found is None:
+            found = await self._shared(path, lambda: self._open(path), self._keep_footer)
+        return found
+
+    async def row_group(self, segment: SegmentFile, index: int) -> Batches:
+        """One row group of a segment. Raises SegmentMissing, SegmentUnreadable."""
+        found = self.cached_row_group(segment, index)
+        if found is None:
+            found = await self._shared((segment.path, index), lambda: segment.read(index), self._keep_row_group)
+        return found
+
+    def forget(self, path: str) -> None:
+        """The file is gone."""
+        self._footers.pop(path, None)
+
+    def _open(self, path: str) -> SegmentFile:
+        from tidegate.records.segment_file import SegmentFile
+
+        return SegmentFile(self._filesystem, path)
+
+    async def _shared(self, key: Key, read: Callable[[], Read], keep: Callable[[Key, Read], None]) -> Read:
+        """Read in a thread, once for all that ask meanwhile. Whoever waits no longer cancels nothing."""
+        if self._threads is None:
+            raise SegmentUnreadable("this broker has no archive: archive_path is not set")
+        loading = self._loading.get(key)
+        if loading is None:
+            loading = self._loading[key] = asyncio.get_running_loop().run_in_executor(self._threads, read)
+
+            def done(future: asyncio.Future[Any]) -> None:
+                del self._loading[key]
+                if not future.cancelled() and future.exception() is None:
+                    keep(key, future.result())
+
+            loading.add_done_callback(done)
+        return await asyncio.shield(loading)
+
+    def _keep_footer(self, path: str, footer: SegmentFile) -> None:
+        self._footers[path] = footer
+        while len(self._footers) > self._footers_max:
+            self._footers.popitem(last=False)
+
+    def _keep_row_group(self, key: tuple[str, int], batches: Batches) -> None:
+        self.row_groups_read += 1
+        self._row_groups[key] = batches
+        self.size += batches.data.nbytes
+        while self.size > self._settings.archive_cache_bytes:
+            self.size -= self._row_groups.popitem(last=False)[1].data.nbytes
+
+    # -- telling
+
+    def served(self, size: int, seconds: float, *, cached: bool) -> None:
+        """A read was answered with `size` bytes."""
+        self.reads += 1
+        self.bytes += size
+        metrics.archived_reads("cache" if cached else "archive").observe(seconds)
+
+    def failed(self, log: str, reason: str) -> None:
+        """A read failed: counted, and a line every ten seconds at most."""
+        self.failures += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._logged_at_s >= _LOG_INTERVAL_S:
+            logger.warning("archive_read_failed", log=log, reason=reason, untold=self._untold)
+            self._logged_at_s, self._untold = now_s, 0
+        else:
+            self._untold += 1
+
+    def _measure(self) -> None:
+        metrics.sample(declared.ARCHIVE_READS, lambda: {(): self.reads})
+        metrics.sample(declared.ARCHIVE_READ_BYTES, lambda: {(): self.bytes})
+        metrics.sample(declared.ARCHIVE_READ_FAILURES, lambda: {(): self.failures})
+        metrics.sample(declared.ARCHIVE_ROW_GROUPS_READ, lambda: {(): self.row_groups_read})
+        metrics.sample(declared.ARCHIVE_CACHE_BYTES, lambda: {(): self.size})
+
+
+def _open_files_max() -> int:
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if most == resource.RLIM_INFINITY else most
+
+
+def _opened(path: str) -> tuple[Any, str]:
+    try:
+        from tidegate.records.segment_file import open_archive
+    except ImportError as error:
+        missing = f"archive_path needs pyarrow ({error}): pip install 'tidegate[archive]'"
+        raise CannotStart(missing) from None
+    try:
+        return open_archive(path)
+    except ValueError as error:
+        raise CannotStart(f"{error} (TIDEGATE_ARCHIVE_PATH)") from None

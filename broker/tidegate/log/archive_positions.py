@@ -1,0 +1,86 @@
+"""Where in what only the archive holds: by timestamp, and the largest timestamp.
+
+The index says which segments can reach a time, their footers which row groups, batches' headers which batches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from tidegate.log.archived import segments_from
+from tidegate.log.entries import Buffer, read_header
+from tidegate.records.batch import Batch
+from tidegate.records.record import iter_heads
+
+if TYPE_CHECKING:
+    from tidegate.log.partition import PartitionLog
+    from tidegate.log.state import LogState
+    from tidegate.records.segments import Segment
+
+
+async def first_record_at(log: PartitionLog, view: LogState, timestamp_ms: int) -> tuple[int, int] | None:
+    """The first record at or after a time, in offset order, below the local start. Raises KafkaStorageError."""
+    async with aclosing(_segments(log, view)) as segments:
+        async for segment in segments:
+            if segment.max_timestamp < timestamp_ms:
+                continue
+            async with aclosing(_batches(log, view, segment, timestamp_ms)) as batches:
+                async for base, batch in batches:
+                    for offset, timestamp in _records(base, batch):
+                        if timestamp >= timestamp_ms and view.log_start <= offset < view.local_start:
+                            return offset, timestamp
+    return None
+
+
+async def largest_timestamp(log: PartitionLog, view: LogState) -> int:
+    """The largest timestamp from the log start to the local start, ms; -1 for none. Raises KafkaStorageError."""
+    largest = -1
+    async with aclosing(_segments(log, view)) as segments:
+        async for segment in segments:
+            if segment.max_timestamp <= largest:
+                continue
+            if view.log_start <= segment.base_offset and segment.last_offset < view.local_start:
+                largest = segment.max_timestamp
+                continue
+            async with aclosing(_batches(log, view, segment, largest + 1)) as batches:
+                async for base, batch in batches:
+                    if base >= view.log_start:
+                        largest = max(largest, read_header(batch).max_timestamp)
+                    else:
+                        largest = max(at for offset, at in _records(base, batch) if offset >= view.log_start)
+    return largest
+
+
+async def _segments(log: PartitionLog, view: LogState) -> AsyncGenerator[Segment, None]:
+    """The segments from the log start to the local start, in order."""
+    async with aclosing(segments_from(log, view.log_start)) as segments:
+        async for segment in segments:
+            if segment.from_offset >= view.local_start:
+                return
+            yield segment
+
+
+async def _batches(
+    log: PartitionLog, view: LogState, segment: Segment, timestamp_ms: int
+) -> AsyncGenerator[tuple[int, Buffer], None]:
+    """Base offset and bytes of a segment's batches between log start and local start that reach a time."""
+    at, stop = max(segment.base_offset, view.log_start), min(segment.end_offset, view.local_start)
+    while at < stop:
+        group = await log.archived_reads.footer_of_row_group(at, stop)
+        if group is None:
+            return
+        batches = await log.archived_reads.row_group(at, stop) if group.max_timestamp >= timestamp_ms else None
+        if batches is not None:
+            for place in range(batches.find(at), bisect_left(batches.bases, stop)):
+                if read_header(batches.batch(place)).max_timestamp >= timestamp_ms:
+                    yield batches.bases[place], batches.batch(place)
+        at = group.last_offset + 1
+
+
+def _records(base: int, batch: Buffer) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each record of a batch."""
+    for head in iter_heads(Batch.parse(batch)):
+        yield base + head.offset_delta, head.timestamp

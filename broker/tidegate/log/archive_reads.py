@@ -1,0 +1,237 @@
+"""Reads below the local start: whole batches out of the archive's row groups, as views of what was read.
+
+A read is answered at once where its row group is kept, else when a thread has read it. It takes what is at hand and
+no more: the rest of a row group, then the next ones as far as they are kept. Whoever goes on where a read ended
+has the next row group read ahead. Where the archive's part ends, at the local start, the next read is Redis's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine
+from operator import attrgetter
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from tidegate.errors import KafkaStorageError, StoreUnavailable
+from tidegate.log.archived import segments_holding
+from tidegate.log.entries import Buffer
+from tidegate.records.segments import Segment, SegmentMissing, SegmentUnreadable
+
+if TYPE_CHECKING:
+    from tidegate.log.partition import PartitionLog
+    from tidegate.records.segment_file import Batches, RowGroup, SegmentFile
+
+Found = TypeVar("Found")
+
+_INDEX_SEGMENTS: Final = 16
+_KNOWN_MAX: Final = 256
+_READERS_MAX: Final = 64
+_LAST: Final = attrgetter("last_offset")
+
+
+class Cold(NamedTuple):
+    """Whole batches of the archive, and the offset after them."""
+
+    buffers: list[Buffer]
+    size: int
+    end_offset: int
+
+
+OnArchive = Callable[["Cold | Exception"], None]
+
+
+class ArchiveReads:
+    """The reads of one partition below its local start."""
+
+    __slots__ = ("_ahead", "_ends", "_files", "_log", "_segments", "_tasks")
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._files = log.archive_files
+        self._segments: list[Segment] = []
+        self._ends: OrderedDict[int, None] = OrderedDict()
+        self._ahead: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def read(self, offset: int, limit: int, bytes_max: int, at_least_one: bool, on_done: OnArchive) -> None:
+        """Whole batches from the one that holds `offset`, of those that start below `limit`, which is above it.
+
+        Calls back at once where the row group is kept. An empty answer says that none fits, or with an
+        `end_offset` above `offset` that the archive holds none up to there. Gets KafkaStorageError.
+        """
+        asked_s = perf_counter()
+        batches = self._at_hand(offset)
+        if batches is not None:
+            found = self._gathered(batches, offset, limit, bytes_max, at_least_one)
+            self._files.served(found.size, perf_counter() - asked_s, cached=True)
+            on_done(found)
+            return
+
+        async def run() -> Cold:
+            batches = await self.row_group(offset, limit)
+            found = Cold([], 0, limit)
+            if batches is not None:
+                found = self._gathered(batches, offset, limit, bytes_max, at_least_one)
+            self._files.served(found.size, perf_counter() - asked_s, cached=False)
+            return found
+
+        def done(task: asyncio.Task[Cold]) -> None:  # a task that is cancelled before it begins runs no part of itself
+            closed = KafkaStorageError("the log is closed")
+            self._log.guarded(on_done, closed if task.cancelled() else task.exception() or task.result())
+
+        self._start(run()).add_done_callback(done)
+
+    async def row_group(self, offset: int, limit: int) -> Batches | None:
+        """The row group of the first batch that ends above `offset`; None where none does that starts below `limit`.
+
+        Raises KafkaStorageError, StoreUnavailable.
+        """
+        return await self._answered(lambda: self._load(offset, limit))
+
+    async def footer_of_row_group(self, offset: int, limit: int) -> RowGroup | None:
+        """What the footer says of that row group. Raises KafkaStorageError, StoreUnavailable."""
+        located = await self._answered(lambda: self._locate(offset, limit))
+        return None if located is None else located[0].row_groups[located[1]]
+
+    async def _answered(self, work: Callable[[], Awaitable[Found]]) -> Found:
+        """In time, and every failure of a file as KafkaStorageError."""
+        try:
+            async with asyncio.timeout(self._files.timeout_s):
+                return await _while_replaced(work)
+        except StoreUnavailable:
+            raise
+        except TimeoutError:
+            reason = f"no answer from the archive within {self._files.timeout_s:g} s"
+        except Exception as error:  # noqa: BLE001 - whatever a file holds, the client is answered
+            reason = str(error) or repr(error)
+        self._files.failed(self._log.keys.log, reason)
+        raise KafkaStorageError(reason)
+
+    def close(self) -> None:
+        """Answer those that wait, and stop."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    # -- finding
+
+    def _at_hand(self, offset: int) -> Batches | None:
+        """The row group that holds the offset, if it is kept."""
+        segment = self._known(offset)
+        footer = self._files.cached_footer(self._files.path_of(segment)) if segment is not None else None
+        return self._files.cached_row_group(footer, footer.find(offset)) if footer is not None else None
+
+    def _known(self, offset: int) -> Segment | None:
+        at = bisect_left(self._segments, offset, key=_LAST)
+        return self._segments[at] if at < len(self._segments) and self._segments[at].from_offset <= offset else None
+
+    async def _load(self, offset: int, limit: int) -> Batches | None:
+        """Raises SegmentUnreadable, StoreUnavailable."""
+        located = await self._locate(offset, limit)
+        if located is None:
+            return None
+        try:
+            return await self._files.row_group(*located)
+        except SegmentMissing:
+            self._forget(located[0].path)
+            raise
+
+    async def _locate(self, offset: int, limit: int) -> tuple[SegmentFile, int] | None:
+        """Segment and row group of the first batch that ends above the offset; None where there is none below `limit`.
+
+        A segment lacks the batches that are in quarantine: they may be its last ones, or all.
+        """
+        while offset < limit:
+            segment, file = await self._opened(offset)
+            index = file.find(offset)
+            if index < len(file.row_groups):
+                return file, index
+            offset = segment.end_offset
+        return None
+
+    async def _opened(self, offset: int) -> tuple[Segment, SegmentFile]:
+        segment = self._known(offset) or await self._find(offset)
+        path = self._files.path_of(segment)
+        try:
+            return segment, await self._files.footer(path)
+        except SegmentMissing:
+            self._forget(path)
+            raise
+
+    def _forget(self, path: str) -> None:
+        self._segments = []
+        self._files.forget(path)
+
+    async def _find(self, offset: int) -> Segment:
+        """Ask the index for the segment that holds the offset, and some that follow."""
+        found = await segments_holding(self._log, offset, _INDEX_SEGMENTS)
+        if not found or found[0].from_offset > offset:
+            raise SegmentUnreadable(f"the archive does not hold offset {offset}")
+        known = {segment.last_offset: segment for segment in (*self._segments, *found)}
+        self._segments = [known[last] for last in sorted(known)] if len(known) <= _KNOWN_MAX else found
+        return found[0]
+
+    # -- taking
+
+    def _gathered(self, batches: Batches, offset: int, limit: int, bytes_max: int, at_least_one: bool) -> Cold:
+        """What is at hand from the offset on, beginning with the row group that holds it."""
+        buffers: list[Buffer] = []
+        size, at = 0, offset
+        following: Batches | None = batches
+        while following is not None:
+            batches = following
+            first, stop = batches.find(at), bisect_left(batches.bases, limit)
+            count = min(batches.fit(first, bytes_max - size), stop - first)
+            if count <= 0 and first < stop and at_least_one and not size:
+                count = 1
+            if count > 0:
+                run = batches.data[batches.starts[first] : batches.starts[first + count]]
+                buffers.append(run)
+                size += len(run)
+                at = batches.lasts[first + count - 1] + 1
+            if stop < len(batches) and first + max(count, 0) == stop:
+                at = max(at, limit)
+            following = self._at_hand(at) if first + count == len(batches) and at < limit and size < bytes_max else None
+        self._went(offset, at, batches.lasts[-1] + 1, limit)
+        return Cold(buffers, size, at)
+
+    def _went(self, offset: int, end: int, next_row_group: int, limit: int) -> None:
+        """A reader went from `offset` to `end`. If it came from another read, what it wants next is read ahead."""
+        sequential = self._ends.pop(offset, self) is None
+        self._ends[end] = None
+        if len(self._ends) > _READERS_MAX:
+            self._ends.popitem(last=False)
+        idle = self._ahead is None or self._ahead.done()
+        if (
+            sequential
+            and idle
+            and next_row_group < limit
+            and not self._files.busy
+            and not self._at_hand(next_row_group)
+        ):
+            self._ahead = self._start(self._read_ahead(next_row_group, limit))
+
+    async def _read_ahead(self, offset: int, limit: int) -> None:
+        with contextlib.suppress(Exception):  # whoever needs it is told
+            await self._load(offset, limit)
+
+    def _start(self, work: Coroutine[Any, Any, Found]) -> asyncio.Task[Found]:
+        task = self._log.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+async def _while_replaced(work: Callable[[], Awaitable[Found]]) -> Found:
+    """Again while another file is missing than the time before: compaction puts files in the place of others."""
+    missing = ""
+    while True:
+        try:
+            return await work()
+        except SegmentMissing as error:
+            if str(error) == missing:
+                raise
+            missing = str(error)

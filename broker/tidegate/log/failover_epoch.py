@@ -1,0 +1,199 @@
+"""Which life of its servers a broker's connections belong to.
+
+Every reconnection asks its server for `master_replid`, and every connection again each second: a server can be demoted
+and come back while a connection stays. Only when all lanes of a node reach one and the same primary is its life known.
+The incarnation is one number for the lives of all nodes; the first broker to see a new one mints the next number. While
+a node is away the number stays known for the others; when it is back it is asked for again, before views are loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from tidegate.errors import StoreUnavailable
+from tidegate.store.link import Arg, Link
+from tidegate.store.node import Node
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+logger = structlog.get_logger()
+
+ASSIGN_FAILOVER_EPOCH = Script("log/assign_failover_epoch")
+
+_ASK_AGAIN_S: Final = 0.1
+_CHECK_S: Final = 1.0
+
+
+class FailoverEpochs:
+    """Follows the lanes that a view depends on, node by node.
+
+    `on_lost(node)` runs at once when a lane of a node is gone, and with None when no view may be relied on any more;
+    `on_assigned(number)` whenever the incarnation is known again.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._replids: dict[Link, str] = {}
+        self._replication_ids: dict[Node, str] = {}
+        self._assigned: frozenset[str] = frozenset()
+        self._minting = False
+        self._changed = asyncio.Event()
+        self._number = 0
+        self._floor = 0
+        self._closed = False
+        self._check_timer: asyncio.TimerHandle | None = None
+        self.on_lost: list[Callable[[Node | None], None]] = []
+        self.on_assigned: list[Callable[[int], None]] = []
+
+    def start(self) -> None:
+        """Begin to follow the lanes."""
+        self._store.follow_nodes(self._added, self._removed)
+        self._check()
+
+    def _added(self, node: Node) -> None:
+        for lane in node.lanes:
+            lane.on_up.append(lambda lane: self._ask(node, lane))
+            lane.on_down.append(lambda lane: self._lost(node, lane))
+
+    def _removed(self, node: Node) -> None:
+        for lane in node.lanes:
+            self._lost(node, lane)
+
+    def _check(self) -> None:
+        self._check_timer = asyncio.get_running_loop().call_later(_CHECK_S, self._check)
+        for node in self._store.nodes:
+            for lane in node.lanes:
+                if lane.connected:
+                    self._ask(node, lane)
+        if self._store.cluster is not None:
+            self._assign()  # another broker may have raised it, or the home node was another one when it was asked for
+
+    def close(self) -> None:
+        """Stop following."""
+        self._closed = True
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+
+    async def ready(self, node: Node | None = None) -> int:
+        """The incarnation, when every lane of a node (or of all) is up and checked. Raises StoreUnavailable."""
+        try:
+            async with asyncio.timeout(self._store.settings.redis_connect_timeout_ms / 1000):
+                while not self._is_ready(node):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise StoreUnavailable("no connection to one primary on every lane") from None
+        return self._number
+
+    def _is_ready(self, node: Node | None) -> bool:
+        return all(self._is_known(one) for one in (self._store.nodes if node is None else [node]))
+
+    def _is_known(self, node: Node) -> bool:
+        return self._replication_ids.get(node) in self._assigned
+
+    def number_at(self, node: Node) -> int | None:
+        """The incarnation, or None while it is not known that the node belongs to it."""
+        return self._number if self._is_known(node) else None
+
+    @property
+    def number(self) -> int | None:
+        """The incarnation, or None while it is not known that any node belongs to it."""
+        return self._number if any(self._is_known(node) for node in self._store.nodes) else None
+
+    def raise_floor(self, failover_epoch: int) -> None:
+        """A log knows a higher one: the number must not stay below it."""
+        if failover_epoch > self._floor:
+            self._floor = failover_epoch
+            self._assign()
+
+    # -- lives
+
+    def _lost(self, node: Node, lane: Link) -> None:
+        self._replids.pop(lane, None)
+        self._assigned -= {self._replication_ids.pop(node, "")}
+        for listener in self.on_lost:
+            listener(node)
+
+    def _ask(self, node: Node, lane: Link) -> None:
+        connection = lane.failover_epoch
+        lane.send(["INFO", "replication"], lambda reply: self._on_replication_ids(node, lane, connection, reply))
+
+    def _on_replication_ids(self, node: Node, lane: Link, connection: int, reply: Any) -> None:
+        if self._closed or connection != lane.failover_epoch or not lane.connected:
+            return
+        facts = _parse_info(reply)
+        replid = facts.get("master_replid", "") if facts.get("role") == "master" else ""
+        if replid and self._replication_ids.get(node) == replid:
+            return
+        if node in self._replication_ids:
+            logger.warning("redis_failover_detected", link=lane.name, server=str(node), role=facts.get("role"))
+            self._lost(node, lane)
+        if not replid:
+            self._store.reconnect_to_primary()
+            asyncio.get_running_loop().call_later(_ASK_AGAIN_S, self._ask_again, node, lane, connection)
+            return
+        self._replids[lane] = replid
+        replids = {self._replids.get(one) for one in node.lanes}
+        if None in replids:
+            return
+        if len(replids) > 1:
+            for other in node.lanes:
+                asyncio.get_running_loop().call_later(_ASK_AGAIN_S, self._ask_again, node, other, other.failover_epoch)
+            return
+        self._replication_ids[node] = replid
+        self._assign()
+
+    def _ask_again(self, node: Node, lane: Link, connection: int) -> None:
+        if not self._closed and lane.connected and lane.failover_epoch == connection:
+            self._ask(node, lane)
+
+    # -- the number
+
+    def _assign(self) -> None:
+        """Ask for the number of the lives that are known. At first all must be: each of them alone would be new."""
+        metadata_node, replication_ids = self._replication_ids.get(self._store.metadata_node), self._replication_ids
+        at_first = self._number == 0 and len(replication_ids) < len(self._store.nodes)
+        if self._minting or self._closed or metadata_node is None or at_first:
+            return
+        self._minting = True
+        asked = [metadata_node, *sorted(set(replication_ids.values()) - {metadata_node})]
+
+        def assigned(reply: Any) -> None:
+            self._minting = False
+            if self._closed or self._replication_ids.get(self._store.metadata_node) != metadata_node:
+                return  # asked again when its life is known
+            if isinstance(reply, Exception):
+                asyncio.get_running_loop().call_later(_ASK_AGAIN_S, self._assign)
+                return
+            self._known(frozenset(asked), reply[1])
+            if not self._assigned >= set(self._replication_ids.values()):
+                self._assign()
+
+        args: list[Arg] = [max(self._number, self._floor), *asked]
+        keys = self._store.cluster_keys
+        self._store.send_script(ASSIGN_FAILOVER_EPOCH, [keys.info, keys.replids], args, assigned)
+
+    def _known(self, assigned: frozenset[str], number: int) -> None:
+        before, known = self._number, {node for node in self._store.nodes if self._is_known(node)}
+        changed = number != before
+        if changed and before:
+            logger.warning("failover_epoch_changed", failover_epoch=number, before=before)
+            for lost in self.on_lost:
+                lost(None)
+        self._assigned, self._number = assigned, number
+        self._floor = max(self._floor, number)
+        self._changed.set()
+        if changed or any(self._is_known(node) for node in self._store.nodes if node not in known):
+            for listener in self.on_assigned:
+                listener(number)
+
+
+def _parse_info(reply: Any) -> dict[str, str]:
+    if not isinstance(reply, bytes | str):
+        return {}
+    text = reply.decode() if isinstance(reply, bytes) else reply
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

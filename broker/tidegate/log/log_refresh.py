@@ -1,0 +1,141 @@
+"""Looking: is a view at the end of its log? Looks of one tick are one read; each begins after it is asked for.
+
+An answer shorter than what was asked for proves the end; anything else is applied and the look repeated.
+The same read tells the log start and the local start, and whether the partition still exists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import hiredis
+
+from tidegate.errors import StoreUnavailable
+from tidegate.log.entries import parse_entries
+from tidegate.log.loading import page_entries
+from tidegate.store.redirected import PAUSE_S
+from tidegate.store.slots import is_refusal
+
+if TYPE_CHECKING:
+    from tidegate.log.partition import PartitionLog
+    from tidegate.log.state import LogState
+
+OnRefreshed = Callable[[Exception | None], None]
+"""Called with None when the view was proved after the call, else with the failure."""
+
+_TRIES: Final = 5
+
+
+class LogRefresher:
+    """The looks of one partition."""
+
+    __slots__ = ("_log", "_running", "_scheduled", "_tries", "_until", "_waiting")
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._waiting: list[OnRefreshed] = []
+        self._running: list[OnRefreshed] = []
+        self._scheduled = False
+        self._tries = 0
+        self._until = 0.0
+
+    def refresh(self, on_refreshed: OnRefreshed) -> None:
+        """Prove the view, then call. Never calls before it returns."""
+        self._waiting.append(on_refreshed)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._running:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        self._running, self._waiting = self._waiting, []
+        self._tries = 0
+        self._until = self._log.loop.time() + self._log.patience_s
+        self._send()
+
+    def _send(self) -> None:
+        view = self._log.view
+        if view is None:
+            self._log.with_view(self._loaded)
+            return
+        log, data_in = self._log, self._log.node.data_in
+        count = page_entries(view.mean_entry_bytes)
+        replies: list[Any] = []
+        data_in.send(["XRANGE", log.keys.log, f"{view.end}-0", "+", "COUNT", count], replies.append)
+        data_in.send(
+            ["HMGET", log.keys.meta, "state", "log_start", "local_start", "log_version"],
+            lambda reply: self._answered(view, count, replies[0], reply),
+        )
+
+    def _loaded(self, loaded: LogState | Exception) -> None:
+        if isinstance(loaded, Exception):
+            self._finish(loaded)
+        else:  # that load may have begun before this look was asked for
+            self._again()
+
+    def _answered(self, view: LogState, count: int, items: Any, meta: Any) -> None:
+        failure = next((reply for reply in (items, meta) if isinstance(reply, Exception)), None)
+        if failure is not None and is_refusal(failure):
+            self._log.refused(failure)
+            self._later(StoreUnavailable(str(failure)))
+            return
+        if isinstance(failure, hiredis.ReplyError):
+            self._log.void(str(failure))
+            self._finish(StoreUnavailable(str(failure)))
+            return
+        if failure is not None or self._log.view is not view:
+            self._again()
+            return
+        if meta[0] != b"ready":
+            self._finish(self._log.gone())
+            return
+        if int(meta[3] or 0) != view.log_version:
+            self._log.void("the stream is another one")  # it may begin below what the view calls the log start
+            self._again()
+            return
+        entries, strays = parse_entries(items)
+        entries = [entry for entry in entries if entry.base >= view.end]
+        if entries and entries[0].base != view.end:
+            self._log.void("the log goes on above the view")  # trimmed meanwhile; a newer snapshot knows
+            self._again()
+            return
+        self._log.found(view, entries, int(meta[1]), int(meta[2] or 0))
+        stray = next((stray for stray in strays if stray.stops(view.end)), None)
+        if stray is not None:
+            self._log.found_stray(view, stray)
+        elif view.stray is not None and not view.stray.removed:
+            self._log.void("what stood behind the log was removed")
+            self._again()
+            return
+        if len(items) < count or not entries:
+            view.verified_at = asyncio.get_running_loop().time()
+            self._finish(None)
+        else:
+            self._send()
+
+    def _again(self) -> None:
+        self._tries += 1
+        if self._tries > _TRIES:
+            self._finish(StoreUnavailable("the log could not be read"))
+        else:
+            self._send()
+
+    def _later(self, failure: StoreUnavailable) -> None:
+        """The log is on its way to another node."""
+        loop = self._log.loop
+        if loop.time() > self._until:
+            self._finish(failure)
+        else:
+            loop.call_later(PAUSE_S, self._send)
+
+    def _finish(self, failure: Exception | None) -> None:
+        running, self._running = self._running, []
+        if self._waiting:
+            self._schedule()
+        for on_refreshed in running:
+            self._log.guarded(on_refreshed, failure)

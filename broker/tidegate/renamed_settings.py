@@ -1,0 +1,46 @@
+"""Former names of settings; they are accepted for one version, with a warning that names the new one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
+RENAMED: Final = {
+    "connections_spread_ms": "connection_rebalance_window_ms",
+    "drain_budget_ms": "shutdown_timeout_ms",
+    "group_heartbeat_hold_max_ms": "heartbeat_delay_max_ms",
+    "node_id_reuse_ms": "node_id_quarantine_ms",
+    "produce_gap_wait_ms": "producer_sequence_gap_timeout_ms",
+}
+_VARIABLES: Final = {f"TIDEGATE_{old}".upper(): f"TIDEGATE_{new}".upper() for old, new in RENAMED.items()}
+
+
+def renamed(folder: Path | None) -> dict[str, str]:
+    """Variables, and files of `folder`, that bear a former name, each with the name to use instead."""
+    names = {*os.environ, *(one.name for one in folder.iterdir())} if folder else set(os.environ)
+    return {name: _VARIABLES[name.upper()] for name in sorted(names) if name.upper() in _VARIABLES}
+
+
+class RenamedSource(PydanticBaseSettingsSource):
+    """Values that are given under a former name."""
+
+    def __init__(self, settings_cls: type[BaseSettings], folder: Path | None) -> None:
+        super().__init__(settings_cls)
+        self._folder = folder
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Unused: `__call__` reads all at once."""
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for old, new in renamed(self._folder).items():
+            text = os.environ.get(old)
+            if text is None and self._folder is not None:
+                text = (self._folder / old).read_text("utf-8").strip()
+            values[new.removeprefix("TIDEGATE_").lower()] = text
+        return values

@@ -1,0 +1,136 @@
+"""One request in its connection's order: what a handler sees as its `Call`, and its place for the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from tidegate.apis.call import Body, Call
+from tidegate.protocol.schema_walk import Buffer
+from tidegate.telemetry.metrics import metrics
+
+if TYPE_CHECKING:
+    from tidegate.server.connection import Connection
+    from tidegate.server.dispatch import Route
+
+logger = structlog.get_logger()
+
+COPIED_BYTES_MAX: Final = 16 * 1024
+"""Bodies up to this size are joined with their header; larger ones are sent from where they are."""
+
+
+class Dropped:
+    """The answer of a request that gets none."""
+
+
+class Closed:
+    """The answer of a request that ends its connection, in its turn."""
+
+
+DROPPED: Final = Dropped()
+CLOSED: Final = Closed()
+
+Answer = bytes | list[Body] | Dropped | Closed
+
+
+class PendingRequest(Call):
+    """A request, its body until it starts, and its answer until that is sent."""
+
+    __slots__ = ("answer", "connection", "data", "end", "held", "route", "start", "started_s", "task")
+
+    def __init__(
+        self,
+        connection: Connection,
+        route: Route,
+        correlation_id: int,
+        data: Buffer,
+        start: int,
+        end: int,
+        now_s: float,
+    ) -> None:
+        self.connection = connection
+        self.route = route
+        self.correlation_id = correlation_id
+        self.data = data
+        self.start = start
+        self.end = end
+        self.started_s = now_s
+        self.held = 0
+        self.answer: Answer | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.context = connection.server.context
+        self.draining = connection.server.draining
+        self.client = client = connection.client
+        client.software.requests += 1
+        self.client_id = connection.client_id
+        self.api_key = route.key
+        self.version = route.version
+
+    def reply(self, body: Body | Sequence[Body]) -> None:
+        """Answer; exactly once. Nothing happens when the client is gone."""
+        if self.answer is not None:
+            logger.error("duplicate_reply_bug", api=self.route.name)
+            return
+        route = self.route
+        if type(body) is bytes and len(body) <= COPIED_BYTES_MAX:
+            answer = route.pack(len(body) + route.header_size, self.correlation_id) + body
+            self.answer = answer
+            self.connection.unsent += len(answer)
+        else:
+            parts: list[Body] = [body] if isinstance(body, Body) else list(body)
+            size = sum(map(len, parts))
+            parts.insert(0, route.pack(size + route.header_size, self.correlation_id))
+            self.answer = parts
+            self.connection.unsent += size + 4 + route.header_size
+        route.meter.observe(perf_counter() - self.started_s)
+        self._answered()
+
+    def drop(self) -> None:
+        """Give no answer at all."""
+        if self.answer is None:
+            self.answer = DROPPED
+            self.route.meter.observe(perf_counter() - self.started_s)
+            self._answered()
+
+    def run_alone(self) -> None:
+        """Have later requests wait for the answer, as behind a cold request."""
+        if self.answer is None:
+            self.connection._task_request = self
+
+    def let_later_start(self) -> None:
+        """Later requests may start, though this one is not answered."""
+        connection = self.connection
+        if connection._task_request is self:
+            connection._task_request = None
+            if connection.queue and not connection._starting:
+                connection._start_queued()
+
+    @property
+    def client_is_gone(self) -> bool:
+        """Whether nobody waits for the answer."""
+        return self.connection._closed
+
+    def close(self, reason: str) -> None:
+        """End the connection when every earlier request is answered; nothing later is taken."""
+        if self.answer is None:
+            self.answer = CLOSED
+            self.connection.close_after_replies(reason, self)
+            self._answered()
+
+    def note_error(self, code: ErrorCode) -> None:
+        """It is answered with this code as a whole."""
+        metrics.apis[self.api_key].error(code.value)
+
+    def _answered(self) -> None:
+        connection = self.connection
+        if self.held:
+            connection.server.request_bytes.release(self.held)
+            self.held = 0
+        pipeline = connection.pipeline
+        if pipeline and pipeline[0] is self:
+            connection.advance()

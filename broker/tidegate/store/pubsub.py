@@ -1,0 +1,82 @@
+"""Pub/sub messages to local waiters. A message is a hint: it says *look*, never what is there.
+
+Losing one costs a waiter its poll interval, never a hang. Channels are subscribed on first use, and
+again after each reconnection (every waiter is then woken once, for what was missed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from tidegate.store.link import Link
+
+logger = structlog.get_logger()
+
+OnMessage = Callable[[bytes | None], None]
+"""Called with a message's payload, or None where messages may have been missed."""
+
+
+class PubSub:
+    """The subscriptions of one broker over one push link."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._listeners: dict[bytes, dict[OnMessage, None]] = {}
+        self._acks: dict[bytes, asyncio.Future[None]] = {}
+        link.on_up.append(self._resubscribe)
+
+    def listen(self, channel: str, listener: OnMessage) -> asyncio.Future[None]:
+        """Hear a channel from now on. The future is done when Redis has confirmed the subscription."""
+        name = channel.encode()
+        listeners = self._listeners.get(name)
+        if listeners is None:
+            listeners = self._listeners[name] = {}
+            self._acks[name] = asyncio.get_running_loop().create_future()
+            self._subscribe([name])
+        listeners[listener] = None
+        return self._acks[name]
+
+    def forget(self, channel: str, listener: OnMessage) -> None:
+        """Stop hearing a channel; the last listener's leaving unsubscribes."""
+        name = channel.encode()
+        listeners = self._listeners.get(name)
+        if listeners is None:
+            return
+        listeners.pop(listener, None)
+        if not listeners:
+            del self._listeners[name]
+            ack = self._acks.pop(name, None)
+            if ack is not None and not ack.done():
+                ack.cancel()
+            self._link.send_unanswered(["UNSUBSCRIBE", name])
+
+    def on_push(self, message: list[Any]) -> None:
+        """Deliver one RESP3 push."""
+        kind = message[0]
+        if kind == b"message":
+            self._notify(message[1], message[2])
+        elif kind == b"subscribe":
+            ack = self._acks.get(message[1])
+            if ack is not None and not ack.done():
+                ack.set_result(None)
+
+    def _resubscribe(self, _: Link) -> None:
+        if self._listeners:
+            self._subscribe(list(self._listeners))
+            for name in list(self._listeners):
+                self._notify(name, None)
+
+    def _notify(self, name: bytes, payload: bytes | None) -> None:
+        """One listener's failure (or a payload that somebody else sent) keeps nothing from the others."""
+        for listener in list(self._listeners.get(name, ())):
+            try:
+                listener(payload)
+            except Exception:
+                logger.exception("pubsub_listener_failed", channel=name.decode())
+
+    def _subscribe(self, names: list[bytes]) -> None:
+        self._link.send_unanswered(["SUBSCRIBE", *names])

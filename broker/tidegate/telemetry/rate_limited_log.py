@@ -1,0 +1,31 @@
+"""Warnings that anybody outside can cause: one line of a kind every so often, with how many were left out."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any, Final
+
+import structlog
+
+logger = structlog.get_logger()
+
+EVERY_S: Final = 10.0
+
+
+class RateLimitedLogger:
+    """The warnings of one part of the broker, by event."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, tuple[float, int]] = {}
+
+    def warn(self, event: str, **fields: Any) -> None:
+        """Log it, unless the same event was logged in the last ten seconds; `more` is how many were not."""
+        now_s = perf_counter()
+        logged_at_s, untold = self._kinds.get(event, (now_s - EVERY_S, 0))
+        if now_s - logged_at_s < EVERY_S:
+            self._kinds[event] = logged_at_s, untold + 1
+            return
+        self._kinds[event] = now_s, 0
+        if untold:
+            fields["more"] = untold
+        logger.warning(event, **fields)

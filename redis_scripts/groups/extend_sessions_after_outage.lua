@@ -1,0 +1,48 @@
+#!lua flags=allow-oom
+--[[ Give who is overdue one more session timeout: Redis was away, so nobody could be heard.
+
+Members whose sessions are over; and a barrier whose time is up while somebody is missing, for who that is may have
+been kept from it.
+
+KEYS[1]  group     hash  state, prev_state, joined_count, join_deadline, sync_deadline
+KEYS[2]  members   hash  member id -> its record
+KEYS[3]  sessions  zset  member id -> session deadline or lease, ms
+Returns  {NONE, how many}; safe to run twice: who was forgiven is not overdue
+Errors   none
+]]
+-- @include lib/errors
+-- @include lib/clock
+local group, members, sessions = KEYS[1], KEYS[2], KEYS[3]
+local now, extended = now_ms(), 0
+
+local function timeout_of(record)
+  return tonumber(string.match(record, '^{"session_timeout_ms":(%d+)'))
+end
+
+for _, member_id in ipairs(redis.call("ZRANGEBYSCORE", sessions, "-inf", string.format("%.0f", now))) do
+  local record = redis.call("HGET", members, member_id)
+  if record then
+    redis.call("ZADD", sessions, string.format("%.0f", now + timeout_of(record)), member_id)
+    extended = extended + 1
+  end
+end
+
+local state, prev_state, joined, join_deadline, sync_deadline =
+  unpack(redis.call("HMGET", group, "state", "prev_state", "joined_count", "join_deadline", "sync_deadline"))
+
+local function is_due(deadline)
+  deadline = tonumber(deadline or 0)
+  return deadline > 0 and deadline <= now
+end
+
+local function extend(field)
+  local longest = 0
+  for _, record in ipairs(redis.call("HVALS", members)) do longest = math.max(longest, timeout_of(record)) end
+  redis.call("HSET", group, field, string.format("%.0f", now + longest))
+  extended = extended + 1
+end
+
+local missing = state == "PreparingRebalance" and prev_state ~= "Empty" and tonumber(joined) < redis.call("HLEN", members)
+if missing and is_due(join_deadline) then extend("join_deadline") end
+if is_due(sync_deadline) then extend("sync_deadline") end
+return { ERROR.NONE, extended }

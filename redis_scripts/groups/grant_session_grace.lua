@@ -1,0 +1,39 @@
+#!lua flags=allow-oom
+--[[ Give every member one more session timeout: the broker through which they were heard has fallen silent.
+
+Its clients may still wait for it. Not again before those that were spared last are judged, or brokers that falter
+again and again would keep dead members for ever.
+
+KEYS[1]  group     hash  state, round, generation, grace_granted_at
+KEYS[2]  members   hash  member id -> its record
+KEYS[3]  sessions  zset  member id -> session deadline or lease, ms
+Returns  {NONE, how many}; safe to run twice: the second time is too soon
+Errors   none
+]]
+-- @include lib/errors
+-- @include lib/clock
+local TIMEOUTS = 3
+local group, members, sessions = KEYS[1], KEYS[2], KEYS[3]
+local now, everyone = now_ms(), redis.call("HGETALL", members)
+local state, round, generation, grace_granted_at = unpack(redis.call("HMGET", group, "state", "round", "generation", "spared_at"))
+
+-- What a parked request holds is a lease: its end says that the broker which parked it is gone.
+local parked
+if state == "PreparingRebalance" then parked = string.format('"join_round":%s,', round) end
+if state == "CompletingRebalance" then parked = string.format('"sync_generation":%s,', generation) end
+
+local scores, longest = {}, 0
+for i = 1, #everyone, 2 do
+  local timeout_ms = tonumber(string.match(everyone[i + 1], '^{"session_timeout_ms":(%d+)'))
+  longest = math.max(longest, timeout_ms)
+  if not (parked and everyone[i + 1]:find(parked, 1, true)) then
+    scores[#scores + 1], scores[#scores + 2] = string.format("%.0f", now + 2 * timeout_ms), everyone[i]
+  end
+end
+
+if #scores == 0 or now - tonumber(grace_granted_at or 0) < TIMEOUTS * longest then return { ERROR.NONE, 0 } end
+redis.call("HSET", group, "spared_at", string.format("%.0f", now))
+for i = 1, #scores, 900 do
+  redis.call("ZADD", sessions, "XX", "GT", unpack(scores, i, math.min(i + 899, #scores)))
+end
+return { ERROR.NONE, #scores / 2 }

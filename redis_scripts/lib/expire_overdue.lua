@@ -1,0 +1,76 @@
+-- Apply what is overdue, in deadline order (ties: session, join, sync), each as of the time it fell due.
+local function after_removal(cause, member_id, member)
+  if g.state == STABLE or g.state == COMPLETING then
+    prepare_rebalance(cause, member_id, member)
+  elseif g.state == PREPARING then
+    maybe_complete()
+  end
+end
+
+-- A parked request holds its member's session by a lease; past it, the broker that parked it is gone.
+local function lose_lease(member_id, member)
+  if is_joined(member) then
+    put("joined_count", g.joined_count - 1)
+    member.join_round = 0
+  else
+    put("awaiting_sync", g.awaiting_sync + 1)
+    member.sync_generation = 0
+  end
+  redis.call("HSET", members, member_id, pack_member(member))
+  hold(member_id, now + math.max(member.session_timeout_ms, 1))
+  touch()
+  event("lease_lost", member_id, member)
+end
+
+local EXPIRE = {}
+
+function EXPIRE.session(member_id)
+  local member = unpack_member(redis.call("HGET", members, member_id))
+  if not member then
+    redis.call("ZREM", sessions, member_id)
+    redis.call("HDEL", pending, member_id)
+    if g.state == PREPARING then maybe_complete() end
+    return
+  end
+  local overstayed = is_joined(member) and member.added_round == g.round and at >= member.join_by
+  if (is_joined(member) or is_syncing(member)) and not overstayed then return lose_lease(member_id, member) end
+  local cause = overstayed and "first_join_unanswered" or "session_timed_out"
+  remove_member(member_id, member, "member_expired", { cause = cause })
+  after_removal(cause, member_id, member)
+end
+
+function EXPIRE.join()
+  if g.prev_state == EMPTY and g.new_member_added == 1 and g.initial_remaining > 0 then
+    local delay = math.min(g.initial_delay, g.initial_remaining)
+    put("new_member_added", 0)
+    put("initial_remaining", math.max(g.initial_remaining - delay, 0))
+    put("join_deadline", at + delay)
+  else
+    complete_join()
+  end
+end
+
+function EXPIRE.sync()
+  put("sync_deadline", 0)
+  local everyone, removed_id, removed = redis.call("HGETALL", members), nil, nil
+  local synced = string.format('"sync_generation":%.0f,', g.generation)
+  for i = 1, #everyone, 2 do
+    if not everyone[i + 1]:find(synced, 1, true) then
+      removed_id, removed = everyone[i], unpack_member(everyone[i + 1])
+      remove_member(removed_id, removed, "member_expired", { cause = "did_not_sync" })
+    end
+  end
+  if removed then prepare_rebalance("did_not_sync", removed_id, removed) end
+end
+
+local function expire_overdue()
+  local kind, due, member_id = earliest_due()
+  if not kind then return false end
+  while kind do
+    at = due
+    EXPIRE[kind](member_id)
+    kind, due, member_id = earliest_due()
+  end
+  at, session_moved = now, true
+  return true
+end
