@@ -11,8 +11,8 @@ def test_the_first_call_of_a_process_counts() -> None:
         [
             sys.executable,
             "-c",
-            "import gc; from tidegate_pipeline.worker_heap import settle; none = gc.get_freeze_count(); settle();"
-            "first = gc.get_freeze_count(); kept = [[] for _ in range(1000)]; settle();"
+            "import gc; from tidegate_pipeline.worker_heap import freeze_gc; none = gc.get_freeze_count(); freeze_gc();"
+            "first = gc.get_freeze_count(); kept = [[] for _ in range(1000)]; freeze_gc();"
             "print(none, first > 1000, first - gc.get_freeze_count() < 100, gc.get_freeze_count() <= first)",
         ],
         capture_output=True,
