@@ -56,7 +56,7 @@ class Teller:
         self.sampler = LagSampler(broker.store, settings, catalog.get, assigned_partitions, lambda: name, self.page)
 
     def reported(self, accept: str = "") -> Scrape:
-        metrics.cluster_page = lambda: self.page.text if self.sampler.singleton_lease.observed else ()
+        metrics.cluster_page = lambda: self.page.text if self.sampler.singleton_lease.is_past_handover else ()
         return Scrape.of(b"".join(exposition(accept)[0]).decode(), openmetrics=accept == OPENMETRICS)
 
     async def scrape(self) -> Scrape:
@@ -344,7 +344,7 @@ async def test_no_series_is_told_by_two_brokers(broker: WholeBroker, clock: Step
     assert "tidegate_topic_partitions" not in second.reported().names  # a scraper may have the first one's still
     for _ in range(6):
         await asyncio.sleep(0.1)
-        await second.sampler.singleton_lease.hold()
+        await second.sampler.singleton_lease.renew()
     assert "tidegate_topic_partitions" in second.reported().names
     assert not await first.sampler.sample()
 

@@ -34,7 +34,7 @@ async def given_two_tiers(log: PartitionLog, root: Path, border: int = 30, **opt
         await append(log, count=2, value=b"%03d" % number * 50, timestamp=1_000 + number)
     before = [bytes(item.buffer) for item in await read_all(log)]
     await archive(log, root, 2 * (border + 4), **options)
-    await trim(log, await log.observe(), Kept(0, 2 * border, 0))
+    await trim(log, await log.refresh(), Kept(0, 2 * border, 0))
     log.void("what is cached would be read")
     return before
 
@@ -156,7 +156,7 @@ async def test_a_stale_view_finds_out_that_its_offsets_went_to_the_archive(
         before = [bytes(item.buffer) for item in await read_all(log)]
         await stale.end_offset()
         await archive(log, tmp_path, 80)
-        await trim(log, await log.observe(), Kept(0, 60, 0))
+        await trim(log, await log.refresh(), Kept(0, 60, 0))
         stale.pages.clear()
         assert stale.view is not None and stale.view.local_start == 0
 
@@ -368,7 +368,7 @@ async def test_a_trim_while_many_read_loses_and_repeats_nothing(
 
         async def trims() -> None:
             for local_start in range(0, 400, 10):
-                await trim(log, await log.observe(), Kept(0, local_start, 0))
+                await trim(log, await log.refresh(), Kept(0, local_start, 0))
 
         sizes = (1, 3_000, 5_000, 20_000)
         reading = [consume(reader, size) for reader in (log, other) for size in sizes]

@@ -98,7 +98,7 @@ async def test_fetch_before_a_stray_entry_returns_the_records(struck: Struck) ->
 
 
 async def test_fetch_at_a_stray_entry_is_refused(struck: Struck, stray: str) -> None:
-    await _soon(struck.log.observe())
+    await _soon(struck.log.refresh())
     if stray == "removed":  # it hides no record
         assert (await _soon(read(struck.log, _END))).size == 0
         return
@@ -177,7 +177,7 @@ async def test_load_names_the_stray_entry_once(store: Store, settings: Settings)
         with structlog.testing.capture_logs() as events:
             for _ in range(3):
                 log.void("load again")
-                await _soon(log.observe())
+                await _soon(log.refresh())
         named = [event for event in events if event["event"] == "log_stray_entry"]
     assert len(named) == 1
     assert entry_id.decode() in named[0]["reason"]

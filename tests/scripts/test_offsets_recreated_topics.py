@@ -33,7 +33,7 @@ async def started(store: Store) -> Broker:
     catalog = Catalog(store, store.settings, PartitionStorage(create_partition, delete_partition), forget)
     await catalog.start()
     await catalog._loops.close()
-    store.pubsub.forget(store.cluster_keys.topic_changes, catalog._on_message)
+    store.pubsub.forget(store.cluster_keys.topic_changes, catalog._on_topic_change)
     return Broker(store, catalog)  # type: ignore[arg-type]
 
 

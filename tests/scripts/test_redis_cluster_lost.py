@@ -94,7 +94,7 @@ async def test_groups_are_raised_at_a_node_that_was_connected_before_it_had_them
         try:
             await generation_guard.start()
             keys = store.group_keys("default", "orders")
-            generation_guard._on_message(f"{keys.ref}:5:Stable:1".encode())
+            generation_guard._on_group_change(f"{keys.ref}:5:Stable:1".encode())
             slot = key_slot(keys.group)
             new_node = next(node for node in store.nodes if node is not store.node(keys.group))
             sent: list[Any] = []

@@ -51,7 +51,7 @@ async def two_tiers(
             await append(log, count=2, value=b"%03d" % number * 50, timestamp=1_000 + number)
         before = [bytes(item.buffer) for item in await read_all(log)]
         await archive(log, root, 68)
-        await trim(log, await log.observe(), Kept(log_start, local_start, 0))
+        await trim(log, await log.refresh(), Kept(log_start, local_start, 0))
         yield logs, log, before
 
 
@@ -189,7 +189,7 @@ async def test_a_trim_while_the_new_stream_is_filled_leaves_the_log_as_it_was(
         asked = one(client, tmp_path)
         plan = asked.plan(0)
         assert plan is not None
-        await trim(log, await log.observe(), Kept(0, 66, 0))
+        await trim(log, await log.refresh(), Kept(0, 66, 0))
 
         with pytest.raises(ArchiveConflict, match="brokers trimmed Redis meanwhile"):
             await asyncio.to_thread(asked.run, plan)

@@ -117,7 +117,7 @@ async def test_another_broker_finds_it_at_once_when_asked(catalog: Catalog, othe
 
 
 async def test_a_lost_notice_costs_a_poll(store: Store, catalog: Catalog, other: Catalog) -> None:
-    other._store.pubsub.forget(store.cluster_keys.topic_changes, other._on_message)
+    other._store.pubsub.forget(store.cluster_keys.topic_changes, other._on_topic_change)
     await catalog.create(ORG, "orders", 1)
 
     await until(lambda: other.get(ORG, "orders"))
@@ -125,7 +125,7 @@ async def test_a_lost_notice_costs_a_poll(store: Store, catalog: Catalog, other:
 
 async def test_closing_ends_though_a_change_is_heard_at_that_moment(other: Catalog) -> None:
     await asyncio.sleep(0)
-    other._on_message(b"1")
+    other._on_topic_change(b"1")
 
     async with asyncio.timeout(3):
         await other.close()

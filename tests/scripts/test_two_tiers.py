@@ -53,7 +53,7 @@ async def test_redis_is_trimmed_as_far_as_the_archive_reaches(logs: Logs, tmp_pa
     log = logs.partition(TOPIC, 0)
     await given_batches(log, 20)
     await archive(log, tmp_path, 20)
-    view = await log.observe()
+    view = await log.refresh()
 
     with pytest.raises(OffsetOutOfRange):
         await trim(log, view, Kept(0, 22, 0))
@@ -68,7 +68,7 @@ async def test_an_archive_that_was_reset_or_begins_later_loses_nothing(logs: Log
     log = logs.partition(TOPIC, 0)
     await given_batches(log, 20)
     await archive(log, tmp_path, 40)
-    view = await log.observe()
+    view = await log.refresh()
     await log.store.command("HSET", log.keys.archive, "start", 4)
     with pytest.raises(OffsetOutOfRange):
         await trim(log, view, Kept(2, 20, 0))
@@ -86,7 +86,7 @@ async def test_the_local_start_follows_the_log_start_and_neither_goes_back(logs:
     await archive(log, tmp_path, 20)
     observed = []
     for kept in (Kept(4, 12, 0), Kept(2, 8, 0), Kept(16, 0, 0), Kept(16, 20, 0), Kept(30, 30, 0)):
-        await trim(log, await log.observe(), kept)
+        await trim(log, await log.refresh(), kept)
         observed.append(await starts(log))
 
     assert observed == [(4, 12), (4, 12), (16, 16), (16, 20), (30, 30)]
@@ -108,7 +108,7 @@ async def test_the_last_entry_stays_when_all_is_archived(logs: Logs, tmp_path: P
     await given_batches(log, 20)
     expected = [bytes(item.buffer) for item in await read_all(log)]
     await archive(log, tmp_path, 40)
-    await trim(log, await log.observe(), Kept(0, 40, 0))
+    await trim(log, await log.refresh(), Kept(0, 40, 0))
 
     assert await log.store.command("XLEN", log.keys.log) >= 1
     assert await starts(log) == (0, 40)
@@ -261,7 +261,7 @@ async def test_times_are_found_as_in_one_log(logs: Logs, tmp_path: Path, seed: i
     before = [await log.offset_for_timestamp(at) for at in times], await log.max_timestamp()
     await archive(log, tmp_path, border + 3, segment_batches=3, row_group_batches=2)
     await log.store.command("HSET", log.keys.archive, "start", log_start)
-    await trim(log, await log.observe(), Kept(log_start, border, 0))
+    await trim(log, await log.refresh(), Kept(log_start, border, 0))
 
     assert await starts(log) == (log_start, border)
     assert ([await log.offset_for_timestamp(at) for at in times], await log.max_timestamp()) == before

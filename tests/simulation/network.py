@@ -45,6 +45,10 @@ class _Socket:
     def setsockopt(self, *_: Any) -> None:
         """Nothing to set."""
 
+    def fileno(self) -> int:
+        """None: there is nothing to poll behind a transport of the simulation."""
+        return -1
+
     def getsockname(self) -> tuple[str, int]:
         return self._address
 

@@ -50,8 +50,8 @@ PLANTS: Final = {
     ),
     "hold-outlasts-rebalance": Plant(
         "broker/tidegate/groups/delayed_heartbeats.py",
-        'for holder in list(self._groups.get(payload.rsplit(b":", 3)[0].decode(), ())):',
-        "for holder in list[Holder]():",
+        'for delayed_heartbeat in list(self._groups.get(payload.rsplit(b":", 3)[0].decode(), ())):',
+        "for delayed_heartbeat in list[DelayedHeartbeat]():",
         "P6: a held heartbeat is not released when its group starts to rebalance",
     ),
     "no-look-without-message": Plant(

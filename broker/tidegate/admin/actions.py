@@ -58,7 +58,7 @@ def moved_back(
 async def drain_broker(context: BrokerContext, actor: Actor, node_id: str) -> None:
     """Have a broker drain and end, as by SIGTERM. Raises InvalidRequest, BrokerIdNotRegistered, StoreUnavailable."""
     if not node_id.isdecimal() or len(node_id) > 9:
-        raise InvalidRequest(f"{node_id} is no node id")
+        raise InvalidRequest(f"{node_id:.20} is no node id")
     async with begin(context, actor, "broker.drain", node_id=int(node_id)):
         await request_drain(context.store, int(node_id))
 

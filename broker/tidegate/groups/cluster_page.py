@@ -36,7 +36,7 @@ class _Round:
     groups: frozenset[str]
     """Names of the groups that are told."""
     partitions_left: int
-    statuses: LogEndsReadings = field(default_factory=dict)
+    log_ends: LogEndsReadings = field(default_factory=dict)
     states: Counter[tuple[str, str]] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
 
@@ -63,10 +63,10 @@ class ClusterPage:
 
     # -- groups
 
-    def group(self, group: GroupRead, owners: Mapping[Place, str], statuses: LogEndsReadings) -> None:
+    def group(self, group: GroupRead, owners: Mapping[Place, str], log_ends: LogEndsReadings) -> None:
         """A group, who owns what in it, and the logs that it has committed for."""
         this, keys = self._round, group.keys
-        this.statuses |= statuses
+        this.log_ends |= log_ends
         this.states[keys.org, group.state] += 1
         if keys.ref not in this.groups:
             return
@@ -82,22 +82,22 @@ class ClusterPage:
             this.partitions_left -= len(group.commits)
         else:
             this.left_out["group_partitions"] += len(group.commits)
-        topics = self._lags(group, statuses, whole)
+        topics = self._lags(group, log_ends, whole)
         for topic, lag in topics.items():
             self._topic_of_group(group, named, topic, lag)
         self._foreign.group(this.page, group, owners, topics, whole)
 
-    def _lags(self, group: GroupRead, statuses: LogEndsReadings, whole: bool) -> dict[str, TopicLag]:
+    def _lags(self, group: GroupRead, log_ends: LogEndsReadings, whole: bool) -> dict[str, TopicLag]:
         """The group's lag by topic; `whole`: its partitions are told too."""
         add, keys, topics = self._round.page.add, group.keys, defaultdict[str, TopicLag](TopicLag)
         for place, (committed, _) in group.commits.items():
-            status = statuses.get((keys.org, place))
-            if status is None:
+            ends = log_ends.get((keys.org, place))
+            if ends is None:
                 continue
             topic, partition = place
-            lag, behind_ms = status.lag(committed), 0
-            if lag and status.times[committed] >= 0:
-                behind_ms = max(status.now_ms - status.times[committed], 0)
+            lag, behind_ms = ends.lag(committed), 0
+            if lag and ends.times[committed] >= 0:
+                behind_ms = max(ends.now_ms - ends.times[committed], 0)
             topics[topic].add(partition, committed, lag, behind_ms / 1000)
             if whole:
                 named = labels(org=keys.org, group=keys.group_id, topic=topic, partition=str(partition))
@@ -145,7 +145,7 @@ class ClusterPage:
         for start in range(0, len(chosen), _TOPICS_AT_ONCE):
             some = chosen[start : start + _TOPICS_AT_ONCE]
             places = ((topic.org, (topic.name, index)) for topic in some for index in range(topic.partition_count))
-            this.statuses |= await reader.read_ends_of({where: () for where in places if where not in this.statuses})
+            this.log_ends |= await reader.read_ends_of({where: () for where in places if where not in this.log_ends})
             for topic in some:
                 bytes_of[topic.org] += await self._report_topic(topic)
         for org, size in bytes_of.items():
@@ -154,19 +154,19 @@ class ClusterPage:
     async def _report_topic(self, topic: Topic) -> int:
         """One topic; returns its bytes in Redis."""
         add, this = self._round.page.add, self._round
-        found = {index: this.statuses.get((topic.org, (topic.name, index))) for index in range(topic.partition_count)}
-        statuses = {index: status for index, status in found.items() if status is not None}
+        found = {index: this.log_ends.get((topic.org, (topic.name, index))) for index in range(topic.partition_count)}
+        log_ends = {index: ends for index, ends in found.items() if ends is not None}
         named = labels(org=topic.org, topic=topic.name)
         add(own.TOPIC_PARTITIONS, named, topic.partition_count)
-        size = sum(status.size for status in statuses.values())
+        size = sum(ends.size for ends in log_ends.values())
         add(own.TOPIC_REDIS_BYTES, named, size)
-        for index, status in statuses.items():
+        for index, ends in log_ends.items():
             placed = f"{named},{labels(partition=str(index))}"
-            add(own.PARTITION_START, placed, status.log_start)
-            add(own.PARTITION_END, placed, status.log_end)
+            add(own.PARTITION_START, placed, ends.log_start)
+            add(own.PARTITION_END, placed, ends.log_end)
             if topic.config.remote_storage:
                 keys = self._store.log_keys(topic.org, topic.name, index, topic.topic_hex)
                 archived = await self._store.command("HGET", keys.archive, "end")
-                add(own.ARCHIVE_END, placed, int(archived or status.log_start))
-        self._foreign.topic(this.page, topic, statuses)
+                add(own.ARCHIVE_END, placed, int(archived or ends.log_start))
+        self._foreign.topic(this.page, topic, log_ends)
         return size

@@ -64,7 +64,7 @@ class Names(Protocol):
     ) -> None:
         """A group; `whole`: its partitions too."""
 
-    def topic(self, page: Page, topic: Topic, statuses: Mapping[int, LogEndsReading]) -> None:
+    def topic(self, page: Page, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
         """A topic and its logs."""
 
     def cluster(self, page: Page) -> None:
@@ -89,10 +89,10 @@ class ForeignNames:
         for one in self._all:
             one.group(page, group, owners, topics, whole)
 
-    def topic(self, page: Page, topic: Topic, statuses: Mapping[int, LogEndsReading]) -> None:
+    def topic(self, page: Page, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
         """A topic and its logs."""
         for one in self._all:
-            one.topic(page, topic, statuses)
+            one.topic(page, topic, log_ends)
 
     def cluster(self, page: Page) -> None:
         """The brokers, at the end of a round."""
@@ -131,14 +131,14 @@ class KafkaExporter:
                 page.add(names.KE_COMMITTED, placed, committed)
                 page.add(names.KE_LAG, placed, behind)
 
-    def topic(self, page: Page, topic: Topic, statuses: Mapping[int, LogEndsReading]) -> None:
+    def topic(self, page: Page, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
         """Each partition has one copy to speak of, at the broker that is named for it."""
         named, preferred = labels(topic=topic.name, **_org(topic.org)), self._brokers.preferred()
         page.add(names.KE_TOPIC_PARTITIONS, named, topic.partition_count)
-        for index, status in statuses.items():
+        for index, ends in log_ends.items():
             placed = f'{named},partition="{index}"'
-            page.add(names.KE_CURRENT, placed, status.log_end)
-            page.add(names.KE_OLDEST, placed, status.log_start)
+            page.add(names.KE_CURRENT, placed, ends.log_end)
+            page.add(names.KE_OLDEST, placed, ends.log_start)
             if preferred:
                 page.add(names.KE_LEADER, placed, leader_of(topic.topic_id, index, preferred).node_id)
             page.add(names.KE_REPLICAS, placed, 1)
@@ -199,7 +199,7 @@ class Kminion:
             page.add(names.KM_ASSIGNED, placed, count)
             page.add(names.KM_TOPIC_MEMBERS, placed, members[topic])
 
-    def topic(self, page: Page, topic: Topic, statuses: Mapping[int, LogEndsReading]) -> None:
+    def topic(self, page: Page, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
         """Bytes count for the broker that is named as leader; they lie in Redis."""
         org, preferred = _org(topic.org), self._brokers.preferred()
         named = labels(topic_name=topic.name, **org)
@@ -207,15 +207,15 @@ class Kminion:
             partition_count=str(topic.partition_count), replication_factor="1", cleanup_policy=_cleanup_policy(topic)
         )
         page.add(names.KM_TOPIC_INFO, f"{named},{info}", 1)
-        page.add(names.KM_TOPIC_BYTES, named, sum(status.size for status in statuses.values()))
-        for index, status in statuses.items():
+        page.add(names.KM_TOPIC_BYTES, named, sum(ends.size for ends in log_ends.values()))
+        for index, ends in log_ends.items():
             placed = f'{named},partition_id="{index}"'
-            page.add(names.KM_LOW, placed, status.log_start)
-            page.add(names.KM_HIGH, placed, status.log_end)
+            page.add(names.KM_LOW, placed, ends.log_start)
+            page.add(names.KM_HIGH, placed, ends.log_end)
             if preferred:
-                self._bytes[leader_of(topic.topic_id, index, preferred).node_id] += status.size
-        page.add(names.KM_LOW_SUM, named, sum(status.log_start for status in statuses.values()))
-        page.add(names.KM_HIGH_SUM, named, sum(status.log_end for status in statuses.values()))
+                self._bytes[leader_of(topic.topic_id, index, preferred).node_id] += ends.size
+        page.add(names.KM_LOW_SUM, named, sum(ends.log_start for ends in log_ends.values()))
+        page.add(names.KM_HIGH_SUM, named, sum(ends.log_end for ends in log_ends.values()))
 
     def cluster(self, page: Page) -> None:
         """The live brokers; there is no controller, and the first of them is named as one."""

@@ -126,7 +126,7 @@ class LagReader:
                 commits[place] = stored["offset"], stored["commit_time"]
         return commits
 
-    async def status(self, groups: Iterable[GroupRead]) -> LogEndsReadings:
+    async def read_log_ends(self, groups: Iterable[GroupRead]) -> LogEndsReadings:
         """Each log once, with the offsets of all groups. Raises StoreUnavailable."""
         wanted: defaultdict[tuple[str, Place], set[int]] = defaultdict(set)
         for group in groups:
@@ -136,13 +136,13 @@ class LagReader:
 
     async def read_ends_of(self, wanted: Mapping[tuple[str, Place], Iterable[int]]) -> LogEndsReadings:
         """Logs, with the times at some offsets of each. Raises StoreUnavailable."""
-        statuses: LogEndsReadings = {}
+        log_ends: LogEndsReadings = {}
         asked = list(wanted.items())
         for start in range(0, len(asked), _LOGS_AT_ONCE):
             some = asked[start : start + _LOGS_AT_ONCE]
             observed = await asyncio.gather(*(self._read_ends_of(*where, sorted(offsets)) for where, offsets in some))
-            statuses |= {where: status for (where, _), status in zip(some, observed, strict=True) if status is not None}
-        return statuses
+            log_ends |= {where: status for (where, _), status in zip(some, observed, strict=True) if status is not None}
+        return log_ends
 
     async def _read_ends_of(self, org: str, place: Place, offsets: list[int]) -> LogEndsReading | None:
         topic = self._find_topic(org, place[0])

@@ -40,7 +40,7 @@ class Reader(Protocol):
     def begin(self, groups: list[GroupKeys], now_ms: int) -> None:
         """A round begins, over these groups."""
 
-    def group(self, group: GroupRead, owners: Mapping[Place, str], statuses: LogEndsReadings) -> None:
+    def group(self, group: GroupRead, owners: Mapping[Place, str], log_ends: LogEndsReadings) -> None:
         """A group, who owns what in it, and the logs that it has committed for."""
 
     async def end(self, reader: LagReader) -> None:
@@ -141,23 +141,23 @@ class LagSampler:
         read = await asyncio.gather(*map(self._reader.group, some))
         groups = [group for group in read if group is not None]
         self._first_places |= {group.keys.ref: min(group.commits) for group in groups if group.commits}
-        statuses = await self._reader.status(groups)
+        log_ends = await self._reader.read_log_ends(groups)
         owners = await asyncio.gather(*map(self._reader.owners, groups))
         entries: list[list[Arg]] = []
         for group, owned in zip(groups, owners, strict=True):
-            entries += _entries(group, owned, statuses)
+            entries += _entries(group, owned, log_ends)
             if self._reported is not None:
-                self._reported.group(group, owned, statuses)
+                self._reported.group(group, owned, log_ends)
         lag = self._store.cluster_keys.lag
         await asyncio.gather(*(add_sample(self._store, lag, self._samples_max, *entry) for entry in entries))
         self.taken += len(entries)
 
 
-def _entries(group: GroupRead, owned: Mapping[Place, str], statuses: LogEndsReadings) -> list[list[Arg]]:
+def _entries(group: GroupRead, owned: Mapping[Place, str], log_ends: LogEndsReadings) -> list[list[Arg]]:
     """The entries of the stream that tell of a group."""
     fields: list[Arg] = []
     for place, (offset, committed_at) in group.commits.items():
-        status = statuses.get((group.keys.org, place))
+        status = log_ends.get((group.keys.org, place))
         if status is not None:
             fields += (offset_field(*place), sample_text(offset, committed_at, status, owned.get(place, "")))
     size = 2 * _PARTITIONS_PER_ENTRY_MAX
