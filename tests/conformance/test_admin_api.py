@@ -118,7 +118,9 @@ async def test_every_read_answers_as_the_document_says(api: Api) -> None:
     assert [one["high_watermark"] for one in by["/topics/{topic}"]["partitions"]] == [20, 20]
     assert [one["group"] for one in by["/topics/{topic}"]["groups"]] == [api.group]
     assert [one["producer_count"] for one in by["/topics/{topic}/producers"]["partitions"]] == [1, 1]
-    assert {one["state"] for one in by["/brokers"]["brokers"]} == {"serving"}
+    async with asyncio.timeout(30):  # on a busy machine a broker is suspect now and then
+        while {one["state"] for one in (await api.ask("GET", "/brokers"))["brokers"]} != {"serving"}:
+            await asyncio.sleep(0.2)
     assert sum(one["connections"] for one in by["/brokers"]["brokers"]) >= 0
     assert by["/redis"]["flavour"] == "valkey" and by["/redis"]["latency"]
     assert by["/overview"]["totals"]["topics"] >= 1

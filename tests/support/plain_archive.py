@@ -14,7 +14,7 @@ from tidegate.records.segments import Segment
 from tidegate_pipeline.archive.index import ArchiveIndex, Archiver, Outcome
 from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Shape, write_segment
-from tidegate_pipeline.archive.slicing import Cut
+from tidegate_pipeline.archive.slicing import SegmentSlice
 from tidegate_pipeline.decode.schema import RAW_RANGE_ARROW
 from tidegate_pipeline.redis_access import connect
 from tidegate_pipeline.topics import Topic, read_topics
@@ -43,14 +43,14 @@ def _segments(
     keys = topic.keys("tidegate", partition)
     place = Place(topic.org, topic.name, topic.topic_id, partition)
     start = max(index.state().end, 0)
-    trims: list[Cut] = []
+    trims: list[SegmentSlice] = []
     for item in client.eval(_READ, 1, keys.log, f"{start}-0"):
         entry = parse_entry(item)
         for base, batch in zip((entry.base, *entry.ends), entry.batches, strict=False):
             head = Batch.parse(placed(batch, base))
             end = base + head.last_offset_delta + 1
             if not trims or trims[-1].size >= shape.segment_bytes:
-                trims.append(Cut(place, start, start))
+                trims.append(SegmentSlice(place, start, start))
             trims[-1].pieces.append(_row(topic, partition, head, start))
             trims[-1].end_offset, trims[-1].size = end, trims[-1].size + head.size
             start = end

@@ -17,7 +17,7 @@ from tidegate.errors import KafkaError, RequestTimedOut, StoreUnavailable
 from tidegate.log.producers_table import is_after
 
 if TYPE_CHECKING:
-    from tidegate.log.outgoing import QueuedBatch, InFlightEntry
+    from tidegate.log.outgoing import InFlightEntry, QueuedBatch
     from tidegate.records.batch import Batch
 
 GIVEN_UP_KEPT_S: Final = 60.0

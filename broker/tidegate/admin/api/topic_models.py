@@ -41,6 +41,8 @@ class TopicPartition(Model):
     local_start: int | None
     high_watermark: int | None
     log_end: int | None
+    stray_entry: str | None
+    """Why nothing can be appended: an entry of the stream that no broker wrote."""
     bytes: int
     batches: int
 
