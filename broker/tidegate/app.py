@@ -50,7 +50,7 @@ from tidegate.process import LoopLag, ProcessUse, Signals, bind
 from tidegate.protocol.consumer_blobs import assigned_partitions
 from tidegate.server.listener import Server
 from tidegate.server.ports import Ports
-from tidegate.settings import Settings, renamed_variables
+from tidegate.settings import Settings, warn_of_former_settings
 from tidegate.store.addresses import without_password
 from tidegate.store.link import Link
 from tidegate.store.store import Store
@@ -372,8 +372,7 @@ async def _run(settings: Settings, unknown: Sequence[str]) -> None:
     logging_setup.bind(pid=os.getpid())
     for variable in unknown:
         logger.warning("unknown_setting", variable=variable)
-    for variable, name in renamed_variables().items():
-        logger.warning("setting_renamed", variable=variable, use=name)
+    warn_of_former_settings()
     app = App(settings)
     starting = asyncio.ensure_future(app.start())
     asked = asyncio.ensure_future(signals.asked.wait())

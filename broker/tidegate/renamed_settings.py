@@ -1,4 +1,6 @@
-"""Former names of settings; they are accepted for one version, with a warning that names the new one."""
+"""Former settings. A former name is accepted for one version, with a warning that names the new one; a setting that
+became a constant has no effect, and a warning says so for one version.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,36 @@ RENAMED: Final = {
     "node_id_reuse_ms": "node_id_quarantine_ms",
     "produce_gap_wait_ms": "producer_sequence_gap_timeout_ms",
 }
+REMOVED: Final = frozenset(
+    {
+        "archive_read_threads",
+        "decompressed_batch_bytes_max",
+        "max_incremental_fetch_session_cache_slots",
+        "metadata_cache_bytes",
+        "redis_in_flight_bytes_max",
+        "redis_in_flight_max",
+        "topic_partitions_max",
+        "transaction_max_timeout_ms",
+    }
+)  # fmt: skip
+"""Limits that are named constants now, each in the module that applies it."""
 _VARIABLES: Final = {f"TIDEGATE_{old}".upper(): f"TIDEGATE_{new}".upper() for old, new in RENAMED.items()}
 
 
 def renamed(folder: Path | None) -> dict[str, str]:
     """Variables, and files of `folder`, that bear a former name, each with the name to use instead."""
-    names = {*os.environ, *(one.name for one in folder.iterdir())} if folder else set(os.environ)
-    return {name: _VARIABLES[name.upper()] for name in sorted(names) if name.upper() in _VARIABLES}
+    return {name: _VARIABLES[name.upper()] for name in _given(folder) if name.upper() in _VARIABLES}
+
+
+def removed(folder: Path | None) -> list[str]:
+    """Variables, and files of `folder`, of former settings that have no effect any more."""
+    variables = {f"TIDEGATE_{name}".upper() for name in REMOVED}
+    return [name for name in _given(folder) if name.upper() in variables]
+
+
+def _given(folder: Path | None) -> list[str]:
+    files = [one.name for one in folder.iterdir()] if folder else []
+    return sorted({*os.environ, *files})
 
 
 class RenamedSource(PydanticBaseSettingsSource):

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+import structlog
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
@@ -21,7 +22,9 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from tidegate.renamed_settings import RenamedSource, renamed
+from tidegate.renamed_settings import RenamedSource, removed, renamed
+
+logger = structlog.get_logger()
 
 AddressMode = Literal["direct", "single", "external"]
 
@@ -52,6 +55,19 @@ def secrets_folder() -> Path | None:
 def renamed_variables() -> dict[str, str]:
     """Variables and secret files in use that bear a former name, each with the name to use instead."""
     return renamed(secrets_folder())
+
+
+def removed_variables() -> list[str]:
+    """Variables and secret files in use of former settings that have no effect any more."""
+    return removed(secrets_folder())
+
+
+def warn_of_former_settings() -> None:
+    """Log one line for each variable and secret file that bears a former name or has no effect any more."""
+    for variable, name in renamed_variables().items():
+        logger.warning("setting_renamed", variable=variable, use=name)
+    for variable in removed_variables():
+        logger.warning("setting_without_effect", variable=variable, reason="its value is fixed now")
 
 
 class Settings(BaseSettings):
@@ -102,12 +118,6 @@ class Settings(BaseSettings):
     coordinator_shards: int = Field(50, ge=1, le=10_000, description="shards of groups; fixed when the cluster is made")
     redis_command_timeout_ms: int = Field(5_000, ge=50, description="ms until a command without an answer fails")
     redis_connect_timeout_ms: int = Field(2_000, ge=50, description="ms until a connection attempt to Redis fails")
-    redis_in_flight_bytes_max: int = Field(
-        256 << 20, ge=1 << 20, description="bytes sent and not answered on one link, above which commands are refused"
-    )
-    redis_in_flight_max: int = Field(
-        200_000, ge=100, description="commands in flight on one link, above which commands are refused"
-    )
     redis_allow_eviction: bool = Field(
         False, description="start although maxmemory-policy may evict keys: data will be lost"
     )
@@ -310,9 +320,7 @@ class Settings(BaseSettings):
     auto_create_topics_enable: bool = Field(True, description="create an unknown topic when a client asks for it")
     num_partitions: int = Field(1, ge=1, le=100_000, description="partitions of a topic made without a count")
     delete_topic_enable: bool = Field(True, description="allow topics to be deleted")
-    topic_partitions_max: int = Field(10_000, ge=1, le=1_000_000, description="most partitions of one topic")
     topic_poll_ms: int = Field(3_000, ge=20, description="longest that a lost notice hides a change of topics")
-    metadata_cache_bytes: int = Field(32 << 20, ge=0, description="bytes of encoded Metadata replies kept for reuse")
 
     # -- the log
     message_max_bytes: int = Field(1_048_588, ge=0, description="largest batch, bytes; default of max.message.bytes")
@@ -327,15 +335,11 @@ class Settings(BaseSettings):
         8 << 20, ge=1 << 10, description="bytes appended between producer snapshots"
     )
     log_snapshot_interval_entries: int = Field(512, ge=1, description="entries appended between producer snapshots")
-    decompressed_batch_bytes_max: int = Field(
-        128 << 20, ge=1 << 10, description="most bytes that the records of one batch may have when it must be opened"
-    )
     producer_sequence_gap_timeout_ms: int = Field(
         500, ge=0, description="ms that a sequence gap waits for the missing batch"
     )
     fetch_max_bytes: int = Field(57_671_680, ge=1024, description="most record bytes of one fetch reply")
     fetch_wait_poll_ms: int = Field(500, ge=10, description="longest that a lost wake-up delays a waiting fetch")
-    max_incremental_fetch_session_cache_slots: int = Field(1_000, ge=0, description="most fetch sessions of a broker")
     usage_sample_interval_ms: int = Field(
         60_000, ge=0, description="ms between entries of what this broker served, by topic and group; 0 writes none"
     )
@@ -345,7 +349,6 @@ class Settings(BaseSettings):
         description="root of the archive that old offsets are read from, the same for all brokers: a local folder or a "
         "URI (s3://, gs://, file://); without it there is no tiered storage",
     )
-    archive_read_threads: int = Field(4, ge=1, le=256, description="threads that read the archive")
     archive_read_timeout_ms: int = Field(
         10_000,
         ge=10,

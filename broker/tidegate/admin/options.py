@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from tidegate.errors import CannotStart
-from tidegate.renamed_settings import RENAMED
-from tidegate.settings import SECRETS, SECRETS_DIR, Settings, renamed_variables, secrets_folder
+from tidegate.renamed_settings import REMOVED, RENAMED
+from tidegate.settings import SECRETS, SECRETS_DIR, Settings, removed_variables, renamed_variables, secrets_folder
 from tidegate.store.addresses import parse_redis_url, without_password
 
 PREFIX: Final = "TIDEGATE_"
@@ -43,7 +43,7 @@ def load(options: Mapping[str, object] | None = None, assignments: Sequence[str]
 
 def unknown_variables() -> list[str]:
     """`TIDEGATE_*` variables, and files of TIDEGATE_SECRETS_DIR, that name no setting: most likely typing errors."""
-    former = renamed_variables()
+    former = {*renamed_variables(), *removed_variables()}
     known = {f"{PREFIX}{name}".upper() for name in Settings.model_fields}
     folder = secrets_folder()
     names = [*os.environ, *(one.name for one in folder.iterdir() if one.is_file())] if folder else list(os.environ)
@@ -56,6 +56,8 @@ def _assigned(assignments: Sequence[str]) -> Iterator[tuple[str, str]]:
         name, equals, value = assignment.partition("=")
         name = name.strip().lower().replace("-", "_").replace(".", "_").removeprefix(PREFIX.lower())
         name = RENAMED.get(name, name)
+        if equals and name in REMOVED:
+            raise CannotStart(f"--set {assignment}: no setting any more, its value is fixed")
         if not equals or name not in Settings.model_fields:
             raise CannotStart(f"--set {assignment}: not a setting=value (`tidegate settings` lists them)")
         yield name, value

@@ -22,6 +22,8 @@ from tidegate.errors import ClusterAuthorizationFailed
 from tidegate.protocol import fast_writers
 from tidegate.protocol.fast_writers import FetchPartition
 
+SESSIONS_MAX: Final = 1_000
+"""Fetch sessions of a broker; beyond them a client fetches without a session, which costs bytes and nothing else."""
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -35,8 +37,7 @@ def fetch(call: Call, request: Any) -> None:
     if context.fetch_waits.follow(connection_id):
         call.client.on_closed.append(lambda: context.fetch_waits.close_connection(connection_id))
         call.client.on_closed.append(lambda: context.fetch_sessions.close_connection(connection_id))
-    slots = context.settings.max_incremental_fetch_session_cache_slots
-    opened = context.fetch_sessions.open(request, call.version, connection_id, slots)
+    opened = context.fetch_sessions.open(request, call.version, connection_id, SESSIONS_MAX)
     if opened.fetch_set is None:
         call.reply(fast_writers.fetch(call.version, opened.error.value, NO_SESSION, []))
     else:

@@ -41,6 +41,8 @@ TOPIC_OPERATIONS: Final = 0b1101_1111_1000
 CLUSTER_OPERATIONS: Final = 0b1_1111_1010_0000
 """CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
 
+CACHE_BYTES_MAX: Final = 32 << 20
+"""Encoded replies that a broker keeps for reuse until topics or brokers change."""
 _NO_TIME: Final = datetime.timedelta(0)
 _AT_ONCE: Final = 16
 
@@ -123,7 +125,7 @@ class Encoded:
     def put(self, call: Call, question: Question, body: bytes) -> None:
         """Keep an answer while there is room."""
         size = len(body) + 100 * len(question.wanted or ())
-        if self._bytes + size <= call.context.settings.metadata_cache_bytes:
+        if self._bytes + size <= CACHE_BYTES_MAX:
             self._bytes += size
             self._bodies[question] = body
 

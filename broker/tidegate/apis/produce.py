@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 ACKS_ALL: Final = -1
+DECOMPRESSED_BATCH_BYTES_MAX: Final = 128 << 20
+"""Memory that opening one batch may take: a small compressed batch can hold gigabytes of records."""
 _ACKS: Final = (ACKS_ALL, 0, 1)
 _ATTRIBUTES_LOW_AT: Final = 22
 _PRODUCER_ID: Final = Struct(">q")
@@ -202,9 +204,8 @@ class Producing:
 
     async def _open_beside(self, topic: Topic, found: _MustOpen, place: int, index: int) -> None:
         """Check the records of a large batch in a thread, then append it; later requests wait, so order stays."""
-        bytes_max = self._call.context.settings.decompressed_batch_bytes_max
         try:
-            batch = await PRODUCED.run(open_and_check, found.batch, found.rules, bytes_max)
+            batch = await PRODUCED.run(open_and_check, found.batch, found.rules, DECOMPRESSED_BATCH_BYTES_MAX)
         except Exception as error:  # noqa: BLE001 - becomes the partition's error
             self._done(place, index, error)
             return
@@ -227,7 +228,7 @@ class Producing:
             now_ms + config.message_timestamp_after_max_ms,
         )
         if not stays_closed(batch, rules):
-            opened = open_inline(batch, rules, self._call.context.settings.decompressed_batch_bytes_max)
+            opened = open_inline(batch, rules, DECOMPRESSED_BATCH_BYTES_MAX)
             if opened is None:
                 raise _MustOpen(batch, rules)
             batch = opened

@@ -30,6 +30,8 @@ logger = structlog.get_logger()
 Key = TypeVar("Key", str, tuple[str, int])
 Read = TypeVar("Read")
 
+READ_THREADS: Final = 4
+"""Reads of the archive that a broker has under way; one waits for storage, not for the processor."""
 _LOG_INTERVAL_S: Final = 10.0
 _BUSY_PER_THREAD: Final = 2
 _OF_OPEN_FILES: Final = 4
@@ -54,7 +56,7 @@ class ArchiveFiles:
         self._logged_at_s, self._untold = float("-inf"), 0
         if settings.archive_path:
             self._filesystem, self._root = _opened(settings.archive_path)
-            self._threads = ThreadPoolExecutor(settings.archive_read_threads, "archive")
+            self._threads = ThreadPoolExecutor(READ_THREADS, "archive")
             self._measure()
 
     @property
@@ -65,7 +67,7 @@ class ArchiveFiles:
     @property
     def busy(self) -> bool:
         """Whether the threads have more to do than reading ahead is worth."""
-        return len(self._loading) >= _BUSY_PER_THREAD * self._settings.archive_read_threads
+        return len(self._loading) >= _BUSY_PER_THREAD * READ_THREADS
 
     def close(self) -> None:
         """Let the threads go; a read that hangs in one holds up nobody."""

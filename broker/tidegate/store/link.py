@@ -28,6 +28,10 @@ Arg = str | bytes | int | float
 OnReply = Callable[[Any], None]
 """Called once with the reply, a `hiredis.ReplyError`, or a `StoreUnavailable`."""
 
+IN_FLIGHT_MAX: Final = 200_000
+"""Commands without a reply on one link; further ones are refused at once, which bounds what a stalled Redis costs."""
+IN_FLIGHT_BYTES_MAX: Final = 256 << 20
+"""The same in bytes: beyond it commands are refused."""
 _RECONNECT_MS: Final = (20, 50, 100, 200, 400, 800, 1_000)
 _CLOSED: Final = "connection closed by Redis"
 _DEADLINE_TICK_S: Final = 0.1
@@ -74,8 +78,8 @@ class Link:
         primary_only: bool = False,
         command_timeout_ms: int = 5_000,
         connect_timeout_ms: int = 2_000,
-        in_flight_max: int = 200_000,
-        in_flight_bytes_max: int = 256 << 20,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
         on_push: Callable[[list[Any]], None] | None = None,
     ) -> None:
         self.name = name

@@ -82,8 +82,6 @@ class Store:
             primary_only=self.primary.by_sentinels,
             command_timeout_ms=settings.redis_command_timeout_ms,
             connect_timeout_ms=settings.redis_connect_timeout_ms,
-            in_flight_max=settings.redis_in_flight_max,
-            in_flight_bytes_max=settings.redis_in_flight_bytes_max,
             on_push=on_push,
         )
 

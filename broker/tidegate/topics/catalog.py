@@ -36,6 +36,8 @@ __all__ = ["Catalog", "PartitionStorage", "Topic", "TopicConfig"]
 
 logger = structlog.get_logger()
 
+PARTITIONS_MAX: Final = 10_000
+"""Of one topic: Metadata replies and every broker's memory grow with them."""
 _CREATE_TRIES: Final = 5
 _ALTER_TRIES: Final = 20
 _RELOAD: Final = -1
@@ -285,9 +287,8 @@ class Catalog:
 
     def check_count(self, count: int) -> None:
         """Refuse a number of partitions that cannot be. Raises InvalidPartitions."""
-        most = self._settings.topic_partitions_max
-        if not 1 <= count <= most:
-            raise InvalidPartitions(f"number of partitions must be between 1 and {most}, not {count}")
+        if not 1 <= count <= PARTITIONS_MAX:
+            raise InvalidPartitions(f"number of partitions must be between 1 and {PARTITIONS_MAX}, not {count}")
 
     async def delete(self, org: str, name: str, topic_id: UUID | None = None) -> None:
         """Remove a topic, its records and its committed offsets. With an id only that topic.
