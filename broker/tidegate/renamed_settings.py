@@ -20,14 +20,25 @@ RENAMED: Final = {
 }
 REMOVED: Final = frozenset(
     {
+        "admin_audit_entries_max",
+        "admin_audit_undo_bytes_max",
+        "admin_connections_max",
+        "admin_idle_timeout_ms",
+        "admin_request_timeout_ms",
+        "archive_cache_bytes",
+        "archive_footer_cache",
         "archive_read_threads",
+        "archive_read_timeout_ms",
         "decompressed_batch_bytes_max",
+        "lag_samples_max",
         "max_incremental_fetch_session_cache_slots",
         "metadata_cache_bytes",
+        "mirror_pending_max",
         "redis_in_flight_bytes_max",
         "redis_in_flight_max",
         "topic_partitions_max",
         "transaction_max_timeout_ms",
+        "usage_samples_max",
     }
 )  # fmt: skip
 """Limits that are named constants now, each in the module that applies it."""

@@ -184,24 +184,6 @@ class Settings(BaseSettings):
     admin_allowed_hosts: str = Field(
         "", description="further host names by which the admin HTTP may be asked, with commas between"
     )
-    admin_connections_max: int = Field(
-        256,
-        ge=8,
-        description="most connections of the admin HTTP at one time; a further one takes the place of the one that has "
-        "said nothing for longest",
-    )
-    admin_request_timeout_ms: int = Field(
-        10_000, ge=100, description="ms until a request of the admin HTTP must have come whole, else it is cut off"
-    )
-    admin_idle_timeout_ms: int = Field(
-        75_000, ge=100, description="ms without a request until a connection of the admin HTTP closes"
-    )
-    admin_audit_entries_max: int = Field(5_000, ge=1, description="actions of administrators that are kept")
-    admin_audit_undo_bytes_max: int = Field(
-        65_536,
-        ge=1_024,
-        description="most bytes, compressed, that the audit keeps to undo one action; a larger one cannot be undone",
-    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     tracing: bool = Field(
         False, description="send spans of requests by OpenTelemetry (extra otel; OTEL_* variables say where to)"
@@ -292,7 +274,6 @@ class Settings(BaseSettings):
     lag_sample_interval_ms: int = Field(
         10_000, ge=0, description="ms between samples of every group's lag, taken by one broker; 0 takes none"
     )
-    lag_samples_max: int = Field(50_000, ge=1, description="samples of lag kept, of all groups together")
     metrics_groups_max: int = Field(
         1_000, ge=0, description="most groups that /metrics tells of; tidegate_series_left_out counts the others"
     )
@@ -311,9 +292,6 @@ class Settings(BaseSettings):
     )
     mirror_groups: bool = Field(
         True, description="show groups as Redis consumer groups; default of tidegate.mirror.enable"
-    )
-    mirror_pending_max: int = Field(
-        1_000, ge=1, description="most entries of a partition that a mirror shows as pending; the oldest are let go"
     )
 
     # -- topics
@@ -343,24 +321,11 @@ class Settings(BaseSettings):
     usage_sample_interval_ms: int = Field(
         60_000, ge=0, description="ms between entries of what this broker served, by topic and group; 0 writes none"
     )
-    usage_samples_max: int = Field(10_000, ge=1, description="entries of usage kept, of all brokers together")
     archive_path: str | None = Field(
         None,
         description="root of the archive that old offsets are read from, the same for all brokers: a local folder or a "
         "URI (s3://, gs://, file://); without it there is no tiered storage",
     )
-    archive_read_timeout_ms: int = Field(
-        10_000,
-        ge=10,
-        description="ms until a read of the archive that has no answer fails, for the client to try again",
-    )
-    archive_footer_cache: int = Field(
-        256,
-        ge=1,
-        description="segments whose footers are kept, each with its file open; of one of 128 MiB it takes about 1 MiB "
-        "of memory. At most a quarter of the files that the process may have open",
-    )
-    archive_cache_bytes: int = Field(64 << 20, ge=0, description="bytes of row groups of the archive kept for reads")
     producer_id_expiration_ms: int = Field(
         86_400_000, ge=1_000, description="ms until an idle producer's state is dropped"
     )

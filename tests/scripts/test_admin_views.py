@@ -221,16 +221,16 @@ async def test_an_action_stands_before_it_is_done_and_with_its_outcome(store: St
     assert await audit.entries(store, 1) == [died]
 
 
-async def test_what_undoes_a_large_action_is_kept_compressed_and_up_to_a_size(settings: Settings, store: Store) -> None:
+async def test_what_undoes_a_large_action_is_kept_compressed_and_up_to_a_size(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     moves = [["orders", partition, 7 * partition, 0] for partition in range(1_000)]
     arguments = {"group": "orders"}
     async with Audit(store, 1, ANNA, "group.reset", arguments, undo={"moves": moves}) as kept:
         pass
-    tight = Settings(**(settings.model_dump() | {"admin_audit_undo_bytes_max": 1_024}))
-    store.settings, usual = tight, store.settings
+    monkeypatch.setattr(audit, "UNDO_BYTES_MAX", 1_024)
     async with Audit(store, 1, ANNA, "group.reset", arguments, undo={"moves": moves}) as left_out:
         pass
-    store.settings = usual
 
     found, without = await audit.find(store, kept.action_id), await audit.find(store, left_out.action_id)
 
@@ -240,13 +240,10 @@ async def test_what_undoes_a_large_action_is_kept_compressed_and_up_to_a_size(se
     assert 0 < await store.command("MEMORY", "USAGE", store.cluster_keys.audit) < len(str(moves))
 
 
-async def test_the_audit_is_capped(settings: Settings, store: Store) -> None:
-    small = Settings(**(settings.model_dump() | {"admin_audit_entries_max": 5}))
-    capped = Store(small)
-    await capped.start()
+async def test_the_audit_is_capped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "ACTIONS_MAX", 5)
     for _ in range(200):
-        async with Audit(capped, 1, ANNA, "topic.create", {"topic": "orders"}):
+        async with Audit(store, 1, ANNA, "topic.create", {"topic": "orders"}):
             pass
-    await capped.close()
 
     assert await store.command("XLEN", store.cluster_keys.audit) < 150

@@ -15,6 +15,7 @@ import structlog
 from tests.support.logs import TOPIC, append, batches_of, broker, given_log, read, read_all
 from tests.support.segments import archive, publish, write_segment
 from tidegate.errors import CannotStart, KafkaStorageError, OffsetOutOfRange
+from tidegate.log import archive_files
 from tidegate.log.archive_files import ArchiveFiles
 from tidegate.log.logs import Logs
 from tidegate.log.partition import PartitionLog
@@ -55,10 +56,11 @@ def same(batches: list[Batch], expected: list[bytes]) -> bool:
 
 @pytest.mark.parametrize("kept_bytes", [0, 64 << 20])
 async def test_the_log_is_read_whole_across_the_border(
-    store: Store, settings: Settings, tmp_path: Path, kept_bytes: int
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_bytes: int
 ) -> None:
+    monkeypatch.setattr(archive_files, "CACHE_BYTES_MAX", kept_bytes)
     await given_log(store)
-    async with cold_broker(settings, tmp_path, archive_cache_bytes=kept_bytes) as logs:
+    async with cold_broker(settings, tmp_path) as logs:
         log = logs.partition(TOPIC, 0)
         before = await given_two_tiers(log, tmp_path)
         known = await log.end_offset()
@@ -125,8 +127,9 @@ async def test_readers_of_one_offset_share_one_read(
 async def test_a_slow_file_holds_up_its_reader_alone(
     store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(archive_files, "READ_TIMEOUT_MS", 300)
     await given_log(store)
-    async with cold_broker(settings, tmp_path, archive_read_timeout_ms=300) as logs:
+    async with cold_broker(settings, tmp_path) as logs:
         log = logs.partition(TOPIC, 0)
         before = await given_two_tiers(log, tmp_path)
         go, whole = threading.Event(), SegmentFile.read
@@ -182,10 +185,11 @@ async def test_an_offset_below_the_log_start_is_out_of_range_in_either_tier(
 
 
 async def test_a_segment_that_was_compacted_away_is_looked_up_again(
-    store: Store, settings: Settings, tmp_path: Path
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(archive_files, "CACHE_BYTES_MAX", 0)
     await given_log(store)
-    async with cold_broker(settings, tmp_path, archive_cache_bytes=0) as logs:
+    async with cold_broker(settings, tmp_path) as logs:
         log = logs.partition(TOPIC, 0)
         before = await given_two_tiers(log, tmp_path)
         old = await store.command("ZRANGE", log.keys.segments, 0, -1)
@@ -201,10 +205,11 @@ async def test_a_segment_that_was_compacted_away_is_looked_up_again(
 
 
 async def test_segments_that_are_compacted_while_many_read_lose_and_repeat_nothing(
-    store: Store, settings: Settings, tmp_path: Path
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(archive_files, "CACHE_BYTES_MAX", 4_000)
     await given_log(store)
-    async with cold_broker(settings, tmp_path, archive_cache_bytes=4_000) as logs:
+    async with cold_broker(settings, tmp_path) as logs:
         log = logs.partition(TOPIC, 0)
         before = await given_two_tiers(log, tmp_path, segment_batches=2, row_group_batches=2)
 

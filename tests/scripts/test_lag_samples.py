@@ -198,7 +198,8 @@ async def test_wide_groups_have_several_entries_and_the_stream_is_capped(
     for index in (0, 1):
         await broker.client().commit("t", 1, index=index)
     await (await of_group(broker, "without")).own("t", 0)
-    taking = sampler(broker, lag_samples_max=100)
+    monkeypatch.setattr(lag_samples, "SAMPLES_MAX", 100)
+    taking = sampler(broker)
     for _ in range(150):
         await taking.sample()
 
@@ -224,10 +225,10 @@ async def test_the_time_of_a_record_is_the_brokers_where_it_stamps(broker: Whole
 def during(monkeypatch: pytest.MonkeyPatch, taking: LagSampler, *happens: Callable[[], Awaitable[Any]]) -> None:
     """Let things happen once, after commits were read and before the logs are looked at."""
     reader = taking._reader
-    read_log_ends = reader.read_log_ends
+    read_ends_of = reader.read_log_ends
 
     async def after(found: Any) -> Any:
-        monkeypatch.setattr(reader, "read_log_ends", read_log_ends)
+        monkeypatch.setattr(reader, "read_ends_of", read_log_ends)
         for one in happens:
             await one()
         return await read_log_ends(found)

@@ -15,6 +15,7 @@ from tests.support.whole_broker import WholeBroker
 from tidegate.apis.mirroring import forget_mirrors
 from tidegate.groups.offsets import entry_json
 from tidegate.groups.retention import sweep
+from tidegate.log import mirror
 from tidegate.log.mirror_news import PartitionNews
 from tidegate.settings import Settings
 from tidegate.store.keys import LogKeys
@@ -58,14 +59,17 @@ def _fields(reply: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def changes() -> dict[str, Any]:
-    """Settings that a test changes."""
-    return {}
+def pending_max() -> int:
+    """Entries of a partition that a mirror shows as pending."""
+    return mirror.PENDING_MAX
 
 
 @pytest.fixture
-async def brokers(store: Store, settings: Settings, changes: dict[str, Any]) -> AsyncIterator[list[WholeBroker]]:
-    own = settings.model_copy(update={"group_initial_rebalance_delay_ms": 0} | changes)
+async def brokers(
+    store: Store, settings: Settings, pending_max: int, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[list[WholeBroker]]:
+    monkeypatch.setattr(mirror, "PENDING_MAX", pending_max)
+    own = settings.model_copy(update={"group_initial_rebalance_delay_ms": 0})
     opened = [await WholeBroker(own, node_id).start() for node_id in (1, 2)]
     yield opened
     for broker in opened:
@@ -330,7 +334,7 @@ async def test_entries_trimmed_while_pending_are_acknowledged_and_passed_over(
     assert await shown.ids() == ["9-1"]
 
 
-@pytest.mark.parametrize("changes", [{"mirror_pending_max": 3}])
+@pytest.mark.parametrize("pending_max", [3])
 async def test_pending_entries_are_bounded(broker: WholeBroker, shown: Shown) -> None:
     member = broker.client()
     await member.own("t")
@@ -344,7 +348,7 @@ async def test_pending_entries_are_bounded(broker: WholeBroker, shown: Shown) ->
     assert await shown.ids() == ["5-1", "9-1", "10-1"]
 
 
-@pytest.mark.parametrize("changes", [{"mirror_pending_max": 10_000}])
+@pytest.mark.parametrize("pending_max", [10_000])
 async def test_many_entries_are_shown_and_acknowledged_in_slices(broker: WholeBroker, shown: Shown) -> None:
     await broker.client("producer").produce("t", *[1] * 1_200)
     member = broker.client()

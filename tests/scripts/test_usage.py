@@ -77,8 +77,10 @@ async def test_an_entry_tells_what_topics_hold_in_both_tiers(broker: LogBroker) 
     assert [one["held"]["default/t"] for one in await entries(store)] == [[700, 1_000], [700, 1_000], [700, 1_500]]
 
 
-async def test_the_stream_is_capped_and_an_idle_broker_is_heard(broker: LogBroker) -> None:
-    broker.store.settings = broker.store.settings.model_copy(update={"usage_samples_max": 100})
+async def test_the_stream_is_capped_and_an_idle_broker_is_heard(
+    broker: LogBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.log.usage.SAMPLES_MAX", 100)
     reported = reports(broker)
     for _ in range(300):
         await reported.report()

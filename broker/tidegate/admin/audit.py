@@ -32,6 +32,10 @@ REFUSED: Final = "refused"
 FAILED: Final = "failed"
 """It may have been done, or a part of it."""
 
+ACTIONS_MAX: Final = 5_000
+"""Actions of administrators that are kept."""
+UNDO_BYTES_MAX: Final = 65_536
+"""Compressed bytes kept to undo one action; one that needs more cannot be undone."""
 _READ_FACTOR: Final = 2
 """An action is two entries."""
 _PLAIN_BYTES: Final = 2_048
@@ -67,7 +71,7 @@ class Audit:
         self._store, self._broker, self._actor = store, broker, actor
         self._action, self._arguments = action, arguments
         self._undo = None if undo is None else _packed(undo)
-        fits = self._undo is not None and len(self._undo) <= store.settings.admin_audit_undo_bytes_max
+        fits = self._undo is not None and len(self._undo) <= UNDO_BYTES_MAX
         self._entry = Entry(uuid.uuid4().hex, undoable=fits)
 
     async def __aenter__(self) -> Entry:
@@ -106,7 +110,7 @@ def _outcome(error: BaseException | None) -> str:
 
 async def _add(store: Store, fields: Mapping[str, str]) -> None:
     flat = [text for pair in fields.items() for text in pair]
-    await store.run(ADD_AUDIT, [store.cluster_keys.audit], store.settings.admin_audit_entries_max * _READ_FACTOR, *flat)
+    await store.run(ADD_AUDIT, [store.cluster_keys.audit], ACTIONS_MAX * _READ_FACTOR, *flat)
 
 
 async def entries(store: Store, count: int) -> list[dict[str, Any]]:

@@ -13,9 +13,14 @@ from typing import Final, cast
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from tidegate.settings import Settings
 from tidegate.telemetry.rate_limited_log import RateLimitedLogger
 
+CONNECTIONS_MAX: Final = 256
+"""Concurrent connections of the admin HTTP; when it is reached, the longest-idle one is closed."""
+REQUEST_TIMEOUT_MS: Final = 10_000
+"""Time in which a request must arrive whole."""
+IDLE_TIMEOUT_MS: Final = 75_000
+"""Time without a request after which a connection is closed."""
 CHECK_INTERVAL_MS: Final = 500
 
 
@@ -48,10 +53,10 @@ class Visitor:
 class ConnectionLimiter:
     """Counts connections and ends those that are slow; not for what their handlers take."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._connections_max = settings.admin_connections_max
-        self._request_s = settings.admin_request_timeout_ms / 1000
-        self._idle_s = settings.admin_idle_timeout_ms / 1000
+    def __init__(self) -> None:
+        self._connections_max = CONNECTIONS_MAX
+        self._request_s = REQUEST_TIMEOUT_MS / 1000
+        self.idle_s = IDLE_TIMEOUT_MS / 1000
         self._visitors: dict[asyncio.BaseProtocol, Visitor] = {}
         self._limited_log = RateLimitedLogger()
 
@@ -102,7 +107,7 @@ class ConnectionLimiter:
         """End those that took too long."""
         now_s = perf_counter()
         for visitor in list(self._visitors.values()):
-            if visitor.overdue(now_s, self._request_s, self._idle_s):
+            if visitor.overdue(now_s, self._request_s, self.idle_s):
                 visitor.transport.abort()
 
 

@@ -154,12 +154,12 @@ class AdminServer:
         settings = context.settings
         bound_to = str(sock.getsockname()[0])
         access = Access(Secrets.read(settings), context.broker_lease.cluster_id, bound_to, settings.admin_allowed_hosts)
-        self._connection_limiter = ConnectionLimiter(settings)
+        self._connection_limiter = ConnectionLimiter()
         self._runner = web.AppRunner(
             application(health, context, access, self._connection_limiter),
             access_log=None,
             shutdown_timeout=1.0,
-            keepalive_timeout=settings.admin_idle_timeout_ms / 1000,
+            keepalive_timeout=self._connection_limiter.idle_s,
             auto_decompress=False,  # nobody needs to send us more than they send
         )
         self._sock = sock

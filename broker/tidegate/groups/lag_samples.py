@@ -25,6 +25,8 @@ from tidegate.store.samples import add_sample
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
 
+SAMPLES_MAX: Final = 50_000
+"""Samples of lag that are kept, of all groups together."""
 _GROUPS_AT_ONCE: Final = 20
 _PARTITIONS_PER_ENTRY_MAX: Final = 500
 _ASKED_PER_LEASE: Final = 4
@@ -71,7 +73,7 @@ class LagSampler:
         self.taken = 0
         self.round_s = 0.0
         self._store, self._reported = store, reported
-        self._interval_ms, self._samples_max = settings.lag_sample_interval_ms, settings.lag_samples_max
+        self._interval_ms, self._samples_max = settings.lag_sample_interval_ms, SAMPLES_MAX
         self._reader = LagReader(store, find_topic, partitions_of)
         self.singleton_lease = SingletonLease(
             store, store.cluster_keys.lag_sampler, broker, self._interval_ms, settings.metrics_handover_ms

@@ -32,6 +32,12 @@ Read = TypeVar("Read")
 
 READ_THREADS: Final = 4
 """Reads of the archive that a broker has under way; one waits for storage, not for the processor."""
+READ_TIMEOUT_MS: Final = 10_000
+"""Time after which a read without an answer fails, for the client to try again."""
+FOOTERS_MAX: Final = 256
+"""Segments whose footers are kept, each with its file open; that of a segment of 128 MiB takes about 1 MiB."""
+CACHE_BYTES_MAX: Final = 64 << 20
+"""Row groups kept for reads."""
 _LOG_INTERVAL_S: Final = 10.0
 _BUSY_PER_THREAD: Final = 2
 _OF_OPEN_FILES: Final = 4
@@ -43,13 +49,12 @@ class ArchiveFiles:
 
     def __init__(self, settings: Settings) -> None:
         """Raises CannotStart where there is a path and it cannot be opened, or pyarrow is not installed."""
-        self.timeout_s = settings.archive_read_timeout_ms / 1000
+        self.timeout_s = READ_TIMEOUT_MS / 1000
         self.reads = self.bytes = self.failures = self.row_groups_read = self.size = 0
-        self._settings = settings
         self._filesystem: Any = None
         self._root = ""
         self._footers: OrderedDict[str, SegmentFile] = OrderedDict()
-        self._footers_max = min(settings.archive_footer_cache, _open_files_max() // _OF_OPEN_FILES)
+        self._footers_max = min(FOOTERS_MAX, _open_files_max() // _OF_OPEN_FILES)
         self._row_groups: OrderedDict[tuple[str, int], Batches] = OrderedDict()
         self._loading: dict[Any, asyncio.Future[Any]] = {}
         self._threads: ThreadPoolExecutor | None = None
@@ -142,7 +147,7 @@ class ArchiveFiles:
         self.row_groups_read += 1
         self._row_groups[key] = batches
         self.size += batches.data.nbytes
-        while self.size > self._settings.archive_cache_bytes:
+        while self.size > CACHE_BYTES_MAX:
             self.size -= self._row_groups.popitem(last=False)[1].data.nbytes
 
     # -- telling

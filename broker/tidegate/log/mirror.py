@@ -37,6 +37,8 @@ FORGET_MIRROR: Final = Script("log/forget_mirror")
 
 logger = structlog.get_logger()
 
+PENDING_MAX: Final = 1_000
+"""Entries of a partition that a mirror shows as pending, 170 kB; the oldest are acknowledged first."""
 _INTERVAL_S: Final = 0.2
 _REST: Final = 4
 """The pause after a write, in lengths of the write: the mirror takes at most a fifth of the time."""
@@ -59,7 +61,7 @@ class Mirror:
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
-        self._pending_max = settings.mirror_pending_max
+        self._pending_max = PENDING_MAX
         self._loop = asyncio.get_event_loop()
         self._partitions: dict[tuple[str, int], PartitionNews] = {}
         self._pending_positions: dict[PartitionNews, None] = {}

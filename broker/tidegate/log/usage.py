@@ -24,6 +24,8 @@ COMMITTED_MAX: Final = 100_000
 """Partitions of groups whose last commit is remembered, to tell one that goes back; the oldest are forgotten."""
 BACK_MAX: Final = 20
 """Commits that went back, of one group and entry, that are told; they are all counted."""
+SAMPLES_MAX: Final = 10_000
+"""Entries of usage that are kept, of all brokers together."""
 _TOPICS_AT_ONCE: Final = 100
 _FORGOTTEN_MS: Final = 60_000
 _LAST_S: Final = 1.0
@@ -128,7 +130,7 @@ class UsageReports:
         broker: Callable[[], str],
     ) -> None:
         self._store, self._usage, self._topics, self._broker = store, usage, topics, broker
-        self._interval_ms, self._entries_max = settings.usage_sample_interval_ms, settings.usage_samples_max
+        self._interval_ms, self._entries_max = settings.usage_sample_interval_ms, SAMPLES_MAX
         self._since_s = asyncio.get_running_loop().time()
         self._archived_reads: dict[str, tuple[tuple[bytes | None, ...], int]] = {}
         self._archive_before = self._archived_reads

@@ -196,7 +196,7 @@ class CappedStreams:
         if self._fail_on_data_loss:
             raise DataLoss(
                 f"{stream}: {number} ({which}) were cut before they were read. Read more often or keep more "
-                "(group_events_max, lag_samples_max, usage_samples_max); failOnDataLoss=false, for jobs "
+                "(group_events_max; samples of lag and usage have a fixed cap); failOnDataLoss=false, for jobs "
                 "source.fail_on_data_loss=false, goes on without them"
             )
         logger.warning("entries_lost", stream=stream, count=count, which=which)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.admin import routes
+from tidegate.admin import connection_limiter, routes
 from tidegate.admin.health import Health
 from tidegate.admin.routes import AdminServer
 from tidegate.settings import Settings
@@ -22,17 +22,20 @@ PATIENCE_S = 20.0
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slow connections are looked for all the time."""
+def limits(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Connections are checked all the time, and none is slow unless a test says so."""
     monkeypatch.setattr(routes, "CHECK_INTERVAL_MS", 10)
+    monkeypatch.setattr(connection_limiter, "REQUEST_TIMEOUT_MS", LONG_MS)
+    monkeypatch.setattr(connection_limiter, "IDLE_TIMEOUT_MS", LONG_MS)
+    return monkeypatch
 
 
 @asynccontextmanager
-async def listening(**settings: Any) -> AsyncIterator[int]:
+async def listening() -> AsyncIterator[int]:
     """The port of an admin HTTP."""
     sock = socket.create_server(("127.0.0.1", 0))
     context: Any = SimpleNamespace(
-        settings=Settings(**{"admin_request_timeout_ms": LONG_MS, "admin_idle_timeout_ms": LONG_MS, **settings}),
+        settings=Settings(),
         broker_lease=SimpleNamespace(cluster_id="c1", node_id=1),
     )
     admin = AdminServer(Health(lambda: True, lambda: True, listening=True), sock, context)
@@ -80,16 +83,18 @@ async def visit(port: int, stack: AsyncExitStack) -> Visitor:
     ],
     ids=["nothing", "half a head", "half a body"],
 )
-async def test_a_request_that_does_not_come_whole_is_cut_off(begun: bytes) -> None:
-    async with listening(admin_request_timeout_ms=100) as port, AsyncExitStack() as stack:
+async def test_a_request_that_does_not_come_whole_is_cut_off(begun: bytes, limits: pytest.MonkeyPatch) -> None:
+    limits.setattr(connection_limiter, "REQUEST_TIMEOUT_MS", 100)
+    async with listening() as port, AsyncExitStack() as stack:
         slow = await visit(port, stack)
         await slow.says(begun)
 
         assert await slow.is_closed()
 
 
-async def test_the_next_request_of_a_connection_must_come_whole_too() -> None:
-    async with listening(admin_request_timeout_ms=100) as port, AsyncExitStack() as stack:
+async def test_the_next_request_of_a_connection_must_come_whole_too(limits: pytest.MonkeyPatch) -> None:
+    limits.setattr(connection_limiter, "REQUEST_TIMEOUT_MS", 100)
+    async with listening() as port, AsyncExitStack() as stack:
         slow = await visit(port, stack)
         await slow.says(WHOLE)
         assert await slow.is_answered()
@@ -98,8 +103,10 @@ async def test_the_next_request_of_a_connection_must_come_whole_too() -> None:
         assert await slow.is_closed()
 
 
-async def test_a_connection_is_kept_between_requests_and_not_for_ever() -> None:
-    async with listening(admin_idle_timeout_ms=300, admin_request_timeout_ms=100) as port, AsyncExitStack() as stack:
+async def test_a_connection_is_kept_between_requests_and_not_for_ever(limits: pytest.MonkeyPatch) -> None:
+    limits.setattr(connection_limiter, "REQUEST_TIMEOUT_MS", 100)
+    limits.setattr(connection_limiter, "IDLE_TIMEOUT_MS", 300)
+    async with listening() as port, AsyncExitStack() as stack:
         kept = await visit(port, stack)
         for _ in range(2):
             await kept.says(WHOLE)
@@ -108,8 +115,9 @@ async def test_a_connection_is_kept_between_requests_and_not_for_ever() -> None:
         assert await kept.is_closed()
 
 
-async def test_one_too_many_takes_the_place_of_the_one_that_is_silent_for_longest() -> None:
-    async with listening(admin_connections_max=8) as port, AsyncExitStack() as stack:
+async def test_one_too_many_takes_the_place_of_the_one_that_is_silent_for_longest(limits: pytest.MonkeyPatch) -> None:
+    limits.setattr(connection_limiter, "CONNECTIONS_MAX", 8)
+    async with listening() as port, AsyncExitStack() as stack:
         silent = [await visit(port, stack) for _ in range(8)]
         for visitor in [*silent[1:], silent[0]]:
             await visitor.says(WHOLE)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tidegate.log import archive_files
 from tidegate.log.archive_files import ArchiveFiles
 from tidegate.settings import Settings
 
@@ -17,7 +18,8 @@ def test_kept_segments_leave_most_open_files_to_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_files: int, kept: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (open_files, open_files))
-    files = ArchiveFiles(Settings(archive_path=str(tmp_path), archive_footer_cache=10))
+    monkeypatch.setattr(archive_files, "FOOTERS_MAX", 10)
+    files = ArchiveFiles(Settings(archive_path=str(tmp_path)))
     segment: Any = object()
 
     for number in range(20):
