@@ -16,7 +16,6 @@ RENAMED: Final = {
     "drain_budget_ms": "shutdown_timeout_ms",
     "group_heartbeat_hold_max_ms": "heartbeat_delay_max_ms",
     "node_id_reuse_ms": "node_id_quarantine_ms",
-    "produce_gap_wait_ms": "producer_sequence_gap_timeout_ms",
 }
 REMOVED: Final = frozenset(
     {
@@ -29,14 +28,23 @@ REMOVED: Final = frozenset(
         "archive_footer_cache",
         "archive_read_threads",
         "archive_read_timeout_ms",
+        "connection_frame_timeout_ms",
+        "connection_in_flight_max",
+        "connection_out_bytes_max",
         "decompressed_batch_bytes_max",
+        "fetch_wait_poll_ms",
         "lag_samples_max",
+        "log_snapshot_interval_bytes",
+        "log_snapshot_interval_entries",
         "max_incremental_fetch_session_cache_slots",
         "metadata_cache_bytes",
         "mirror_pending_max",
+        "produce_gap_wait_ms",
+        "producer_sequence_gap_timeout_ms",
         "redis_in_flight_bytes_max",
         "redis_in_flight_max",
         "topic_partitions_max",
+        "topic_poll_ms",
         "transaction_max_timeout_ms",
         "usage_samples_max",
     }

@@ -210,18 +210,6 @@ class Settings(BaseSettings):
         description="ms over which, when brokers come, their share of the others' connections is closed between "
         "requests, so that clients find them; 0 leaves that to clients' own refreshes",
     )
-    connection_frame_timeout_ms: int = Field(
-        30_000,
-        ge=100,
-        description="ms without a byte in the middle of a request until the connection closes; a request that "
-        "takes longer as a whole comes at 32 KiB/s at least",
-    )
-    connection_in_flight_max: int = Field(
-        1_024, ge=1, description="requests of one connection taken and not answered, above which reading pauses"
-    )
-    connection_out_bytes_max: int = Field(
-        64 << 20, ge=1 << 16, description="reply bytes waiting for one slow reader, above which reading pauses"
-    )
     requests_in_flight_bytes_max: int = Field(
         512 << 20, ge=1 << 20, description="request bytes held by all connections, above which reading pauses"
     )
@@ -298,7 +286,6 @@ class Settings(BaseSettings):
     auto_create_topics_enable: bool = Field(True, description="create an unknown topic when a client asks for it")
     num_partitions: int = Field(1, ge=1, le=100_000, description="partitions of a topic made without a count")
     delete_topic_enable: bool = Field(True, description="allow topics to be deleted")
-    topic_poll_ms: int = Field(3_000, ge=20, description="longest that a lost notice hides a change of topics")
 
     # -- the log
     message_max_bytes: int = Field(1_048_588, ge=0, description="largest batch, bytes; default of max.message.bytes")
@@ -309,15 +296,7 @@ class Settings(BaseSettings):
         1 << 20, ge=1, description="most bytes of one stream entry, unless one batch is larger"
     )
     log_tail_cache_bytes: int = Field(256 << 20, ge=0, description="bytes of recent entries kept for reads; 0: none")
-    log_snapshot_interval_bytes: int = Field(
-        8 << 20, ge=1 << 10, description="bytes appended between producer snapshots"
-    )
-    log_snapshot_interval_entries: int = Field(512, ge=1, description="entries appended between producer snapshots")
-    producer_sequence_gap_timeout_ms: int = Field(
-        500, ge=0, description="ms that a sequence gap waits for the missing batch"
-    )
     fetch_max_bytes: int = Field(57_671_680, ge=1024, description="most record bytes of one fetch reply")
-    fetch_wait_poll_ms: int = Field(500, ge=10, description="longest that a lost wake-up delays a waiting fetch")
     usage_sample_interval_ms: int = Field(
         60_000, ge=0, description="ms between entries of what this broker served, by topic and group; 0 writes none"
     )

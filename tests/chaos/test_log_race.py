@@ -12,6 +12,8 @@ from collections import deque
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
+import pytest
+
 from tests.support.logs import TOPIC, append_later, batch, batches_of, broker, given_log, read
 from tests.support.proxy import Cut, Proxy
 from tests.support.valkey import ValkeyServer
@@ -163,7 +165,11 @@ async def _stored(store: Store) -> list[tuple[int, int, bytes]]:
     return batches
 
 
-async def test_brokers_race_on_one_partition_with_cuts(valkey: ValkeyServer, settings: Settings, store: Store) -> None:
+async def test_brokers_race_on_one_partition_with_cuts(
+    valkey: ValkeyServer, settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.log.append.SEQUENCE_GAP_TIMEOUT_MS", 5_000)
+    monkeypatch.setattr("tidegate.log.progress.SNAPSHOT_ENTRIES", 40)
     appends = int(os.environ.get("TIDEGATE_RACE_APPENDS", "1200"))
     seed = int(os.environ.get("TIDEGATE_RACE_SEED", str(random.SystemRandom().randrange(1 << 32))))
     print(f"TIDEGATE_RACE_SEED={seed} TIDEGATE_RACE_APPENDS={appends}")
@@ -174,10 +180,8 @@ async def test_brokers_race_on_one_partition_with_cuts(valkey: ValkeyServer, set
         for proxy in proxies:
             await proxy.start()
             stack.push_async_callback(proxy.close)
-            changes = {"redis_url": proxy.url, "log_snapshot_interval_entries": 40, "log_tail_cache_bytes": 1 << 16}
-            brokers.append(
-                await stack.enter_async_context(broker(settings, producer_sequence_gap_timeout_ms=5_000, **changes))
-            )
+            changes = {"redis_url": proxy.url, "log_tail_cache_bytes": 1 << 16}
+            brokers.append(await stack.enter_async_context(broker(settings, **changes)))
         race = Race(random.Random(seed), [logs.partition(TOPIC, 0) for logs in brokers], appends)
         done, observed = asyncio.Event(), list[bytes]()
         cutter = asyncio.create_task(_cutter(race, proxies))

@@ -145,11 +145,12 @@ async def test_a_slow_file_holds_up_its_reader_alone(
 
 
 async def test_a_stale_view_finds_out_that_its_offsets_went_to_the_archive(
-    store: Store, settings: Settings, tmp_path: Path
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tidegate.log.logs.POLL_MS", 60_000)
     await given_log(store)
     async with (
-        cold_broker(settings, tmp_path, fetch_wait_poll_ms=60_000) as others,
+        cold_broker(settings, tmp_path) as others,
         cold_broker(settings, tmp_path) as logs,
     ):
         log, stale = logs.partition(TOPIC, 0), others.partition(TOPIC, 0)

@@ -225,12 +225,12 @@ async def test_the_time_of_a_record_is_the_brokers_where_it_stamps(broker: Whole
 def during(monkeypatch: pytest.MonkeyPatch, taking: LagSampler, *happens: Callable[[], Awaitable[Any]]) -> None:
     """Let things happen once, after commits were read and before the logs are looked at."""
     reader = taking._reader
-    read_ends_of = reader.read_log_ends
+    read_ends_of = reader.read_ends_of
 
     async def after(found: Any) -> Any:
-        monkeypatch.setattr(reader, "read_ends_of", read_log_ends)
+        monkeypatch.setattr(reader, "read_ends_of", read_ends_of)
         for one in happens:
             await one()
-        return await read_log_ends(found)
+        return await read_ends_of(found)
 
-    monkeypatch.setattr(reader, "read_log_ends", after)
+    monkeypatch.setattr(reader, "read_ends_of", after)

@@ -95,8 +95,9 @@ async def test_another_brokers_append_wakes_the_listener(store: Store, settings:
     assert known is not None and known.high_watermark == 3
 
 
-async def test_a_lost_message_costs_one_poll(store: Store, settings: Settings) -> None:
-    async with broker(settings, fetch_wait_poll_ms=50) as ours:
+async def test_a_lost_message_costs_one_poll(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.log.logs.POLL_MS", 50)
+    async with broker(settings) as ours:
         log = await _open(store, ours)
         reported = asyncio.Event()
         log.on_change(reported.set)
@@ -123,8 +124,11 @@ async def test_log_append_time_is_stamped_with_a_new_crc(store: Store, settings:
     assert found.max_timestamp == answer.log_append_time_ms > 1
 
 
-async def test_a_deleted_partition_is_unknown_to_appends_and_reads(store: Store, settings: Settings) -> None:
-    async with broker(settings, fetch_wait_poll_ms=10) as logs:
+async def test_a_deleted_partition_is_unknown_to_appends_and_reads(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.log.logs.POLL_MS", 10)
+    async with broker(settings) as logs:
         log = await _open(store, logs)
         await append(log)
         await delete_partition(store, log.keys)

@@ -35,7 +35,8 @@ async def test_a_fault_does_not_end_a_loop(
 
     monkeypatch.setattr(Logs, step, fail_once)
     monkeypatch.setattr("tidegate.log.logs._SWEEP_MS", 20)
-    async with broker(settings, fetch_wait_poll_ms=20):
+    monkeypatch.setattr("tidegate.log.logs.POLL_MS", 20)
+    async with broker(settings):
         await until(lambda: len(calls) >= 3)
 
 

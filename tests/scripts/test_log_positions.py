@@ -191,9 +191,12 @@ async def test_trimming_goes_in_slices(store: Store, settings: Settings, monkeyp
         assert (await log.end_offset()).log_end_offset == 600
 
 
-async def test_snapshots_keep_the_load_of_a_view_short(store: Store, settings: Settings) -> None:
+async def test_snapshots_keep_the_load_of_a_view_short(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.log.progress.SNAPSHOT_ENTRIES", 10)
     await given_log(store)
-    async with broker(settings, log_snapshot_interval_entries=10) as logs:
+    async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
         for sequence in range(25):
             await append(log, producer_id=7, epoch=0, sequence=sequence)

@@ -194,9 +194,12 @@ async def test_rule_7_a_gap_waits_for_the_missing_batch(store: Store, settings: 
         assert [(b.producer_id, b.base_sequence) for b in await read_all(log) if b.producer_id == 8] == [(8, 0), (8, 1)]
 
 
-async def test_rule_7_a_gap_that_stays_is_refused(store: Store, settings: Settings) -> None:
+async def test_rule_7_a_gap_that_stays_is_refused(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.log.append.SEQUENCE_GAP_TIMEOUT_MS", 150)
     await given_log(store)
-    async with broker(settings, producer_sequence_gap_timeout_ms=150) as logs:
+    async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
         await append(log, producer_id=7, epoch=0, sequence=0)
         began = time.monotonic()

@@ -106,8 +106,11 @@ async def test_fetch_at_a_stray_entry_is_refused(struck: Struck, stray: str) -> 
         await _soon(read(struck.log, _END))
 
 
-async def test_fetch_that_waits_hears_of_a_stray_entry(store: Store, settings: Settings) -> None:
-    async with broker(settings, fetch_wait_poll_ms=50) as logs:
+async def test_fetch_that_waits_hears_of_a_stray_entry(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.log.logs.POLL_MS", 50)
+    async with broker(settings) as logs:
         await given_log(store)
         log = logs.partition(TOPIC, 0)
         await append(log)

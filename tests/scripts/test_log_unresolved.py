@@ -25,7 +25,6 @@ from tidegate.store.store import Store
 IMPATIENT: dict[str, Any] = {
     "redis_command_timeout_ms": 300,
     "redis_connect_timeout_ms": 300,
-    "producer_sequence_gap_timeout_ms": 100,
 }
 
 
@@ -51,8 +50,9 @@ async def server() -> AsyncIterator[PausedServer]:
 
 
 @pytest.fixture
-async def settings(server: PausedServer) -> Settings:
+async def settings(server: PausedServer, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Those of an impatient broker on that server."""
+    monkeypatch.setattr("tidegate.log.append.SEQUENCE_GAP_TIMEOUT_MS", 100)
     store = Store(Settings(redis_url=server.url))
     await store.start()
     await given_log(store)

@@ -54,9 +54,10 @@ async def catalog(store: Store) -> AsyncIterator[Catalog]:
 
 
 @pytest.fixture
-async def other(catalog: Catalog, settings: Settings) -> AsyncIterator[Catalog]:
+async def other(catalog: Catalog, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Catalog]:
     """The catalogue of another broker, on links of its own, that polls often."""
-    store = Store(settings.model_copy(update={"topic_poll_ms": 40}))
+    monkeypatch.setattr("tidegate.topics.catalog.POLL_MS", 40)
+    store = Store(settings)
     await store.start()
     opened = Catalog(store, store.settings, REAL)
     await opened.start()

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Appended", "Appends", "OnAppended"]
 
+SEQUENCE_GAP_TIMEOUT_MS: Final = 500
+"""Time that a batch waits for the one before it, which another broker may be appending."""
 _STALE: Final = "ERR The ID specified in XADD is equal or smaller"
 _GAP_REFRESH_S: Final = 0.05
 
@@ -166,7 +168,7 @@ class Appends:
         if verdict is Verdict.GAP or verdict is Verdict.UNKNOWN_GAP:
             now = self._log.loop.time()
             if item.gap_view is not view:  # while Redis was away the missing batch had no time to come
-                item.gap_view, item.gap_until = view, now + self._log.settings.producer_sequence_gap_timeout_ms / 1000
+                item.gap_view, item.gap_until = view, now + SEQUENCE_GAP_TIMEOUT_MS / 1000
             if now < item.gap_until:
                 item.proved = False  # the missing batch may come through another broker: look again before the end
                 self._later(min(_GAP_REFRESH_S, item.gap_until - now))

@@ -26,6 +26,8 @@ from tidegate.telemetry.metrics import metrics
 if TYPE_CHECKING:
     from tidegate.topics.catalog import Topic
 
+POLL_MS: Final = 500
+"""Longest that a lost notification delays a waiting fetch."""
 _SWEEP_MS: Final = 1_000
 _POLL_STREAMS_MAX: Final = 500
 
@@ -58,6 +60,7 @@ class Logs:
         self.loop = asyncio.get_event_loop()
         self.writer = Writer()
         self.usage = Usage()
+        self.poll_s = POLL_MS / 1000
         self.cache = TailCache(settings.log_tail_cache_bytes)
         self.archive_files = ArchiveFiles(settings)
         self.durability = Durability(store)
@@ -77,7 +80,7 @@ class Logs:
         """Begin to follow the connections and to sweep. Raises StoreUnavailable."""
         self.failover_epochs.start()
         await self.failover_epochs.ready()
-        self._loops.every("log-poll", self.settings.fetch_wait_poll_ms, self._poll)
+        self._loops.every("log-poll", POLL_MS, self._poll)
         self._loops.every("log-sweep", _SWEEP_MS, self._sweep)
         if self.retention is not None:
             self.retention.start()
@@ -153,13 +156,12 @@ class Logs:
 
     async def _poll(self) -> None:
         """The net under lost messages: XREAD of what is heard and was not proved since the last poll."""
-        poll_s = self.settings.fetch_wait_poll_ms / 1000
         stale: list[PartitionLog] = []
         for log in list(self.is_subscribed):
             if log.subscription.wanted:
                 if log.view is None:
                     log.guarded(log.refresher.refresh, _ignore)
-                elif self.loop.time() - log.view.verified_at >= poll_s:
+                elif self.loop.time() - log.view.verified_at >= self.poll_s:
                     stale.append(log)
         most = _POLL_STREAMS_MAX if self.store.cluster is None else 1  # a command names keys of one slot
         for i in range(0, len(stale), most):

@@ -60,7 +60,7 @@ class PartitionLog:
         self.subscription = AppendSubscription(self)
         self.progress = Progress(self, logs.dirty)
         self._logs = logs
-        self._poll_s = logs.settings.fetch_wait_poll_ms / 1000
+        self._poll_s = logs.poll_s
         self._waiting: list[OnView] = []
         self._loading: asyncio.Task[None] | None = None
         self._voids = 0

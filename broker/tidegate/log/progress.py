@@ -22,6 +22,9 @@ NOTE_PROGRESS = Script("log/note_progress")
 SAVE_PRODUCERS = Script("log/save_producers")
 
 _INDEX_BYTES: Final = 1 << 20
+SNAPSHOT_BYTES: Final = 8 << 20
+SNAPSHOT_ENTRIES: Final = 512
+"""Appended bytes or entries after which the producers' state is saved: more have to be read when a log is loaded."""
 _INDEX_ENTRIES: Final = 64
 _PRODUCERS_CHEAP: Final = 1_000
 
@@ -54,12 +57,8 @@ class Progress:
         self._since_index_bytes += entry.size
         self._since_index_entries += 1
         self._dirty.add(self._log)
-        settings = self._log.settings
         rarer = 1 + len(view.producers) // _PRODUCERS_CHEAP  # a large table is written less often
-        if (
-            view.unsaved_bytes >= settings.log_snapshot_interval_bytes * rarer
-            or view.unsaved_entries >= settings.log_snapshot_interval_entries * rarer
-        ):
+        if view.unsaved_bytes >= SNAPSHOT_BYTES * rarer or view.unsaved_entries >= SNAPSHOT_ENTRIES * rarer:
             self.save(view)
 
     def write(self) -> None:

@@ -22,8 +22,7 @@ from tidegate.groups.delayed_heartbeats import Released
 from tidegate.protocol import headers
 from tidegate.protocol.framing import FrameError, Splitter, TlsInstead
 from tidegate.protocol.schema_walk import DecodeError
-from tidegate.server import dispatch
-from tidegate.server.limits import tune
+from tidegate.server import dispatch, limits
 from tidegate.server.pending_request import CLOSED, PendingRequest
 from tidegate.server.stalls import take_late
 from tidegate.server.sweeping import ConnectionState
@@ -86,8 +85,8 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.abort()
             return
         self.client.host, self.client.port, *_ = transport.get_extra_info("peername") or ("", 0)
-        tune(transport.get_extra_info("socket"))
-        self.transport.set_write_buffer_limits(high=self.server.settings.connection_out_bytes_max)
+        limits.tune(transport.get_extra_info("socket"))
+        self.transport.set_write_buffer_limits(high=limits.OUT_BYTES_MAX)
 
     def get_buffer(self, sizehint: int) -> Any:
         """Where the socket writes next: a large frame's own buffer, or the one that all share."""
@@ -150,8 +149,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_frames(self) -> None:
         """Start what has come whole; stop where a cap is reached, and go on later from there."""
         splitter, server, pipeline = self.splitter, self.server, self.pipeline
-        settings = server.settings
-        in_flight_max, out_bytes_max = settings.connection_in_flight_max, settings.connection_out_bytes_max
+        in_flight_max, out_bytes_max = limits.IN_FLIGHT_MAX, limits.OUT_BYTES_MAX
         take = self.take if self.late_bytes <= 0 else partial(take_late, self)
         self._reading = True
         try:
@@ -323,11 +321,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume(self) -> None:
         """Read on when every cap has room again; half of it, so as not to stop and go at each request."""
-        server, settings = self.server, self.server.settings
+        server = self.server
         if not self._paused or self._ended or self._closing or self._draining or self._write_paused:
             return
-        full = len(self.pipeline) * 2 > settings.connection_in_flight_max
-        if full or self.unsent * 2 > settings.connection_out_bytes_max or not server.serving:
+        full = len(self.pipeline) * 2 > limits.IN_FLIGHT_MAX
+        if full or self.unsent * 2 > limits.OUT_BYTES_MAX or not server.serving:
             return
         self._paused = False
         self.server.loop.call_soon(self._read_on)

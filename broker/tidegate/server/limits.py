@@ -9,6 +9,13 @@ from collections.abc import Callable, Hashable
 from time import perf_counter
 from typing import Final
 
+FRAME_TIMEOUT_S: Final = 30.0
+"""Time without a byte in the middle of a request, and without a TLS handshake, until the connection closes; from then
+on a request must have arrived at `sweeping.FRAME_BYTES_PER_S_MIN`."""
+IN_FLIGHT_MAX: Final = 1_024
+"""Requests of one connection without a reply; at this number the broker stops reading from it."""
+OUT_BYTES_MAX: Final = 64 << 20
+"""Reply bytes that one slow client has not read; at this number the broker stops reading from it."""
 HOST_SHARE: Final = 8
 """One address receives large requests into at most this part of the cap, and always into one request."""
 EXHAUSTED_S: Final = 5.0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from tidegate.server import limits
 from tidegate.telemetry.metrics import metrics
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ SWEEP_INTERVAL_S: Final = 5.0
 INSIDE: Final = "INSIDE"
 """The listener of connections from this process itself: no port leads to it."""
 FRAME_BYTES_PER_S_MIN: Final = 32 * 1024
-"""A request comes at this rate at least, after `connection_frame_timeout_ms`: one of 100 MiB in less than an hour."""
+"""A request comes at this rate at least, after `limits.FRAME_TIMEOUT_S`: one of 100 MiB in less than an hour."""
 AGE_JITTER: Final = 0.2
 NOTICE_S: Final = 2.0
 """Before clients are sent to look for a new broker, the others have heard of it and name it."""
@@ -121,15 +122,15 @@ class Sweeper:
         """Whether a frame takes longer than its bytes explain; asked at each sweep that finds it not whole."""
         if connection.half_since_s == math.inf or connection.half_since_s < connection.taken_s:
             connection.half_since_s = now_s
-        grace_s = self._server.settings.connection_frame_timeout_ms / 1000
-        return (now_s - connection.half_since_s - grace_s) * FRAME_BYTES_PER_S_MIN > connection.splitter.received
+        overdue_s = now_s - connection.half_since_s - limits.FRAME_TIMEOUT_S
+        return overdue_s * FRAME_BYTES_PER_S_MIN > connection.splitter.received
 
     def sweep(self, connection: Connection, now_s: float) -> None:
         """Close a connection that is stuck, idle for long, or old."""
         settings, standing = self._server.settings, connection.standing
         silent_ms = (now_s - connection.last_active_s) * 1000
         if standing is ConnectionState.HALF:
-            if silent_ms > settings.connection_frame_timeout_ms:
+            if silent_ms > limits.FRAME_TIMEOUT_S * 1000:
                 connection.drop_connection("stopped in the middle of a request or of our answers")
             elif self._receives_too_slowly(connection, now_s):
                 connection.drop_connection("sends a request too slowly")

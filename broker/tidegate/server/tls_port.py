@@ -11,6 +11,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Final
 
+from tidegate.server import limits
 from tidegate.server.certificates import Certificates
 from tidegate.server.connection import Connection
 from tidegate.telemetry.metrics import metrics
@@ -90,7 +91,7 @@ class TlsPort:
 
     async def _shake_hands(self, sock: socket.socket) -> None:
         """Turn an accepted socket into a connection, or say why that is none and close it."""
-        server, timeout_s = self._server, self._server.settings.connection_frame_timeout_ms / 1000
+        server, timeout_s = self._server, limits.FRAME_TIMEOUT_S
         host, handed_over = _peer(sock), False
         try:
             async with asyncio.timeout(timeout_s):

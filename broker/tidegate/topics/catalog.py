@@ -38,6 +38,8 @@ logger = structlog.get_logger()
 
 PARTITIONS_MAX: Final = 10_000
 """Of one topic: Metadata replies and every broker's memory grow with them."""
+POLL_MS: Final = 3_000
+"""Longest that a lost notification hides a change of topics."""
 _CREATE_TRIES: Final = 5
 _ALTER_TRIES: Final = 20
 _RELOAD: Final = -1
@@ -84,7 +86,7 @@ class Catalog:
                 await asyncio.shield(subscribed)
         await self.refresh()
         self._loops.run("topics-follow", self._follow)
-        self._loops.every("topics-finish", self._settings.topic_poll_ms, self.finish_left_over)
+        self._loops.every("topics-finish", POLL_MS, self.finish_left_over)
 
     async def close(self) -> None:
         """Stop following."""
@@ -103,7 +105,7 @@ class Catalog:
     async def _follow(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.topic_poll_ms / 1000):
+                async with asyncio.timeout(POLL_MS / 1000):
                     await self._changed.wait()
             self._changed.clear()
             try:

@@ -7,11 +7,13 @@ import resource
 import struct
 from typing import Any
 
+import pytest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
 from tests.support.samples import sample
 from tests.support.wire import RawClient, encode_request, request_type
 from tests.unit.server.fakes import FETCH, PRODUCE, Handlers, another, closed, connected, on_both_loops, until
+from tidegate.server import limits
 
 BEAT: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 FETCHES: Any = sample(request_type(FETCH, 12))
@@ -23,11 +25,12 @@ def peak_mib() -> float:
 
 
 @on_both_loops
-async def test_a_client_that_does_not_read_stops_being_read() -> None:
+async def test_a_client_that_does_not_read_stops_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 GB of answers asked for and none read: a few are made, then the broker stops taking requests."""
     handlers = Handlers()
     handlers.fetch_bytes = 4 * MIB
-    async with connected(handlers, connection_out_bytes_max=8 * MIB) as (server, other):
+    monkeypatch.setattr(limits, "OUT_BYTES_MAX", 8 * MIB)
+    async with connected(handlers) as (server, other):
         client = RawClient(*await asyncio.open_connection("127.0.0.1", server.ports[0], limit=1 << 16), None)
         before = peak_mib()
         client.writer.write(encode_request(FETCHES, 1) * 256)
@@ -46,9 +49,10 @@ async def test_a_client_that_does_not_read_stops_being_read() -> None:
 
 
 @on_both_loops
-async def test_answers_behind_a_parked_one_are_bounded() -> None:
+async def test_answers_behind_a_parked_one_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers = Handlers()
-    async with connected(handlers, connection_in_flight_max=50) as (_, client):
+    monkeypatch.setattr(limits, "IN_FLIGHT_MAX", 50)
+    async with connected(handlers) as (_, client):
         first = client.send(FETCHES)
         sent = [first, *(client.send(BEAT) for _ in range(1000))]
         await until(lambda: len(handlers.started) == 50)
@@ -132,9 +136,9 @@ async def test_an_idle_connection_is_closed_and_one_with_a_parked_request_is_not
 
 
 @on_both_loops
-async def test_a_request_that_stops_in_its_middle_ends_the_connection() -> None:
-    settings = {"connections_max_idle_ms": 1000, "connection_frame_timeout_ms": 100}
-    async with connected(Handlers(), **settings) as (server, client):
+async def test_a_request_that_stops_in_its_middle_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FRAME_TIMEOUT_S", 0.1)
+    async with connected(Handlers(), connections_max_idle_ms=1000) as (server, client):
         client.writer.write(struct.pack(">i", 10 * MIB) + bytes(10))
         assert await closed(client) == b""
         assert server.request_bytes.held == 0
@@ -154,11 +158,11 @@ async def test_an_old_connection_is_closed_between_requests() -> None:
 
 
 @on_both_loops
-async def test_a_client_that_never_reads_is_cut_in_the_end() -> None:
+async def test_a_client_that_never_reads_is_cut_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers = Handlers()
     handlers.fetch_bytes = 4 * MIB
-    settings = {"connections_max_idle_ms": 1000, "connection_out_bytes_max": MIB}
-    async with connected(handlers, **settings) as (server, other):
+    monkeypatch.setattr(limits, "OUT_BYTES_MAX", MIB)
+    async with connected(handlers, connections_max_idle_ms=1000) as (server, other):
         client = RawClient(*await asyncio.open_connection("127.0.0.1", server.ports[0], limit=1 << 16), None)
         client.writer.write(encode_request(FETCHES, 1) * 8)
         await until(lambda: len(server.connections) == 2)

@@ -7,6 +7,7 @@ import math
 import struct
 from typing import Any
 
+import pytest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
 from tests.support.samples import sample
@@ -52,10 +53,10 @@ async def test_slow_announcers_neighbour_produces_and_beats() -> None:
 
 
 @on_both_loops
-async def test_slow_request_closed_by_total_time() -> None:
+async def test_slow_request_closed_by_total_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then keeps the time without a byte short; the time of the whole request counts."""
-    settings = {"connections_max_idle_ms": 1000, "connection_frame_timeout_ms": 300}
-    async with connected(Handlers(), **settings) as (server, _):
+    monkeypatch.setattr(limits, "FRAME_TIMEOUT_S", 0.3)
+    async with connected(Handlers(), connections_max_idle_ms=1000) as (server, _):
         [slow] = await announcers(server, 1)
         closing = asyncio.create_task(closed(slow, 20))
         while not closing.done():
@@ -67,11 +68,11 @@ async def test_slow_request_closed_by_total_time() -> None:
 
 
 @on_both_loops
-async def test_steady_request_above_the_rate_completes() -> None:
+async def test_steady_request_above_the_rate_completes(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes several times the time-out, and comes fast enough."""
     handlers = Handlers()
-    settings = {"connections_max_idle_ms": 1000, "connection_frame_timeout_ms": 300}
-    async with connected(handlers, **settings) as (_, client):
+    monkeypatch.setattr(limits, "FRAME_TIMEOUT_S", 0.3)
+    async with connected(handlers, connections_max_idle_ms=1000) as (_, client):
         frame = encode_request(large_produce(2 * MIB), 1)
         for start in range(0, len(frame), 100_000):
             client.writer.write(frame[start : start + 100_000])

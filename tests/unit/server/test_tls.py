@@ -22,6 +22,7 @@ from tests.unit.server.fakes import Handlers, closed, on_both_loops, until
 from tidegate.apis.call import BrokerContext
 from tidegate.errors import CannotStart
 from tidegate.process import bind
+from tidegate.server import limits
 from tidegate.server.certificates import Certificates
 from tidegate.server.listener import Server
 from tidegate.settings import Settings
@@ -157,9 +158,12 @@ async def test_a_certificate_may_be_only_requested(authority: Authority) -> None
 
 
 @on_both_loops
-async def test_who_says_nothing_is_cut_and_holds_up_nobody(authority: Authority) -> None:
+async def test_who_says_nothing_is_cut_and_holds_up_nobody(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FRAME_TIMEOUT_S", 0.3)
     async with (
-        serving(authority, connection_frame_timeout_ms=300) as (server, _),
+        serving(authority) as (server, _),
         await client_of(server, None) as silent,
         await client_of(server, None) as half,
     ):
