@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.errors import CannotStart
-from tidegate.settings import AddressMode, Settings
+from tidegate.process_settings import AddressMode
+from tidegate.settings import Settings
 
 _LISTENER: Final = re.compile(r"(?P<name>[\w-]+)://(?P<host>\[[^\]]*\]|[^:/\[\]]*):(?P<port>[^/\s]+)")
 _PAIR: Final = re.compile(r"(?P<name>[\w-]+):(?P<value>\w+)")
