@@ -233,11 +233,6 @@ class ProcessSettings(BaseSettings):
         description="Time without a renewal after which a broker is removed from the cluster and its node id is "
         "released",
     )
-    node_id_quarantine_ms: int = Field(
-        60_000,
-        ge=0,
-        description="Time after the end of a lease during which its node id is not given to another broker",
-    )
 
     @field_validator("lease_suspect_ms", "lease_gone_ms")
     @classmethod

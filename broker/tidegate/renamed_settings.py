@@ -15,7 +15,6 @@ RENAMED: Final = {
     "connections_spread_ms": "connection_rebalance_window_ms",
     "drain_budget_ms": "shutdown_timeout_ms",
     "group_heartbeat_hold_max_ms": "heartbeat_delay_max_ms",
-    "node_id_reuse_ms": "node_id_quarantine_ms",
 }
 REMOVED: Final = frozenset(
     {
@@ -33,12 +32,17 @@ REMOVED: Final = frozenset(
         "connection_out_bytes_max",
         "decompressed_batch_bytes_max",
         "fetch_wait_poll_ms",
+        "group_new_member_join_timeout_ms",
+        "group_park_lease_ms",
+        "group_wait_poll_ms",
         "lag_samples_max",
         "log_snapshot_interval_bytes",
         "log_snapshot_interval_entries",
         "max_incremental_fetch_session_cache_slots",
         "metadata_cache_bytes",
         "mirror_pending_max",
+        "node_id_quarantine_ms",
+        "node_id_reuse_ms",
         "produce_gap_wait_ms",
         "producer_sequence_gap_timeout_ms",
         "redis_in_flight_bytes_max",

@@ -100,14 +100,6 @@ class Settings(ProcessSettings):
     group_max_size: int = Field(
         2_147_483_647, ge=1, description="Maximum number of members of a group; further members are refused"
     )
-    group_new_member_join_timeout_ms: int = Field(
-        300_000, ge=1_000, description="Maximum time that the first join of a new member waits"
-    )
-    group_park_lease_ms: int = Field(
-        10_000,
-        ge=500,
-        description="Time after which a member with a waiting join or sync expires if its broker has died",
-    )
     offset_metadata_max_bytes: int = Field(
         4_096, ge=0, description="Maximum length of the metadata of one committed offset, in UTF-16 units"
     )
@@ -118,9 +110,6 @@ class Settings(ProcessSettings):
     )
     offsets_retention_check_interval_ms: int = Field(
         600_000, ge=100, description="Interval between two searches for expired offsets"
-    )
-    group_wait_poll_ms: int = Field(
-        500, ge=10, description="Maximum delay that a lost notification causes to a waiting join or sync"
     )
     heartbeat_delay_max_ms: int = Field(
         3_000,

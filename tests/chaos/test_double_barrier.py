@@ -26,12 +26,10 @@ from tests.support.members import JOIN, Member, coordinator, subscription
 from tests.support.proxy import BOTH, Way
 from tests.support.wire import RawClient
 
-PARK_LEASE_MS = 1_500
 SETTINGS = {
     "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # these clients do not connect again
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "200",
     "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": "500",
-    "TIDEGATE_GROUP_PARK_LEASE_MS": str(PARK_LEASE_MS),
     "TIDEGATE_NUM_PARTITIONS": "12",
 }
 NONE = ErrorCode.none

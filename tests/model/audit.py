@@ -14,6 +14,7 @@ from typing import Any
 from tests.model.network import Executed
 from tests.model.stored import Stored
 from tests.model.world import Request, World
+from tidegate.groups import waiting
 
 NONE, REBALANCE_IN_PROGRESS, FULL = 0, 27, 81
 SLACK_MS = 100
@@ -175,7 +176,7 @@ class Audit:
         elif cause == "session_timed_out":
             assert not self._is_held(member_id, at_ms), f"P5: {member_id} expired while it waited"
             silent_ms = at_ms - self._last_sign_ms(member_id, at_ms)
-            slack_ms = self.world.settings.group_wait_poll_ms + SLACK_MS
+            slack_ms = waiting.POLL_MS + SLACK_MS
             assert silent_ms + slack_ms >= self.timeout_ms[member_id], (
                 f"P5: {member_id} expired after {silent_ms} ms of silence"
             )

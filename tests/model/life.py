@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from unittest.mock import patch
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
@@ -16,6 +17,7 @@ from tests.model.calm import calm_down
 from tests.model.network import Executed, Server
 from tests.model.told import ReportedBroker
 from tests.model.world import PARTITION_COUNT, Client, Request, World
+from tidegate.groups import waiting
 from tidegate.groups.model import Leaving
 from tidegate.settings import Settings
 
@@ -38,6 +40,8 @@ class Life(RuleBasedStateMachine):
         sweeping=st.booleans(),
     )
     def start(self, delay_ms: int, size_max: int, lease_ms: int, poll_ms: int, sweeping: bool) -> None:
+        self.limits = patch.multiple(waiting, PARK_LEASE_MS=lease_ms, POLL_MS=poll_ms)
+        self.limits.start()
         self.capturing = capture_logs()
         self.logged = self.capturing.__enter__()
         self.settings = Settings(
@@ -45,8 +49,6 @@ class Life(RuleBasedStateMachine):
             coordinator_shards=1,
             group_initial_rebalance_delay_ms=delay_ms,
             group_max_size=size_max,
-            group_park_lease_ms=lease_ms,
-            group_wait_poll_ms=poll_ms,
         )
         self.known_replies = ReportedBroker()
         self.audit = Audit(known_replies=self.known_replies.ids)
@@ -74,6 +76,7 @@ class Life(RuleBasedStateMachine):
                 calm_down(self)
         finally:
             self.world.close()
+            self.limits.stop()
             self.capturing.__exit__(None, None, None)
 
     # -- how it goes on

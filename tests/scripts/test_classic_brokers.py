@@ -166,7 +166,6 @@ async def test_a_lost_wake_up_costs_a_poll(world: World) -> None:
 
 async def test_a_wake_up_between_entering_and_waiting_is_not_lost(world: World) -> None:
     a, b = await completing(world, "a", "b")
-    world.use(group_wait_poll_ms=60_000)
     for broker in world.brokers:
         broker.waits._poll_ms = 60_000
 

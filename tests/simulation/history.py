@@ -20,7 +20,7 @@ GENERATIONS_KEPT: Final = 20
 COMMITS_KEPT: Final = 400
 NOTES_KEPT: Final = 80
 LATE_S: Final = 1.5
-"""A lost message costs `group_wait_poll_ms` (500); the rest is for the way there and back."""
+"""A lost message costs `waiting.POLL_MS` (500); the rest is for the way there and back."""
 _RECENT: Final = 16
 _ARRIVED_S: Final = 0.1
 """After which a heartbeat is surely with its broker, unless something impedes it."""

@@ -34,6 +34,8 @@ TAKE_LEASE = Script("cluster/take_lease")
 RENEW_LEASE = Script("cluster/renew_lease")
 END_LEASE = Script("cluster/end_lease")
 
+NODE_ID_QUARANTINE_MS: Final = 60_000
+"""Time after the end of a lease until its node id is given to another broker: clients have forgotten it by then."""
 SINGLE_NODE_ID: Final = 1
 """The one node id that clients of a listener in address mode `single` see, whichever broker answers."""
 
@@ -198,7 +200,7 @@ class BrokerLease:
             TAKE_LEASE,
             [keys.leases, keys.brokers, keys.info],
             *(self.process, self._record(), "" if settings.node_id is None else settings.node_id),
-            *(settings.lease_gone_ms, settings.node_id_quarantine_ms, int(self._own_address is not None)),
+            *(settings.lease_gone_ms, NODE_ID_QUARANTINE_MS, int(self._own_address is not None)),
         )
         if node_id < 0:
             return False

@@ -1,7 +1,7 @@
 """Requests that wait for a group: parked joins and syncs. Listen, look, wait, look again.
 
 Each group with waiting requests has one entry here and one task, whatever their number. The task looks when
-a wake-up says so, when something of the group falls due, and every `group_wait_poll_ms`, which bounds what a
+a wake-up says so, when something of the group falls due, and every `POLL_MS`, which bounds what a
 lost wake-up costs. One look serves all who wait. It settles what is overdue, so no broker owns a timer; and
 the task renews the lease by which a parked request holds its member's session.
 
@@ -42,6 +42,12 @@ SYNC_GROUP = Script("groups/sync_group")
 READ_GROUP_STATUS = Script("groups/read_group_status")
 RENEW_PARKED = Script("groups/renew_parked")
 
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
+"""Longest that the first join of a new member waits, as in Kafka."""
+PARK_LEASE_MS: Final = 10_000
+"""Time for which a waiting request keeps its member without being renewed by its broker, which may have died."""
+POLL_MS: Final = 500
+"""Longest that a lost notification delays a waiting request."""
 _ATTEMPTS_MAX: Final = 10
 _RENEWALS_PER_LEASE: Final = 3
 
@@ -116,15 +122,15 @@ def _join_settings(settings: Settings) -> list[Arg]:
     """What all joins are given."""
     return [
         settings.group_initial_rebalance_delay_ms,
-        settings.group_new_member_join_timeout_ms,
-        settings.group_park_lease_ms,
+        NEW_MEMBER_JOIN_TIMEOUT_MS,
+        PARK_LEASE_MS,
         settings.group_max_size,
     ]
 
 
 def _sync_settings(settings: Settings) -> list[Arg]:
     """What all syncs are given."""
-    return [settings.group_park_lease_ms]
+    return [PARK_LEASE_MS]
 
 
 class GroupWaits:
@@ -139,7 +145,7 @@ class GroupWaits:
         self._settings = settings
         self._entries: dict[str, _Entry] = {}
         self.on_status: list[Callable[[GroupKeys, GroupStatus], None]] = []
-        self._poll_ms = min(settings.group_wait_poll_ms, settings.group_park_lease_ms // _RENEWALS_PER_LEASE)
+        self._poll_ms = min(POLL_MS, PARK_LEASE_MS // _RENEWALS_PER_LEASE)
         self.joins = RequestBatcher(store, JOIN_GROUP, _join_settings, broker, self.apply_status)
         self.syncs = RequestBatcher(store, SYNC_GROUP, _sync_settings, broker, self.apply_status)
 
@@ -247,7 +253,7 @@ class GroupWaits:
 
     async def _serve(self, entry: _Entry) -> None:
         loop = asyncio.get_running_loop()
-        lease_s = self._settings.group_park_lease_ms / 1000
+        lease_s = PARK_LEASE_MS / 1000
         while True:
             await entry.changed.wait()
             entry.changed.clear()
@@ -278,7 +284,7 @@ class GroupWaits:
         member_ids = [waiter.member_id for waiter in entry.waiters]
         if member_ids:
             extend_sessions_after_outage(self._store, entry.keys)
-            args = self._args(entry.keys, self._settings.group_park_lease_ms, *member_ids)
+            args = self._args(entry.keys, PARK_LEASE_MS, *member_ids)
             await self._store.run(RENEW_PARKED, group_script_keys(entry.keys), *args)
 
     async def _read_status(self, entry: _Entry) -> None:
