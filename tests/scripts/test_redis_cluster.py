@@ -303,7 +303,7 @@ async def test_appends_go_on_when_their_slot_has_moved(sharded: Sharded, store: 
             later = [append_later(one, batch()) for one in (log, other) for _ in range(20)]
             assert sorted([one.base_offset for one in await asyncio.gather(*later)]) == list(range(2, 42))
             assert len(await read_all(log)) == 42
-            assert str(log.node) == f"127.0.0.1:{second.port}"
+            assert str(log.lanes.node) == f"127.0.0.1:{second.port}"
         finally:
             await asyncio.to_thread(sharded.move, slot, first)
         assert [(await append(one)).leader_epoch for one in (log, other)] == [0, 0], (
@@ -377,7 +377,7 @@ async def test_a_fail_over_raises_the_epoch_of_every_log_and_voids_no_other_node
                 with pytest.raises(StoreUnavailable):
                     await append(parts[died])
                 await store.wait_up(parts[died].keys.log)
-                await until(lambda: logs.failover_epochs.number_at(parts[died].node) == 2)
+                await until(lambda: logs.failover_epochs.number_at(parts[died].lanes.node) == 2)
 
                 assert [(await append(one)).leader_epoch for one in parts] == [1, 1, 1]
         finally:

@@ -38,18 +38,18 @@ async def test_what_a_primary_takes_after_another_took_its_place_is_not_acknowle
             await given_log(store, one)
             async with broker(store.settings) as logs:
                 log = logs.partition(one, 0)
-                before = log.node
+                before = log.lanes.node
                 assert (await append_later(log, batch())).base_offset == 0
                 await asyncio.to_thread(own.in_sync)
                 stand_still(old)
                 late = append_later(log, batch(producer_id=7, epoch=0, sequence=0, value=b"late"))
-                await until(lambda: log.node is not before)
+                await until(lambda: log.lanes.node is not before)
                 stand_still(old, still=False)
 
                 (outcome,) = await asyncio.gather(late, return_exceptions=True)
 
                 await store.wait_up(log.keys.log)
-                await until(lambda: logs.failover_epochs.number_at(log.node) == 2)
+                await until(lambda: logs.failover_epochs.number_at(log.lanes.node) == 2)
                 held = [found.producer_id for found in await read_all(log)]
                 if isinstance(outcome, Appended):
                     assert held[outcome.base_offset :] == [7], "it was acknowledged"

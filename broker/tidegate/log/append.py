@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
-
-import hiredis
+from typing import TYPE_CHECKING, Final
 
 from tidegate.errors import (
     InvalidProducerEpoch,
@@ -27,7 +25,7 @@ from tidegate.log.entries import Entry, StrayEntry
 from tidegate.log.outgoing import Appended, Commands, InFlightEntry, OnAppended, QueuedBatch
 from tidegate.log.producers_table import REFUSALS, ProducerState, Verdict, advance, find_duplicate, judge
 from tidegate.log.unresolved import Unresolved
-from tidegate.store.slots import is_refusal
+from tidegate.store.outcome import Failure, Gone, Moved, Refused, Stale, Unknown
 
 if TYPE_CHECKING:
     from tidegate.log.partition import PartitionLog
@@ -38,7 +36,6 @@ __all__ = ["Appended", "Appends", "OnAppended"]
 
 SEQUENCE_GAP_TIMEOUT_MS: Final = 500
 """Time that a batch waits for the one before it, which another broker may be appending."""
-_STALE: Final = "ERR The ID specified in XADD is equal or smaller"
 _GAP_REFRESH_S: Final = 0.05
 
 
@@ -241,54 +238,48 @@ class Appends:
         sent = InFlightEntry.of(counter, b"%b:%d" % (log.writer.name, counter), view, items, producers)
         self._in_flight = sent
         self.unresolved.entries[sent.counter] = sent
-        node = log.node
-        link = node.data_out
+        log.lanes.append(
+            self._commands.xadd(sent, size), size, self._commands.publish(sent.entry.end, log.writer.name),
+            lambda outcome: self._on_append(sent, outcome),
+        )  # fmt: skip
 
-        def answered(reply: Any) -> None:
-            if isinstance(reply, bytes) and log.node is not node:  # by a primary that another may have replaced before
-                reply = StoreUnavailable("the log is at another node")
-            self._answered(sent, reply)
-
-        link.send_buffers(self._commands.xadd(sent, size), size, answered)
-        publish = self._commands.publish(sent.entry.end, log.writer.name)
-        link.send_buffers([publish], len(publish), _ignore)
-
-    def _answered(self, sent: InFlightEntry, reply: Any) -> None:
+    def _on_append(self, sent: InFlightEntry, outcome: bytes | Failure) -> None:
         self._in_flight = None
-        if isinstance(reply, bytes):
+        if isinstance(outcome, bytes):
             if sent.counter in self.unresolved.entries:
                 self._confirm(sent)
-        elif isinstance(reply, hiredis.ReplyError) and str(reply).startswith(_STALE):
-            self.unresolved.entries.pop(sent.counter, None)
-            self._file_again(sent)
-            self._refused(sent)
-            return
-        elif isinstance(reply, hiredis.ReplyError) or reply is None:
-            self.unresolved.entries.pop(sent.counter, None)
-            self._file_again(sent)
-            self._not_appended(sent, reply)
-        else:  # nobody knows: the next view tells
-            self._log.void(str(reply))
-            self.unresolved.outcome_unknown(sent, self._log.loop.time())
-            self._file_again(sent)
-            self._give_up_overdue(reply)
+        else:
+            self._on_append_failed(sent, outcome)
+            if isinstance(outcome, Stale):
+                return
         if self._queue:
             self._schedule()
 
-    def _not_appended(self, sent: InFlightEntry, reply: hiredis.ReplyError | None) -> None:
-        """The reply says that this entry is not in the log, and will not be."""
-        if reply is None:
-            self.fail(self._log.gone())
-        elif is_refusal(reply):  # the log is at another node, or on its way there
-            self._log.refused(reply)
-            self._give_up_overdue(StoreUnavailable(str(reply)))
-        else:  # full, read-only, no rights
-            self._log.void(str(reply))
-            for item in sent.items:
-                item.deadline = 0.0
-            self._give_up_overdue(StoreUnavailable(str(reply)))
+    def _on_append_failed(self, sent: InFlightEntry, failure: Failure) -> None:
+        """The entry's batches are queued again where the entry is not in the log, or may not be."""
+        if isinstance(failure, Unknown):  # the next load of the log's state shows
+            self._log.void(failure.text)
+            self.unresolved.outcome_unknown(sent, self._log.loop.time())
+        else:
+            self.unresolved.entries.pop(sent.counter, None)
+        self._file_again(sent)
+        match failure:
+            case Stale():
+                self._read_missed(sent)
+            case Gone():
+                self.fail(self._log.gone())
+            case Moved():
+                self._log.void(failure.text)
+                self._give_up_overdue(failure.error)
+            case Unknown():
+                self._give_up_overdue(failure.error)
+            case Refused():  # the server takes no writes: waiting would not help
+                self._log.void(failure.text)
+                for item in sent.items:
+                    item.deadline = 0.0
+                self._give_up_overdue(failure.error)
 
-    def _refused(self, sent: InFlightEntry) -> None:
+    def _read_missed(self, sent: InFlightEntry) -> None:
         """Another writer was first: read what was missed, then judge again."""
 
         def refreshed(failure: Exception | None) -> None:
@@ -393,7 +384,3 @@ class Appends:
         for item in queue:
             if not item.done:
                 self._give_up(item, self.unresolved.answer(item, failure, now))
-
-
-def _ignore(_: Any) -> None:
-    """A PUBLISH says how many heard it; nobody needs to know."""

@@ -10,13 +10,12 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import hiredis
-
 from tidegate.errors import StoreUnavailable
 from tidegate.log.entries import parse_entries
 from tidegate.log.loading import page_entries
-from tidegate.store.redirected import PAUSE_S
-from tidegate.store.slots import is_refusal
+from tidegate.store.key_lanes import MOVING_PAUSE_S
+from tidegate.store.link import Arg
+from tidegate.store.outcome import Failure, Moved, Refused
 
 if TYPE_CHECKING:
     from tidegate.log.partition import PartitionLog
@@ -63,14 +62,17 @@ class LogRefresher:
         if view is None:
             self._log.with_view(self._loaded)
             return
-        log, data_in = self._log, self._log.node.data_in
-        count = page_entries(view.mean_entry_bytes)
-        replies: list[Any] = []
-        data_in.send(["XRANGE", log.keys.log, f"{view.end}-0", "+", "COUNT", count], replies.append)
-        data_in.send(
-            ["HMGET", log.keys.meta, "state", "log_start", "local_start", "log_version"],
-            lambda reply: self._answered(view, count, replies[0], reply),
-        )
+        log, count = self._log, page_entries(view.mean_entry_bytes)
+        items: list[Arg] = ["XRANGE", log.keys.log, f"{view.end}-0", "+", "COUNT", count]
+        meta: list[Arg] = ["HMGET", log.keys.meta, "state", "log_start", "local_start", "log_version"]
+
+        def answered(replies: list[Any], failure: Failure | None) -> None:
+            if failure is None:
+                self._answered(view, count, *replies)
+            else:
+                self._failed(failure)
+
+        log.lanes.read_all([items, meta], answered)
 
     def _loaded(self, loaded: LogState | Exception) -> None:
         if isinstance(loaded, Exception):
@@ -78,17 +80,19 @@ class LogRefresher:
         else:  # that load may have begun before this look was asked for
             self._again()
 
+    def _failed(self, failure: Failure) -> None:
+        match failure:
+            case Moved():
+                self._log.void(failure.text)
+                self._later(failure.error)
+            case Refused():
+                self._log.void(failure.text)
+                self._finish(failure.error)
+            case _:
+                self._again()
+
     def _answered(self, view: LogState, count: int, items: Any, meta: Any) -> None:
-        failure = next((reply for reply in (items, meta) if isinstance(reply, Exception)), None)
-        if failure is not None and is_refusal(failure):
-            self._log.refused(failure)
-            self._later(StoreUnavailable(str(failure)))
-            return
-        if isinstance(failure, hiredis.ReplyError):
-            self._log.void(str(failure))
-            self._finish(StoreUnavailable(str(failure)))
-            return
-        if failure is not None or self._log.view is not view:
+        if self._log.view is not view:
             self._again()
             return
         if meta[0] != b"ready":
@@ -126,12 +130,12 @@ class LogRefresher:
             self._send()
 
     def _later(self, failure: StoreUnavailable) -> None:
-        """The log is on its way to another node."""
+        """Send again when the log has arrived at its other server."""
         loop = self._log.loop
         if loop.time() > self._until:
             self._finish(failure)
         else:
-            loop.call_later(PAUSE_S, self._send)
+            loop.call_later(MOVING_PAUSE_S, self._send)
 
     def _finish(self, failure: Exception | None) -> None:
         running, self._running = self._running, []

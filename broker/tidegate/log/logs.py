@@ -15,9 +15,9 @@ from tidegate.log.retention import FindTopic, Retention, upkeep_item
 from tidegate.log.tail import TailCache
 from tidegate.log.usage import Usage
 from tidegate.settings import Settings
+from tidegate.store.key_lanes import poll_streams
 from tidegate.store.link import Arg
 from tidegate.store.node import Node
-from tidegate.store.slots import is_refusal
 from tidegate.store.store import Store
 from tidegate.telemetry import declared
 from tidegate.telemetry.background_tasks import BackgroundTasks
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 POLL_MS: Final = 500
 """Longest that a lost notification delays a waiting fetch."""
 _SWEEP_MS: Final = 1_000
-_POLL_STREAMS_MAX: Final = 500
 
 
 class Writer:
@@ -118,13 +117,13 @@ class Logs:
         """Nothing that is known of a node (of any) may be relied on: a connection was cut, or the lease is lost."""
         self._upkeep_known.clear()
         for log in self._partitions.values():
-            if node is None or log.depends_on(node):
+            if node is None or log.lanes.depends_on(node):
                 log.void("connections or lease lost")
 
     def _logs_moved(self) -> None:
         """A view belongs to the node that it is from (design, rule 8): another one's life was not asked for it."""
         for log in self._partitions.values():
-            if log.has_moved:
+            if log.lanes.has_moved:
                 log.void("the log is at another node")
 
     # -- what runs beside
@@ -163,29 +162,9 @@ class Logs:
                     log.guarded(log.refresher.refresh, _ignore)
                 elif self.loop.time() - log.view.verified_at >= self.poll_s:
                     stale.append(log)
-        most = _POLL_STREAMS_MAX if self.store.cluster is None else 1  # a command names keys of one slot
-        for i in range(0, len(stale), most):
-            self._poll_streams(stale[i : i + most])
-
-    def _poll_streams(self, logs: list[PartitionLog]) -> None:
-        asked = [(log, log.view) for log in logs if log.view is not None]
-        if not asked:
-            return
-        args: list[Arg] = ["XREAD", "COUNT", 1, "STREAMS"]
-        args += [log.keys.log for log, _ in asked]
-        args += [f"{view.end}-0" for _, view in asked]
-
-        def answered(reply: Any) -> None:
-            if isinstance(reply, Exception):
-                if is_refusal(reply):
-                    logs[0].refresher.refresh(_ignore)
-                return
-            grown = set(reply) if reply else set()
-            for log, _ in asked:
-                if log.keys.log.encode() in grown:
-                    log.refresher.refresh(_ignore)
-
-        asked[0][0].node.data_in.send(args, answered)
+        ends = {log.keys.log: f"{log.view.end}-0" for log in stale if log.view is not None}
+        logs = {log.keys.log: log for log in stale}
+        poll_streams(self.store, ends, lambda key: logs[key].refresher.refresh(_ignore))
 
 
 def _ignore(_: Any) -> None:

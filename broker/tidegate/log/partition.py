@@ -20,8 +20,8 @@ from tidegate.log.progress import Progress
 from tidegate.log.read import OnSlice, Reads
 from tidegate.log.state import LogOffsets, LogState
 from tidegate.log.tail import LogPages
+from tidegate.store.key_lanes import KeyLanes
 from tidegate.store.node import Node
-from tidegate.store.slots import is_refusal
 
 if TYPE_CHECKING:
     from tidegate.log.logs import Logs
@@ -54,7 +54,7 @@ class PartitionLog:
         self.index = index
         self.keys = logs.store.log_keys(topic.org, topic.name, index, topic.topic_hex)
         self.view: LogState | None = None
-        self._observed_at = self.node
+        self.lanes = KeyLanes(self.store, self.keys.log)
         self.pages = LogPages(logs.cache)
         self.refresher = LogRefresher(self)
         self.subscription = AppendSubscription(self)
@@ -131,20 +131,6 @@ class PartitionLog:
     # -- the view
 
     @property
-    def node(self) -> Node:
-        """Where the log is now."""
-        return self.store.node(self.keys.log)
-
-    def depends_on(self, node: Node) -> bool:
-        """Whether the view is from there, or is to be."""
-        return node is self._observed_at or node is self.node
-
-    @property
-    def has_moved(self) -> bool:
-        """Whether the view is from a node that has the log no more."""
-        return self._observed_at is not self.node
-
-    @property
     def log_append_time(self) -> bool:
         """Whether the topic's records carry the broker's time."""
         return bool(self.topic.config.message_timestamp_type == _LOG_APPEND_TIME)
@@ -194,7 +180,7 @@ class PartitionLog:
         outcome: LogState | Exception = StoreUnavailable("the view of the log does not last")
         try:
             for _ in range(_LOAD_TRIES):
-                node = self._observed_at = self.node
+                node = self.lanes.bind()
                 failover_epoch = await self._logs.failover_epochs.ready(node)
                 voids = self._voids
                 try:
@@ -234,7 +220,7 @@ class PartitionLog:
     async def _held(self) -> bool:
         """Whether all that is in the log now is held as `durability` asks."""
         future: asyncio.Future[bool] = self.loop.create_future()
-        self.durability.prove(self.node, _into(future))
+        self.durability.prove(self.lanes.node, _into(future))
         return await future
 
     async def _entries_at(self, bases: list[int]) -> list[Entry]:
@@ -284,12 +270,6 @@ class PartitionLog:
             self.view = None
             self.pages.clear()
             self._reads.forget()
-
-    def refused(self, reply: Exception) -> None:
-        """The log's node did not run a command; the log may be at another one, or on its way there."""
-        if is_refusal(reply):
-            self.store.refused(self.node, str(reply))
-        self.void(str(reply))
 
     def gone(self) -> UnknownTopicOrPartition:
         """The partition was deleted."""
@@ -374,7 +354,7 @@ class PartitionLog:
             if self._unproved or (self.view is not None and self.view.high_watermark < self.view.end):
                 self._prove() if held else self.loop.call_later(self._poll_s, self._prove)
 
-        self.durability.prove(self.node, proved)
+        self.durability.prove(self.lanes.node, proved)
 
     def guarded(self, callback: Callable[..., Any], *args: Any) -> None:
         """Call; a fault of one waiter harms no other."""

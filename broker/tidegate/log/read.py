@@ -9,15 +9,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-import hiredis
+from typing import TYPE_CHECKING, Final
 
 from tidegate.errors import KafkaStorageError, OffsetOutOfRange, StoreUnavailable
 from tidegate.log.archive_reads import Cold
 from tidegate.log.entries import Buffer, Entry, parse_entries, until_torn
 from tidegate.log.loading import REPLY_BYTES, page_entries
 from tidegate.store.link import Arg
+from tidegate.store.outcome import Failure, Ok, Unknown
 
 if TYPE_CHECKING:
     from tidegate.log.partition import PartitionLog
@@ -135,7 +134,7 @@ class Reads:
 
     def _failed(self, asked: _Asked, failure: Exception) -> None:
         asked.tries += 1
-        if isinstance(failure, StoreUnavailable) and asked.tries < _TRIES and self._log.node.up:
+        if isinstance(failure, StoreUnavailable) and asked.tries < _TRIES and self._log.lanes.up:
             self._go_on(asked)
         else:
             asked.on_done(failure)
@@ -176,14 +175,17 @@ class Reads:
         waiting = self._fetching[asked.offset] = [asked]
         count = page_entries(self._archive_entry_bytes, max(_READ_BYTES_MIN, min(asked.bytes_max, REPLY_BYTES)))
         command: list[Arg] = ["XRANGE", self._log.keys.log, f"{asked.offset}-0", "+", "COUNT", count]
-        self._log.node.data_in.send(command, lambda reply: self._fetched(view, asked.offset, reply))
+        self._log.lanes.read(command, lambda outcome: self._fetched(view, asked.offset, outcome))
 
-    def _fetched(self, view: LogState, offset: int, reply: Any) -> None:
+    def _fetched(self, view: LogState, offset: int, outcome: Ok | Failure) -> None:
         """Where no entry starts at the offset, the one that holds it is wanted too."""
-        if isinstance(reply, Exception) or self._log.view is not view:
-            self._arrived(view, offset, reply, [])
+        if isinstance(outcome, Failure):
+            self._fetch_failed(view, offset, outcome)
             return
-        entries = until_torn(*parse_entries(reply))
+        if self._log.view is not view:
+            self._arrived(view, offset, None, [])
+            return
+        entries = until_torn(*parse_entries(outcome.value))
         if entries and entries[0].base == offset:
             self._arrived(view, offset, None, entries)
         else:
@@ -191,33 +193,35 @@ class Reads:
 
     def _fetch_holder(self, view: LogState, offset: int, last_id: str, entries: list[Entry]) -> None:
         command: list[Arg] = ["XREVRANGE", self._log.keys.log, last_id, "-", "COUNT", 1]
-        self._log.node.data_in.send(command, lambda holder: self._held(view, offset, holder, entries))
+        self._log.lanes.read(command, lambda outcome: self._held(view, offset, outcome, entries))
 
-    def _held(self, view: LogState, offset: int, reply: Any, entries: list[Entry]) -> None:
-        if isinstance(reply, Exception):
-            self._arrived(view, offset, reply, [])
+    def _held(self, view: LogState, offset: int, outcome: Ok | Failure, entries: list[Entry]) -> None:
+        if isinstance(outcome, Failure):
+            self._fetch_failed(view, offset, outcome)
             return
-        holders, strays = parse_entries(reply)
+        holders, strays = parse_entries(outcome.value)
         if strays and strays[0].takes_offset:
             self._arrived(view, offset, strays[0], [])
         elif strays:  # it hides no offset: the one below holds this one
-            self._fetch_holder(view, offset, f"({reply[0][0].decode()}", entries)
+            self._fetch_holder(view, offset, f"({outcome.value[0][0].decode()}", entries)
         else:
             self._arrived(view, offset, None, [entry for entry in holders if entry.end > offset] + entries)
 
-    def _arrived(self, view: LogState, offset: int, failure: Any, entries: list[Entry]) -> None:
+    def _fetch_failed(self, view: LogState, offset: int, failure: Failure) -> None:
+        if not isinstance(failure, Unknown):  # an answer, though no entries: what is known may be of another server
+            self._log.void(failure.text)
+        self._deliver(view, offset, failure.error, [])
+
+    def _arrived(self, view: LogState, offset: int, failure: Exception | None, entries: list[Entry]) -> None:
         if failure or not entries or entries[0].base <= offset:
             self._deliver(view, offset, failure, entries)
         else:  # a hole that compaction left, or another broker trimmed what was there
             self._log.refresher.refresh(lambda failure: self._deliver(view, offset, failure, entries))
 
-    def _deliver(self, view: LogState, offset: int, failure: Any, entries: list[Entry]) -> None:
+    def _deliver(self, view: LogState, offset: int, failure: Exception | None, entries: list[Entry]) -> None:
         waiting = self._fetching.pop(offset, [])
         current = self._log.view is view
         trimmed = bool(entries) and entries[0].base > offset and offset < view.local_start
-        if isinstance(failure, hiredis.ReplyError):
-            self._log.refused(failure)
-            failure = StoreUnavailable(str(failure))
         if current and not failure:
             entries = [entry for entry in entries if entry.base < view.end]
             self._log.pages.insert(entries)
