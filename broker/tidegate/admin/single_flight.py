@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from time import monotonic
 from typing import Any, Final, TypeVar
 
+from tidegate.store.batching import SingleFlight
+
 FRESH_MAX_S: Final = 5.0
 """What is found is told to others for as long as it took to find, so that at most half the time is spent on it; but not
 longer than this."""
@@ -21,13 +23,15 @@ class SingleFlightCache:
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._gate = asyncio.Semaphore(at_once)
-        self._loading: dict[Hashable, asyncio.Future[Any]] = {}
+        self._loading = SingleFlight[Hashable]()
+        self._changes = 0
         self._found: dict[Hashable, tuple[float, Any]] = {}
         """With when each is too old."""
 
     def forget(self) -> None:
         """Look again, whoever asks next: something was changed."""
-        self._loading.clear()
+        self._changes += 1
+        self._loading.forget()
         self._found.clear()
 
     async def get(self, key: Hashable, load: Callable[[], Awaitable[Found]], fresh_s: float = 0.0) -> Found:
@@ -40,25 +44,14 @@ class SingleFlightCache:
         if key in self._found:
             kept: Found = self._found[key][1]
             return kept
-        if key not in self._loading:
-            loading = asyncio.ensure_future(self._load(load, fresh_s))
-            loading.add_done_callback(lambda done: self._on_loaded(key, done))
-            self._loading[key] = loading
-        found: Found
-        _, found = await asyncio.shield(self._loading[key])
-        return found
+        return await self._loading.do(key, lambda: self._load(key, load, fresh_s))
 
-    async def _load(self, load: Callable[[], Awaitable[Found]], fresh_s: float) -> tuple[float, Found]:
+    async def _load(self, key: Hashable, load: Callable[[], Awaitable[Found]], fresh_s: float) -> Found:
+        changes = self._changes
         async with self._gate:
             began_s = monotonic()
             found = await load()
         ended_s = monotonic()
-        return ended_s + max(fresh_s, min(ended_s - began_s, FRESH_MAX_S)), found
-
-    def _on_loaded(self, key: Hashable, done: asyncio.Future[Any]) -> None:
-        failed = done.cancelled() or done.exception() is not None  # asked for here: its readers may be gone
-        if self._loading.get(key) is not done:
-            return  # it began before a change
-        del self._loading[key]
-        if not failed:
-            self._found[key] = done.result()
+        if changes == self._changes:  # it did not begin before a change
+            self._found[key] = ended_s + max(fresh_s, min(ended_s - began_s, FRESH_MAX_S)), found
+        return found

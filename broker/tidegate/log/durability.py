@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from tidegate.store.batching import Coalescer
 from tidegate.store.link import Arg
 from tidegate.store.node import Node
 from tidegate.store.slots import is_refusal
@@ -70,23 +71,11 @@ class _Proofs:
         self._store, self._node, self._wait, self._holds, self._timeout_ms = store, node, wait, holds, timeout_ms
         self._key = store.cluster_keys.proof
         self._refusals = 0
-        self._waiting: list[OnProved] = []
-        self._running: list[OnProved] = []
-        self._scheduled = False
         self._tries = 0
-
-    def prove(self, on_proved: OnProved) -> None:
-        self._waiting.append(on_proved)
-        self._schedule()
-
-    def _schedule(self) -> None:
-        if not self._scheduled and not self._running:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._begin)
+        self._calls: Coalescer[bool] = Coalescer(self._begin)
+        self.prove = self._calls.add
 
     def _begin(self) -> None:
-        self._scheduled = False
-        self._running, self._waiting = self._waiting, []
         self._tries = 0
         self._send()
 
@@ -110,8 +99,4 @@ class _Proofs:
             self._send()
             return
         proved = not isinstance(written, Exception) and not isinstance(held, Exception) and self._holds(held)
-        running, self._running = self._running, []
-        if self._waiting:
-            self._schedule()
-        for on_proved in running:
-            on_proved(proved)
+        self._calls.finish(proved)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tidegate.errors import StoreUnavailable
 from tidegate.log.entries import parse_entries
 from tidegate.log.loading import page_entries
+from tidegate.store.batching import Coalescer
 from tidegate.store.key_lanes import MOVING_PAUSE_S
 from tidegate.store.link import Arg
 from tidegate.store.outcome import Failure, Moved, Refused
@@ -30,29 +31,19 @@ _TRIES: Final = 5
 class LogRefresher:
     """The looks of one partition."""
 
-    __slots__ = ("_log", "_running", "_scheduled", "_tries", "_until", "_waiting")
+    __slots__ = ("_calls", "_log", "_tries", "_until")
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
-        self._waiting: list[OnRefreshed] = []
-        self._running: list[OnRefreshed] = []
-        self._scheduled = False
+        self._calls: Coalescer[Exception | None] = Coalescer(self._begin, log.guarded)
         self._tries = 0
         self._until = 0.0
 
     def refresh(self, on_refreshed: OnRefreshed) -> None:
         """Prove the view, then call. Never calls before it returns."""
-        self._waiting.append(on_refreshed)
-        self._schedule()
-
-    def _schedule(self) -> None:
-        if not self._scheduled and not self._running:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._begin)
+        self._calls.add(on_refreshed)
 
     def _begin(self) -> None:
-        self._scheduled = False
-        self._running, self._waiting = self._waiting, []
         self._tries = 0
         self._until = self._log.loop.time() + self._log.patience_s
         self._send()
@@ -76,7 +67,7 @@ class LogRefresher:
 
     def _loaded(self, loaded: LogState | Exception) -> None:
         if isinstance(loaded, Exception):
-            self._finish(loaded)
+            self._calls.finish(loaded)
         else:  # that load may have begun before this look was asked for
             self._again()
 
@@ -87,7 +78,7 @@ class LogRefresher:
                 self._later(failure.error)
             case Refused():
                 self._log.void(failure.text)
-                self._finish(failure.error)
+                self._calls.finish(failure.error)
             case _:
                 self._again()
 
@@ -96,7 +87,7 @@ class LogRefresher:
             self._again()
             return
         if meta[0] != b"ready":
-            self._finish(self._log.gone())
+            self._calls.finish(self._log.gone())
             return
         if int(meta[3] or 0) != view.log_version:
             self._log.void("the stream is another one")  # it may begin below what the view calls the log start
@@ -118,14 +109,14 @@ class LogRefresher:
             return
         if len(items) < count or not entries:
             view.verified_at = asyncio.get_running_loop().time()
-            self._finish(None)
+            self._calls.finish(None)
         else:
             self._send()
 
     def _again(self) -> None:
         self._tries += 1
         if self._tries > _TRIES:
-            self._finish(StoreUnavailable("the log could not be read"))
+            self._calls.finish(StoreUnavailable("the log could not be read"))
         else:
             self._send()
 
@@ -133,13 +124,6 @@ class LogRefresher:
         """Send again when the log has arrived at its other server."""
         loop = self._log.loop
         if loop.time() > self._until:
-            self._finish(failure)
+            self._calls.finish(failure)
         else:
             loop.call_later(MOVING_PAUSE_S, self._send)
-
-    def _finish(self, failure: Exception | None) -> None:
-        running, self._running = self._running, []
-        if self._waiting:
-            self._schedule()
-        for on_refreshed in running:
-            self._log.guarded(on_refreshed, failure)

@@ -7,13 +7,13 @@ told goes on as if nothing was, so the sentinels are asked again each second as 
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from tidegate.settings import Settings
 from tidegate.store.addresses import Address, parse_redis_url
+from tidegate.store.batching import SingleFlight
 from tidegate.store.tls import tls_context
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Primary:
         self._tls = tls_context(settings, self.topology)
         self._settings = settings
         self._sentinels: Sentinels | None = None
-        self._asking: asyncio.Task[Address] | None = None
+        self._asking = SingleFlight[str]()  # one question for all links
         self.address = self.at(*self.topology.hosts[0])
         """Where the primary was found last; before that, the first host of `redis_url`."""
 
@@ -42,26 +42,17 @@ class Primary:
         """Where the primary is now. Raises StoreUnavailable."""
         if not self.by_sentinels:
             return self.address
-        if self._asking is None:  # one question for all links
-            self._asking = asyncio.get_running_loop().create_task(self._ask())
-            self._asking.add_done_callback(self._asked)
-        return await asyncio.shield(self._asking)
+        return await self._asking.do("primary", self._ask)
 
     async def close(self) -> None:
         """Close the connections to the sentinels."""
-        if self._asking is not None:
-            self._asking.cancel()
+        await self._asking.close()
         if self._sentinels is not None:
             await self._sentinels.close()
 
     def at(self, host: str, port: int) -> Address:
         """A server of this topology: with the login of `redis_url`, and with TLS if that says so."""
         return self.topology.address(host, port, self._tls)
-
-    def _asked(self, task: asyncio.Task[Address]) -> None:
-        self._asking = None
-        if not task.cancelled():
-            task.exception()  # whoever asked may be gone
 
     async def _ask(self) -> Address:
         if self._sentinels is None:

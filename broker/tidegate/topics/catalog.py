@@ -25,6 +25,7 @@ from tidegate.errors import (
     UnknownTopicOrPartition,
 )
 from tidegate.settings import Settings
+from tidegate.store.batching import Coalescer, SingleFlight
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.topics import configs, names
@@ -69,12 +70,13 @@ class Catalog:
         self._records: dict[str, Record] = {}
         self._texts: dict[str, bytes] = {}
         self._stored_version = _RELOAD
+        self._refreshes: Coalescer[BaseException | None] = Coalescer(self._begin_refresh)
         self._refreshing: asyncio.Task[None] | None = None
-        self._next_refresh: asyncio.Future[None] | None = None
-        self._finishing: dict[str, asyncio.Task[None]] = {}
+        self._finishing = SingleFlight[str]()
         self._left_over: dict[str, Record] = {}
         self._loops = BackgroundTasks()
         self._changed = asyncio.Event()
+        self._closed = False
 
     # -- life
 
@@ -92,10 +94,11 @@ class Catalog:
         """Stop following."""
         self._store.pubsub.forget(self._keys.topic_changes, self._on_topic_change)
         await self._loops.close()
-        tasks = [task for task in (self._refreshing, *self._finishing.values()) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._closed = True
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.wait([self._refreshing])
+        await self._finishing.close()
 
     def _on_topic_change(self, payload: bytes | None) -> None:
         if payload is None:  # a reconnection: another server may hold another version under the same number
@@ -159,34 +162,20 @@ class Catalog:
 
     async def refresh(self) -> None:
         """Read what changed before this call. Callers of one moment share a read. Raises StoreUnavailable."""
-        if self._refreshing is None:
-            await asyncio.shield(self._begin_refresh())
+        error = await self._refreshes.wait()
+        if error is not None:
+            raise error
+
+    def _begin_refresh(self) -> None:
+        if self._closed:
+            self._refreshes.finish(StoreUnavailable("closed"))
             return
-        if self._next_refresh is None:  # the one under way may have begun before the change
-            self._next_refresh = asyncio.get_running_loop().create_future()
-            self._next_refresh.add_done_callback(_retrieved)
-        await asyncio.shield(self._next_refresh)
+        self._refreshing = asyncio.get_running_loop().create_task(self._read(), name="topics-refresh")
+        self._refreshing.add_done_callback(self._refreshed)
 
-    def _begin_refresh(self) -> asyncio.Task[None]:
-        begun = asyncio.get_running_loop().create_task(self._read(), name="topics-refresh")
-        waiting, self._next_refresh = self._next_refresh, None
-        begun.add_done_callback(lambda task: self._refreshed(task, waiting))
-        self._refreshing = begun
-        return begun
-
-    def _refreshed(self, task: asyncio.Task[None], waiting: asyncio.Future[None] | None) -> None:
+    def _refreshed(self, task: asyncio.Task[None]) -> None:
         self._refreshing = None
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if waiting is not None and not waiting.done():
-            if error is None:
-                waiting.set_result(None)
-            else:
-                waiting.set_exception(StoreUnavailable("closed") if task.cancelled() else error)
-        if self._next_refresh is not None:
-            if task.cancelled():
-                self._next_refresh.cancel()
-            else:
-                self._begin_refresh()
+        self._refreshes.finish(StoreUnavailable("closed") if task.cancelled() else task.exception())
 
     async def _read(self) -> None:
         """The version first: what is read after it is at least as new."""
@@ -367,13 +356,7 @@ class Catalog:
         record = self._records.get(field)
         if record is None or not record.under_way or record.state is not state:
             return
-        task = self._finishing.get(field)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._finish(field, record), name="topic-finish")
-            task.add_done_callback(_retrieved)
-            task.add_done_callback(lambda _: self._finishing.pop(field, None))
-            self._finishing[field] = task
-        await asyncio.shield(task)
+        await self._finishing.do(field, lambda: self._finish(field, record))
 
     async def _finish(self, field: str, record: Record) -> None:
         org, name = field.split("/", 1)
@@ -392,9 +375,3 @@ def _pairs(reply: Any, text: bool = False) -> list[tuple[Any, Any]]:
     """A hash as RESP2 (flat) or RESP3 (mapping) gives it; names as text, values too where asked."""
     items = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     return [(name.decode(), value.decode() if text else value) for name, value in items]
-
-
-def _retrieved(future: asyncio.Future[Any]) -> None:
-    """Nobody may be waiting any more; a failure is then nobody's."""
-    if not future.cancelled():
-        future.exception()
