@@ -192,7 +192,7 @@ async def test_what_does_not_come_together_in_time_is_unavailable(sharded: Shard
         with pytest.raises(StoreUnavailable, match="TRYAGAIN"):
             await count_both(store)
         with pytest.raises(StoreUnavailable, match="ASK"):
-            await store.read("GET", MOVING, asking=False)
+            await store.read_at_owner("GET", MOVING)
         sharded.move_keys(source, target, [ANOTHER])
         sharded.end_move(slot, source, target)
         assert [await store.command("GET", key) for key in (MOVING, ANOTHER)] == [b"1", b"1"], "nothing was run"

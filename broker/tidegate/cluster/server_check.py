@@ -12,8 +12,8 @@ import structlog
 from tidegate.errors import CannotStart, StoreUnavailable
 from tidegate.settings import Settings
 from tidegate.store.node import Node
+from tidegate.store.outcome import Moved, failure_of
 from tidegate.store.scripts import Script
-from tidegate.store.slots import is_refusal
 from tidegate.store.store import Store
 
 logger = structlog.get_logger()
@@ -49,7 +49,7 @@ async def check_server(store: Store, settings: Settings) -> list[ServerReport]:
         try:
             reports.append(await _check(store, node, settings))
         except UnsuitedRedis as error:
-            if store.cluster is None:
+            if not store.is_sharded:
                 raise
             raise UnsuitedRedis(f"{node}: {error}") from None
     for warning in dict.fromkeys(warning for report in reports for warning in report.warnings):
@@ -61,7 +61,7 @@ async def check_server(store: Store, settings: Settings) -> list[ServerReport]:
 async def _check(store: Store, node: Node, settings: Settings) -> ServerReport:
     facts = await _facts(node)
     flavour, version = flavour_of(facts)
-    _refuse_unsuited(facts, flavour, version, settings, in_cluster=store.cluster is not None)
+    _refuse_unsuited(facts, flavour, version, settings, in_cluster=store.is_sharded)
     await _try_rights(store, node)
     return ServerReport(
         str(node),
@@ -140,7 +140,7 @@ async def _try_rights(store: Store, node: Node) -> None:
     try:
         await node.control.call("EVAL", source, 1, channel, channel)
     except hiredis.ReplyError as error:
-        if is_refusal(error):
+        if isinstance(failure_of(error), Moved):
             raise StoreUnavailable(f"{node}: {error}") from None
         reason = str(error).split(" script:")[0].splitlines()[0]
         raise UnsuitedRedis(f"Lua scripts on keys and channels {store.prefix}:* are refused: {reason}") from None

@@ -124,7 +124,7 @@ async def read_members(
     head = ("HMGET", keys.group, "generation", "state", "version")
     for _ in range(_READS_MAX):
         before, records, subscriptions, after = await read_in_order(
-            store, store.read, keys.group, head, ("HGETALL", keys.members), ("HGETALL", keys.subscriptions), head
+            store, store.read, head, ("HGETALL", keys.members), ("HGETALL", keys.subscriptions), head
         )
         if int(after[0] or 0) != generation or after[1].decode() == GroupState.PREPARING:
             return None

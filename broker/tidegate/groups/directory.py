@@ -86,7 +86,7 @@ async def describe(store: Store, keys: GroupKeys, broker: str) -> DescribedGroup
     head_command: list[Arg] = ["HMGET", keys.group, *_HEAD]
     for _ in range(_ATTEMPTS_MAX):
         before, members, subscriptions, assignments, after = await read_in_order(
-            store, store.command, keys.group,
+            store, store.command,
             head_command,
             ("HGETALL", keys.members), ("HGETALL", keys.subscriptions), ("HGETALL", keys.assignments),
             head_command,

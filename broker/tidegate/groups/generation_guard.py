@@ -124,8 +124,8 @@ class GenerationGuard:
     def _announce(self, node: Node) -> None:
         """The same for the groups of a node that is back, or new in another's place."""
         if not self._closed:
-            whole = self._store.cluster is None
-            there = [ref for ref in self._known if whole or self._node_of(ref) is node]
+            sharded = self._store.is_sharded
+            there = [ref for ref in self._known if not sharded or self._node_of(ref) is node]
             for ref in there:
                 self._refused.pop(ref, None)
             self._bump({ref: self._known[ref] for ref in there})

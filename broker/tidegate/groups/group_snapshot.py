@@ -133,7 +133,7 @@ async def read_snapshot(
     marks: list[Arg] = ["HMGET", keys.group, *_MARKS]
     for _ in range(_ATTEMPTS_MAX):
         head, members, subscriptions, assignments, sessions, pending, offsets, time, after = await read_in_order(
-            store, store.read, keys.group,
+            store, store.read,
             ("HGETALL", keys.group),
             ("HGETALL", keys.members),
             ("HGETALL", keys.subscriptions),

@@ -16,9 +16,6 @@ from dataclasses import dataclass, field
 from json.encoder import encode_basestring
 from typing import Any, Final
 
-import hiredis
-
-from tidegate.errors import StoreUnavailable
 from tidegate.groups.coalesce import Gathered
 from tidegate.groups.expire_and_retry import (
     BrokerName,
@@ -33,6 +30,7 @@ from tidegate.groups.identity import candidate
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
+from tidegate.store.outcome import failure_of
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -139,6 +137,7 @@ class Offsets:
         """Questions for the catalogue's version in the store; the newest answered one gave `_topics_version`."""
         self._metadata_units_max = settings.offset_metadata_max_bytes
         self._broker, self._lease_ends_ms = broker, lease_ends_ms
+        self._sharded = store.is_sharded
         self._expire = expirer(store, broker)
         self._loop = asyncio.get_event_loop()
         self._commits: dict[str, tuple[GroupKeys, list[tuple[Commit, OnCode]]]] = {}
@@ -244,8 +243,8 @@ class Offsets:
         return ExpiringCall(self._store, self._expire, COMMIT_OFFSETS, self._arguments, _hand_out)
 
     def _arguments(self, groups: Gathered[QueuedBatch]) -> tuple[list[str], list[Arg]]:
-        # In Redis Cluster the group's node has another clock than the one that the lease is held by.
-        lease_ends_ms = self._lease_ends_ms() if self._store.cluster is None else WITHOUT_LEASE
+        # The group's server may have another clock than the one that the lease is held by.
+        lease_ends_ms = WITHOUT_LEASE if self._sharded else self._lease_ends_ms()
         return commit_arguments(groups, self._store.settings.group_events_max, self._broker(), lease_ends_ms)
 
 
@@ -306,10 +305,9 @@ class _Read:
 
     def on_offsets(self, reply: Any) -> None:
         result: dict[str, Committed] | Exception
-        if isinstance(reply, hiredis.ReplyError):
-            result = StoreUnavailable(str(reply))
-        elif isinstance(reply, Exception):
-            result = reply
+        failure = failure_of(reply) if isinstance(reply, Exception) else None
+        if failure is not None:
+            result = failure.error
         else:
             result = {name: parse_entry(value) for name, value in self._values(reply).items()}
         for on_fetched in self.waiting:

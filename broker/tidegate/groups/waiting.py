@@ -312,7 +312,7 @@ class GroupWaits:
         if syncing:
             reads.append(("HMGET", keys.assignments, *ids))
         *replies, version = await read_in_order(
-            self._store, self._store.command, keys.group, *reads, ("HGET", keys.group, "version")
+            self._store, self._store.command, *reads, ("HGET", keys.group, "version")
         )
         if int(version or 0) != status.version:
             return False

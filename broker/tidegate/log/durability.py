@@ -11,19 +11,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from tidegate.store.batching import Coalescer
 from tidegate.store.link import Arg
 from tidegate.store.node import Node
-from tidegate.store.slots import is_refusal
 from tidegate.store.store import Store
+from tidegate.store.write_proofs import WriteProofs
 
 OnProved = Callable[[bool], None]
 """Called with whether everything appended before the call is held as the setting asks."""
 
 _SLACK_MS: Final = 1_000
-_KEYS_LEFT: Final = 1_000
-"""Keys left alone for each slot that was on its way to another node: none of them is likely to be the next as well."""
-_TRIES: Final = 3
 
 
 class Durability:
@@ -36,7 +32,7 @@ class Durability:
         self._replicas = int(count or 0)
         self._timeout_ms = store.settings.durability_timeout_ms
         self.immediate = kind == "memory"
-        self._nodes: dict[Node, _Proofs] = {}
+        self._nodes: dict[Node, WriteProofs] = {}
         store.follow_nodes(self._added, self._removed)
 
     def prove(self, node: Node, on_proved: OnProved) -> None:
@@ -51,7 +47,7 @@ class Durability:
         wait: list[Arg] = ["WAIT", self._replicas, self._timeout_ms]
         if self._kind == "fsynced":
             wait = ["WAITAOF", 1, self._replicas, self._timeout_ms]
-        self._nodes[node] = _Proofs(self._store, node, wait, self._holds, self._timeout_ms + _SLACK_MS)
+        self._nodes[node] = WriteProofs(self._store, node, wait, self._holds, self._timeout_ms + _SLACK_MS)
 
     def _removed(self, node: Node) -> None:
         self._nodes.pop(node, None)
@@ -60,43 +56,3 @@ class Durability:
         if self._kind == "fsynced":
             return bool(held[0] >= 1 and held[1] >= self._replicas)
         return bool(held >= self._replicas)
-
-
-class _Proofs:
-    """The proofs that one node gives."""
-
-    def __init__(
-        self, store: Store, node: Node, wait: list[Arg], holds: Callable[[Any], bool], timeout_ms: int
-    ) -> None:
-        self._store, self._node, self._wait, self._holds, self._timeout_ms = store, node, wait, holds, timeout_ms
-        self._key = store.cluster_keys.proof
-        self._refusals = 0
-        self._tries = 0
-        self._calls: Coalescer[bool] = Coalescer(self._begin)
-        self.prove = self._calls.add
-
-    def _begin(self) -> None:
-        self._tries = 0
-        self._send()
-
-    def _send(self) -> None:
-        if self._store.node(self._key) is not self._node:
-            self._find_key()  # in Redis Cluster the write has to be to a slot that the node has
-        lane, replies = self._node.durable, list[Any]()
-        lane.send(["SET", self._key, "1"], replies.append)
-        lane.send(self._wait, lambda reply: self._answered(replies[0], reply), self._timeout_ms)
-
-    def _find_key(self) -> None:
-        keys = self._store.cluster_keys
-        self._key = self._store.key_at(self._node, keys.proof, keys.proof_at, self._refusals * _KEYS_LEFT)
-
-    def _answered(self, written: Any, held: Any) -> None:
-        self._tries += 1
-        if is_refusal(written) and self._tries < _TRIES:  # that slot has moved, or is on its way
-            self._store.refused(self._node, str(written))
-            self._refusals += 1
-            self._find_key()
-            self._send()
-            return
-        proved = not isinstance(written, Exception) and not isinstance(held, Exception) and self._holds(held)
-        self._calls.finish(proved)

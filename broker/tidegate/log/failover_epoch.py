@@ -69,7 +69,7 @@ class FailoverEpochs:
             for lane in node.lanes:
                 if lane.connected:
                     self._ask(node, lane)
-        if self._store.cluster is not None:
+        if self._store.is_sharded:
             self._assign()  # another broker may have raised it, or the home node was another one when it was asked for
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ async def pages(
     first = f"{offset}-0"
     while True:
         count = page_entries(mean_entry_bytes)
-        reply = await store.read("XRANGE", keys.log, first, "+", "COUNT", count, asking=False)
+        reply = await store.read_at_owner("XRANGE", keys.log, first, "+", "COUNT", count)
         entries, found = parse_entries(reply)
         if strays is not None:
             strays += found

@@ -228,7 +228,7 @@ class PartitionLog:
         entries: list[Entry] = []
         for base in bases:
             entry_id = f"{base}-1"
-            found = await self.store.read("XRANGE", self.keys.log, entry_id, entry_id, asking=False)
+            found = await self.store.read_at_owner("XRANGE", self.keys.log, entry_id, entry_id)
             entries += parse_entries(found)[0]
         return entries
 

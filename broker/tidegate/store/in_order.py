@@ -7,14 +7,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tidegate.store.link import Arg
-from tidegate.store.slots import key_slot
+from tidegate.store.slots import key_of, key_slot
 from tidegate.store.store import Store
 
 
-async def read_in_order(
-    store: Store, ask: Callable[..., Awaitable[Any]], slot_key: str, *commands: Sequence[Arg]
-) -> list[Any]:
-    """The replies, in one write by `ask` (`store.command` or `store.read`); `slot_key` is any key of the slot.
+async def read_in_order(store: Store, ask: Callable[..., Awaitable[Any]], *commands: Sequence[Arg]) -> list[Any]:
+    """The replies, in one write by `ask` (`store.command` or `store.read`); the first command names a key.
 
     In Redis Cluster one that is sent on may be overtaken by those behind it: then each waits for the one before it.
     Raises StoreUnavailable.
@@ -22,7 +20,7 @@ async def read_in_order(
     cluster = store.cluster
     if cluster is None:
         return await asyncio.gather(*(ask(*one) for one in commands))
-    slot = key_slot(slot_key)
+    slot = key_slot(key_of(commands[0]) or "")
     redirect_count = cluster.redirect_count[slot]
     replies = await asyncio.gather(*(ask(*one) for one in commands))
     if cluster.redirect_count[slot] == redirect_count:

@@ -117,6 +117,11 @@ class Store:
             found.setdefault(link.name, []).append(link)
         return found
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the keys are spread over servers, each of which has a clock of its own."""
+        return self.cluster is not None
+
     def node(self, key: str) -> Node:
         """The node that a key is at. Another one may be told at any time, by `on_moved`."""
         return self.metadata_node if self.cluster is None else self.cluster.node(key)
@@ -367,14 +372,17 @@ class Store:
             self.metadata_node.control.call(*args) if cluster is None else cluster.call("control", *args)
         )
 
-    async def read(self, *args: Arg, asking: bool = True) -> Any:
-        """One read that may be large, on the lane where it delays no heartbeat. Raises StoreUnavailable as well.
-
-        Without `asking` a key that is on its way to another node is waited for, not followed.
-        """
+    async def read(self, *args: Arg) -> Any:
+        """One read that may be large, on the lane where it delays no heartbeat. Raises StoreUnavailable as well."""
         if self.cluster is None:
             return await _answer(self.metadata_node.data_in.call(*args))
-        return await _answer(self.cluster.call("data_in", *args, asking=asking))
+        return await _answer(self.cluster.call("data_in", *args))
+
+    async def read_at_owner(self, *args: Arg) -> Any:
+        """As `read`, from the server that owns the key: while the key moves to another one, wait until it is there."""
+        if self.cluster is None:
+            return await _answer(self.metadata_node.data_in.call(*args))
+        return await _answer(self.cluster.call("data_in", *args, asking=False))
 
 
 async def _answer(call: Awaitable[Any]) -> Any:
