@@ -58,6 +58,12 @@ class LeaderNotAvailable(KafkaError):
     code = ErrorCode.leader_not_available
 
 
+class OffsetNotAvailable(KafkaError):
+    """Retriable: the high watermark is not known yet, after a fail-over (KIP-207)."""
+
+    code = ErrorCode.offset_not_available
+
+
 class NotLeaderOrFollower(KafkaError):
     """Retriable: ask another broker."""
 

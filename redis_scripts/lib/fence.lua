@@ -1,8 +1,9 @@
 -- Tie a log to an incarnation of the server; returns its leader epochs. Where the log knows an earlier one its
--- end may have been lost: a new leader epoch starts at what is left, and the epoch is the incarnation less 1.
+-- end may have been lost: a new leader epoch starts at what is left, and the epoch is the incarnation less 1. What was
+-- proved is limited by what is left too.
 -- @include lib/log_end
 local function fence(log, meta, failover_epoch)
-  local known, epochs = unpack(redis.call("HMGET", meta, "incarnation", "epochs"))
+  local known, epochs, proved = unpack(redis.call("HMGET", meta, "incarnation", "epochs", "high_watermark"))
   if tonumber(known or 0) >= tonumber(failover_epoch) then return epochs end
   local stop, newest, kept = log_end(log), tonumber(failover_epoch) - 1, {}
   for epoch, start in string.gmatch(epochs, "(%d+):(%d+)") do
@@ -11,5 +12,6 @@ local function fence(log, meta, failover_epoch)
   kept[#kept + 1] = string.format("%.0f:%.0f", newest, stop)
   epochs = table.concat(kept, " ")
   redis.call("HSET", meta, "incarnation", failover_epoch, "epochs", epochs)
+  if tonumber(proved or 0) > stop then redis.call("HSET", meta, "high_watermark", string.format("%.0f", stop)) end
   return epochs
 end

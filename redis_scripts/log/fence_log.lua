@@ -6,10 +6,10 @@ left, and no append of the new incarnation comes before that. The epoch is the i
 every broker can tell clients the epoch of any partition without a look at its log.
 
 KEYS[1]  log   stream
-KEYS[2]  meta  hash    state, incarnation, epochs, log_start, local_start, log_version, bytes
+KEYS[2]  meta  hash    state, incarnation, epochs, log_start, local_start, log_version, bytes, high_watermark
 ARGV[1]  incarnation
 Returns  {NONE, log_start, epochs, bytes, number of entries, local_start or nil, log_version or nil, the incarnation that
-         the log is tied to, which is not less, the stream's last id}; safe to run twice
+         the log is tied to, which is not less, high_watermark as stored or nil, the stream's last id}; safe to run twice
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never made
 ]]
 -- @include lib/errors
@@ -22,6 +22,7 @@ if redis.call("HGET", meta, "state") ~= "ready" or redis.call("EXISTS", log) == 
 end
 
 local epochs = fence(log, meta, ARGV[1])
-local log_start, bytes, local_start, version, failover_epoch =
-  unpack(redis.call("HMGET", meta, "log_start", "bytes", "local_start", "log_version", "incarnation"))
-return { ERROR.NONE, log_start, epochs, bytes, redis.call("XLEN", log), local_start, version, failover_epoch, last_id(log) }
+local log_start, bytes, local_start, version, failover_epoch, proved =
+  unpack(redis.call("HMGET", meta, "log_start", "bytes", "local_start", "log_version", "incarnation", "high_watermark"))
+local entries = redis.call("XLEN", log)
+return { ERROR.NONE, log_start, epochs, bytes, entries, local_start, version, failover_epoch, proved, last_id(log) }

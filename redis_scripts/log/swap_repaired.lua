@@ -7,7 +7,8 @@ Each Redis group of the log stands in the new one where it stood, at its end at 
 
 KEYS[1]  log        stream  replaced
 KEYS[2]  repaired   stream  becomes the log
-KEYS[3]  meta       hash    state, incarnation, log_version, log_start, local_start, epochs, bytes
+KEYS[3]  meta       hash    state, incarnation, log_version, log_start, local_start, epochs, bytes,
+                           high_watermark
 KEYS[4]  producers  hash    offset of the snapshot
 ARGV[1]  incarnation when the new stream was begun
 ARGV[2]  master_replid then: a server with another history may have lost a part of the new stream
@@ -25,8 +26,9 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or there is no new stream
 -- @include lib/log_end
 local log, repaired, meta, producers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
-local state, failover_epoch, version, log_start, local_start, epochs =
-  unpack(redis.call("HMGET", meta, "state", "incarnation", "log_version", "log_start", "local_start", "epochs"))
+local state, failover_epoch, version, log_start, local_start, epochs, proved = unpack(
+  redis.call("HMGET", meta, "state", "incarnation", "log_version", "log_start", "local_start", "epochs", "high_watermark")
+)
 if state ~= "ready" or redis.call("EXISTS", log, repaired) < 2 then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
 local replid = string.match(redis.call("INFO", "replication"), "master_replid:(%x+)")
 local is_callers = redis.call("XLEN", repaired) == tonumber(ARGV[4])
@@ -58,6 +60,7 @@ redis.call("PERSIST", log)
 redis.call("HINCRBY", meta, "log_version", 1)
 redis.call("HSET", meta, "epochs", table.concat(kept, " "), "bytes", ARGV[6], "log_start", at_most(log_start))
 if local_start then redis.call("HSET", meta, "local_start", at_most(local_start)) end
+if proved then redis.call("HSET", meta, "high_watermark", at_most(proved)) end
 if tonumber(redis.call("HGET", producers, "offset") or 0) > stop then redis.call("UNLINK", producers) end
 redis.call("PUBLISH", ARGV[7], "repaired")
 return { ERROR.NONE, 1, stop }

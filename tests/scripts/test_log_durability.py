@@ -9,7 +9,9 @@ import pytest
 
 from tests.support.logs import TOPIC, append, append_later, batch, broker, given_log, read
 from tests.support.valkey import ValkeyServer
-from tidegate.errors import NotEnoughReplicasAfterAppend
+from tidegate.errors import NotEnoughReplicasAfterAppend, OffsetNotAvailable
+from tidegate.log.loading import FENCE_LOG
+from tidegate.log.progress import NOTE_PROGRESS
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -105,10 +107,137 @@ async def test_a_proof_that_another_connection_gave_is_none(primary: ValkeyServe
             log = logs.partition(TOPIC, 0)
             await append(log)
             proofs: list[bool] = []
-            log.when_durable(99, True, proofs.append)
+            log.high_watermark.when_durable(99, True, proofs.append)
             logs.drop_views()  # as when a lane is cut: the next one may lead elsewhere
             while not proofs:
                 await asyncio.sleep(0.01)
             assert proofs == [False]
     finally:
         replica.stop()
+
+
+KEYS = "default", "orders", 0, "ab" * 16
+
+
+async def _stored(store: Store) -> int:
+    """The high watermark that is stored with the log."""
+    return int(await store.command("HGET", store.log_keys(*KEYS).meta, "high_watermark") or 0)
+
+
+@pytest.fixture
+async def promoted(primary: ValkeyServer, primary_store: Store) -> AsyncIterator[tuple[ValkeyServer, Store]]:
+    """A replica of a primary that was killed after 100 records were proved and stored so."""
+    replica = ValkeyServer(["--replicaof", f"127.0.0.1 {primary.port}"])
+    opened = Store(Settings(redis_url=replica.url))
+    try:
+        await _attached(primary_store, 1)
+        async with broker(primary_store.settings, durability="replicated:1") as logs:
+            log = logs.partition(TOPIC, 0)
+            await asyncio.gather(*(append_later(log, batch(count=10)) for _ in range(10)))
+            await opened.start()
+            async with asyncio.timeout(20):
+                while await _stored(opened) < 100:
+                    await asyncio.sleep(0.02)
+        primary.kill()
+        await opened.command("REPLICAOF", "NO", "ONE")
+        yield replica, opened
+    finally:
+        await opened.close()
+        replica.stop()
+
+
+async def test_load_proof_fails_shows_what_was_proved(promoted: tuple[ValkeyServer, Store]) -> None:
+    _, store = promoted
+    async with broker(store.settings, durability="replicated:1", durability_timeout_ms=50) as logs:
+        log = logs.partition(TOPIC, 0)
+        known = await log.ensure()
+        assert (known.high_watermark, known.log_end_offset) == (100, 100)
+        assert (await read(log, 40)).end_offset == 100
+        assert (await log.latest()).high_watermark == 100
+
+
+async def test_load_proof_fails_latest_is_not_available_until_proved(promoted: tuple[ValkeyServer, Store]) -> None:
+    server, store = promoted
+    await store.command("HSET", store.log_keys(*KEYS).meta, "high_watermark", 60)  # the last writes were lost
+    async with broker(store.settings, durability="replicated:1", durability_timeout_ms=50) as logs:
+        log = logs.partition(TOPIC, 0)
+        known = await log.ensure()
+        assert (known.high_watermark, log.high_watermark_known) == (60, False)
+        assert (await read(log, 40)).end_offset == 60
+        assert (await read(log, 70)).size == 0
+        with pytest.raises(OffsetNotAvailable):
+            await log.latest()
+
+        replica = ValkeyServer(["--replicaof", f"127.0.0.1 {server.port}"])
+        try:
+            async with asyncio.timeout(20):
+                while not log.high_watermark_known:
+                    await asyncio.sleep(0.02)
+                assert (await log.latest()).high_watermark == 100
+                while await _stored(store) < 100:
+                    await asyncio.sleep(0.02)
+        finally:
+            replica.stop()
+
+
+async def test_load_proof_fails_nothing_stored_shows_nothing(promoted: tuple[ValkeyServer, Store]) -> None:
+    _, store = promoted
+    await store.command("HDEL", store.log_keys(*KEYS).meta, "high_watermark")
+    async with broker(store.settings, durability="replicated:1", durability_timeout_ms=50) as logs:
+        log = logs.partition(TOPIC, 0)
+        assert (await log.ensure()).high_watermark == 0
+        with pytest.raises(OffsetNotAvailable):
+            await log.latest()
+
+
+async def test_latest_after_appends_of_another_broker_waits_for_their_proof(
+    primary: ValkeyServer, primary_store: Store
+) -> None:
+    replica = ValkeyServer(["--replicaof", f"127.0.0.1 {primary.port}"])
+    try:
+        await _attached(primary_store, 1)
+        settings = primary_store.settings
+        async with (
+            broker(settings, durability="replicated:1") as one,
+            broker(settings, durability="replicated:1") as two,
+        ):
+            theirs, ours = one.partition(TOPIC, 0), two.partition(TOPIC, 0)
+            for end in range(1, 20):
+                await ours.ensure()
+                await append(theirs)
+                assert (await ours.latest()).high_watermark == end
+    finally:
+        replica.stop()
+
+
+async def test_fence_after_lost_tail_limits_the_stored_high_watermark(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    keys = store.log_keys(*KEYS)
+    async with broker(settings) as logs:
+        await append(logs.partition(TOPIC, 0), count=10)
+    await store.command("HSET", keys.meta, "high_watermark", 25)
+
+    await store.run(FENCE_LOG, [keys.log, keys.meta], 1)  # the incarnation that it is tied to: nothing was lost
+    assert await _stored(store) == 25
+    await store.run(FENCE_LOG, [keys.log, keys.meta], 7)
+    assert await _stored(store) == 10
+
+
+@pytest.mark.parametrize(
+    ("proved", "failover_epoch", "stored"), [(9, 3, 9), (3, 3, 5), (9, 2, 5), (9, 4, 5), ("", "", 5)]
+)
+async def test_note_progress_stores_a_higher_proof_of_the_same_incarnation(
+    store: Store, proved: int, failover_epoch: int, stored: int
+) -> None:
+    await given_log(store)
+    keys = store.log_keys(*KEYS)
+    await store.command("HSET", keys.meta, "incarnation", 3, "high_watermark", 5)
+    await store.run(NOTE_PROGRESS, [keys.meta, keys.times], 0, 0, "", -1, proved, failover_epoch)
+    assert await _stored(store) == stored
+
+
+async def test_memory_stores_no_high_watermark(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs:
+        await append(logs.partition(TOPIC, 0))
+    assert await _stored(store) == 0

@@ -29,6 +29,8 @@ from tidegate.errors import (
     InvalidRequest,
     KafkaError,
     KafkaStorageError,
+    LeaderNotAvailable,
+    OffsetNotAvailable,
     StoreUnavailable,
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
@@ -48,6 +50,7 @@ LATEST_TIERED: Final = -5
 _FIRST_VERSION: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 _READ_COMMITTED: Final = 1
 _READ_COMMITTED_FROM: Final = 2
+_OFFSET_NOT_AVAILABLE_FROM: Final = 5
 _NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 _AT_ONCE_MAX: Final = 64
 _NAMES_SLICE: Final = 10_000
@@ -59,7 +62,10 @@ _NOWHERE: Final = (-1, -1, -1)
 
 @api(ApiKey.LIST_OFFSETS, first=1, last=10)
 async def list_offsets(call: Call, request: Any) -> ListOffsetsResponse:
-    """The offset at a time or at an end. v2: isolation. v4: leader epochs. v7: max timestamp. v8, v9: tiers."""
+    """The offset at a time or at an end.
+
+    v2: isolation. v4: leader epochs. v5: not available. v7: max timestamp. v8, v9: tiers.
+    """
     twice = await _twice(request.topics)
 
     async def answer(name: str, asked: Any) -> ListOffsetsPartitionResponse:
@@ -89,22 +95,42 @@ async def _find(call: Call, name: str, asked: Any, isolation: int, twice: set[tu
     timestamp = asked.timestamp
     if timestamp < 0 and call.version < _FIRST_VERSION.get(timestamp, call.version + 1):
         raise UnsupportedVersion(f"timestamp {timestamp} is not served in v{call.version}")
-    known = await log.end_offset()
+    known = await (_latest(call, log) if timestamp == LATEST else log.end_offset())
     _check_epoch(asked.current_leader_epoch, known)
     committed = isolation == _READ_COMMITTED and call.version >= _READ_COMMITTED_FROM
-    end = known.last_stable_offset if committed else known.high_watermark
     if timestamp == LATEST:
-        return end, -1, known.leader_epoch
+        return _end(known, committed), -1, known.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = known.log_start_offset if timestamp == EARLIEST else known.local_start_offset
         return start, -1, _epoch_at(log, known, start)
     if timestamp == LATEST_TIERED:
         last = await log.archived_end() - 1 if log.topic.config.remote_storage else -1
         return last, -1, _epoch_at(log, known, last) if last >= 0 else -1
+    found = await _at_time(log, timestamp, _end(known, committed))
+    if found is None and not log.high_watermark_known:
+        known = await _latest(call, log)
+        found = await _at_time(log, timestamp, _end(known, committed))
+    return (*found, _epoch_at(log, known, found[0])) if found is not None else _NOWHERE
+
+
+async def _latest(call: Call, log: PartitionLog) -> LogOffsets:
+    """The offsets with a high watermark that is known. Raises OffsetNotAvailable as old clients know it (KIP-207)."""
+    try:
+        return await log.latest()
+    except OffsetNotAvailable:
+        if call.version < _OFFSET_NOT_AVAILABLE_FROM:
+            raise LeaderNotAvailable() from None
+        raise
+
+
+def _end(known: LogOffsets, committed: bool) -> int:
+    return known.last_stable_offset if committed else known.high_watermark
+
+
+async def _at_time(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record at or after a time, or with the largest timestamp; below `end`."""
     found = await (log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp))
-    if found is None or found[0] >= end:
-        return _NOWHERE
-    return *found, _epoch_at(log, known, found[0])
+    return found if found is not None and found[0] < end else None
 
 
 @api(ApiKey.OFFSET_FOR_LEADER_EPOCH, first=2, last=4)

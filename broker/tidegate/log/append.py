@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidegate.errors import (
@@ -198,7 +199,8 @@ class Appends:
         append_time_ms = known.timestamp if self._log.log_append_time else -1
         answer = Appended(known.base_offset, append_time_ms, view.log_start, view.leader_epoch)
         item.done = True
-        self._log.when_durable(known.base_offset + 1, item.acks_all, lambda proved: self._reply(item, answer, proved))
+        durable = partial(self._reply, item, answer)
+        self._log.high_watermark.when_durable(known.base_offset + 1, item.acks_all, durable)
 
     def _refresh(self) -> None:
         if self._is_refreshing:
@@ -357,7 +359,7 @@ class Appends:
                 if log.durability.immediate or not item.acks_all:
                     log.guarded(item.on_done, answer)
                 else:
-                    log.when_durable(end, True, lambda proved, i=item, a=answer: self._reply(i, a, proved))  # type: ignore[misc]
+                    log.high_watermark.when_durable(end, True, partial(self._reply, item, answer))
             base = end
 
     def _reply(self, item: QueuedBatch, answer: Appended, proved: bool) -> None:

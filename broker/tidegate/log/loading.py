@@ -100,7 +100,6 @@ async def load_view(
                         own.append(entry)
         if whole:
             break
-    view.high_watermark = view.end
     view.stray = _stray_at_end(view.end, strays, parse_id(fence[-1]))
     return view, own, last if until_torn(last, strays) is last else []
 
@@ -119,7 +118,7 @@ def _as_map(reply: Any) -> dict[bytes, bytes]:
 
 
 def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> LogState:
-    log_start, epochs, log_bytes, entries, local_start, log_version, failover_epoch, _ = fence
+    log_start, epochs, log_bytes, entries, local_start, log_version, failover_epoch, proved, _ = fence
     fields = dict(snapshot)
     offset = int(fields.pop(b"offset", 0))
     max_timestamp = int(fields.pop(b"max_timestamp", -1))
@@ -137,6 +136,7 @@ def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> LogStat
         max_timestamp_base=max_timestamp_base,
         mean_entry_bytes=max(int(log_bytes or 0), 0) / entries if entries and log_bytes else float(1 << 20),
         snapshot_offset=offset,
+        stored_high_watermark=int(proved or 0),
     )
 
 

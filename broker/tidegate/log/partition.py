@@ -14,6 +14,7 @@ from tidegate.log.append import Appends, OnAppended
 from tidegate.log.append_subscription import AppendSubscription
 from tidegate.log.archive_reads import ArchiveReads
 from tidegate.log.entries import Entry, StrayEntry, parse_entries
+from tidegate.log.high_watermark import HighWatermark
 from tidegate.log.loading import load_view
 from tidegate.log.log_refresh import LogRefresher
 from tidegate.log.progress import Progress
@@ -60,14 +61,13 @@ class PartitionLog:
         self.subscription = AppendSubscription(self)
         self.progress = Progress(self, logs.dirty)
         self._logs = logs
-        self._poll_s = logs.poll_s
+        self.poll_s = logs.poll_s
         self._waiting: list[OnView] = []
         self._loading: asyncio.Task[None] | None = None
         self._voids = 0
         self._closed: Exception | None = None
         self.stray: StrayEntry | None = None
-        self._proving = False
-        self._unproved: list[tuple[int, Callable[[bool], None]]] = []
+        self.high_watermark = HighWatermark(self, logs.dirty)
         self.archived_reads = ArchiveReads(self)
         self._appends = Appends(self)
         self._reads = Reads(self)
@@ -108,6 +108,13 @@ class PartitionLog:
         """The offsets after a look. Raises UnknownTopicOrPartition, StoreUnavailable."""
         return (await self.refresh()).known()
 
+    async def latest(self) -> LogOffsets:
+        """The offsets after a refresh, where the high watermark is known. As `end_offset`, and OffsetNotAvailable."""
+        view = await self.refresh()
+        if not view.high_watermark_known:
+            await self.high_watermark.until_known(view)
+        return view.known()
+
     async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after the time."""
         return await positions.offset_for_timestamp(self, timestamp_ms)
@@ -140,9 +147,14 @@ class PartitionLog:
         """Whether this object answers nothing any more."""
         return self._closed is not None
 
+    @property
+    def high_watermark_known(self) -> bool:
+        """Whether no broker can have told a higher one; False while a view is to be loaded."""
+        return self.view is not None and self.view.high_watermark_known
+
     def is_fresh(self, view: LogState) -> bool:
         """Whether log start and existence were heard of, or asked for, within the poll interval."""
-        return self.subscription.is_subscribed or self.loop.time() - view.verified_at < self._poll_s
+        return self.subscription.is_subscribed or self.loop.time() - view.verified_at < self.poll_s
 
     def with_view(self, on_view: OnView) -> None:
         """Call with the view that is being loaded, or with why there is none. Never calls before it returns."""
@@ -191,8 +203,7 @@ class PartitionLog:
                     if self._is_as(voids, node, failover_epoch):
                         break  # refused, not cut off
                     continue
-                if not self.durability.immediate and not await self._held():
-                    view.high_watermark = view.log_start
+                await self.high_watermark.load(view)
                 self._logs.failover_epochs.raise_floor(view.failover_epoch)
                 if self._is_as(voids, node, failover_epoch):
                     self._install(view, own, last)
@@ -213,15 +224,14 @@ class PartitionLog:
         for on_view in waiting:
             self.guarded(on_view, outcome)
 
+    @property
+    def voids(self) -> int:
+        """How often the view became void: what was asked for before that is worth nothing."""
+        return self._voids
+
     def _is_as(self, voids: int, node: Node, failover_epoch: int) -> bool:
         """Whether what was read since then holds."""
         return self._voids == voids and self._logs.failover_epochs.number_at(node) == failover_epoch
-
-    async def _held(self) -> bool:
-        """Whether all that is in the log now is held as `durability` asks."""
-        future: asyncio.Future[bool] = self.loop.create_future()
-        self.durability.prove(self.lanes.node, _into(future))
-        return await future
 
     async def _entries_at(self, bases: list[int]) -> list[Entry]:
         """Entries of unknown outcome below the snapshot, as far as they are there."""
@@ -238,8 +248,7 @@ class PartitionLog:
         self.pages.clear()
         self.pages.insert(last)
         self.progress.reset()
-        if view.high_watermark < view.end:
-            self._prove()
+        self.high_watermark.installed(view)
         for entry in own:
             self._appends.found(entry)
         self._appends.discard_unresolved_below(view.end)
@@ -299,7 +308,7 @@ class PartitionLog:
         if self.durability.immediate:
             view.high_watermark = view.end
         else:
-            self._prove()
+            self.high_watermark.prove()
 
     def found(self, view: LogState, entries: list[Entry], log_start: int, local_start: int) -> None:
         """Entries that follow the view, the log start and the local start, as a look read them."""
@@ -311,50 +320,9 @@ class PartitionLog:
             self._appends.found(entry)
         if entries:
             self._appends.discard_unresolved_below(view.end)
-            if self.durability.immediate:
-                view.high_watermark = view.end
-            else:
-                self._prove()
+            self.high_watermark.found(view)
         if changed or (entries and self.durability.immediate):
             self.subscription.notify()
-
-    def when_durable(self, end: int, acks_all: bool, on_proved: Callable[[bool], None]) -> None:
-        """Call once the log is proved up to `end` as `durability` asks, or with False when it was not in time.
-
-        A proof is worth nothing once the view is void: another server may have given it.
-        """
-        view = self.view
-        if self.durability.immediate or not acks_all:
-            on_proved(True)
-        elif view is None:
-            on_proved(False)
-        elif view.high_watermark >= end:
-            on_proved(True)
-        else:
-            self._unproved.append((self._voids, on_proved))
-            self._prove()
-
-    def _prove(self) -> None:
-        """Prove everything up to the view's end; again while there is more."""
-        view, voids = self.view, self._voids
-        if self._proving or (view is None and not self._unproved):
-            return
-        self._proving = True
-        end = view.end if view is not None else -1
-        asked, self._unproved = self._unproved, []
-
-        def proved(held: bool) -> None:
-            self._proving = False
-            held = held and self._voids == voids
-            if held and view is not None and end > view.high_watermark:
-                view.high_watermark = end
-                self.subscription.notify()
-            for asked_voids, on_proved in asked:
-                self.guarded(on_proved, held and asked_voids == voids)
-            if self._unproved or (self.view is not None and self.view.high_watermark < self.view.end):
-                self._prove() if held else self.loop.call_later(self._poll_s, self._prove)
-
-        self.durability.prove(self.lanes.node, proved)
 
     def guarded(self, callback: Callable[..., Any], *args: Any) -> None:
         """Call; a fault of one waiter harms no other."""

@@ -1,7 +1,7 @@
-"""What is written about a log beside it: estimates and the time index each second, the producer snapshot.
+"""What is written about a log beside it: estimates, time index, what is proved each second; the producer snapshot.
 
 None of it is on an append's way. It may be lost with the broker: estimates are that, the time index only
-shortens a search, and an older snapshot only makes the next view read more.
+shortens a search, a high watermark may lag, and an older snapshot only makes the next view read more.
 """
 
 from __future__ import annotations
@@ -69,9 +69,17 @@ class Progress:
             base, timestamp = f"{self._base:019d}", self._timestamp
             self._since_index_bytes = self._since_index_entries = 0
         keys = self._log.keys
-        args: list[Arg] = [self._bytes, self._batches, base, timestamp]
+        args: list[Arg] = [self._bytes, self._batches, base, timestamp, *self._proved()]
         self._bytes = self._batches = 0
         self._log.store.send_script(NOTE_PROGRESS, [keys.meta, keys.times], args, _ignore)
+
+    def _proved(self) -> tuple[Arg, Arg]:
+        """The high watermark and the incarnation under which it was proved, where it is to be stored."""
+        view = self._log.view
+        if view is None or self._log.durability.immediate or view.high_watermark <= view.stored_high_watermark:
+            return "", ""
+        view.stored_high_watermark = view.high_watermark
+        return view.high_watermark, view.failover_epoch
 
     def save(self, view: LogState) -> None:
         """Write the producer table as it stands at the view's end."""

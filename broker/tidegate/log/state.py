@@ -32,6 +32,7 @@ class LogState:
     """One broker's view of one log. Offsets are exclusive ends; `epochs` is (epoch, start offset) in order.
 
     `log_start` holds for both tiers; below `local_start`, which is never less, only the archive has the log.
+    The high watermark is known from `unproved_end` on: up to there another broker may have shown the log.
     `stray` is what stands, or stood, behind `end`: nothing can be appended until the log is repaired.
     """
 
@@ -48,6 +49,8 @@ class LogState:
     mean_entry_bytes: float = 16_384.0
     verified_at: float = 0.0
     snapshot_offset: int = 0
+    stored_high_watermark: int = 0
+    unproved_end: int = 0
     unsaved_bytes: int = 0
     unsaved_entries: int = 0
     stray: StrayEntry | None = None
@@ -68,6 +71,11 @@ class LogState:
     def last_stable_offset(self) -> int:
         """The high watermark: there are no transactions that could be open."""
         return self.high_watermark
+
+    @property
+    def high_watermark_known(self) -> bool:
+        """Whether no broker can have told a higher one of what this view has."""
+        return self.high_watermark >= self.unproved_end
 
     def known(self) -> LogOffsets:
         """The offsets, as clients are told them."""

@@ -1,0 +1,114 @@
+"""How far one partition's log is shown to consumers: to its end, or as far as `durability` has proved it.
+
+What was proved is stored with the log about once a second (`Progress`), after the proof. So it may lag, but never
+exceeds what was proved, nor does it on a replica that is promoted. A broker that loads the log and gets no proof shows
+it that far. Up to the end that it loaded another broker may have shown it: until that is proved too, `latest` has no
+answer (KIP-207), because a high watermark never goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidegate.errors import OffsetNotAvailable
+
+if TYPE_CHECKING:
+    from tidegate.log.partition import PartitionLog
+    from tidegate.log.state import LogState
+
+
+class HighWatermark:
+    """The proofs of one partition's log, and who waits for them."""
+
+    __slots__ = ("_dirty", "_failed", "_log", "_proving", "_waiting")
+
+    def __init__(self, log: PartitionLog, dirty: set[PartitionLog]) -> None:
+        self._log = log
+        self._dirty = dirty
+        self._proving = False
+        self._failed = False
+        self._waiting: list[tuple[int, Callable[[bool], None]]] = []
+
+    async def load(self, view: LogState) -> None:
+        """Set that of a view that was just read: its end if that is proved, else what was stored."""
+        view.high_watermark = view.end
+        if self._log.durability.immediate:
+            return
+        future: asyncio.Future[bool] = self._log.loop.create_future()
+        self._log.durability.prove(self._log.lanes.node, lambda held: None if future.done() else future.set_result(held))
+        self._failed = not await future
+        if self._failed:
+            view.high_watermark = max(view.log_start, min(view.stored_high_watermark, view.end))
+            view.unproved_end = view.end
+
+    def installed(self, view: LogState) -> None:
+        """The loaded view is the log's."""
+        if view.high_watermark < view.end:
+            self.prove()
+        else:
+            self._proved(view)
+
+    def found(self, view: LogState) -> None:
+        """The view's end moved past entries that were read: another broker may have shown them."""
+        if self._log.durability.immediate:
+            view.high_watermark = view.end
+        else:
+            view.unproved_end = view.end
+            self.prove()
+
+    def when_durable(self, end: int, acks_all: bool, on_proved: Callable[[bool], None]) -> None:
+        """Call once the log is proved up to `end` as `durability` asks, or with False when it was not in time.
+
+        A proof is worth nothing once the view is void: another server may have given it.
+        """
+        view = self._log.view
+        if self._log.durability.immediate or not acks_all:
+            on_proved(True)
+        elif view is None:
+            on_proved(False)
+        elif view.high_watermark >= end:
+            on_proved(True)
+        else:
+            self._waiting.append((self._log.voids, on_proved))
+            self.prove()
+
+    async def until_known(self, view: LogState) -> None:
+        """Wait for the proof that runs. Raises OffsetNotAvailable: it failed, or the one before it did."""
+        if self._failed:
+            raise OffsetNotAvailable()
+        future: asyncio.Future[bool] = self._log.loop.create_future()
+        self.when_durable(view.unproved_end, True, lambda proved: None if future.done() else future.set_result(proved))
+        if not await future:
+            raise OffsetNotAvailable()
+
+    def prove(self) -> None:
+        """Prove everything up to the view's end; again while there is more."""
+        log = self._log
+        view, voids = log.view, log.voids
+        if self._proving or (view is None and not self._waiting):
+            return
+        self._proving = True
+        end = view.end if view is not None else -1
+        asked, self._waiting = self._waiting, []
+
+        def answered(held: bool) -> None:
+            self._proving = False
+            held = held and log.voids == voids
+            self._failed = not held
+            if held and view is not None and end > view.high_watermark:
+                view.high_watermark = end
+                self._proved(view)
+                log.subscription.notify()
+            for asked_voids, on_proved in asked:
+                log.guarded(on_proved, held and asked_voids == voids)
+            if self._waiting or (log.view is not None and log.view.high_watermark < log.view.end):
+                self.prove() if held else log.loop.call_later(log.poll_s, self.prove)
+
+        log.durability.prove(log.lanes.node, answered)
+
+    def _proved(self, view: LogState) -> None:
+        """It is stored with the next progress."""
+        if not self._log.durability.immediate and view.high_watermark > view.stored_high_watermark:
+            self._dirty.add(self._log)
