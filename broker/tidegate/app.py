@@ -318,6 +318,7 @@ class App:
         metrics.sample(declared.LINK_UP, lambda: of_lanes(lambda links: float(all(one.connected for one in links))))
         metrics.sample(declared.LINK_IN_FLIGHT, lambda: of_lanes(lambda links: sum(one.in_flight for one in links)))
         metrics.sample(declared.LINK_CONNECTS, lambda: of_lanes(lambda links: sum(one.failover_epoch for one in links)))
+        metrics.sample(declared.CLOCK_DIFFERENCE_SECONDS, lambda: {(): (self.store.clock.difference_ms or 0) / 1000})
         metrics.sample(declared.LIVE_BROKERS, lambda: {(): len(broker_lease.live())})
         metrics.sample(declared.READY, lambda: {(): float(health.ready)})
         metrics.sample(declared.DRAINING, lambda: {(): float(health.draining)})

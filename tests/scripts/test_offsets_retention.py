@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -190,6 +191,7 @@ async def test_a_broker_sweeps_its_own_shards_by_itself(store: Store) -> None:
     for group in (keys, foreign):
         await given_group(store, group, state="Empty", members=(), subscribed=[])
     settings = store.settings.model_copy(update={"offsets_retention_check_interval_ms": 100})
+    store.clock.observe(int(time.time() * 1000), time.perf_counter())
     retention = Retention(store, settings, lambda: [keys.shard_keys.shard], lambda: "1")
     await retention.start()
     try:

@@ -104,6 +104,7 @@ async def broker(settings: Settings, **changes: Any) -> AsyncIterator[Logs]:
     own = Settings(**{**settings.model_dump(), **changes})
     store = Store(own)
     await store.start()
+    store.clock.observe(int(time.time() * 1000), time.perf_counter())  # as a renewal of the lease does
     logs = Logs(store, own)
     await logs.start()
     try:

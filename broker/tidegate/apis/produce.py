@@ -9,9 +9,9 @@ once; producing creates no topic. Source: KafkaApis.handleProduceRequest, Unifie
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine, Sequence
 from struct import Struct
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -123,7 +123,8 @@ class Producing:
     def start(self) -> None:
         """File every batch; answer when the last outcome is known, or when the client's time is up."""
         call = self._call
-        org, catalog, now_ms = call.client.org, call.context.catalog, int(time.time() * 1000)
+        org, catalog = call.client.org, call.context.catalog
+        now_ms = int((perf_counter() + call.context.store.clock.offset_s) * 1000)  # as `now_ms()`, without its call
         topics = self._request.topics
         count = len(topics[0][1]) if len(topics) == 1 else sum([len(partitions) for _, partitions in topics])
         if count > _SLICE:
@@ -146,7 +147,7 @@ class Producing:
     async def _start_in_slices(self, count: int) -> None:
         """The same for more partitions than others should wait for."""
         call, topics = self._call, self._request.topics
-        org, catalog, now_ms = call.client.org, call.context.catalog, int(time.time() * 1000)
+        org, catalog, now_ms = call.client.org, call.context.catalog, call.context.store.clock.now_ms()
         self._outcomes = [None] * count
         self._left += count
         call.context.produce_timeouts.watch(self, self._request.timeout_ms)
@@ -177,7 +178,7 @@ class Producing:
         except Exception as failure:  # noqa: BLE001 - becomes the partitions' error
             error = failure
         if topic is not None:
-            self._file_topic(topic, partitions, place, int(time.time() * 1000))
+            self._file_topic(topic, partitions, place, self._call.context.store.clock.now_ms())
             return
         for i, (index, _) in enumerate(partitions):
             self._done(place + i, index, error)

@@ -220,6 +220,7 @@ class BrokerLease:
             return False
         *learnt, drain_asked, now_ms = reply[1:]
         self.ends_ms = now_ms + self._settings.lease_gone_ms
+        self._store.clock.observe(now_ms, asked_s)
         self._learn(*learnt)
         if drain_asked:
             for listener in self.on_drain_asked:

@@ -60,6 +60,8 @@ class Retention:
     async def _sweep_for_ever(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
+            if not self._store.clock.agrees:
+                continue
             try:
                 await sweep(self._store, self._shards(), self._broker(), self._on_gone)
             except StoreUnavailable as error:

@@ -9,7 +9,6 @@ answered with REQUEST_TIMED_OUT, if at all (`unresolved`).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -113,7 +112,7 @@ class Appends:
         taken: list[QueuedBatch] = []
         producers: dict[int, ProducerState] = {}
         kept: deque[QueuedBatch] = deque()
-        size, offset = 0, view.end
+        size, offset, clock = 0, view.end, self._log.store.clock
         while queue:
             item = queue[0]
             batch = item.batch
@@ -131,11 +130,11 @@ class Appends:
                     continue
                 self.unresolved.accepted(batch)
             if self._log.log_append_time:
-                item.stamp(int(time.time() * 1000))
+                item.stamp(clock.now_ms())
             if batch.producer_id >= 0:
                 producers[batch.producer_id] = advance(
                     state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta,
-                    offset, item.timestamp, int(time.time() * 1000),
+                    offset, item.timestamp, clock.now_ms(),
                 )  # fmt: skip
                 if kept and any(other.batch.producer_id == batch.producer_id for other in kept):
                     queue.extendleft(reversed(kept))  # it may be what a batch kept back waits for

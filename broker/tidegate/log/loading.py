@@ -95,7 +95,7 @@ async def load_view(
                     logger.error("log_without_its_snapshot", log=keys.log, snapshot=view.end, first=last[0].base)
                 first = False
                 for entry in last:
-                    view.apply(entry)
+                    view.apply(entry, store.clock.now_ms())
                     if entry.writer.startswith(writer):
                         own.append(entry)
         if whole:

@@ -312,10 +312,10 @@ class PartitionLog:
 
     def found(self, view: LogState, entries: list[Entry], log_start: int, local_start: int) -> None:
         """Entries that follow the view, the log start and the local start, as a look read them."""
-        changed = log_start != view.log_start
+        changed, now_ms = log_start != view.log_start, self.store.clock.now_ms()
         view.log_start, view.local_start = log_start, max(log_start, local_start)  # a restore lowers them
         for entry in entries:
-            view.apply(entry)
+            view.apply(entry, now_ms)
             self.pages.append(entry)
             self._appends.found(entry)
         if entries:

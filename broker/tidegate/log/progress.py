@@ -6,7 +6,6 @@ shortens a search, a high watermark may lag, and an older snapshot only makes th
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.log.producers_table import to_text
@@ -104,9 +103,11 @@ class Progress:
         view.snapshot_offset = max(view.snapshot_offset, offset)
 
     def _snapshot(self, view: LogState) -> list[Arg]:
-        expired_ms = int(time.time() * 1000) - self._log.settings.producer_id_expiration_ms
-        for producer_id in [p for p, state in view.producers.items() if state.last_active_ms < expired_ms]:
-            del view.producers[producer_id]
+        clock = self._log.store.clock
+        if clock.agrees:
+            expired_ms = clock.now_ms() - self._log.settings.producer_id_expiration_ms
+            for producer_id in [p for p, state in view.producers.items() if state.last_active_ms < expired_ms]:
+                del view.producers[producer_id]
         args: list[Arg] = [view.failover_epoch, view.end, view.max_timestamp, view.max_timestamp_base]
         for producer_id, state in view.producers.items():
             args += (str(producer_id), to_text(state))

@@ -7,7 +7,6 @@ removes entries; readers check them, not the stream.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -62,7 +61,7 @@ async def apply_retention(log: PartitionLog) -> int:
     config = log.topic.config
     if "delete" not in config.cleanup_policy or view.log_start >= view.high_watermark:
         return view.log_start
-    now_ms = int(time.time() * 1000)
+    now_ms = log.store.clock.now_ms()
     local_bytes = await _log_bytes(log)
     rule = Rule.of(now_ms, config.retention_ms, config.retention_bytes)
     kept = await _kept_of_all(log, view, rule, local_bytes)
@@ -262,7 +261,9 @@ class Retention:
                 logger.exception("retention_failed")
 
     async def run_due(self) -> int:
-        """Take some due items and do them; returns how many."""
+        """Take some due items and do them; returns how many. None while this broker's clock is not Redis's."""
+        if not self._store.clock.agrees:
+            return 0
         upkeep = self._store.cluster_keys.upkeep
         items: list[Any]
         (items,) = await self._store.run(TAKE_UPKEEP, [upkeep], _TAKE_ITEMS, self._interval_ms)

@@ -6,7 +6,6 @@ behind; every other answer that depends on the end is given after a look (design
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -83,9 +82,8 @@ class LogState:
             self.high_watermark, self.last_stable_offset, self.log_start, self.end, self.epochs[-1][0], self.local_start
         )  # fmt: skip
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: Entry, now_ms: int) -> None:
         """Go on past an entry that another writer appended (or this broker, found by reading)."""
-        last_active_ms = int(time.time() * 1000)
         base = entry.base
         for batch, end in zip(entry.batches, entry.ends, strict=True):
             header = read_header(batch)
@@ -97,7 +95,7 @@ class LogState:
                     header.last_offset_delta,
                     base,
                     header.max_timestamp,
-                    last_active_ms,
+                    now_ms,
                 )
             base = end
         self.count(entry)

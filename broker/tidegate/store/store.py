@@ -22,6 +22,7 @@ from tidegate.store.node import Find, Node
 from tidegate.store.primary import FOLLOW_MS, Primary
 from tidegate.store.pubsub import PubSub
 from tidegate.store.redirected import Redirected
+from tidegate.store.redis_clock import RedisClock
 from tidegate.store.redis_cluster import RedisCluster
 from tidegate.store.redis_outage import RedisOutage
 from tidegate.store.scripts import Script, registered
@@ -51,6 +52,7 @@ class Store:
         self.settings = settings
         self.prefix = settings.key_prefix
         self.cluster_keys = ClusterKeys(settings.key_prefix)
+        self.clock = RedisClock()
         self.primary = Primary(settings)
         self.outage = RedisOutage(lambda: all(node.control.connected for node in self.nodes))
         self.cluster: RedisCluster | None = None

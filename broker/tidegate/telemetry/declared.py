@@ -73,6 +73,10 @@ SCRIPT_SECONDS: Final = _histogram("tidegate_script_seconds", "From a script que
 LINK_UP: Final = _gauge("tidegate_redis_link_up", "Whether the link to Redis is up.", "link")
 LINK_IN_FLIGHT: Final = _gauge("tidegate_redis_in_flight", "Commands sent and not answered.", "link")
 LINK_CONNECTS: Final = _counter("tidegate_redis_connects", "Connections made to Redis.", "link")
+CLOCK_DIFFERENCE_SECONDS: Final = _gauge(
+    "tidegate_clock_difference_seconds",
+    "How far this broker's own clock is ahead of Redis's; above 5 either way it does no upkeep.",
+)
 
 # -- groups and the archive as this broker serves them
 DELAYED_SECONDS: Final = _histogram(
@@ -119,7 +123,7 @@ BARRIER_SECONDS: Final = _histogram(
 BROKER: Final = (
     REQUEST_SECONDS, REQUESTS, REQUEST_ERRORS, CLIENT_REQUESTS, CLIENT_CONNECTIONS, CONNECTIONS, CONNECTIONS_OPENED,
     CONNECTIONS_REFUSED, CONNECTIONS_SPREAD, TLS_FAILURES, BYTES_IN, BYTES_OUT,
-    SCRIPT_SECONDS, LINK_UP, LINK_IN_FLIGHT, LINK_CONNECTS,
+    SCRIPT_SECONDS, LINK_UP, LINK_IN_FLIGHT, LINK_CONNECTS, CLOCK_DIFFERENCE_SECONDS,
     DELAYED_SECONDS, HEARTBEATS_DELAYED, ARCHIVE_READ_SECONDS, ARCHIVE_READS, ARCHIVE_READ_BYTES, ARCHIVE_READ_FAILURES,
     ARCHIVE_ROW_GROUPS_READ, ARCHIVE_CACHE_BYTES, STRAY_LOGS,
     READY, DRAINING, LIVE_BROKERS, LOOP_LAG_SECONDS, LOOPS_FAILED, BUILD,

@@ -18,6 +18,7 @@ from tidegate.log.state import LogOffsets
 from tidegate.records.batch import Batch
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.settings import Settings
+from tidegate.store.redis_clock import RedisClock
 
 BATCH = build_batch([NewRecord(bytes(32))])
 BATCH_BYTES = 100
@@ -118,6 +119,7 @@ class FakeBroker:
         for log in self.logs:
             log.topic = topic
         nothing: Any = None
+        clock_only: Any = SimpleNamespace(clock=RedisClock())
         catalog: Any = SimpleNamespace(
             version=1,
             get=lambda org, name: topic if name == "t" and self.found else None,
@@ -127,7 +129,7 @@ class FakeBroker:
         )
         logs: Any = SimpleNamespace(partition=lambda topic, index: self.logs[index])
         self.context = BrokerContext(
-            settings=self.settings, store=nothing, broker_lease=nothing, catalog=catalog, logs=logs, waits=nothing,
+            settings=self.settings, store=clock_only, broker_lease=nothing, catalog=catalog, logs=logs, waits=nothing,
             heartbeats=nothing, offsets=nothing, producer_ids=nothing,
         )  # fmt: skip
 

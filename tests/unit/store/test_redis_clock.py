@@ -1,0 +1,67 @@
+"""Redis's clock as a broker counts it on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegate.store import redis_clock
+from tidegate.store.redis_clock import RedisClock
+
+NOW_MS = 1_700_000_000_000
+DAY_MS = 24 * 3_600_000
+
+
+class Times:
+    """The broker's own clock (ms since the epoch) and its monotonic one (s)."""
+
+    own_ms = NOW_MS
+    monotonic_s = 100.0
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> Times:
+    times = Times()
+    monkeypatch.setattr(redis_clock.time, "time", lambda: times.own_ms / 1000)
+    monkeypatch.setattr(redis_clock, "perf_counter", lambda: times.monotonic_s)
+    return times
+
+
+def test_redis_clock_counts_on_by_the_monotonic_clock(times: Times) -> None:
+    clock = RedisClock()
+    clock.observe(NOW_MS, times.monotonic_s)
+    times.own_ms += 8 * DAY_MS
+    times.monotonic_s += 1.5
+
+    assert clock.now_ms() == NOW_MS + 1_500
+
+
+def test_redis_clock_own_clock_ahead_does_not_agree(times: Times) -> None:
+    clock = RedisClock()
+    assert not clock.agrees
+    clock.observe(NOW_MS, times.monotonic_s)
+    assert clock.agrees
+
+    times.own_ms += 8 * DAY_MS
+    clock.observe(NOW_MS, times.monotonic_s)
+    assert clock.difference_ms == 8 * DAY_MS
+    assert not clock.agrees
+
+
+def test_redis_clock_follows_redis_back(times: Times) -> None:
+    clock = RedisClock()
+    clock.observe(NOW_MS + DAY_MS, times.monotonic_s)
+    clock.observe(NOW_MS, times.monotonic_s)
+
+    assert clock.now_ms() == NOW_MS
+    assert clock.agrees
+
+
+def test_redis_clock_late_reply_says_nothing(times: Times) -> None:
+    clock = RedisClock()
+    clock.observe(NOW_MS, times.monotonic_s)
+    times.monotonic_s += 10
+    times.own_ms += 10_000
+    clock.observe(NOW_MS + 1, times.monotonic_s - 10)
+
+    assert clock.now_ms() == NOW_MS + 10_000
+    assert clock.agrees
