@@ -9,6 +9,8 @@ ARGV[2]  process that holds it
 ARGV[3]  its record, kept where it differs
 ARGV[4]  ms after the last renewal until a lease has ended
 ARGV[5]  brokers_version whose records the caller has
+ARGV[6]  ms since the caller last renewed it, by a clock that does not step; more than Redis's clock says where that
+         stepped back, less where it stepped forward: then the lease is no less its own
 Returns  {NONE, 1, ms since the last renewal, brokers_version, {node id, ms since its renewal, ...}, {record, ...}, drain, now}:
          the records in the order of the node ids, or none where the caller has them; drain is 1 where that is asked
          of this process, else 0; now is Redis's clock, ms;
@@ -20,10 +22,11 @@ Errors   none
 -- @include lib/lease
 local leases, brokers, info = KEYS[1], KEYS[2], KEYS[3]
 local node_id, process, record, gone_ms, known = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local elapsed_ms, STEP_MS = tonumber(ARGV[6]), 1000
 
 local now = now_ms()
 local age = now - lease.renewed_at(leases, node_id)
-if age >= gone_ms or lease.process(brokers, node_id) ~= process then return { ERROR.NONE, 0 } end
+if math.min(age, elapsed_ms) >= gone_ms or lease.process(brokers, node_id) ~= process then return { ERROR.NONE, 0 } end
 
 redis.call("ZADD", leases, now, node_id)
 if redis.call("HGET", brokers, node_id) ~= record then
@@ -34,6 +37,10 @@ end
 local live = redis.call("ZRANGEBYSCORE", leases, string.format("(%.0f", now - gone_ms), "+inf", "WITHSCORES")
 local ids, ages = {}, {}
 for i = 1, #live, 2 do
+  if tonumber(live[i + 1]) > now + STEP_MS then
+    redis.call("ZADD", leases, now, live[i]) -- the clock stepped back: as if it was renewed now
+    live[i + 1] = now
+  end
   ids[#ids + 1] = live[i]
   ages[#ages + 1] = tonumber(live[i])
   ages[#ages + 1] = now - tonumber(live[i + 1])

@@ -10,12 +10,16 @@ Errors   none
 ]]
 -- @include lib/errors
 -- @include lib/clock
-local singleton_lease, broker, hold_ms = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local singleton_lease, broker, hold_ms, STEP_MS = KEYS[1], ARGV[1], tonumber(ARGV[2]), 1000
 
 local now, idle_ms = now_ms(), -1
 local holder, held_until = unpack(redis.call("HMGET", singleton_lease, "broker", "until"))
 if holder then
   local left_ms = tonumber(held_until) - now
+  if hold_ms > 0 and left_ms > hold_ms + STEP_MS then
+    left_ms = hold_ms -- Redis's clock stepped back: nobody has it for longer than it can be asked for
+    redis.call("HSET", singleton_lease, "until", string.format("%.0f", now + hold_ms))
+  end
   if holder ~= broker and left_ms > 0 then return { ERROR.NONE, -left_ms, idle_ms, now } end
   if left_ms <= 0 then idle_ms = -left_ms end
 end

@@ -1,24 +1,49 @@
 #!lua flags=allow-oom
 --[[ Take what is overdue in one shard; a taken item comes back after a while unless it was settled.
 
-KEYS[1]  deadlines  zset  kind|group -> earliest deadline, ms
+A sweep leaves a mark of its time, about once a second, while the shard has anything to fall due: a gap between two
+marks says that nobody swept or that Redis's clock stepped forward, a mark ahead of the clock that it stepped back.
+
+KEYS[1]  deadlines  zset  kind|group -> earliest deadline, ms; the marks of sweeps, below 0
 ARGV[1]  how long something must be overdue, ms
 ARGV[2]  how long it is taken for, ms
 ARGV[3]  most items
-Returns  {NONE, ms until the next is due or -1, items...}; run twice, the second takes what the first left
+ARGV[4]  1: leave a mark
+Returns  {NONE, ms until the next is due or -1, ms that the clock stepped back or 0, items...}; run twice, the second
+         takes what the first left, and finds no step
 Errors   none
 ]]
 -- @include lib/errors
 -- @include lib/clock
-local deadlines = KEYS[1]
-local late_ms, hold_ms, items_max = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local deadlines, now = KEYS[1], now_ms()
+local late_ms, hold_ms, items_max, marks = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == "1"
+-- @include lib/sweep_marks
+local MARK_EVERY_MS, STEP_MS = 1000, 1000
 
-local now = now_ms()
-local items = redis.call("ZRANGEBYSCORE", deadlines, "-inf", string.format("%.0f", now - late_ms), "LIMIT", 0, items_max)
+local function mark(name)
+  redis.call("ZADD", deadlines, string.format("-%.0f", now), name)
+end
+
+local function first_due()
+  return redis.call("ZRANGEBYSCORE", deadlines, "(0", "+inf", "WITHSCORES", "LIMIT", 0, 1)[2]
+end
+
+local stepped_back = 0
+local function leave_mark()
+  local swept_at = marked_at(SWEPT)
+  if not first_due() then return swept_at > 0 and redis.call("ZREM", deadlines, SWEPT, RESUMED) end
+  if swept_at > 0 and now - swept_at > SWEEP_GAP_MS then mark(RESUMED) end
+  if swept_at - now > STEP_MS then stepped_back = swept_at - now end
+  if stepped_back > 0 or now - swept_at >= MARK_EVERY_MS then mark(SWEPT) end
+end
+if marks then leave_mark() end
+
+local until_late = string.format("%.0f", now - late_ms)
+local items = redis.call("ZRANGEBYSCORE", deadlines, "(0", until_late, "LIMIT", 0, items_max)
 for _, item in ipairs(items) do
   redis.call("ZADD", deadlines, string.format("%.0f", now + hold_ms), item)
 end
-local first = redis.call("ZRANGE", deadlines, 0, 0, "WITHSCORES")[2]
-local reply = { ERROR.NONE, first and math.max(tonumber(first) + late_ms - now, 0) or -1 }
+local first = first_due()
+local reply = { ERROR.NONE, first and math.max(tonumber(first) + late_ms - now, 0) or -1, stepped_back }
 for _, item in ipairs(items) do reply[#reply + 1] = item end
 return reply

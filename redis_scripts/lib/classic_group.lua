@@ -7,4 +7,5 @@
 -- @include lib/remove_member
 -- @include lib/complete_join
 -- @include lib/prepare_rebalance
+-- @include lib/sweep_marks
 -- @include lib/expire_overdue

@@ -22,6 +22,25 @@ local function lose_lease(member_id, member)
   event("lease_lost", member_id, member)
 end
 
+-- Who was not heard since sweeping was resumed has a whole session timeout from then on (see `lib/sweep_marks`).
+local function grant_session(member_id, member)
+  local granted = sweep_resumed_at() + member.session_timeout_ms
+  if at >= granted or granted <= now then return false end
+  hold(member_id, granted)
+  return true
+end
+
+-- The same for a barrier that began before it, while somebody is missing.
+local function grant_barrier(field)
+  local resumed_at, longest = sweep_resumed_at(), 0
+  if g[field] - max_rebalance_timeout() >= resumed_at then return false end
+  for timeout_ms in pairs(read_tallies().session_timeout_ms) do longest = math.max(longest, tonumber(timeout_ms)) end
+  local granted = resumed_at + longest
+  if at >= granted or granted <= now then return false end
+  put(field, granted)
+  return true
+end
+
 local EXPIRE = {}
 
 function EXPIRE.session(member_id)
@@ -32,6 +51,7 @@ function EXPIRE.session(member_id)
     if g.state == PREPARING then maybe_complete() end
     return
   end
+  if grant_session(member_id, member) then return end
   local overstayed = is_joined(member) and member.added_round == g.round and at >= member.join_by
   if (is_joined(member) or is_syncing(member)) and not overstayed then return lose_lease(member_id, member) end
   local cause = overstayed and "first_join_unanswered" or "session_timed_out"
@@ -45,12 +65,13 @@ function EXPIRE.join()
     put("new_member_added", 0)
     put("initial_remaining", math.max(g.initial_remaining - delay, 0))
     put("join_deadline", at + delay)
-  else
+  elseif g.prev_state == EMPTY or all_joined() or not grant_barrier("join_deadline") then
     complete_join()
   end
 end
 
 function EXPIRE.sync()
+  if grant_barrier("sync_deadline") then return end
   put("sync_deadline", 0)
   local everyone, removed_id, removed = redis.call("HGETALL", members), nil, nil
   local synced = string.format('"sync_generation":%.0f,', g.generation)

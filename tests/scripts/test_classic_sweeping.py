@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.support.groups import World
 from tidegate.cluster.deadlines import HOLD_MS, LATE_MS, TAKE_DUE, Deadlines, Due
 from tidegate.groups.expiry import GroupExpiry, expire_group, group_of
@@ -12,8 +14,13 @@ from tidegate.store.store import Store
 
 async def take(store: Store, late_ms: int = 0, items_max: int = 10) -> tuple[int, list[bytes]]:
     """Milliseconds until the next item, and the items taken, of shard 3."""
-    until_ms, *items = await store.run(TAKE_DUE, [store.shard_keys(3).deadlines], late_ms, HOLD_MS, items_max)
+    until_ms, _, *items = await store.run(TAKE_DUE, [store.shard_keys(3).deadlines], late_ms, HOLD_MS, items_max, 0)
     return until_ms, items
+
+
+async def swept_now(world: World) -> bool:
+    """Whether the group's shard was swept at this moment of the stepped clock."""
+    return await world.store.command("ZSCORE", world.keys.shard_keys.deadlines, "swept") == -world.clock.now_ms
 
 
 async def test_a_taken_item_comes_back_unless_it_is_settled(world: World) -> None:
@@ -58,13 +65,17 @@ async def test_others_shards_are_taken_only_when_late(world: World) -> None:
     assert taken == [Due("session", "default/a|b")]
 
 
-async def test_the_loop_settles_a_silent_group_by_itself(world: World) -> None:
+async def test_the_loop_settles_a_silent_group_by_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.cluster.deadlines._POLL_MAX_MS", 20)
     await world.stable("a", "b")
     expiry = GroupExpiry(world.store, lambda _: True, lambda: "9")
     await expiry.start()
-    await world.clock.advance(10_000)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
+        for _ in range(5):
+            await world.clock.advance(2_000)  # less than a gap between two sweeps
+            while await world.state() != ("Empty", 2) and not await swept_now(world):
+                await asyncio.sleep(0.02)
         while await world.state() != ("Empty", 2):
             await asyncio.sleep(0.02)
     await expiry.close()

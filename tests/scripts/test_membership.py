@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.clock import SteppedClock
+from tidegate.cluster import broker_lease as broker_lease_module
 from tidegate.cluster.broker_lease import SINGLE_NODE_ID, BrokerLease, State
 from tidegate.cluster.drains import request_drain
 from tidegate.errors import BrokerIdNotRegistered, CannotStart
@@ -21,8 +22,9 @@ Make = Callable[..., BrokerLease]
 
 
 @pytest.fixture
-async def brokers(clock: SteppedClock) -> AsyncIterator[Make]:
-    """Makes brokers by port. They renew when the test says so."""
+async def brokers(clock: SteppedClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
+    """Makes brokers by port. They renew when the test says so; their monotonic clock steps as Redis's does."""
+    monkeypatch.setattr(broker_lease_module, "perf_counter", lambda: clock.now_ms / 1000)
     made: list[BrokerLease] = []
 
     def make(port: int, state: State = "serving", **changes: Any) -> BrokerLease:
@@ -389,3 +391,43 @@ async def test_the_loop_renews(store: Store, settings: Settings) -> None:
     assert 100 <= second - first <= 400
     assert broker_lease.live()[0].rack == "r1"
     assert float(await store.command("ZSCORE", "tidegate:{cluster}:leases", 1)) < second - 5_000
+
+
+# -- Redis's clock steps
+
+
+async def redis_clock_stepped(clock: SteppedClock, ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis's clock steps; time goes on for everybody else."""
+    await clock.advance(ms)
+    monkeypatch.setattr(broker_lease_module, "perf_counter", lambda: (clock.now_ms - ms) / 1000)
+
+
+async def test_renew_clock_stepped_forward_ends_no_lease(
+    brokers: Make, clock: SteppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = brokers(9092), brokers(9093)
+    await start(one, two)
+    await one.keep_once()
+    lost: list[int] = []
+    for broker_lease in (one, two):
+        broker_lease.on_lost.append(lambda: lost.append(1))
+
+    await redis_clock_stepped(clock, 30_000, monkeypatch)
+    for broker_lease in (one, two, one):
+        await broker_lease.keep_once()
+
+    assert lost == []
+    assert ids(one) == ids(two) == named(one) == [1, 2]
+
+
+async def test_renew_clock_stepped_back_silent_broker_goes_in_time(
+    brokers: Make, clock: SteppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = brokers(9092), brokers(9093)
+    await start(one, two)
+    await one.keep_once()
+
+    await redis_clock_stepped(clock, -120_000, monkeypatch)
+    await pass_time(clock, GONE_MS + 250, one)
+
+    assert ids(one) == [1]

@@ -107,6 +107,7 @@ class BrokerLease:
         self._lenient_until = 0.0
         self._own_ids: set[int] = set()
         self._held_at = 0
+        self._renewed_s = 0.0
         self._refusal_logged = False
         self._loops = BackgroundTasks()
 
@@ -195,7 +196,7 @@ class BrokerLease:
 
     async def _take(self) -> bool:
         """Ask for a node id; False where the fixed one is held, `_held_at` says since when."""
-        settings, keys = self._settings, self._keys
+        settings, keys, asked_s = self._settings, self._keys, perf_counter()
         node_id, self._held_at = await self._store.run(
             TAKE_LEASE,
             [keys.leases, keys.brokers, keys.info],
@@ -204,7 +205,7 @@ class BrokerLease:
         )
         if node_id < 0:
             return False
-        self.node_id, self.held = node_id, True
+        self.node_id, self.held, self._renewed_s = node_id, True, asked_s
         self._own_ids.add(node_id)
         return True
 
@@ -215,6 +216,7 @@ class BrokerLease:
             RENEW_LEASE,
             [keys.leases, keys.brokers, keys.info],
             *(self.node_id, self.process, self._record(), self._settings.lease_gone_ms, self._described_version),
+            max(0, int((asked_s - self._renewed_s) * 1000)),
         )
         if not reply[0]:
             return False
@@ -225,6 +227,7 @@ class BrokerLease:
         if drain_asked:
             for listener in self.on_drain_asked:
                 listener()
+        self._renewed_s = asked_s
         self.ends_s = asked_s + self._settings.lease_gone_ms / 1000
         if perf_counter() < self.ends_s:  # else this process stood still meanwhile, and the next renewal tells
             for listener in self.on_held:

@@ -39,14 +39,22 @@ class Due:
 
 
 class Deadlines:
-    """Looks at every shard about once a second, sooner where something is known to fall due."""
+    """Looks at every shard about once a second, sooner where something is known to fall due.
+
+    `on_stepped_back(shard, ms)` is called once, at one broker, when Redis's clock stepped back.
+    """
 
     def __init__(
-        self, store: Store, prefers: Callable[[int], bool], on_due: Callable[[list[Due]], Awaitable[None]]
+        self,
+        store: Store,
+        prefers: Callable[[int], bool],
+        on_due: Callable[[list[Due]], Awaitable[None]],
+        on_stepped_back: Callable[[int, int], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._prefers = prefers
         self._on_due = on_due
+        self._on_stepped_back = on_stepped_back
         self._next_poll = [0.0] * store.settings.coordinator_shards
         self._polling: dict[int, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -79,7 +87,7 @@ class Deadlines:
             await asyncio.sleep(max(wait_s, _POLL_MIN_MS / 1000))
 
     def _begin(self, shard: int) -> asyncio.Task[None]:
-        task = self._polling[shard] = asyncio.get_running_loop().create_task(self._poll(shard))
+        task = self._polling[shard] = asyncio.get_running_loop().create_task(self._poll(shard, marks=True))
         task.add_done_callback(lambda done: self._on_polled(shard, done))
         return task
 
@@ -89,13 +97,16 @@ class Deadlines:
         if error is not None and not isinstance(error, StoreUnavailable):
             logger.error("deadlines_failed", exc_info=error)
 
-    async def _poll(self, shard: int) -> None:
+    async def _poll(self, shard: int, marks: bool = False) -> None:
         loop = asyncio.get_running_loop()
         self._next_poll[shard] = loop.time() + _POLL_MAX_MS / 1000
         late_ms = 0 if self._prefers(shard) else LATE_MS
         deadlines = self._store.shard_keys(shard).deadlines
-        until_ms, *items = await self._store.run(TAKE_DUE, [deadlines], late_ms, HOLD_MS, _ITEMS_MAX)
+        args = late_ms, HOLD_MS, _ITEMS_MAX, int(marks)
+        until_ms, stepped_back_ms, *items = await self._store.run(TAKE_DUE, [deadlines], *args)
         if 0 <= until_ms < _POLL_MAX_MS:
             self._next_poll[shard] = loop.time() + max(until_ms, _POLL_MIN_MS) / 1000
+        if stepped_back_ms and self._on_stepped_back is not None:
+            await self._on_stepped_back(shard, stepped_back_ms)
         if items:
             await self._on_due([Due(*item.decode().split("|", 1)) for item in items])

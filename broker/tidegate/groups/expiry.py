@@ -25,6 +25,7 @@ from tidegate.store.store import Store
 
 EXPIRE_GROUP = Script("groups/expire_group")
 GRANT_SESSION_GRACE = Script("groups/grant_session_grace")
+CLAMP_DEADLINES = Script("groups/clamp_deadlines")
 
 KINDS = frozenset({"session", "join", "sync"})
 _EMPTY: Final = b" Empty "
@@ -64,14 +65,33 @@ async def grant_session_grace(store: Store, shard: int) -> int:
 
     Returns how many. Raises StoreUnavailable.
     """
-    listed = await store.command("HGETALL", store.shard_keys(shard).groups)
-    groups = [group_of(store, name.decode()) for name, kind in listed.items() if _EMPTY not in kind]
-    granted_grace = 0
+    groups, granted_grace = await _groups_with_members(store, shard), 0
     for at in range(0, len(groups), _AT_ONCE):
         part = groups[at : at + _AT_ONCE]
         calls = (store.run(GRANT_SESSION_GRACE, [keys.group, keys.members, keys.sessions]) for keys in part)
         granted_grace += sum([count for (count,) in await asyncio.gather(*calls)])
     return granted_grace
+
+
+async def clamp_deadlines(store: Store, shard: int, broker: str = "") -> int:
+    """Bring back what is ahead in a shard's groups, for Redis's clock stepped back.
+
+    Returns how many deadlines. Raises StoreUnavailable.
+    """
+    groups, clamped = await _groups_with_members(store, shard), 0
+    for at in range(0, len(groups), _AT_ONCE):
+        part = groups[at : at + _AT_ONCE]
+        calls = (
+            store.run(CLAMP_DEADLINES, group_script_keys(keys), *group_script_args(store, keys, broker))
+            for keys in part
+        )
+        clamped += sum([count for (count,) in await asyncio.gather(*calls)])
+    return clamped
+
+
+async def _groups_with_members(store: Store, shard: int) -> list[GroupKeys]:
+    listed = await store.command("HGETALL", store.shard_keys(shard).groups)
+    return [group_of(store, name.decode()) for name, kind in listed.items() if _EMPTY not in kind]
 
 
 class GroupExpiry:
@@ -85,7 +105,7 @@ class GroupExpiry:
         self.broker = broker
         self._store = store
         self._prefers = prefers
-        self._deadlines = Deadlines(store, prefers, self._expire)
+        self._deadlines = Deadlines(store, prefers, self._expire, self._clamp)
         self._granting_grace: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -122,6 +142,10 @@ class GroupExpiry:
     async def sweep_now(self) -> None:
         """Settle what is due at this moment in every shard (for tests)."""
         await self._deadlines.poll_now()
+
+    async def _clamp(self, shard: int, stepped_back_ms: int) -> None:
+        clamped = await clamp_deadlines(self._store, shard, self.broker())
+        logger.warning("redis_clock_stepped_back", shard=shard, ms=stepped_back_ms, deadlines=clamped)
 
     async def _expire(self, due: list[Due]) -> None:
         refs = dict.fromkeys(item.name for item in due if item.kind in KINDS)

@@ -24,7 +24,7 @@ async def test_a_shard_that_does_not_answer_holds_up_no_other(monkeypatch: pytes
             await asyncio.Event().wait()
         if observations["there"] == 5:
             often.set()
-        return [-1]
+        return [-1, 0]
 
     store: Any = SimpleNamespace(
         settings=SimpleNamespace(coordinator_shards=2),

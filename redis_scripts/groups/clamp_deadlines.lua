@@ -1,0 +1,47 @@
+#!lua flags=allow-oom
+--[[ Bring the deadlines of one group back to where they can have been set: Redis's clock stepped back.
+
+KEYS[1]   group          hash    state, generation, round, leader, protocol, deadlines
+KEYS[2]   members        hash    member id -> its record
+KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata, packed
+KEYS[4]   assignments    hash    member id -> the leader's bytes
+KEYS[5]   protocols      hash    tallies of the members: who supports, offers, waits how long
+KEYS[6]   instances      hash    static instance id -> member id
+KEYS[7]   sessions       zset    member id (also pending) -> deadline or lease, ms
+KEYS[8]   pending        hash    ids handed out and not yet back -> client
+KEYS[9]   groups         hash    group -> type, state, protocol type
+KEYS[10]  deadlines      zset    kind|group -> earliest deadline, ms
+KEYS[11]  events         stream  transitions of the shard's groups
+ARGV[1]   group's name in the shard's keys
+ARGV[2]   wake channel
+ARGV[3]   events kept, 0 none
+ARGV[4]   broker
+Returns   {NONE, how many were ahead}; safe to run twice: what is clamped is not ahead
+Errors    none
+]]
+-- @include lib/classic_group
+if g.absent then return { ERROR.NONE, 0 } end
+local clamped = 0
+
+local scores = redis.call("ZRANGE", sessions, 0, -1, "WITHSCORES")
+for i = 1, #scores, 2 do
+  local record = redis.call("HGET", members, scores[i])
+  local latest = record and now + string.match(record, '^{"session_timeout_ms":(%d+)')
+  if latest and tonumber(scores[i + 1]) > latest then
+    redis.call("ZADD", sessions, string.format("%.0f", latest), scores[i])
+    clamped = clamped + 1
+  end
+end
+first_session()
+
+local function clamp(field, latest)
+  if g[field] <= latest then return end
+  put(field, latest)
+  clamped = clamped + 1
+end
+local longest = max_rebalance_timeout()
+clamp("join_deadline", now + math.max(longest, g.prev_state == EMPTY and g.initial_delay or 0))
+clamp("sync_deadline", now + longest)
+session_moved = true
+finish()
+return { ERROR.NONE, clamped }
