@@ -192,6 +192,11 @@ class Settings(ProcessSettings):
         description="Memory of this broker for recent entries, from which consumers at the end of a log read; 0 "
         "disables the cache",
     )
+    produce_validate_records: bool = Field(
+        True,
+        description="Check the structure of the records of every produced batch, about 1 us each; disable it only where "
+        "all producers are trusted, because one damaged batch stops the consumers of its partition",
+    )
     fetch_max_bytes: int = Field(57_671_680, ge=1024, description="Maximum bytes of records in one fetch reply")
     usage_sample_interval_ms: int = Field(
         60_000,

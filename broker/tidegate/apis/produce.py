@@ -36,7 +36,7 @@ from tidegate.protocol import fast_writers
 from tidegate.protocol.codec import DecodeError
 from tidegate.protocol.produce_request import Partition, ProduceRequest, read_produce
 from tidegate.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, parse_produced
-from tidegate.records.validation import RecordRules, RecordsRefused, open_and_check, open_inline, stays_closed
+from tidegate.records.validation import RecordRules, RecordsRefused, header_suffices, open_and_check, open_inline
 from tidegate.topics import names
 
 if TYPE_CHECKING:
@@ -223,12 +223,13 @@ class Producing:
         if batch.attributes & TRANSACTIONAL:
             raise InvalidTxnState("transactions are not served yet")
         rules = RecordRules(
+            self._call.context.settings.produce_validate_records,
             _COMPACT in config.cleanup_policy,
             config.message_timestamp_type == _LOG_APPEND_TIME,
             now_ms - config.message_timestamp_before_max_ms,
             now_ms + config.message_timestamp_after_max_ms,
         )
-        if not stays_closed(batch, rules):
+        if rules.structure or not header_suffices(batch, rules):
             opened = open_inline(batch, rules, DECOMPRESSED_BATCH_BYTES_MAX)
             if opened is None:
                 raise _MustOpen(batch, rules)

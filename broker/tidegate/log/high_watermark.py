@@ -37,7 +37,9 @@ class HighWatermark:
         if self._log.durability.immediate:
             return
         future: asyncio.Future[bool] = self._log.loop.create_future()
-        self._log.durability.prove(self._log.lanes.node, lambda held: None if future.done() else future.set_result(held))
+        self._log.durability.prove(
+            self._log.lanes.node, lambda held: None if future.done() else future.set_result(held)
+        )
         self._failed = not await future
         if self._failed:
             view.high_watermark = max(view.log_start, min(view.stored_high_watermark, view.end))

@@ -18,7 +18,13 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tidegate.errors import CorruptMessage, InvalidRecord, MessageTooLarge, UnsupportedCompressionType
+from tidegate.errors import (
+    CorruptMessage,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    MessageTooLarge,
+    UnsupportedCompressionType,
+)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -32,11 +38,13 @@ HEADER: Final = Struct(">qiibIhiqqqhii")
 CRC_FROM: Final = 21
 """First byte that the CRC covers."""
 
+NO_PRODUCER_EPOCH: Final = -1
+
 TIMESTAMP_TYPE: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 
-_CODEC_BITS: Final = 0x07
+CODEC_BITS: Final = 0x07
 _MAGIC_AT: Final = 16
 _LENGTH_AT: Final = 8
 _LENGTH_OVERHEAD: Final = 12
@@ -113,7 +121,7 @@ class Batch:
     @property
     def codec(self) -> int:
         """The compression codec; see `Codec`. 5-7 are not codecs."""
-        return self.attributes & _CODEC_BITS
+        return self.attributes & CODEC_BITS
 
     @property
     def is_log_append_time(self) -> bool:
@@ -156,8 +164,8 @@ def parse_produced(buffer: Buffer | None, version: int, batch_bytes_max: int) ->
     """The one batch of a Produce partition, checked as far as its header tells, in Kafka's order.
 
     `version` is Produce's, `batch_bytes_max` the topic's max.message.bytes. Raises InvalidRecord,
-    UnsupportedCompressionType, MessageTooLarge, CorruptMessage. Source: ProduceRequest.validateRecords,
-    UnifiedLog.analyzeAndValidateRecords, LogValidator.validateBatch.
+    UnsupportedCompressionType, MessageTooLarge, CorruptMessage, InvalidProducerEpoch. Source:
+    ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords, LogValidator.validateBatch.
     """
     if not buffer:
         raise InvalidRecord("the partition has no record batch")
@@ -165,7 +173,7 @@ def parse_produced(buffer: Buffer | None, version: int, batch_bytes_max: int) ->
     attributes = batch.attributes
     if batch.size != len(buffer):
         raise InvalidRecord("a partition takes exactly one record batch")
-    codec = attributes & _CODEC_BITS
+    codec = attributes & CODEC_BITS
     if codec == Codec.ZSTD and version < _ZSTD_FIRST_PRODUCE_VERSION:
         raise UnsupportedCompressionType("zstd needs Produce v7")
     if batch.base_offset != 0:
@@ -185,8 +193,11 @@ def _check_counts(batch: Batch, codec: int) -> None:
         raise InvalidRecord(f"{count} records, but the last offset delta is {batch.last_offset_delta}")
     if batch.attributes & CONTROL:
         raise InvalidRecord("clients may not write control records")
-    if batch.producer_id >= 0 and batch.base_sequence < 0:
-        raise InvalidRecord("a batch with a producer id needs a base sequence")
+    if batch.producer_id >= 0:
+        if batch.base_sequence < 0:
+            raise InvalidRecord("a batch with a producer id needs a base sequence")
+        if batch.producer_epoch < NO_PRODUCER_EPOCH:
+            raise InvalidProducerEpoch(f"producer epoch {batch.producer_epoch}")
     if codec == Codec.NONE and count * RECORD_BYTES_MIN > batch.size - HEADER_BYTES:
         raise InvalidRecord(f"{count} records do not fit into {batch.size - HEADER_BYTES} bytes")
 

@@ -115,7 +115,11 @@ def read_records(batch: Batch, bytes_max: int = OPENED_BYTES_MAX) -> list[Record
 
 def iter_heads(batch: Batch, bytes_max: int = OPENED_BYTES_MAX) -> Iterator[RecordHead]:
     """Offset delta, timestamp and presence of a key of each record in turn. Raises CorruptMessage, InvalidRecord."""
-    data = decompress(batch.codec, batch.records, bytes_max)
+    return heads_of(batch, decompress(batch.codec, batch.records, bytes_max))
+
+
+def heads_of(batch: Batch, data: bytes | memoryview) -> Iterator[RecordHead]:
+    """The same of a batch that was decompressed: `data` is its records."""
     logged = batch.max_timestamp if batch.is_log_append_time else None
     base_timestamp = batch.base_timestamp
     try:

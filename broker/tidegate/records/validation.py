@@ -1,9 +1,9 @@
-"""Checks that need the records themselves, made only where the topic or the header gives a reason to open a batch.
+"""What a topic and its readers ask of the records of a produced batch, checked before it is stored.
 
-A batch stays closed unless the topic is compacted (keys are needed), bounds the age of records, or the
-header itself says that a record is out of bounds or carries the wrong timestamp type. Opening costs 1-2
-microseconds a record, which is more than all else that happens to a batch; its CRC has been checked, so what
-is inside is what the producer wrote. Source: Kafka's LogValidator.
+The structure of every batch is checked (`records.structure`), unless all producers are trusted
+(`produce_validate_records`). Timestamps and keys are read only where the topic is compacted or bounds the age
+of records, or where the header itself says that a record is out of bounds or carries the wrong timestamp
+type. Small batches are opened on the event loop, others in a thread. Source: Kafka's LogValidator.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.errors import InvalidRecord, InvalidTimestamp, KafkaError
-from tidegate.records.batch import TIMESTAMP_TYPE, Batch
+from tidegate.records.batch import CODEC_BITS, HEADER_BYTES, TIMESTAMP_TYPE, Batch
 from tidegate.records.build import with_create_time, with_max_timestamp
-from tidegate.records.compression import RecordsTooLarge
-from tidegate.records.record import iter_heads
+from tidegate.records.compression import RecordsTooLarge, decompress
+from tidegate.records.record import heads_of
+from tidegate.records.structure import check_records
 
 NO_TIMESTAMP: Final = -1
 _ERRORS_LISTED_MAX: Final = 1_000
@@ -38,16 +39,20 @@ class RecordsRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RecordRules:
-    """What a topic asks of records. `oldest_ms` and `newest_ms` bound timestamps, both inclusive."""
+    """What a topic asks of records. `oldest_ms` and `newest_ms` bound timestamps, both inclusive.
 
+    `structure`: whether the structure of every batch is checked.
+    """
+
+    structure: bool
     compacted: bool
     log_append_time: bool
     oldest_ms: int
     newest_ms: int
 
 
-def stays_closed(batch: Batch, rules: RecordRules) -> bool:
-    """Whether nothing that the header tells gives a reason to open the batch."""
+def header_suffices(batch: Batch, rules: RecordRules) -> bool:
+    """Whether the header gives no reason to read the timestamps and keys of the records."""
     if rules.compacted or batch.attributes & TIMESTAMP_TYPE:
         return False
     return rules.log_append_time or (rules.oldest_ms <= 0 and batch.max_timestamp <= rules.newest_ms)
@@ -60,10 +65,25 @@ def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> B
     """
     if batch.record_count > OPENED_RECORDS_MAX:
         raise InvalidRecord(f"{batch.record_count} records, more than the {OPENED_RECORDS_MAX} that are opened")
+    codec = batch.attributes & CODEC_BITS
+    area = batch.buffer[HEADER_BYTES:]
+    if codec:
+        area = memoryview(decompress(codec, area, opened_bytes_max))
+    if rules.structure:
+        try:
+            check_records(area, batch.record_count)
+        except IndexError as error:
+            raise InvalidRecord("a record is cut") from error
+        if header_suffices(batch, rules):
+            return batch
+    return _check_heads(batch, rules, area)
+
+
+def _check_heads(batch: Batch, rules: RecordRules, area: bytes | memoryview) -> Batch:
     failures: list[tuple[int, str]] = []
     mistimed = False
     largest = NO_TIMESTAMP
-    for index, head in enumerate(iter_heads(batch, opened_bytes_max)):
+    for index, head in enumerate(heads_of(batch, area)):
         largest = max(largest, head.timestamp)
         if head.offset_delta != index:
             raise InvalidRecord(f"record {index} of the batch has offset delta {head.offset_delta}")

@@ -17,6 +17,7 @@ from tidegate.log.unresolved import LogUnreachable
 from tidegate.records.batch import Codec
 from tidegate.records.build import NewRecord, build_batch, seal
 from tidegate.records.validation import INLINE_RECORDS_MAX, OPENED_RECORDS_MAX
+from tidegate.settings import Settings
 
 NOW = NewRecord(b"value", b"key", int(time.time() * 1000))
 
@@ -168,3 +169,21 @@ async def test_many_partitions_are_filed_in_slices_and_answered_in_order():
     assert [index for index, *_ in answers(response)] == list(range(1_200))
     assert answers(response)[0] == (0, ErrorCode.none, 0)
     assert connection.ran_alone == 1
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+async def test_produce_batch_that_readers_cannot_read_is_stored_only_of_trusted_producers(trusted: bool):
+    log = FakeLog()
+    broker = FakeBroker([log], Settings(produce_validate_records=not trusted))
+    batch = bytearray(build_batch([NOW] * 3, codec=Codec.GZIP))
+    batch[-20:] = b"garbage-garbage-garb"
+    claims = bytearray(build_batch([NOW], codec=Codec.ZSTD))
+    struct.pack_into(">i", claims, 23, 2**31 - 2)
+    struct.pack_into(">i", claims, 57, 2**31 - 1)
+    partitions = [(0, bytes(seal(batch))), (0, bytes(seal(claims)))]
+
+    response = await broker.connect().ask(produce_request([("t", partitions)]))
+
+    codes = [code for _, code, _ in answers(response)]
+    assert codes == [ErrorCode.none] * 2 if trusted else [ErrorCode.corrupt_message, ErrorCode.invalid_record]
+    assert len(log.appended) == (2 if trusted else 0)

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.markers import build_marker
-from tidegate.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge, UnsupportedCompressionType
+from tidegate.errors import (
+    CorruptMessage,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    KafkaError,
+    MessageTooLarge,
+    UnsupportedCompressionType,
+)
 from tidegate.records.batch import CONTROL, TRANSACTIONAL, Batch, Codec, iter_headers, parse_produced, place
 from tidegate.records.build import NewRecord, build_batch, seal, with_create_time, with_log_append_time
 
@@ -56,6 +63,7 @@ def test_header_is_read_by_name():
         (changed(changed(ONE, 57, ">i", 100), 23, ">i", 99), 9, ANY_BYTES, InvalidRecord),
         (changed(ONE, 21, ">h", CONTROL), 9, ANY_BYTES, InvalidRecord),
         (changed(ONE, 43, ">q", 1), 9, ANY_BYTES, InvalidRecord),
+        (changed(THREE, 51, ">h", -7), 9, ANY_BYTES, InvalidProducerEpoch),
     ],
 )
 def test_malformed_batches_are_refused(

@@ -1,0 +1,102 @@
+"""A produced batch is stored only if every reader can read it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tidegate.errors import CorruptMessage, InvalidRecord
+from tidegate.records.batch import Batch, Codec
+from tidegate.records.build import NewRecord, build_batch, encode_record
+from tidegate.records.compression import compress
+from tidegate.records.record import read_records
+from tidegate.records.structure import check_records
+from tidegate.records.validation import INLINE_RECORDS_MAX, RecordRules, open_and_check, open_inline
+
+RULES = RecordRules(structure=True, compacted=False, log_append_time=False, oldest_ms=-1, newest_ms=1 << 60)
+BYTES_MAX = 1 << 20
+ONE = encode_record(NewRecord(b"value", b"key"), 0, 0)
+RECORDS = st.lists(
+    st.builds(
+        NewRecord,
+        value=st.none() | st.binary(max_size=300),
+        key=st.none() | st.binary(max_size=300),
+        timestamp=st.integers(-(1 << 62), 1 << 62),
+        headers=st.lists(st.tuples(st.text(max_size=70), st.none() | st.binary(max_size=70)), max_size=3),
+    ),
+    min_size=1,
+    max_size=80,
+)
+
+
+def with_area(area: bytes, count: int, codec: int = Codec.NONE) -> Batch:
+    """A batch of `count` records by its header, whatever lies in its area."""
+    batch = Batch.parse(build_batch([NewRecord(b"")] * count, codec=codec))
+    return Batch(memoryview(bytes(batch.buffer[:61]) + area))
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_open_inline_garbage_instead_of_compressed_records_is_corrupt(codec: Codec):
+    with pytest.raises(CorruptMessage):
+        open_inline(with_area(b"\xd9garbage" * 9, 3, codec), RULES, BYTES_MAX)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize(
+    ("area", "count"),
+    [
+        (ONE * 3, 3),  # three records at one offset delta
+        (ONE, 2),  # fewer than the header says
+        (ONE + encode_record(NewRecord(b"v"), 1, 0), 1),  # more
+        (ONE + b"\x00", 1),
+        (ONE[:-1], 1),
+        (b"\x80\x80\x80\x80\x80\x80\x00", 1),
+        (b"\x0d" + ONE[1:], 1),  # negative length
+        (b"\x0e\x00\x00\x00\x01\x01\x01\x00", 1),  # negative header count
+        (b"\x10\x00\x00\x00\x01\x01\x02\x01\x01", 1),  # a header without a name
+        (b"\x0e\x00\x00\x00\x14\x01\x00\x00", 1),  # a key beyond the record
+        (b"\x20\x00" + b"\xff" * 10 + b"\x00\x00\x01\x01\x00", 1),  # a timestamp that no reader takes
+        (b"", 1),
+    ],
+)
+def test_open_inline_area_that_readers_cannot_read_is_invalid(area: bytes, count: int, codec: Codec):
+    with pytest.raises(InvalidRecord):
+        open_inline(with_area(compress(codec, area), count, codec), RULES, BYTES_MAX)
+
+
+def test_open_inline_claims_of_many_records_are_refused_or_left_to_the_thread():
+    few, many = with_area(compress(Codec.ZSTD, ONE), 3, Codec.ZSTD), with_area(compress(Codec.ZSTD, ONE), 3, Codec.ZSTD)
+    few.record_count = INLINE_RECORDS_MAX + 1
+    many.record_count = 2**31 - 1
+
+    assert open_inline(few, RULES, BYTES_MAX) is None
+    with pytest.raises(InvalidRecord):
+        open_and_check(few, RULES, BYTES_MAX)
+    with pytest.raises(InvalidRecord):
+        open_inline(many, RULES, BYTES_MAX)
+
+
+@given(RECORDS, st.sampled_from(list(Codec)))
+@settings(max_examples=150)
+@example([NewRecord(b"")] * 10_000, Codec.ZSTD)
+def test_open_and_check_takes_what_can_be_built(built: list[NewRecord], codec: Codec):
+    batch = Batch.parse(build_batch(built, codec=codec))
+    assert open_and_check(batch, replace(RULES, log_append_time=True), 1 << 24) is batch
+
+
+@given(RECORDS, st.data())
+@settings(max_examples=300)
+def test_check_records_what_is_accepted_can_be_read(built: list[NewRecord], data: st.DataObject):
+    batch = bytearray(build_batch(built))
+    for _ in range(data.draw(st.integers(1, 3))):
+        batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    damaged = Batch.parse(batch)
+    try:
+        check_records(damaged.records, damaged.record_count)
+    except (InvalidRecord, IndexError):
+        return
+    read = read_records(damaged)
+    assert [record.offset for record in read] == list(range(len(built)))
