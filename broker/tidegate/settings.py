@@ -194,7 +194,7 @@ class Settings(ProcessSettings):
     )
     produce_validate_records: bool = Field(
         True,
-        description="Check the structure of the records of every produced batch, about 1 us each; disable it only where "
+        description="Check the structure of the records of every produced batch, about 1 us each; disable it only if "
         "all producers are trusted, because one damaged batch stops the consumers of its partition",
     )
     fetch_max_bytes: int = Field(57_671_680, ge=1024, description="Maximum bytes of records in one fetch reply")

@@ -6,6 +6,7 @@ what is read after it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from tidegate.log.entries import Entry, StrayEntry, parse_entries, parse_entry, parse_id, until_torn
-from tidegate.log.producers_table import from_text
+from tidegate.log.producers_table import ProducerState, from_text
 from tidegate.log.state import LogState
 from tidegate.store.keys import LogKeys
 from tidegate.store.scripts import Script
@@ -28,6 +29,8 @@ REPLY_BYTES: Final = 4 << 20
 PAGE_ENTRIES_MAX: Final = 256
 """Bounds what a reply can come to where entries are suddenly large: this times 1 MiB."""
 _SNAPSHOT_TRIES: Final = 5
+_PRODUCERS_PER_SLICE: Final = 500
+"""States of producers that are parsed before others have their turn: about 5 ms."""
 
 
 def page_entries(mean_entry_bytes: float, page_bytes: int = REPLY_BYTES) -> int:
@@ -81,7 +84,7 @@ async def load_view(
     for attempt in range(_SNAPSHOT_TRIES):
         fence = await store.run(FENCE_LOG, [keys.log, keys.meta], failover_epoch)
         snapshot = _as_map(await store.read("HGETALL", keys.producers))
-        view = _from_snapshot(fence, snapshot)
+        view = await _from_snapshot(fence, snapshot)
         first, whole = True, True
         own: list[Entry] = []
         last: list[Entry] = []
@@ -117,7 +120,7 @@ def _as_map(reply: Any) -> dict[bytes, bytes]:
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> LogState:
+async def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> LogState:
     log_start, epochs, log_bytes, entries, local_start, log_version, failover_epoch, proved, _ = fence
     fields = dict(snapshot)
     offset = int(fields.pop(b"offset", 0))
@@ -131,13 +134,22 @@ def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> LogStat
         failover_epoch=int(failover_epoch),
         log_version=int(log_version or 0),
         high_watermark=offset,
-        producers={int(producer_id): from_text(text.decode()) for producer_id, text in fields.items()},
+        producers=await _parse_producers(fields),
         max_timestamp=max_timestamp,
         max_timestamp_base=max_timestamp_base,
         mean_entry_bytes=max(int(log_bytes or 0), 0) / entries if entries and log_bytes else float(1 << 20),
         snapshot_offset=offset,
         stored_high_watermark=int(proved or 0),
     )
+
+
+async def _parse_producers(fields: Mapping[bytes, bytes]) -> dict[int, ProducerState]:
+    producers: dict[int, ProducerState] = {}
+    for count, (producer_id, text) in enumerate(fields.items(), 1):
+        producers[int(producer_id)] = from_text(text.decode())
+        if count % _PRODUCERS_PER_SLICE == 0:
+            await asyncio.sleep(0)
+    return producers
 
 
 def parse_epochs(text: bytes) -> list[tuple[int, int]]:
