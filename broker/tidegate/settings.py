@@ -98,7 +98,7 @@ class Settings(ProcessSettings):
         "once, with more rebalances",
     )
     group_max_size: int = Field(
-        2_147_483_647, ge=1, description="Maximum number of members of a group; further members are refused"
+        5_000, ge=1, description="Maximum number of members of a group; further members are refused"
     )
     offset_metadata_max_bytes: int = Field(
         4_096, ge=0, description="Maximum length of the metadata of one committed offset, in UTF-16 units"

@@ -49,11 +49,13 @@ Errors    {code, member id of the reply} as the answer to a join, after anything
           FENCED_INSTANCE_ID           another member id owns the instance
           MEMBER_ID_REQUIRED           come back with this id
           INCONSISTENT_GROUP_PROTOCOL  another protocol type, or no protocol that all support
-          GROUP_MAX_SIZE_REACHED       full; a late member is removed
+          GROUP_MAX_SIZE_REACHED       full, of members or of their metadata; a late member is removed
 ]]
 -- @include lib/classic_group
 -- @include lib/offered
 local PARTS, FIRST = 15, 10
+-- Metadata of the members of one group, bytes: what is counted, and how much of that there may be.
+local METADATA_COUNTED_FROM, METADATA_BYTES_MAX = 4096, 8 * 1024 * 1024
 local initial_delay_ms, first_join_ms, park_lease_ms = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local size_max = tonumber(ARGV[9])
 -- The join at hand.
@@ -86,7 +88,7 @@ local function join()
   local holder = known
   if owner then holder = unpack_member(redis.call("HGET", members, owner)) end
   if owner and holder.replaced == member_id then return refuse_fenced(owner) end
-  if not has_room(holder) then return refuse_full(owner or member_id, holder) end
+  if not (has_room(holder) and metadata_fits(holder)) then return refuse_full(owner or member_id, holder) end
   if not acceptable(protocol_type, names, known) then
     return refuse(ERROR.INCONSISTENT_GROUP_PROTOCOL, is_new and "" or member_id)
   end

@@ -12,14 +12,20 @@ local function park_join(member_id, member)
   hold(member_id, lease_end(member))
 end
 
+-- What of the join's metadata counts for the group's total, nil of none: groups of small metadata pay nothing for it.
+local function counted_metadata()
+  return #subscription > METADATA_COUNTED_FROM and #subscription or nil
+end
+
 local function offer(member)
-  member.protocols, member.about = names, nil
+  member.protocols, member.metadata_bytes, member.about = names, counted_metadata(), nil
   member.session_timeout_ms, member.rebalance_timeout_ms = session_timeout_ms, rebalance_timeout_ms
   count_member(member, 1)
 end
 
 local function offer_again(member)
   local same = same_list(member.protocols, names) and member.session_timeout_ms == session_timeout_ms
+  same = same and member.metadata_bytes == counted_metadata()
   if same and member.rebalance_timeout_ms == rebalance_timeout_ms then return end
   count_member(member, -1)
   offer(member)

@@ -9,6 +9,12 @@ local function has_room(holder)
   return holder or redis.call("HLEN", members) < size_max
 end
 
+local function metadata_fits(holder)
+  local more = (counted_metadata() or 0) - (holder and holder.metadata_bytes or 0)
+  if more <= 0 then return true end
+  return tonumber(redis.call("HGET", protocols, "metadata_bytes:large") or 0) + more <= METADATA_BYTES_MAX
+end
+
 -- The last to rejoin lose their place when the group is too large (KAFKA-9885), and so does an id that was handed out.
 local function refuse_full(holder_id, holder)
   if holder then

@@ -15,8 +15,9 @@ end
 local function pack_about(m)
   local software = (m.client_software or "") ~= "" and ',"client_software":' .. json(m.client_software) or ""
   local replaced = m.replaced and ',"replaced":' .. json(m.replaced) or ""
-  return string.format('"instance_id":%s,"client_id":%s,"client_host":%s%s,"protocols":%s%s}',
-    json(m.instance_id), json(m.client_id), json(m.client_host), software, json(m.protocols), replaced)
+  local metadata = m.metadata_bytes and string.format(',"metadata_bytes":%.0f', m.metadata_bytes) or ""
+  return string.format('"instance_id":%s,"client_id":%s,"client_host":%s%s,"protocols":%s%s%s}',
+    json(m.instance_id), json(m.client_id), json(m.client_host), software, json(m.protocols), metadata, replaced)
 end
 
 local function pack_member(m)

@@ -1,5 +1,6 @@
 -- Counts over all members, kept at each join and removal, so that no rule has to read every member:
--- `supports:<protocol>`, `offers:<its whole list>`, `session_timeout_ms:<n>`, `rebalance_timeout_ms:<n>`.
+-- `supports:<protocol>`, `offers:<its whole list>`, `session_timeout_ms:<n>`, `rebalance_timeout_ms:<n>`;
+-- `metadata_bytes:large` is the sum of what members have of large metadata.
 local function tally(field, step)
   if redis.call("HINCRBY", protocols, field, step) <= 0 then redis.call("HDEL", protocols, field) end
 end
@@ -9,10 +10,11 @@ local function count_member(member, step)
   tally("offers:" .. json(member.protocols), step)
   tally("session_timeout_ms:" .. string.format("%.0f", member.session_timeout_ms), step)
   tally("rebalance_timeout_ms:" .. string.format("%.0f", member.rebalance_timeout_ms), step)
+  if member.metadata_bytes then tally("metadata_bytes:large", step * member.metadata_bytes) end
 end
 
 local function read_tallies()
-  local counted = { supports = {}, offers = {}, session_timeout_ms = {}, rebalance_timeout_ms = {} }
+  local counted = { supports = {}, offers = {}, session_timeout_ms = {}, rebalance_timeout_ms = {}, metadata_bytes = {} }
   local all = redis.call("HGETALL", protocols)
   for i = 1, #all, 2 do
     local kind, what = all[i]:match("^([%l_]+):(.*)$")

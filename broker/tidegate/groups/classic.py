@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import structlog
 
-from tidegate.errors import InvalidSessionTimeout, from_code
+from tidegate.errors import InvalidRequest, InvalidSessionTimeout, from_code
 from tidegate.groups.directory import metadata_of
 from tidegate.groups.expire_and_retry import extend_sessions_after_outage, group_script_args, group_script_keys
 from tidegate.groups.identity import candidate
@@ -43,6 +43,8 @@ logger = structlog.get_logger()
 
 REASON_LENGTH_MAX: Final = 255
 SOFTWARE_LENGTH_MAX: Final = 100
+MEMBER_METADATA_BYTES_MAX: Final = 1 << 20
+"""Names and metadata of all protocols of a member. Kafka keeps no more of a whole group (its record)."""
 _READS_MAX: Final = 10
 _INSTANCE: Final = re.compile(rb'"instance_id":("(?:[^"\\]|\\.)*")')
 
@@ -98,6 +100,9 @@ async def _answer(
 
 
 def _join_args(keys: GroupKeys, request: JoinRequest) -> list[Arg]:
+    protocols = pack_protocols(request.protocols)
+    if len(protocols) > MEMBER_METADATA_BYTES_MAX:
+        raise JoinRefused(InvalidRequest("the metadata of the member is too large"), request.member_id)
     return [
         request.candidate_id,
         request.member_id,
@@ -108,7 +113,7 @@ def _join_args(keys: GroupKeys, request: JoinRequest) -> list[Arg]:
         request.session_timeout_ms,
         max(request.rebalance_timeout_ms, 0),
         request.protocol_type,
-        pack_protocols(request.protocols),
+        protocols,
         int(request.id_required),
         int(request.static_leader_list),
         "" if request.member_id else candidate(keys),  # only a new member makes a group

@@ -1,0 +1,54 @@
+"""What the members of one group may hand in together: the leader is sent all of it, and Redis keeps it."""
+
+from __future__ import annotations
+
+from tests.support.groups import World, answer, refused
+from tidegate.errors import GroupMaxSizeReached, InvalidRequest
+from tidegate.groups.classic import MEMBER_METADATA_BYTES_MAX
+
+LARGE = (("range", bytes(MEMBER_METADATA_BYTES_MAX - 100)),)
+MEMBERS_OF_LARGE = 8
+
+
+async def counted(world: World) -> int:
+    return int(await world.store.command("HGET", world.keys.protocols, "metadata_bytes:large") or 0)
+
+
+async def test_join_more_metadata_than_a_member_may_have_is_invalid(world: World) -> None:
+    too_large = (("range", bytes(MEMBER_METADATA_BYTES_MAX)),)
+
+    assert await refused(world.peer("a").ask_join(protocols=too_large), InvalidRequest) == ""
+    assert await world.members() == set()
+
+
+async def test_join_more_metadata_than_a_group_may_have_is_full(world: World) -> None:
+    peers = [world.peer(f"{n}") for n in range(MEMBERS_OF_LARGE)]
+    for peer in peers:
+        await peer.claim_id()
+    joins = [await peer.parked(peer.ask_join(protocols=LARGE)) for peer in peers]
+    one_more, small = world.peer("large"), world.peer("small")
+
+    assert await refused(one_more.ask_join(protocols=LARGE), GroupMaxSizeReached) == ""
+    await small.claim_id()
+    joins.append(await small.entering())
+    await world.advance(6_000)
+
+    assert {(await answer(join)).generation for join in joins} == {1}
+    assert 0 < await counted(world) <= 8 << 20
+
+
+async def test_join_metadata_of_a_member_that_left_or_shrank_is_no_longer_counted(world: World) -> None:
+    a, b = world.peer("a"), world.peer("b")
+    for peer in (a, b):
+        await peer.claim_id()
+    joins = [await peer.parked(peer.ask_join(protocols=LARGE)) for peer in (a, b)]
+    assert await counted(world) > 2 * (MEMBER_METADATA_BYTES_MAX - 200)
+    await world.advance(6_000)
+    for join in joins:
+        await answer(join)
+
+    await b.leave()
+    rejoined = await answer(await a.parked(a.ask_join(protocols=(("range", b"small"),))))
+
+    assert rejoined.generation == 2
+    assert await counted(world) == 0
