@@ -417,7 +417,7 @@ async def _event(shell: Shell, kind: str) -> Any:
 async def test_delete_asks_first(shell: Shell) -> None:
     async with shell.consuming():
         assert "is not empty: billing-1 at 127.0.0.1" in await shell.type("delete", shell.group, "--yes", code=2)
-    assert "not deleted" in await shell.type("delete", shell.group, answer="n\n", code=1)
+    assert "nothing changed" in await shell.type("delete", shell.group, answer="n\n", code=1)
     await shell.type("show", shell.group)
     assert f"deleted {shell.group}" in await shell.type("delete", shell.group, answer="y\n")
     await shell.type("show", shell.group, code=2)

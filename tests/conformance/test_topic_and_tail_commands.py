@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -198,6 +199,7 @@ async def test_a_broker_is_listed_and_drained(cluster: Cluster, tmp_path: Path) 
         admin = ["--admin", f"127.0.0.1:{other.admin_port}"]
         listed = json.loads(await typed_alone("broker", "list", "--bootstrap", other.address, *admin, "-o", "json"))
         (node,) = [one["node_id"] for one in listed if one["address"] == extra.address]
+        mixed = await typed_alone("broker", "list", "--bootstrap", cluster.bootstrap, *admin, code=FAILED)
         redis = ["--redis-url", cluster.redis_url, "--key-prefix", "tidegate:drained"]
         unknown = await typed_alone("broker", "drain", "77", *redis, code=FAILED)
         unasked = await typed_alone("broker", "drain", str(node), *admin, "--token", "guessed", code=FAILED)
@@ -210,9 +212,12 @@ async def test_a_broker_is_listed_and_drained(cluster: Cluster, tmp_path: Path) 
         extra.kill()
         other.kill()
 
-    assert unknown.startswith("tidegate: node 77: ")
-    assert unasked.startswith("tidegate: ")
-    assert (asked, done) == (f"node {node} has left\n", f"node {last} has left\n")
+    assert re.fullmatch(r"tidegate: \S+ is of cluster \S+, and the admin HTTP at \S+ of cluster \S+\n", mixed), mixed
+    named = rf"tidegate: cluster \S+ at \S+: broker {node} drains and ends\nnode {node} has left\n"
+    assert re.fullmatch(named, asked), asked
+    assert unknown.splitlines()[-1].startswith("tidegate: node 77: ")
+    assert unasked.splitlines()[-1].startswith("tidegate: ")
+    assert done.endswith(f"node {last} has left\n")
     assert codes == [0, 0]
     assert entries.count('"broker.drain"') == 3 and entries.count('"redis"') == 2, "those through Redis too"
     assert entries.count('"done"') == 2 and entries.count('"refused"') == 1

@@ -58,6 +58,14 @@ async def ask(admin: AdminHttp, method: str, path: str, **query: str) -> Any:
     return body
 
 
+async def brokers(admin: AdminHttp) -> Any:
+    """/brokers: the cluster's id and every broker that has a lease. Raises CommandFailed."""
+    found = await ask(admin, "GET", "/brokers")
+    if not isinstance(found, dict) or "brokers" not in found:
+        raise CommandFailed(f"{admin.addresses} says nothing of brokers: is that Tidegate's admin HTTP?")
+    return found
+
+
 async def readiness(admin: AdminHttp) -> Any:
     """/health/ready: whether it is ready, and the reasons why not. Raises CommandFailed."""
     url, status, text = await _fetch(admin, "/health/ready", {})
@@ -72,6 +80,8 @@ async def readiness(admin: AdminHttp) -> Any:
 
 async def _fetch(admin: AdminHttp, path: str, query: Mapping[str, str], method: str = "GET") -> tuple[URL, int, str]:
     """From the first that answers of several addresses with commas between: every broker tells the same."""
+    if admin.missing:
+        raise CommandFailed(admin.missing)
     failures = []
     headers = {"Authorization": f"Bearer {admin.token}"} if admin.token else {}
     async with aiohttp.ClientSession(timeout=_TIMEOUT, headers=headers) as session:

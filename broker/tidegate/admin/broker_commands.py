@@ -10,6 +10,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from tidegate.admin.change_notice import (
+    OtherCluster,
+    Yes,
+    cluster_of_admin,
+    cluster_of_redis,
+    confirm_change,
+    require_same_cluster,
+)
 from tidegate.admin.failures import BAD_NEWS, CommandFailed
 from tidegate.admin.output import Column, Form, Output
 from tidegate.admin.places import AdminHttp, Brokers, RedisServer, to_places
@@ -60,12 +68,16 @@ async def _rows(brokers: Brokers, admin: AdminHttp) -> tuple[list[dict[str, Any]
 
     reported: dict[int, dict[str, Any]] = {}
     missing = ""
-    try:
-        reported = {one["node_id"]: one for one in (await admin_client.ask(admin, "GET", "/brokers"))["brokers"]}
-    except CommandFailed as failure:
-        missing = str(failure)
     async with KafkaClient(brokers) as kafka:
         topics = await kafka.topics()
+        try:
+            found = await admin_client.brokers(admin)
+            require_same_cluster(brokers, kafka.cluster_id, admin, found["cluster_id"])
+            reported = {one["node_id"]: one for one in found["brokers"]}
+        except OtherCluster:
+            raise
+        except CommandFailed as failure:
+            missing = str(failure)
         leaders = [leader for topic in topics.values() for leader in topic.leaders.values()]
         return [
             {
@@ -87,14 +99,18 @@ def drain(
     redis: RedisServer,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it is gone.")] = True,
     timeout_s: Annotated[float, typer.Option(min=0, help="Longest wait, seconds.")] = 120,
+    yes: Yes = False,
 ) -> None:
     """Have a broker leave as by SIGTERM: it is no longer named, answers what waits, closes, and ends with code 0.
 
     Asks Redis where its address is known (--redis-url, TIDEGATE_REDIS_URL, a running `tidegate dev`), unless --admin is
-    given; else the admin HTTP, which wants an operator's --token and keeps it in the audit. Exit code 1 where it is
-    still there in the end.
+    given; else the admin HTTP, which wants an operator's --token and keeps it in the audit. Names the cluster first,
+    and asks on a terminal. Exit code 1 where it is still there in the end.
     """
-    way = _through_redis if redis.given and not admin.given else _through_admin
+    through_redis = redis.given and not admin.given
+    cluster = cluster_of_redis(redis) if through_redis else cluster_of_admin(admin)
+    confirm_change(cluster, f"broker {node_id} drains and ends", yes)
+    way = _through_redis if through_redis else _through_admin
     left = asyncio.run(way(admin, redis, node_id, timeout_s if wait else 0))
     if not wait:
         typer.echo(f"node {node_id} was asked to drain")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.admin.failures import BAD_NEWS, DONE, FAILED
+from tidegate.admin.failures import BAD_NEWS, DONE, FAILED, CommandFailed
 from tidegate.admin.output import Column, Form, Output
 from tidegate.admin.places import AdminHttp, Brokers, RedisServer, to_places
 from tidegate.admin.progress import progress
@@ -38,6 +38,8 @@ def doctor(
     from tidegate.admin.doctor import run
     from tidegate.admin.doctor.finding import Severity
 
+    if brokers.missing:
+        raise CommandFailed(brokers.missing)
     with progress("addresses") as reported:
         asked = run.Asked(
             brokers, admin if admin.given else None, redis if redis.given and not no_redis else None, tries

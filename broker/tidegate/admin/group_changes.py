@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from tidegate.admin.change_notice import Yes, cluster_of_brokers, confirm_change
 from tidegate.admin.failures import BAD_NEWS
 from tidegate.admin.group_commands import GroupId
 from tidegate.admin.output import Form, Output
@@ -34,12 +35,14 @@ def reset(
     undo: Annotated[
         Path | None, typer.Option(help="Where to note what was.  [default: undo-GROUP-TIME.csv in this directory]")
     ] = None,
+    yes: Yes = False,
     output: Output = Form.TABLE,
 ) -> None:
     """Move a group's offsets; without --execute nothing is changed.
 
     Offsets move while the group is empty. --fence removes its members and moves them in the same instant; members
-    that are alive join again and go on from the new offsets. Exit code 1 where it was refused.
+    that are alive join again and go on from the new offsets. Names the cluster before it changes anything, and asks
+    on a terminal. Exit code 1 where it was refused.
     """
     from tidegate.admin import group_reset
     from tidegate.admin.output import write_rows
@@ -47,6 +50,8 @@ def reset(
 
     choice = Choice(to_earliest, to_latest, to_current, to_offset, shift_by, to_datetime, by_duration, from_file)
     asked = group_reset.Asked(group_id, choice, tuple(topic or ()), all_topics, execute, fence, undo)
+    if execute:
+        confirm_change(cluster_of_brokers(brokers), f"group {group_id} is to go on from other offsets", yes)
     done = asyncio.run(group_reset.reset(brokers, asked))
     write_rows(output, group_reset.COLUMNS, done.rows)
     for line in done.reported_text:
@@ -67,10 +72,12 @@ def evict(
     brokers: Brokers,
     member: Annotated[str, typer.Argument(metavar="MEMBER", help="Member id, or instance id of a static member.")],
     reason: Annotated[str, typer.Option(help="Goes into the group's events.")] = "removed by an administrator",
+    yes: Yes = False,
 ) -> None:
     """Remove one member; the others rebalance. If it is alive it joins again."""
     from tidegate.admin import group_reset
 
+    confirm_change(cluster_of_brokers(brokers), f"{member} is removed from group {group_id}", yes)
     typer.echo(asyncio.run(group_reset.evict(brokers, group_id, member, reason)))
 
 
@@ -78,14 +85,13 @@ def evict(
 def delete(
     group_id: GroupId,
     brokers: Brokers,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Delete an empty group, its offsets and its id."""
     from tidegate.admin import group_reset
 
-    if not yes and not typer.confirm(f"Delete group {group_id} and all its offsets?", err=True):
-        typer.echo("not deleted", err=True)
-        raise typer.Exit(BAD_NEWS)
+    change = f"group {group_id} and all its offsets are deleted"
+    confirm_change(cluster_of_brokers(brokers), change, yes, always=True)
     asyncio.run(group_reset.delete(brokers, group_id))
     typer.echo(f"deleted {group_id}")
 

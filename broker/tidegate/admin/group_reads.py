@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tidegate.admin import admin_client
+from tidegate.admin.change_notice import OtherCluster, require_same_cluster
 from tidegate.admin.failures import CommandFailed
 from tidegate.admin.group_requests import Place
 from tidegate.admin.kafka_client import EARLIEST, LATEST, KafkaClient
@@ -22,11 +23,14 @@ async def listing(brokers: Brokers, admin: AdminHttp) -> tuple[Rows, list[str]]:
     """Every group, worst first; and what is missing, with the reason."""
     reported: dict[str, dict[str, Any]] = {}
     missing = []
-    try:
-        reported = {row["group"]: row for row in await admin_client.every_group(admin, _ORG)}
-    except CommandFailed as failure:
-        missing.append(f"generation and trouble are not known: {failure}")
     async with KafkaClient(brokers) as kafka:
+        try:
+            await _require_same_cluster(kafka, admin)
+            reported = {row["group"]: row for row in await admin_client.every_group(admin, _ORG)}
+        except OtherCluster:
+            raise
+        except CommandFailed as failure:
+            missing.append(f"generation and trouble are not known: {failure}")
         groups = await kafka.all_groups()
         missing += [f"groups of broker {node_id} may be missing: {why}" for node_id, why in kafka.silent.items()]
         bounds = await _bounds(
@@ -51,20 +55,28 @@ async def listing(brokers: Brokers, admin: AdminHttp) -> tuple[Rows, list[str]]:
 async def lag(brokers: Brokers, admin: AdminHttp, group_id: str) -> tuple[Rows, str]:
     """Each partition of a group; and why ages of commits are missing, "" if they are not."""
     missing, ages = "", dict[Place, int]()
-    try:
-        found = await admin_client.get(admin, group_id, "", _ORG)
-        for one in found["partitions"]:
-            if one["commit_ms"] is not None:
-                ages[one["topic"], one["partition"]] = max(found["now_ms"] - one["commit_ms"], 0)
-    except CommandFailed as failure:
-        missing = str(failure)
     async with KafkaClient(brokers) as kafka:
+        try:
+            await _require_same_cluster(kafka, admin)
+            found = await admin_client.get(admin, group_id, "", _ORG)
+            for one in found["partitions"]:
+                if one["commit_ms"] is not None:
+                    ages[one["topic"], one["partition"]] = max(found["now_ms"] - one["commit_ms"], 0)
+        except OtherCluster:
+            raise
+        except CommandFailed as failure:
+            missing = str(failure)
         described = await kafka.describe(group_id)
         committed = await kafka.committed(group_id)
         rows = _rows(described, committed, await _bounds(kafka, _places(described, committed)))
         if described.group_state == "Dead" and not rows:
             raise CommandFailed(f"there is no group {group_id}")
     return [{**row, "commit_age_ms": ages.get((row["topic"], row["partition"]))} for row in rows], missing
+
+
+async def _require_same_cluster(kafka: KafkaClient, admin: AdminHttp) -> None:
+    found = await admin_client.brokers(admin)
+    require_same_cluster(kafka.where, await kafka.ask_cluster_id(), admin, found["cluster_id"])
 
 
 def _places(described: Any, committed: Mapping[Place, int]) -> dict[Place, Any]:

@@ -66,12 +66,16 @@ class KafkaClient:
     """Brokers that are listed and did not answer, and why; they are not asked again."""
     listed: Sequence[Any] = ()
     """Brokers as the last Metadata told them."""
+    cluster_id: str | None = None
+    """As the last Metadata told it."""
     _first: Connection | None = None
     _tls: ssl.SSLContext | None = None
     _connections: dict[str, Connection] = field(default_factory=dict)
     _brokers: dict[int, str] = field(default_factory=dict)
 
     async def __aenter__(self) -> KafkaClient:
+        if self.where.missing:
+            raise CommandFailed(self.where.missing)
         failures = []
         self._tls = self.where.tls.context() if self.where.tls else None
         for address in self.where.bootstrap.split(","):
@@ -148,13 +152,18 @@ class KafkaClient:
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )
-        self.listed = answer.brokers
+        self.listed, self.cluster_id = answer.brokers, answer.cluster_id
         self._brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
         return {
             topic.name: Topic(topic.name, {one.partition_index: one.leader_id for one in topic.partitions})
             for topic in answer.topics
             if topic.error_code is ErrorCode.none
         }
+
+    async def ask_cluster_id(self) -> str | None:
+        """Whose brokers these are."""
+        await self.topics([])
+        return self.cluster_id
 
     # -- groups
 

@@ -1,6 +1,7 @@
 """Where commands go: brokers, the admin HTTP, Redis; the options that name them, the same for every command.
 
-A command says which it needs by the types of its parameters, and `to_places` gives it their options.
+A command says which it needs by the types of its parameters, and `to_places` gives it their options. What they are
+where no option names them is `named_cluster`'s to decide, once for all places of a command.
 """
 
 from __future__ import annotations
@@ -18,11 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tidegate.admin.failures import CommandFailed, reporting
+from tidegate.admin.named_cluster import VARIABLES, NamedCluster
 
 if TYPE_CHECKING:
     from tidegate.settings import Settings
-
-_VARIABLES: Final = "TIDEGATE_CLI_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,12 @@ class Brokers:
     tls: Tls | None = None
     given: bool = True
     """Whether the user named them."""
+    missing: str = ""
+    """Why nobody can be asked there."""
 
     def as_typed(self) -> str:
-        """The options of a command line that reach them again."""
-        words = ["--bootstrap", self.bootstrap] if self.given else []
+        """The options of a command line that reach them again, whatever is started or exported meanwhile."""
+        words = ["--bootstrap", self.bootstrap]
         if self.tls:
             files = ("ca", self.tls.ca_file), ("cert", self.tls.certificate_file), ("key", self.tls.key_file)
             words += ["--tls", *(word for name, path in files if path for word in (f"--{name}-file", str(path)))]
@@ -76,6 +78,8 @@ class AdminHttp:
     token: str | None = None
     given: bool = True
     """Whether the user named it."""
+    missing: str = ""
+    """Why nobody can be asked there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,8 @@ class RedisServer:
 
     settings: Settings
     given: bool = True
+    missing: str = ""
+    """Why nobody can be asked there."""
 
     @property
     def url(self) -> str:
@@ -104,82 +110,78 @@ class RedisServer:
 
 
 def _brokers(
+    cluster: NamedCluster,
     bootstrap: Annotated[
         str | None,
         typer.Option(
-            envvar=f"{_VARIABLES}BOOTSTRAP",
+            envvar=f"{VARIABLES}BOOTSTRAP",
             help="Brokers, host:port,...  [default: a running `tidegate dev`, else 127.0.0.1:9092]",
         ),
     ] = None,
-    tls: Annotated[bool, typer.Option("--tls", envvar=f"{_VARIABLES}TLS", help="Through TLS.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", envvar=f"{VARIABLES}TLS", help="Through TLS.")] = False,
     ca_file: Annotated[
         Path | None,
-        typer.Option(envvar=f"{_VARIABLES}CA_FILE", help="Authorities to trust (PEM).  [default: the system's]"),
+        typer.Option(envvar=f"{VARIABLES}CA_FILE", help="Authorities to trust (PEM).  [default: the system's]"),
     ] = None,
     cert_file: Annotated[
-        Path | None, typer.Option(envvar=f"{_VARIABLES}CERT_FILE", help="Our own certificate (PEM), for mTLS.")
+        Path | None, typer.Option(envvar=f"{VARIABLES}CERT_FILE", help="Our own certificate (PEM), for mTLS.")
     ] = None,
     key_file: Annotated[
-        Path | None, typer.Option(envvar=f"{_VARIABLES}KEY_FILE", help="Its key, where CERT_FILE has it not.")
+        Path | None, typer.Option(envvar=f"{VARIABLES}KEY_FILE", help="Its key, where CERT_FILE has it not.")
     ] = None,
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Take any certificate: for a look, not for work.")
     ] = False,
 ) -> Brokers:
-    from tidegate.admin import running
-
-    cluster = running.find() if bootstrap is None else None
-    where = bootstrap or (cluster.bootstrap if cluster else "127.0.0.1:9092")
     wanted = tls or no_verify or ca_file is not None or cert_file is not None
-    return Brokers(where, Tls(ca_file, cert_file, key_file, not no_verify) if wanted else None, bootstrap is not None)
+    how = Tls(ca_file, cert_file, key_file, not no_verify) if wanted else None
+    return Brokers(cluster.address("bootstrap"), how, "bootstrap" in cluster.named, cluster.missing("bootstrap"))
 
 
 def _admin(
+    cluster: NamedCluster,
     admin: Annotated[
         str | None,
         typer.Option(
-            envvar=f"{_VARIABLES}ADMIN",
+            envvar=f"{VARIABLES}ADMIN",
             help="Admin HTTP of brokers, host:port,...  [default: a running `tidegate dev`, else 127.0.0.1:8080]",
         ),
     ] = None,
     token: Annotated[
-        str | None, typer.Option(envvar=f"{_VARIABLES}TOKEN", help="The admin HTTP's token, where it asks for one.")
+        str | None, typer.Option(envvar=f"{VARIABLES}TOKEN", help="The admin HTTP's token, where it asks for one.")
     ] = None,
 ) -> AdminHttp:
-    from tidegate.admin import running
-
-    cluster = running.find() if admin is None else None
-    where = admin or (",".join(cluster.admin) if cluster else "http://127.0.0.1:8080")
-    return AdminHttp(where, token, admin is not None)
+    return AdminHttp(cluster.address("admin"), token, "admin" in cluster.named, cluster.missing("admin"))
 
 
 def _redis(
+    cluster: NamedCluster,
     redis_url: Annotated[
         str | None,
-        typer.Option(help="Which Redis.  [default: that of a running `tidegate dev`, else TIDEGATE_REDIS_URL]"),
+        typer.Option(help="Which Redis.  [default: TIDEGATE_REDIS_URL, else that of a running `tidegate dev`]"),
     ] = None,
     key_prefix: Annotated[
         str | None, typer.Option(help="Prefix of the cluster's keys.  [default: TIDEGATE_KEY_PREFIX, else tidegate]")
     ] = None,
 ) -> RedisServer:
-    from tidegate.admin import options, running
+    from tidegate.admin import options
 
-    cluster = running.find() if redis_url is None else None
-    url = cluster.redis_url if cluster is not None else redis_url
+    url = redis_url if "redis_url" in cluster.named or cluster.dev is None else cluster.dev.redis_url
+    missing = cluster.missing("redis_url")
     settings = options.load({"redis_url": url, "key_prefix": key_prefix})
-    return RedisServer(settings, cluster is not None or "redis_url" in settings.model_fields_set)
+    return RedisServer(settings, not missing and "redis_url" in settings.model_fields_set, missing)
 
 
 def brokers_of_environment() -> Brokers:
     """Where a command without options goes; for the shell's completion, which sees none."""
-    files = {name: os.environ.get(f"{_VARIABLES}{name.upper()}_FILE") for name in ("ca", "cert", "key")}
+    files = {name: os.environ.get(f"{VARIABLES}{name.upper()}_FILE") for name in ("ca", "cert", "key")}
     ca_file, cert_file, key_file = (Path(path) if path else None for path in files.values())
-    wanted = os.environ.get(f"{_VARIABLES}TLS", "").lower() in ("1", "true", "yes", "on")
-    return _brokers(os.environ.get(f"{_VARIABLES}BOOTSTRAP"), wanted, ca_file, cert_file, key_file)
+    wanted = os.environ.get(f"{VARIABLES}TLS", "").lower() in ("1", "true", "yes", "on")
+    return _brokers(NamedCluster.of({}), None, wanted, ca_file, cert_file, key_file)
 
 
 PLACES: Final[dict[Any, Callable[..., Any]]] = {Brokers: _brokers, AdminHttp: _admin, RedisServer: _redis}
-"""Each with what makes it of its options."""
+"""Each with what makes it of the cluster that is named and of its own options."""
 
 
 def to_places(command: Callable[..., None]) -> Callable[..., None]:
@@ -190,14 +192,17 @@ def to_places(command: Callable[..., None]) -> Callable[..., None]:
         if make is None:
             own.append(parameter)
             continue
-        options = inspect.signature(make, eval_str=True).parameters
-        places[parameter.name] = make, tuple(options)
-        added += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in options.values()]
+        _, *options = inspect.signature(make, eval_str=True).parameters.values()
+        places[parameter.name] = make, [one.name for one in options]
+        added += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in options]
 
     @functools.wraps(command)
     def found(**given: Any) -> None:
         def work() -> None:
-            made = {name: make(**{one: given.pop(one) for one in taken}) for name, (make, taken) in places.items()}
+            cluster = NamedCluster.of(given)
+            made = {
+                name: make(cluster, **{one: given.pop(one) for one in taken}) for name, (make, taken) in places.items()
+            }
             command(**given, **made)
 
         reporting(work)

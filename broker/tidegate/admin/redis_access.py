@@ -22,6 +22,8 @@ def connected(place: RedisServer) -> Iterator[Any]:
     """A client of redis-py, replies as bytes; whatever Redis refuses or does not answer is CommandFailed."""
     import redis
 
+    if place.missing:
+        raise CommandFailed(place.missing)
     try:
         with _client(place) as client:
             yield client

@@ -239,6 +239,8 @@ def run(
     from tidegate.store.addresses import without_password
     from tidegate.store.primary import find_primary
 
+    if server.missing:
+        raise CommandFailed(server.missing)
     failed = False
     try:
         for reply in redis_command.replies(asyncio.run(find_primary(server.settings)), command):

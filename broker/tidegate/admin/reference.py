@@ -31,7 +31,8 @@ def _places() -> Iterator[str]:
     yield from ("## Where commands go", "", "Each command below names its places; these are their options.", "")
     for place, make in PLACES.items():
         yield from (f"**{_TITLES[place.__name__]}**", "", "| Option | Variable | Meaning |", "|---|---|---|")
-        for parameter in inspect.signature(make, eval_str=True).parameters.values():
+        _, *parameters = inspect.signature(make, eval_str=True).parameters.values()
+        for parameter in parameters:
             (option,) = parameter.annotation.__metadata__
             name = f"--{parameter.name.replace('_', '-')}"
             variable = f"`{option.envvar}`" if option.envvar else ""

@@ -1,7 +1,8 @@
-"""What a running `tidegate dev` wrote down, so that `tidegate redis` finds its server without being told.
+"""What a running `tidegate dev` wrote down, so that commands that name no cluster find it.
 
 A small file for each in ${XDG_RUNTIME_DIR:-/tmp}/tidegate-<uid>/, a folder of its owner alone. The newest `dev` wins,
-and where it ends the one before; a file whose process is gone counts for nothing.
+and where it ends the one before; a file whose process is gone counts for nothing. `named_cluster` decides whether a
+command goes there.
 """
 
 from __future__ import annotations
@@ -49,10 +50,15 @@ def note(cluster: DevCluster) -> None:
     fresh.replace(path)
 
 
+def every() -> list[DevCluster]:
+    """All running clusters, the newest first."""
+    alive = [one for path in directory().glob("dev-*.json") if (one := _read(path)) is not None]
+    return [cluster for _, cluster in sorted(alive, key=lambda one: one[0], reverse=True)]
+
+
 def find() -> DevCluster | None:
     """The running cluster, the newest of several, or None."""
-    alive = [one for path in directory().glob("dev-*.json") if (one := _read(path)) is not None]
-    return max(alive, key=lambda one: one[0])[1] if alive else None
+    return next(iter(every()), None)
 
 
 def forget(pid: int) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidegate.admin.change_notice import Yes, cluster_of_brokers, cluster_of_redis, confirm_change
 from tidegate.admin.completion import complete_topics
 from tidegate.admin.failures import BAD_NEWS, CommandFailed
 from tidegate.admin.output import Column, Form, Output
@@ -110,6 +111,7 @@ def create(
     config: Configs = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Fine if it is there already.")] = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
     """Make a topic."""
     from tidegate.admin import topic_requests
@@ -119,6 +121,8 @@ def create(
         async with KafkaClient(brokers) as kafka:
             return await topic_requests.create(kafka, name, partitions, _assigned(config), dry_run)
 
+    if not dry_run:
+        confirm_change(cluster_of_brokers(brokers), f"topic {name} is created", yes)
     if not asyncio.run(make()):
         if not if_not_exists:
             raise CommandFailed(f"topic {name} is there already")
@@ -132,7 +136,7 @@ def create(
 def delete(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...", autocompletion=complete_topics)],
     brokers: Brokers,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Delete topics and all their records. Exit code 1 where one was not."""
     from tidegate.admin import topic_requests
@@ -143,9 +147,8 @@ def delete(
         async with KafkaClient(brokers) as kafka:
             return await topic_requests.delete(kafka, names)
 
-    if not yes and not typer.confirm(f"Delete {listed(names)} and all records?", err=True):
-        typer.echo("nothing deleted", err=True)
-        raise typer.Exit(BAD_NEWS)
+    change = f"{listed(names)} and all records are deleted"
+    confirm_change(cluster_of_brokers(brokers), change, yes, always=True)
     outcomes = asyncio.run(drop())
     for name, why in outcomes.items():
         typer.echo(f"tidegate: topic {name}: {why}" if why else f"deleted {name}", err=bool(why))
@@ -163,6 +166,7 @@ def alter(
         list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default; may be repeated.")
     ] = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
     """Set and unset configs of a topic; the others stay."""
     from tidegate.admin import topic_requests
@@ -174,6 +178,8 @@ def alter(
 
     if not config and not unset:
         raise CommandFailed("nothing to change: --config NAME=VALUE or --unset NAME")
+    if not dry_run:
+        confirm_change(cluster_of_brokers(brokers), f"configs of topic {name} are changed", yes)
     asyncio.run(change())
     typer.echo(f"{name} can be altered" if dry_run else f"altered {name}")
 
@@ -185,6 +191,7 @@ def partitions(
     count: Annotated[int, typer.Argument(min=1, help="How many it is to have in all.")],
     brokers: Brokers,
     dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
     """Give a topic more partitions. Records with keys go to other partitions from then on."""
     from tidegate.admin import topic_requests
@@ -194,6 +201,8 @@ def partitions(
         async with KafkaClient(brokers) as kafka:
             await topic_requests.grow(kafka, name, count, dry_run)
 
+    if not dry_run:
+        confirm_change(cluster_of_brokers(brokers), f"topic {name} gets {count} partitions", yes)
     asyncio.run(grow())
     typer.echo(f"{name} can have {count} partitions" if dry_run else f"{name} has {count} partitions")
 
@@ -206,7 +215,7 @@ def repair(
     partition: Annotated[int | None, typer.Argument(min=0, help="One partition.  [default: all]")] = None,
     org: Annotated[str, typer.Option(help="The topic's organisation.")] = "default",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be left out.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     output: Output = Form.TABLE,
 ) -> None:
     """Leave out stream entries that no broker appended, or that are torn, so that produce and fetch work again.
@@ -230,9 +239,7 @@ def repair(
         if not bad:
             typer.echo(f"{name}: nothing to repair in {len(chosen)} partitions", err=True)
         elif not dry_run:
-            if not yes and not typer.confirm(f"Leave these out of {name}, at {server.shown}?", err=True):
-                typer.echo("nothing changed", err=True)
-                raise typer.Exit(BAD_NEWS)
+            confirm_change(cluster_of_redis(server), f"these entries are left out of {name}", yes, always=True)
             for one in bad:
                 end, left_out = log_repair.repair(client, one)
                 typer.echo(f"{one}: repaired, ends at {end}, {len(left_out)} entries left out", err=True)

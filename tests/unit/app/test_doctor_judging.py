@@ -183,10 +183,19 @@ def test_the_redis_of_another_cluster() -> None:
     assert list(redis_checks.judge(empty, None)) == []
 
 
+def test_admin_http_of_another_cluster_is_a_problem() -> None:
+    probe = probe_admin.AdminProbe("a:1", cluster_id="theirs")
+
+    (finding,) = probe_admin.judge(probe, "ours")
+
+    assert (finding.kind, finding.severity) == ("wrong-cluster", Severity.PROBLEM)
+    assert not list(probe_admin.judge(probe, "theirs")) and not list(probe_admin.judge(probe, None))
+
+
 def test_a_broker_that_is_not_ready() -> None:
     probe = probe_admin.AdminProbe("a:1,b:1", "refused", unready=(("a:1", "draining"),))
 
-    assert [(one.kind, one.where) for one in probe_admin.judge(probe)] == [
+    assert [(one.kind, one.where) for one in probe_admin.judge(probe, None)] == [
         ("admin-unreachable", "a:1,b:1"),
         ("not-ready", "a:1"),
     ]

@@ -38,7 +38,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[[Serve], KafkaClient]:
 
             async def ask(self, api: int, **values: Any) -> Any:
                 if api == ApiKey.METADATA:
-                    return Answer(brokers=[Answer(node_id=n, host=f"b{n}", port=1) for n in (1, 2)], topics=[])
+                    brokers = [Answer(node_id=n, host=f"b{n}", port=1) for n in (1, 2)]
+                    return Answer(cluster_id="c", brokers=brokers, topics=[])
                 if api == ApiKey.FIND_COORDINATOR:
                     return Answer(error_code=ErrorCode.none, host="b2", port=1)
                 return serve(self.address, api, values)

@@ -40,6 +40,7 @@ class Broker(Model):
 class Brokers(Model):
     """Every broker that has a lease."""
 
+    cluster_id: str
     brokers: list[Broker]
 
 

@@ -100,7 +100,8 @@ async def get_producers(asked: Asked) -> dict[str, Any]:
 @endpoint("GET", "/brokers", cluster_models.Brokers)
 async def list_brokers(asked: Asked) -> dict[str, Any]:
     """Every broker that has a lease."""
-    return {"brokers": await broker_views.brokers(asked.context)}
+    live = await broker_views.brokers(asked.context)
+    return {"cluster_id": asked.context.broker_lease.cluster_id, "brokers": live}
 
 
 @endpoint("GET", "/redis", cluster_models.Redis)

@@ -19,6 +19,7 @@ class AdminProbe:
 
     where: str
     failure: str = ""
+    cluster_id: str | None = None
     leases: tuple[Lease, ...] = ()
     unready: tuple[tuple[str, str], ...] = ()
 
@@ -29,7 +30,7 @@ async def probe(admin: AdminHttp) -> AdminProbe:
     reasons = await asyncio.gather(*(_reasons(replace(admin, addresses=one)) for one in addresses))
     unready = tuple((address, why) for address, why in zip(addresses, reasons, strict=True) if why)
     try:
-        found = (await admin_client.ask(admin, "GET", "/brokers"))["brokers"]
+        found = await admin_client.brokers(admin)
     except CommandFailed as failure:
         return AdminProbe(admin.addresses, str(failure), unready=unready)
     leases = (
@@ -39,9 +40,9 @@ async def probe(admin: AdminHttp) -> AdminProbe:
             0,
             {listener["name"]: f"{listener['host']}:{listener['port']}" for listener in one["listeners"]},
         )
-        for one in found
+        for one in found["brokers"]
     )
-    return AdminProbe(admin.addresses, leases=tuple(leases), unready=unready)
+    return AdminProbe(admin.addresses, cluster_id=found.get("cluster_id"), leases=tuple(leases), unready=unready)
 
 
 async def _reasons(admin: AdminHttp) -> str:
@@ -53,8 +54,17 @@ async def _reasons(admin: AdminHttp) -> str:
     return "; ".join(found["reasons"])
 
 
-def judge(probe: AdminProbe) -> Iterator[Finding]:
-    """What is to be said of it. No I/O."""
+def judge(probe: AdminProbe, cluster_id: str | None) -> Iterator[Finding]:
+    """What is to be said of it; `cluster_id` is what brokers told, None where none answered. No I/O."""
+    if None not in (cluster_id, probe.cluster_id) and probe.cluster_id != cluster_id:
+        yield Finding(
+            "wrong-cluster",
+            Severity.PROBLEM,
+            probe.where,
+            f"The admin HTTP is of cluster {probe.cluster_id}, where the bootstrap answered {cluster_id}.",
+            (),
+            "What it reports is left out here. Name addresses of one cluster with --bootstrap and --admin.",
+        )
     if probe.failure:
         yield Finding(
             "admin-unreachable",

@@ -65,8 +65,16 @@ async def _once(asked: Asked, progress: Progress) -> Report:
     bootstrap = await _probes(brokers, [(one, tls) for one in addresses], tries, progress)
     redis_observed = await redis_probe if redis_probe is not None else None
     admin_observed = await probe_admin.probe(asked.admin) if asked.admin else None
-    leases = (redis_observed.leases if redis_observed else ()) or (admin_observed.leases if admin_observed else ())
     reported = _reported(bootstrap)
+    cluster_id = next((answer.cluster_id for one in bootstrap for answer in one.answers), None)
+    leases = next(
+        (
+            one.leases
+            for one in (redis_observed, admin_observed)
+            if one is not None and one.leases and cluster_id in (None, one.cluster_id)
+        ),
+        (),
+    )
     here = {place.address for place in reported}
     elsewhere = [
         Advertised(lease.node_id, address, name)
@@ -82,7 +90,7 @@ async def _once(asked: Asked, progress: Progress) -> Report:
     observed = Observations(tls, bootstrap, [*reported, *elsewhere], probes, leases, time.time())
     findings = [*address_checks.judge(observed), *cluster_checks.judge(observed)]
     if admin_observed is not None:
-        findings += probe_admin.judge(admin_observed)
+        findings += probe_admin.judge(admin_observed, cluster_id)
     if redis_observed is not None:
         findings += redis_checks.judge(redis_observed, observed.cluster_id)
     return Report(observed, redis_observed, by_severity(findings))

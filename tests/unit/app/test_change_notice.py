@@ -1,0 +1,75 @@
+"""What changes something names its cluster, and asks where somebody can answer."""
+
+from __future__ import annotations
+
+import pytest
+import typer
+
+from tidegate.admin import change_notice
+from tidegate.admin.change_notice import OtherCluster, confirm_change, require_same_cluster
+from tidegate.admin.failures import BAD_NEWS, CommandFailed
+from tidegate.admin.places import AdminHttp, Brokers
+
+NOTICE = "tidegate: cluster c at b:1: broker 2 drains and ends\n"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Questions that somebody at a terminal was asked, and answered with no."""
+    questions: list[str] = []
+
+    def confirm(question: str, err: bool) -> bool:
+        questions.append(question)
+        return False
+
+    monkeypatch.setattr(change_notice.typer, "confirm", confirm)
+    return questions
+
+
+def at_terminal(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal, raising=False)
+
+
+def test_confirm_change_on_a_terminal_asks(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at_terminal(monkeypatch, True)
+
+    with pytest.raises(typer.Exit) as exit_:
+        confirm_change("cluster c at b:1", "broker 2 drains and ends", yes=False)
+
+    assert exit_.value.exit_code == BAD_NEWS and len(asked) == 1
+    assert capsys.readouterr().err == NOTICE + "nothing changed\n"
+
+
+@pytest.mark.parametrize(("terminal", "yes"), [(True, True), (False, False)])
+def test_confirm_change_with_yes_or_no_terminal_goes_on(
+    terminal: bool, yes: bool, asked: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at_terminal(monkeypatch, terminal)
+
+    confirm_change("cluster c at b:1", "broker 2 drains and ends", yes)
+
+    assert not asked and capsys.readouterr().err == NOTICE
+
+
+def test_confirm_change_what_loses_data_asks_without_a_terminal_too(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_terminal(monkeypatch, False)
+
+    with pytest.raises(typer.Exit):
+        confirm_change("cluster c at b:1", "topic t is deleted", yes=False, always=True)
+    assert asked
+
+
+def test_require_same_cluster_refuses_a_named_admin_http_and_leaves_out_a_found_one() -> None:
+    brokers = Brokers("b:1")
+    require_same_cluster(brokers, "c", AdminHttp("a:1"), "c")
+
+    with pytest.raises(OtherCluster, match="b:1 is of cluster c, and the admin HTTP at a:1 of cluster d"):
+        require_same_cluster(brokers, "c", AdminHttp("a:1"), "d")
+    with pytest.raises(CommandFailed) as failure:
+        require_same_cluster(brokers, "c", AdminHttp("a:1", given=False), "d")
+    assert not isinstance(failure.value, OtherCluster)
