@@ -4,7 +4,7 @@ whole.
 
 KEYS[1]     groups  hash    the shard's groups: name -> "<type> <state> <protocol type>"
 KEYS[2]     events  stream  transitions of the shard's groups
-KEYS[3...]  group   hash    id, type, state, generation, join_deadline, sync_deadline; behind it the group's members
+KEYS[3...]  group   hash    id, type, state, generation, deadlines, commits_fenced_until; behind it the group's members
             (hash, member id -> its record), instances (hash, static instance id -> member id), sessions (zset, member
             id -> session deadline, ms), offsets (hash, <topic>:<partition> -> JSON of offset, leader epoch, topic id,
             metadata, commit time); five keys for each group
@@ -21,7 +21,8 @@ Errors   of each:
                                  have come through another broker
          OVERDUE                 a deadline of its group has passed: settle it, then ask again
          GROUP_ID_NOT_FOUND      no such group, and the commit names a generation
-         UNKNOWN_MEMBER_ID       not a member, or no member named while the group has members
+         UNKNOWN_MEMBER_ID       not a member; or no member named while the group has members, or soon after they were
+                                 removed to move its offsets
          FENCED_INSTANCE_ID      another member took over the static instance
          ILLEGAL_GENERATION      a generation other than the group's
          REBALANCE_IN_PROGRESS   the leader's assignment is awaited; the session is not extended
@@ -51,7 +52,12 @@ end
 
 local function judge_without_members(generation, entry_count)
   local simple = string.byte(generation) == 45
-  if state then return simple and ERROR.NONE or ERROR.UNKNOWN_MEMBER_ID end
+  if state then
+    -- Who was removed by a reset of the offsets may have forgotten its id: its old offset must not undo the reset.
+    local fenced_until = simple and current ~= "0" and call("HGET", group, "commits_fenced_until")
+    if not simple or (fenced_until and now < tonumber(fenced_until)) then return ERROR.UNKNOWN_MEMBER_ID end
+    return ERROR.NONE
+  end
   if not simple then return ERROR.GROUP_ID_NOT_FOUND end
   if entry_count > 0 then
     state, current = "Empty", "0"

@@ -1,4 +1,4 @@
-"""A group's offsets, moved by an operator: planned, done, undone. The same steps as `tidegate group reset`."""
+"""A group's offsets, moved by an operator: planned, done, undone. Planned as by `tidegate group reset`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from tidegate.admin.actions import begin, moved_back
 from tidegate.admin.audit import Actor
 from tidegate.admin.failures import CommandFailed
 from tidegate.admin.group_requests import Place
-from tidegate.admin.group_reset import Asked, Done, move, row
+from tidegate.admin.group_reset import row
 from tidegate.admin.inside_client import inside
 from tidegate.admin.kafka_client import KafkaClient
 from tidegate.admin.problems import Problem
 from tidegate.admin.reset_plan import Choice, Move, plan
 from tidegate.apis.call import BrokerContext
 from tidegate.errors import NonEmptyGroup
-from tidegate.groups.formatting import counted, listed
+from tidegate.groups.formatting import COMMAND, counted, listed
+from tidegate.groups.offset_reset import OffsetMove, reset_offsets
 from tidegate.groups.offsets import parse_entry, split_field
 
 _OPTION: Final = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
@@ -68,7 +69,7 @@ async def reset(
 ) -> dict[str, Any]:
     """Move offsets; what was is kept in the audit. Raises Problem, NonEmptyGroup, StoreUnavailable.
 
-    With `fence` it takes until the first member is back, ten seconds at most.
+    All offsets move or none, in the same step in which `fence` removes the members.
     """
     own_id, was = await asyncio.gather(_own_id(context, org, wanted.group_id), _metadata(context, org, wanted.group_id))
     async with inside(context, actor, org) as kafka:
@@ -80,25 +81,50 @@ async def reset(
         async with begin(context, actor, action, org, undo, **arguments) as entry:
             if group.members and not wanted.fence:
                 raise NonEmptyGroup(f"the group has {counted(len(group.members), 'member')}: stop them first, or fence")
-            done = Done([row(one) for one in moves])
-            asked = Asked(wanted.group_id, wanted.choice, wanted.topics, wanted.all_topics, True, wanted.fence, None)
-            try:
-                await move(kafka, asked, moves, group, done)
-            except CommandFailed as failure:
-                entry.result["error"] = str(failure)
-                raise Problem(
-                    503, f"{failure}: look at the offsets, some may have moved", action_id=entry.action_id
-                ) from None
-            removed = len(group.members) if wanted.fence else 0
-            entry.result |= {"complete": not done.refused, "removed": removed, "said": done.reported_text}
+            removed = await _move(context, actor, org, wanted, moves)
+            reported = [f"removed {counted(removed, 'member')}"] if removed else []
+            reported.append(f"{counted(len(moves), 'partition')} moved")
+            entry.result |= {"complete": True, "removed": removed, "said": reported}
             return {
                 "action_id": entry.action_id,
                 "group": wanted.group_id,
-                "complete": not done.refused,
+                "complete": True,
                 "undoable": entry.undoable,
                 "removed": removed,
-                "moves": done.rows,
+                "moves": [row(one) for one in moves],
             }
+
+
+async def _move(context: BrokerContext, actor: Actor, org: str, wanted: Reset, moves: Sequence[Move]) -> int:
+    """Do it in one step; how many members were removed. Raises Problem, NonEmptyGroup, StoreUnavailable."""
+    keys = context.store.group_keys(org, wanted.group_id)
+    who = f"{COMMAND}@{actor.name}"
+    topics = {name: await context.catalog.find(org, name) for name in {move.topic for move in moves}}
+    targets = []
+    for move in moves:
+        topic = topics[move.topic]
+        if topic is None:
+            raise Problem(409, f"Topic {move.topic} was deleted meanwhile; nothing was changed.")
+        targets.append(OffsetMove(move.topic, topic.topic_hex, move.partition, move.after, move.metadata))
+    removed = await reset_offsets(
+        context.store,
+        keys,
+        targets,
+        fence=wanted.fence,
+        broker=str(context.broker_lease.node_id),
+        client_id=who,
+        client_host=f"/{actor.remote}",
+    )
+    moved = [
+        (topic, move.partition, move.after)
+        for move in moves
+        if move.after is not None and (topic := topics[move.topic]) is not None
+    ]
+    context.usage.committed(keys.ref, who, moved)
+    if context.mirror is not None:
+        for topic, index, offset in moved:
+            context.mirror.committed(topic, index, wanted.group_id, offset)
+    return removed
 
 
 async def undo(context: BrokerContext, actor: Actor, action_id: str, fence: bool) -> dict[str, Any]:

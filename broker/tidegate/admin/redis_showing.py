@@ -16,7 +16,17 @@ from tidegate.records.batch import Batch
 ELEMENTS_MAX: Final = 50
 """Of one key; the newest of a stream."""
 _TIMES: Final = frozenset(
-    {"created", "state_since", "join_deadline", "sync_deadline", "reset_at", "spared_at", "until", "time"}
+    {
+        "created",
+        "state_since",
+        "join_deadline",
+        "sync_deadline",
+        "reset_at",
+        "commits_fenced_until",
+        "spared_at",
+        "until",
+        "time",
+    }
 )
 _TIMED_SCORES: Final = frozenset({"leases", "upkeep", "deadlines", "sessions"})
 

@@ -1,0 +1,68 @@
+"""An administrator's move of a group's offsets: one script removes the members, if need be, and writes the offsets.
+
+What the removed members still send under their ids is refused. Some clients (aiokafka with auto-commit) forget their
+id when they are removed, and commit their old position without any before they join again: an empty group takes that
+from everybody, so such commits are refused for a while, unless somebody joins before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.groups.expire_and_retry import extend_sessions_after_outage, group_script_args, group_script_keys
+from tidegate.groups.identity import candidate
+from tidegate.groups.offsets import entry_json, offset_field
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+RESET_OFFSETS = Script("groups/reset_offsets")
+
+COMMITS_FENCED_MS: Final = 10_000
+"""Clients learn that they were removed at their next heartbeat, after 3 s by default."""
+_FENCE_REASON: Final = "fenced: its group's offsets are reset"
+_UNKNOWN_EPOCH: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetMove:
+    """Where a partition's committed offset goes; `offset` None forgets it."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int | None
+    metadata: str = ""
+
+    @property
+    def entry(self) -> str:
+        """Its JSON, open for the commit time; "" to forget."""
+        if self.offset is None:
+            return ""
+        return entry_json(self.offset, _UNKNOWN_EPOCH, self.topic_id, self.metadata)
+
+
+async def reset_offsets(
+    store: Store,
+    keys: GroupKeys,
+    moves: Sequence[OffsetMove],
+    *,
+    fence: bool,
+    broker: str = "",
+    client_id: str = "",
+    client_host: str = "",
+) -> int:
+    """Move offsets, all or none; how many members were removed, which is what `fence` allows.
+
+    A group that does not exist is made. Raises NonEmptyGroup, StoreUnavailable.
+    """
+    args: list[Arg] = [client_id, client_host, _FENCE_REASON if fence else "", COMMITS_FENCED_MS, candidate(keys)]
+    for move in moves:
+        args += (offset_field(move.topic, move.partition), move.entry)
+    extend_sessions_after_outage(store, keys)
+    key_names = [*group_script_keys(keys), keys.offsets]
+    (removed,) = await store.run(RESET_OFFSETS, key_names, *group_script_args(store, keys, broker), *args)
+    return int(removed)

@@ -1,0 +1,97 @@
+#!lua flags=allow-oom
+--[[ Move or forget a group's offsets for an administrator, in one step with the removal of its members.
+
+KEYS[1]   group          hash    state, generation, round, deadlines; commits_fenced_until, reset_by and reset_at are set
+KEYS[2]   members        hash    member id -> its record
+KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata, packed
+KEYS[4]   assignments    hash    member id -> the leader's bytes
+KEYS[5]   protocols      hash    tallies of the members: who supports, offers, waits how long
+KEYS[6]   instances      hash    static instance id -> member id
+KEYS[7]   sessions       zset    member id (also pending) -> deadline or lease, ms
+KEYS[8]   pending        hash    ids handed out and not yet back -> client
+KEYS[9]   groups         hash    group -> type, state, protocol type
+KEYS[10]  deadlines      zset    kind|group -> earliest deadline, ms
+KEYS[11]  events         stream  transitions of the shard's groups
+KEYS[12]  offsets        hash    <topic>:<partition> -> JSON
+ARGV[1]   group's name in the shard's keys
+ARGV[2]   wake channel
+ARGV[3]   events kept, 0 none
+ARGV[4]   broker
+ARGV[5]   client id of who asks
+ARGV[6]   its host
+ARGV[7]   reason for which members are removed, "" to refuse where there are any
+ARGV[8]   how long commits without a generation are refused then, ms
+ARGV[9]   "<id> <locator>" should the offsets make the group
+ARGV[10...]  field, and its JSON open for the commit time or "" to forget it, one pair after the other
+Returns   {NONE, members removed}
+          Run twice, the second time removes nobody and writes the same offsets.
+Errors    NON_EMPTY_GROUP  it has members, and they are not to be removed
+]]
+-- @include lib/classic_group
+-- @include lib/offset_keys
+local NAMED_MAX, OFFSET = 50, '^{"offset":(-?%d+)'
+local asking_id, asking_host, reason = ARGV[5], ARGV[6], ARGV[7]
+local who = asking_host .. " " .. string.sub(asking_id, 1, NAME_MAX)
+local now_text = string.format("%.0f", now)
+
+local function remove_all()
+  local removed, first = 0, nil
+  local records = redis.call("HGETALL", members)
+  for i = 1, #records, 2 do
+    local member = unpack_member(records[i + 1])
+    remove_member(records[i], member, "member_removed", { reason = reason, detail = who })
+    first, removed = first or { id = records[i], member = member }, removed + 1
+  end
+  for _, member_id in ipairs(redis.call("HKEYS", pending)) do redis.call("ZREM", sessions, member_id) end
+  redis.call("DEL", pending)
+  if first and g.state ~= PREPARING then
+    prepare_rebalance("member_removed", first.id, first.member, reason)
+  elseif g.state == PREPARING then
+    maybe_complete()
+  end
+  return removed
+end
+
+-- As a commit without a generation makes it.
+local function create_group()
+  local id, locator, org = string.match(ARGV[9], "^(%S+) (([^/]+)/%S+)$")
+  redis.call("HSET", group, "id", id, "org", org, "tier", "org", "locator", locator, "type", "classic", "state", EMPTY,
+    "prev_state", "Dead", "generation", "0", "version", "1", "state_since", now_text, "created", now_text, "reason", "")
+  redis.call("HSET", groups, ref, "classic Empty ")
+end
+
+-- What moves, "<topic>:<partition> <from> <to> ...", of the first that are named.
+local function move_offsets()
+  local moved = {}
+  for i = 10, #ARGV, 2 do
+    local field, entry = ARGV[i], ARGV[i + 1]
+    local stored = redis.call("HGET", offsets, field)
+    local from, to = stored and stored:match(OFFSET) or "-", entry:match(OFFSET) or "-"
+    if entry == "" then
+      redis.call("HDEL", offsets, field)
+    else
+      redis.call("HSET", offsets, field, entry .. ',"commit_time":' .. now_text .. "}")
+    end
+    if from ~= to and #moved < NAMED_MAX then moved[#moved + 1] = field .. " " .. from .. " " .. to end
+  end
+  return table.concat(moved, " ")
+end
+
+expire_overdue()
+local removed = 0
+if redis.call("HLEN", members) > 0 and reason == "" then
+  finish()
+  return { ERROR.NON_EMPTY_GROUP }
+end
+if reason ~= "" and not g.absent then
+  removed = remove_all()
+  if removed > 0 then redis.call("HSET", group, "commits_fenced_until", string.format("%.0f", now + ARGV[8])) end
+end
+if g.absent and ARGV[10] then create_group() end
+local moved = move_offsets()
+if moved ~= "" then
+  redis.call("HSET", group, "reset_by", who, "reset_at", now_text)
+  event("offsets_reset", nil, { client_id = asking_id, client_host = asking_host }, { detail = moved, since = at })
+end
+finish()
+return { ERROR.NONE, removed }
