@@ -222,7 +222,6 @@ class App:
 
     async def _open(self, apis: dict[int, registry.Api], ports: Ports) -> None:
         self.server = Server(self.context, apis, self.settings)
-        self.context.dial = self.server.dial
         self.health.requests_admitted = lambda: not self.server.request_bytes.exhausted
         if self.tracing is not None:
             self.tracing.trace(self.server)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -14,17 +13,19 @@ from tidegate.admin.audit import Actor
 from tidegate.admin.failures import CommandFailed
 from tidegate.admin.group_requests import Place
 from tidegate.admin.group_reset import row
-from tidegate.admin.inside_client import inside
-from tidegate.admin.kafka_client import KafkaClient
 from tidegate.admin.problems import Problem
 from tidegate.admin.reset_plan import Choice, Move, plan
+from tidegate.admin.stored_offsets import StoredOffsets
 from tidegate.apis.call import BrokerContext
-from tidegate.errors import NonEmptyGroup
+from tidegate.errors import GroupIdNotFound, NonEmptyGroup
+from tidegate.groups import directory
+from tidegate.groups.directory import DescribedMember
 from tidegate.groups.formatting import COMMAND, counted, listed
 from tidegate.groups.offset_reset import OffsetMove, reset_offsets
 from tidegate.groups.offsets import parse_entry, split_field
 
-_OPTION: Final = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
+_FIELDS: Final = {"topic": "topics"}
+"""Fields of a request that are named otherwise than the choice that they become."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +46,20 @@ class Reset:
 async def plan_reset(context: BrokerContext, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
     """What a reset would do; nothing is changed. Raises Problem, StoreUnavailable."""
     await _own_id(context, org, wanted.group_id)
-    async with inside(context, actor, org) as kafka:
-        moves, group = await _planned(kafka, wanted)
+    moves, members = await asyncio.gather(_planned(context, org, wanted), _members(context, org, wanted.group_id))
     return {
         "group": wanted.group_id,
-        "exists": group.group_state != "Dead",
-        "allowed": wanted.fence or not group.members,
+        "exists": members is not None,
+        "allowed": wanted.fence or not members,
         "moves": [row(one) for one in moves],
         "members": [
             {
                 "member_id": member.member_id,
-                "instance_id": member.group_instance_id,
+                "instance_id": member.instance_id,
                 "client_id": member.client_id,
                 "host": member.client_host,
             }
-            for member in group.members
+            for member in members or ()
         ],
     }
 
@@ -72,27 +72,24 @@ async def reset(
     All offsets move or none, in the same step in which `fence` removes the members.
     """
     own_id, was = await asyncio.gather(_own_id(context, org, wanted.group_id), _metadata(context, org, wanted.group_id))
-    async with inside(context, actor, org) as kafka:
-        planned, group = await _planned(kafka, wanted)
-        moves = [replace(one, metadata=wanted.metadata.get(one.place, "")) for one in planned]
-        before = [(*one.place, one.before, one.after, was.get(one.place, "")) for one in moves]
-        undo = moved_back(org, wanted.group_id, own_id, before)
-        arguments = {"group": wanted.group_id, "partitions": len(moves), "fence": wanted.fence}
-        async with begin(context, actor, action, org, undo, **arguments) as entry:
-            if group.members and not wanted.fence:
-                raise NonEmptyGroup(f"the group has {counted(len(group.members), 'member')}: stop them first, or fence")
-            removed = await _move(context, actor, org, wanted, moves)
-            reported = [f"removed {counted(removed, 'member')}"] if removed else []
-            reported.append(f"{counted(len(moves), 'partition')} moved")
-            entry.result |= {"complete": True, "removed": removed, "said": reported}
-            return {
-                "action_id": entry.action_id,
-                "group": wanted.group_id,
-                "complete": True,
-                "undoable": entry.undoable,
-                "removed": removed,
-                "moves": [row(one) for one in moves],
-            }
+    planned = await _planned(context, org, wanted)
+    moves = [replace(one, metadata=wanted.metadata.get(one.place, "")) for one in planned]
+    before = [(*one.place, one.before, one.after, was.get(one.place, "")) for one in moves]
+    undo = moved_back(org, wanted.group_id, own_id, before)
+    arguments = {"group": wanted.group_id, "partitions": len(moves), "fence": wanted.fence}
+    async with begin(context, actor, action, org, undo, **arguments) as entry:
+        removed = await _move(context, actor, org, wanted, moves)
+        reported = [f"removed {counted(removed, 'member')}"] if removed else []
+        reported.append(f"{counted(len(moves), 'partition')} moved")
+        entry.result |= {"complete": True, "removed": removed, "said": reported}
+        return {
+            "action_id": entry.action_id,
+            "group": wanted.group_id,
+            "complete": True,
+            "undoable": entry.undoable,
+            "removed": removed,
+            "moves": [row(one) for one in moves],
+        }
 
 
 async def _move(context: BrokerContext, actor: Actor, org: str, wanted: Reset, moves: Sequence[Move]) -> int:
@@ -106,15 +103,18 @@ async def _move(context: BrokerContext, actor: Actor, org: str, wanted: Reset, m
         if topic is None:
             raise Problem(409, f"Topic {move.topic} was deleted meanwhile; nothing was changed.")
         targets.append(OffsetMove(move.topic, topic.topic_hex, move.partition, move.after, move.metadata))
-    removed = await reset_offsets(
-        context.store,
-        keys,
-        targets,
-        fence=wanted.fence,
-        broker=str(context.broker_lease.node_id),
-        client_id=who,
-        client_host=f"/{actor.remote}",
-    )
+    try:
+        removed = await reset_offsets(
+            context.store,
+            keys,
+            targets,
+            fence=wanted.fence,
+            broker=str(context.broker_lease.node_id),
+            client_id=who,
+            client_host=f"/{actor.remote}",
+        )
+    except NonEmptyGroup:
+        raise NonEmptyGroup("the group has members: stop them first, or fence") from None
     moved = [
         (topic, move.partition, move.after)
         for move in moves
@@ -144,8 +144,7 @@ async def undo(context: BrokerContext, actor: Actor, action_id: str, fence: bool
     own_id = await _own_id(context, org, group_id)
     if own_id and kept["id"] and own_id != kept["id"]:
         raise Problem(409, f"Group {group_id} was deleted and made anew since.")
-    async with inside(context, actor, org) as kafka:
-        back = _back(kept["moves"], await _reported(kafka.committed(group_id)))
+    back = _back(kept["moves"], await StoredOffsets(context, org).committed(group_id))
     if not back:
         raise Problem(409, "Nothing is to be put back: the offsets are where they were.")
     metadata = {(topic, partition): reported[0] for topic, partition, _, _, *reported in kept["moves"] if reported}
@@ -182,15 +181,26 @@ async def _metadata(context: BrokerContext, org: str, group_id: str) -> dict[Pla
     return {place: entry.metadata for place, entry in entries.items() if entry.metadata}
 
 
-async def _planned(kafka: KafkaClient, wanted: Reset) -> tuple[list[Move], Any]:
-    moves = await _reported(plan(kafka, wanted.group_id, wanted.choice, wanted.topics, wanted.all_topics))
-    return moves, await _reported(kafka.describe(wanted.group_id))
-
-
-async def _reported(asked: Any) -> Any:
-    """What a command says of its options, said of fields: `--to-offset` is to_offset. Raises Problem."""
+async def _planned(context: BrokerContext, org: str, wanted: Reset) -> list[Move]:
+    """Raises Problem, StoreUnavailable."""
+    source = StoredOffsets(context, org)
     try:
-        return await asked
+        return await plan(
+            source,
+            wanted.group_id,
+            wanted.choice,
+            wanted.topics,
+            wanted.all_topics,
+            lambda name: _FIELDS.get(name, name),
+        )
     except CommandFailed as failure:
-        text = _OPTION.sub(lambda found: found[1].replace("-", "_"), str(failure))
-        raise Problem(400, text) from None
+        raise Problem(400, str(failure)) from None
+
+
+async def _members(context: BrokerContext, org: str, group_id: str) -> Sequence[DescribedMember] | None:
+    """Of a group; None where there is none. Raises StoreUnavailable."""
+    keys = context.store.group_keys(org, group_id)
+    try:
+        return (await directory.describe(context.store, keys, str(context.broker_lease.node_id))).members
+    except GroupIdNotFound:
+        return None

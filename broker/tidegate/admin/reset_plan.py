@@ -5,19 +5,40 @@ from __future__ import annotations
 import csv
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from tidegate.admin.failures import CommandFailed
 from tidegate.admin.group_requests import Place
-from tidegate.admin.kafka_client import EARLIEST, LATEST, KafkaClient, Topic
+from tidegate.admin.kafka_client import EARLIEST, LATEST, Topic
 
 _DURATION: Final = re.compile(
     r"(?P<sign>-?)P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )
+
+Spell = Callable[[str], str]
+"""How a refusal names what was asked for, by its field in `Choice`."""
+
+
+def as_option(name: str) -> str:
+    """As the command line names it."""
+    return f"--{name.replace('_', '-')}"
+
+
+class OffsetSource(Protocol):
+    """Where a plan reads from: brokers, or a broker's own store."""
+
+    async def committed(self, group_id: str) -> dict[Place, int]:
+        """What a group has committed."""
+
+    async def topics(self) -> dict[str, Topic]:
+        """The topics that exist."""
+
+    async def offsets_at(self, wanted: Mapping[Place, int], topics: Mapping[str, Topic]) -> dict[Place, int]:
+        """At a timestamp, ms, EARLIEST or LATEST; -1 where no record is as late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +56,13 @@ class Choice:
     offsets: Mapping[Place, int | None] | None = None
     """What a file would hold: for who has no files."""
 
-    def check(self) -> None:
+    def check(self, spell: Spell = as_option) -> None:
         """Raises CommandFailed unless exactly one way is given."""
         given = [
             name for name in self.__slots__ if getattr(self, name) is not None and getattr(self, name) is not False
         ]
         if len(given) != 1:
-            ways = ", ".join("--" + name.replace("_", "-") for name in self.__slots__ if name != "offsets")
+            ways = ", ".join(spell(name) for name in self.__slots__ if name != "offsets")
             raise CommandFailed(f"choose one of {ways}" if not given else f"only one of {ways}")
 
 
@@ -65,27 +86,27 @@ class Move:
         return self.topic, self.partition
 
 
-def parse_duration(text: str) -> timedelta:
+def parse_duration(text: str, spell: Spell = as_option) -> timedelta:
     """ISO 8601 days and time, `P7D`, `PT1H30M`. Raises CommandFailed."""
     found = _DURATION.fullmatch(text)
     parts = (
         {name: float(value) for name, value in found.groupdict().items() if name != "sign" and value} if found else {}
     )
     if found is None or not parts:
-        raise CommandFailed(f"--by-duration {text}: not a duration like P7D or PT1H30M")
+        raise CommandFailed(f"{spell('by_duration')} {text}: not a duration like P7D or PT1H30M")
     try:
         return timedelta(**parts) * (-1 if found["sign"] else 1)
     except OverflowError:
-        raise CommandFailed(f"--by-duration {text}: too long") from None
+        raise CommandFailed(f"{spell('by_duration')} {text}: too long") from None
 
 
-def parse_datetime(text: str) -> int:
+def parse_datetime(text: str, spell: Spell = as_option) -> int:
     """ISO 8601, UTC unless it says otherwise, as ms since 1970. Raises CommandFailed."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise CommandFailed(
-            f"--to-datetime {text}: not a time like 2026-01-31T18:00:00 (UTC unless it ends in +HH:MM)"
+            f"{spell('to_datetime')} {text}: not a time like 2026-01-31T18:00:00 (UTC unless it ends in +HH:MM)"
         ) from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
@@ -110,27 +131,34 @@ def parse_file(path: Path, group_id: str) -> dict[Place, int | None]:
     return wanted
 
 
-def parse_topics(named: Sequence[str], topics: Mapping[str, Topic]) -> list[Place]:
+def parse_topics(named: Sequence[str], topics: Mapping[str, Topic], spell: Spell = as_option) -> list[Place]:
     """`topic`, or `topic:0,2`. Raises CommandFailed for what does not exist."""
     places = []
     for text in named:
         name, colon, partitions = text.rpartition(":") if ":" in text else (text, "", "")
         if name not in topics:
-            raise CommandFailed(f"--topic {text}: there is no topic {name}")
+            raise CommandFailed(f"{spell('topic')} {text}: there is no topic {name}")
         leaders = topics[name].leaders
         if colon and not all(one.isdigit() for one in partitions.split(",")):
-            raise CommandFailed(f"--topic {text}: not topic:0,1,2")
+            raise CommandFailed(f"{spell('topic')} {text}: not topic:0,1,2")
         chosen = [int(one) for one in partitions.split(",")] if colon else sorted(leaders)
         if not set(chosen) <= set(leaders):
-            raise CommandFailed(f"--topic {text}: {name} has partitions 0 to {len(leaders) - 1}")
+            raise CommandFailed(f"{spell('topic')} {text}: {name} has partitions 0 to {len(leaders) - 1}")
         places += [(name, partition) for partition in chosen]
     return places
 
 
-async def plan(kafka: KafkaClient, group_id: str, choice: Choice, named: Sequence[str], all_topics: bool) -> list[Move]:
+async def plan(
+    source: OffsetSource,
+    group_id: str,
+    choice: Choice,
+    named: Sequence[str],
+    all_topics: bool,
+    spell: Spell = as_option,
+) -> list[Move]:
     """What a reset would do, in order. Raises CommandFailed."""
-    choice.check()
-    committed = await kafka.committed(group_id)
+    choice.check(spell)
+    committed = await source.committed(group_id)
     if choice.from_file is not None and (named or all_topics):
         raise CommandFailed("--from-file names its partitions itself: leave --topic and --all-topics out")
     wanted = dict(choice.offsets or {})
@@ -139,18 +167,18 @@ async def plan(kafka: KafkaClient, group_id: str, choice: Choice, named: Sequenc
     if choice.from_file is not None and not wanted:
         raise CommandFailed(f"--from-file {choice.from_file}: nothing is in it")
     if not (named or all_topics or wanted):
-        raise CommandFailed("choose --topic, --all-topics or --from-file")
-    topics = await kafka.topics()
-    places = list(wanted) if wanted else parse_topics(named, topics) if named else list(committed)
+        raise CommandFailed(f"choose {', '.join(map(spell, ('topic', 'all_topics')))} or {spell('from_file')}")
+    topics = await source.topics()
+    places = list(wanted) if wanted else parse_topics(named, topics, spell) if named else list(committed)
     gone = [place for place in places if place[0] not in topics or place[1] not in topics[place[0]].leaders]
     if gone:
-        others = "take it out of the file" if wanted else "name the others with --topic"
+        others = "take it out of the file" if wanted else f"name the others with {spell('topic')}"
         raise CommandFailed(f"{gone[0][0]} {gone[0][1]} does not exist: {others}")
     if not places:
-        raise CommandFailed(f"group {group_id} has committed nothing: choose --topic")
-    targets = wanted or await _targets(kafka, choice, places, committed, topics)
-    starts = await kafka.offsets_at(dict.fromkeys(places, EARLIEST), topics)
-    ends = await kafka.offsets_at(dict.fromkeys(places, LATEST), topics)
+        raise CommandFailed(f"group {group_id} has committed nothing: choose {spell('topic')}")
+    targets = wanted or await _targets(source, choice, places, committed, topics, spell)
+    starts = await source.offsets_at(dict.fromkeys(places, EARLIEST), topics)
+    ends = await source.offsets_at(dict.fromkeys(places, LATEST), topics)
     return [_move(place, committed.get(place), targets[place], starts[place], ends[place]) for place in sorted(places)]
 
 
@@ -166,33 +194,34 @@ def _move(place: Place, before: int | None, wanted: int | None, start: int, end:
 
 
 async def _targets(
-    kafka: KafkaClient,
+    source: OffsetSource,
     choice: Choice,
     places: Sequence[Place],
     committed: Mapping[Place, int],
     topics: Mapping[str, Topic],
+    spell: Spell,
 ) -> Mapping[Place, int]:
     if choice.to_offset is not None:
         return dict.fromkeys(places, choice.to_offset)
     if choice.shift_by is not None:
         missing = [place for place in places if place not in committed]
         if missing:
-            raise CommandFailed(f"--shift-by: nothing is committed for {missing[0][0]} {missing[0][1]}")
+            raise CommandFailed(f"{spell('shift_by')}: nothing is committed for {missing[0][0]} {missing[0][1]}")
         return {place: committed[place] + choice.shift_by for place in places}
     if choice.to_earliest:
-        return await kafka.offsets_at(dict.fromkeys(places, EARLIEST), topics)
-    ends = await kafka.offsets_at(dict.fromkeys(places, LATEST), topics)
+        return await source.offsets_at(dict.fromkeys(places, EARLIEST), topics)
+    ends = await source.offsets_at(dict.fromkeys(places, LATEST), topics)
     if choice.to_latest:
         return ends
     if choice.to_current:
         return {place: committed.get(place, ends[place]) for place in places}
-    found = await kafka.offsets_at(dict.fromkeys(places, _timestamp(choice)), topics)
+    found = await source.offsets_at(dict.fromkeys(places, _timestamp(choice, spell)), topics)
     return {place: offset if offset >= 0 else ends[place] for place, offset in found.items()}
 
 
-def _timestamp(choice: Choice) -> int:
+def _timestamp(choice: Choice, spell: Spell = as_option) -> int:
     """Ms since 1970; earlier moments would mean something else to ListOffsets."""
     if choice.to_datetime is not None:
-        return max(parse_datetime(choice.to_datetime), 0)
+        return max(parse_datetime(choice.to_datetime, spell), 0)
     assert choice.by_duration is not None
-    return max(int((time.time() - parse_duration(choice.by_duration).total_seconds()) * 1000), 0)
+    return max(int((time.time() - parse_duration(choice.by_duration, spell).total_seconds()) * 1000), 0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -56,8 +55,6 @@ class BrokerContext:
     """Groups shown as Redis consumer groups; None where they are not."""
     delayed_heartbeats: DelayedHeartbeats | None = None
     """None where heartbeats are answered at once."""
-    dial: Callable[[str, str], Awaitable[socket.socket]] | None = None
-    """A connection to this broker from inside: of an organisation, on behalf of a host."""
     ask_to_drain: Callable[[str], None] = field(default=lambda by: None)
     """Have this broker drain and its process end, as by SIGTERM; who asks is logged."""
 

@@ -23,7 +23,7 @@ from tidegate.server.dispatch import Routes
 from tidegate.server.limits import RequestBytes
 from tidegate.server.pending_request import PendingRequest
 from tidegate.server.stalls import StallMonitor
-from tidegate.server.sweeping import INSIDE, Sweeper
+from tidegate.server.sweeping import Sweeper
 from tidegate.server.tls_port import TlsPort
 from tidegate.settings import Settings
 from tidegate.telemetry.declared import CONNECTIONS
@@ -109,16 +109,6 @@ class Server:
         self._listeners.append(listener)
         logger.info("listening", host=host, port=port, listener=listener, protocol=protocol)
         return int(port)
-
-    async def dial(self, org: str, host: str) -> socket.socket:
-        """The far end of a connection from inside this process, for what it asks on behalf of somebody at `host`."""
-        ours, theirs = socket.socketpair()
-        for end in (ours, theirs):
-            end.setblocking(False)
-        connection = Connection(self, INSIDE)
-        await self.loop.connect_accepted_socket(lambda: connection, ours)
-        connection.client.org, connection.client.host = org, host
-        return theirs
 
     @property
     def listening(self) -> bool:

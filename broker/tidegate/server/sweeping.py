@@ -24,8 +24,6 @@ logger = structlog.get_logger()
 
 CHECK_INTERVAL_S: Final = 1.0
 SWEEP_INTERVAL_S: Final = 5.0
-INSIDE: Final = "INSIDE"
-"""The listener of connections from this process itself: no port leads to it."""
 FRAME_BYTES_PER_S_MIN: Final = 32 * 1024
 """A request comes at this rate at least, after `limits.FRAME_TIMEOUT_S`: one of 100 MiB in less than an hour."""
 AGE_JITTER: Final = 0.2
@@ -79,8 +77,6 @@ class Sweeper:
         chosen = 0
         for connection in self._server.connections:
             listener = connection.client.listener
-            if listener == INSIDE:  # what an operator is doing; it would not come back
-                continue
             if all_of(listener) or random.random() < share:  # noqa: S311 - spreads reconnects, no secret
                 due_s = now_s + NOTICE_S + random.random() * spread_s  # noqa: S311
                 heapq.heappush(self._draining, (due_s, connection.client.connection_id, connection))

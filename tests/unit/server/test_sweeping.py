@@ -52,15 +52,6 @@ async def test_all_are_closed_behind_one_address_and_none_when_told_so() -> None
 
 
 @on_both_loops
-async def test_what_this_process_asks_itself_is_left_alone() -> None:
-    async with running(Handlers(), connection_rebalance_window_ms=1) as (server, _):
-        theirs = await server.dial("default", "10.1.2.3")
-        server.sweeper.shed_connections(1.0, lambda listener: True)
-        assert len(server.connections) == 1 and not server.sweeper._draining
-        theirs.close()
-
-
-@on_both_loops
 async def test_a_long_poll_is_answered_first() -> None:
     handlers = Handlers()
     async with connected(handlers, connection_rebalance_window_ms=1) as (server, client):

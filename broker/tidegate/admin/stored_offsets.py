@@ -1,0 +1,66 @@
+"""What a plan to move offsets reads, from this broker's own store: committed offsets, topics, and the ends of logs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.admin.group_requests import Place
+from tidegate.admin.kafka_client import EARLIEST, LATEST, Topic
+from tidegate.apis.call import BrokerContext
+from tidegate.errors import UnknownTopicOrPartition
+from tidegate.groups.offsets import parse_entry, split_field
+
+_NO_LEADER: Final = -1
+_NOWHERE: Final = -1
+_AT_ONCE_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffsets:
+    """Of one organisation. Methods raise KafkaError, StoreUnavailable."""
+
+    context: BrokerContext
+    org: str
+
+    async def committed(self, group_id: str) -> dict[Place, int]:
+        """What a group has committed for topics that exist."""
+        stored = await self.context.store.read("HGETALL", self.context.store.group_keys(self.org, group_id).offsets)
+        found = {}
+        for name, value in stored.items():
+            place, entry = split_field(name.decode()), parse_entry(value)
+            topic = await self.context.catalog.find(self.org, place[0])
+            if topic is not None and entry.topic_id in ("", topic.topic_hex):
+                found[place] = entry.offset
+        return found
+
+    async def topics(self) -> dict[str, Topic]:
+        """Every topic."""
+        await self.context.catalog.refresh()
+        return {
+            topic.name: Topic(topic.name, dict.fromkeys(range(topic.partition_count), _NO_LEADER))
+            for topic in self.context.catalog.topics(self.org)
+        }
+
+    async def offsets_at(self, wanted: Mapping[Place, int], topics: Mapping[str, Topic]) -> dict[Place, int]:
+        """As ListOffsets: at a timestamp, ms, EARLIEST or LATEST; -1 where no record is as late."""
+        places, offsets = list(wanted), list[int]()
+        for first in range(0, len(places), _AT_ONCE_MAX):
+            some: Sequence[Place] = places[first : first + _AT_ONCE_MAX]
+            offsets += await asyncio.gather(*(self._offset_at(place, wanted[place]) for place in some))
+        return dict(zip(places, offsets, strict=True))
+
+    async def _offset_at(self, place: Place, timestamp: int) -> int:
+        topic = await self.context.catalog.find(self.org, place[0])
+        if topic is None or place[1] >= topic.partition_count:
+            raise UnknownTopicOrPartition(f"{place[0]} {place[1]} was deleted meanwhile")
+        log = self.context.logs.partition(topic, place[1])
+        known = await log.end_offset()
+        if timestamp == LATEST:
+            return known.high_watermark
+        if timestamp == EARLIEST:
+            return known.log_start_offset
+        found = await log.offset_for_timestamp(timestamp)
+        return _NOWHERE if found is None or found[0] >= known.high_watermark else found[0]
