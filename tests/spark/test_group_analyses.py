@@ -18,7 +18,7 @@ from tidegate_pipeline.sources.usage import SCHEMA as USAGE
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LAG = "ts timestamp, tenant string, group string, lag long"
+LAG = "ts timestamp, org string, group string, lag long"
 START_S = 1_700_000_000 - 1_700_000_000 % 60
 
 
@@ -81,7 +81,7 @@ def event(minute: float, kind: str, group: str = "g", generation: int = 1, **mor
         name: more.pop(name) for name in ("member", "instance", "client_id", "reason", "assignor") if name in more
     }
     detail = {name: str(value) for name, value in more.items()}
-    head = {"id": f"{int((START_S + minute * 60) * 1000)}-0", "ts": at(minute), "tenant": "default", "group": group}
+    head = {"id": f"{int((START_S + minute * 60) * 1000)}-0", "ts": at(minute), "org": "default", "group": group}
     return head | {"event": kind, "generation": generation, "detail": detail} | columns
 
 
@@ -185,13 +185,13 @@ def test_commits_that_stop_burst_and_go_back(spark: SparkSession, tmp_path: Path
         counted.append(head)
         for group in ("stops", "bursts", "back"):
             commits = {"stops": 0 if minute >= 20 else 60, "bursts": 900 if minute == 25 else 60}.get(group, 60)
-            row = head | {"tenant": "default", "group": group, "commits": commits, "back_commits": 0, "back": []}
+            row = head | {"org": "default", "group": group, "commits": commits, "back_commits": 0, "back": []}
             if group == "back" and minute == 30:
                 reported = {"topic": "t", "partition": 3, "from_offset": 90, "to_offset": 10, "client_id": "c"}
                 row |= {"back_commits": 2, "back": [reported]}
             if commits:
                 counted.append(row)
-            waiting.append({"ts": at(minute + 0.5), "tenant": "default", "group": group, "lag": minute + 1})
+            waiting.append({"ts": at(minute + 0.5), "org": "default", "group": group, "lag": minute + 1})
     tables = {}
     for name, count in (("whole", 1), ("pieces", 3)):
         usage, lag = Script(tmp_path / f"{name}-usage", USAGE), Script(tmp_path / f"{name}-lag", LAG)
@@ -226,8 +226,8 @@ def test_usage_by_the_hour(spark: SparkSession) -> None:
 
     def reported(minute: float, topic: str | None, *figures: int | None) -> tuple[Any, ...]:
         ts = datetime.fromtimestamp(START_S - START_S % 3600 + minute * 60, UTC)
-        tenant = None if topic is None else "default"
-        return ("1-0", ts, 60_000, "1", tenant, topic, None, *figures, None, None, None)
+        org = None if topic is None else "default"
+        return ("1-0", ts, 60_000, "1", org, topic, None, *figures, None, None, None)
 
     nothing = (None,) * 6
     rows = [reported(minute, "t", 10, 1_000, 2, 1_100, 1, 500, 1_000 * minute, 0) for minute in range(1, 61)]
@@ -240,7 +240,7 @@ def test_usage_by_the_hour(spark: SparkSession) -> None:
     found = usage_by_interval(spark.createDataFrame(rows, USAGE), UsageSettings()).orderBy("topic", "from_at").collect()
 
     held, first, second = (row.asDict() for row in found)
-    assert (first["tenant"], first["topic"], first["to_at"] - first["from_at"]) == ("default", "t", timedelta(hours=1))
+    assert (first["org"], first["topic"], first["to_at"] - first["from_at"]) == ("default", "t", timedelta(hours=1))
     assert [first[name] for name in ("records", "stored_bytes", "produce_requests")] == [601, 60_001, 121]
     assert [first[name] for name in ("produced_bytes", "fetch_requests", "fetched_bytes")] == [66_001, 61, 30_001]
     assert first["redis_byte_hours"] == pytest.approx(30_500) and first["archive_byte_hours"] == 0

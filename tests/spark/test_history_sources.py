@@ -61,7 +61,7 @@ def test_events_in_batches_and_streams(spark: SparkSession, valkey: ValkeyServer
 
     batch = spark.read.format("tidegate-events").option("redis.url", valkey.url).load()
     assert {
-        (r.tenant, r.group, r.event, r["count"]) for r in batch.groupBy("tenant", "group", "event").count().collect()
+        (r.org, r.group, r.event, r["count"]) for r in batch.groupBy("org", "group", "event").count().collect()
     } == {
         ("default", "a", "stable", 10),
         ("default", "b", "stable", 10),
@@ -156,7 +156,7 @@ def test_lag_history_is_the_same_in_one_run_and_in_many(
     lag = spark.read.format("tidegate-lag").option("redis.url", valkey.url).load()
     assert [row.asDict() for row in lag.where("topic = 'moves' and group = 'g' and lag > 38").collect()] == [
         {
-            "ts": datetime.fromtimestamp(FIRST_MS / 1000 + 390), "tenant": "default", "group": "g", "topic": "moves",
+            "ts": datetime.fromtimestamp(FIRST_MS / 1000 + 390), "org": "default", "group": "g", "topic": "moves",
             "partition": 0, "committed": 195, "log_start": 0, "log_end": 234, "lag": 39, "member": "m 1",
             "committed_at": datetime.fromtimestamp(FIRST_MS / 1000 + 389.5),
             "next_timestamp": datetime.fromtimestamp(FIRST_MS / 1000 + 381),

@@ -34,7 +34,7 @@ def add_to(app: typer.Typer) -> None:
 
     @job_command(app)
     def usage() -> Job:
-        """Records, bytes, requests and byte-hours of every tenant's topics by the hour; a Parquet table."""
+        """Records, bytes, requests and byte-hours of every organisation's topics by the hour; a Parquet table."""
         from tidegate_pipeline.jobs.usage import UsageJob
 
         return UsageJob()

@@ -12,7 +12,7 @@ from tidegate_pipeline.cli import ConfigOption, reporting
 from tidegate_pipeline.errors import UsageError
 
 _Group = Annotated[str, typer.Option("--group", help="The group.")]
-_Tenant = Annotated[str, typer.Option("--tenant", help="Its organisation.")]
+_Org = Annotated[str, typer.Option("--org", help="Its organisation.")]
 _From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="ISO 8601, or 90m: so long ago.")]
 _To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The same.  [default: now]")]
 _Out = Annotated[Path, typer.Option("--out", help="The PNG to write.", dir_okay=False)]
@@ -25,11 +25,11 @@ def add_to(app: typer.Typer) -> None:
     @plot.command()
     def lag(
         group: _Group, out: _Out, topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
-        tenant: _Tenant = "default", since: _From = None, until: _To = None, config: ConfigOption = None,
+        org: _Org = "default", since: _From = None, until: _To = None, config: ConfigOption = None,
     ) -> None:  # fmt: skip
         """Lag by partition, stuck stretches, records produced and committed; of the table of the job `lag`."""
         with reporting():
-            read = _reader(config, since, until, {"tenant": tenant, "group": group})
+            read = _reader(config, since, until, {"org": org, "group": group})
             from tidegate_pipeline.plots.lag import draw_lag
 
             draw_lag(read("lag", ["window_start"], {"topic": topic} if topic else {}), out)
@@ -37,12 +37,12 @@ def add_to(app: typer.Typer) -> None:
 
     @plot.command()
     def storm(
-        group: _Group, out: _Out, tenant: _Tenant = "default", since: _From = None, until: _To = None,
+        group: _Group, out: _Out, org: _Org = "default", since: _From = None, until: _To = None,
         config: ConfigOption = None,
     ) -> None:  # fmt: skip
         """Generations, storms, and who caused each rebalance; of the tables of the jobs `timeline` and `storms`."""
         with reporting():
-            read = _reader(config, since, until, {"tenant": tenant, "group": group})
+            read = _reader(config, since, until, {"org": org, "group": group})
             from tidegate_pipeline.plots.storm import draw_storm
 
             generations = read("timeline", ["started_at", "joined_at"], {})

@@ -29,14 +29,14 @@ _HOUR_MS: Final = 3_600_000
 
 def generations(events: DataFrame, settings: TimelineSettings) -> DataFrame:
     """One row a generation, of rows of `tidegate-events`."""
-    wanted = events.where(f.col("event").isin(*timeline.KINDS)).selectExpr("ts", "tenant", "group", *COLUMNS)
+    wanted = events.where(f.col("event").isin(*timeline.KINDS)).selectExpr("ts", "org", "group", *COLUMNS)
     rows = wanted.withWatermark("ts", f"{settings.state_days} days")
     return _analysed(rows, Timeline, events_of, timeline.SCHEMA)
 
 
 def incidents(events: DataFrame, ticks: DataFrame, settings: StormSettings) -> DataFrame:
     """A row where a storm opens and one where it closes. `ticks`, any rows with `ts`, say that time has passed."""
-    wanted = events.where(f.col("event").isin(*storms.KINDS)).selectExpr("ts", "tenant", "group", *COLUMNS)
+    wanted = events.where(f.col("event").isin(*storms.KINDS)).selectExpr("ts", "org", "group", *COLUMNS)
     empty = [f.lit(None).cast(column.dataType).alias(column.name) for column in wanted.schema.fields[1:]]
     rows = wanted.unionByName(ticks.select("ts", *empty)).withWatermark("ts", f"{settings.watermark} seconds")
     make = partial(Storms, settings.window * 1000, settings.threshold)
@@ -46,11 +46,11 @@ def incidents(events: DataFrame, ticks: DataFrame, settings: StormSettings) -> D
 def anomalies(usage: DataFrame, lag: DataFrame, settings: CommitSettings) -> DataFrame:
     """Silence, bursts and commits that went back, of rows of `tidegate-usage` and of `tidegate-lag`."""
     counted = usage.selectExpr(
-        "ts", "tenant", "group", "unix_millis(ts) as time_ms", "span_ms", "commits", "back_commits", "back",
+        "ts", "org", "group", "unix_millis(ts) as time_ms", "span_ms", "commits", "back_commits", "back",
         "cast(null as bigint) as lag",
     )  # fmt: skip
     waiting = lag.selectExpr(
-        "ts", "tenant", "group", "unix_millis(ts) as time_ms", "cast(0 as bigint) as span_ms",
+        "ts", "org", "group", "unix_millis(ts) as time_ms", "cast(0 as bigint) as span_ms",
         "cast(0 as bigint) as commits", "cast(0 as bigint) as back_commits", "lag",
     )  # fmt: skip
     rows = counted.unionByName(waiting, allowMissingColumns=True)
@@ -76,7 +76,7 @@ def samples_of(rows: Iterable[Any]) -> list[Sample]:
 
 
 def usage_by_interval(usage: DataFrame, settings: UsageSettings) -> DataFrame:
-    """One row for a tenant, topic and interval (an hour), once it is over, of rows of `tidegate-usage`.
+    """One row for an organisation, topic and interval (an hour), once it is over, of rows of `tidegate-usage`.
 
     What a broker counted goes to the interval in which the middle of its span lies. Byte-hours are the mean of the
     sizes told in the interval, over the time for which they were told.
@@ -92,7 +92,7 @@ def usage_by_interval(usage: DataFrame, settings: UsageSettings) -> DataFrame:
         usage.withColumn("at", middle)
         .withWatermark("at", f"{settings.watermark} seconds")
         .where("topic is not null")
-        .groupBy(f.window("at", f"{settings.interval} seconds"), "tenant", "topic")
+        .groupBy(f.window("at", f"{settings.interval} seconds"), "org", "topic")
         .agg(
             *(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in counters),
             *(
@@ -103,7 +103,7 @@ def usage_by_interval(usage: DataFrame, settings: UsageSettings) -> DataFrame:
             ),
         )
         .withColumns({"from_at": f.col("window.start"), "to_at": f.col("window.end")})
-        .select("from_at", "to_at", "tenant", "topic", *counters, "redis_byte_hours", "archive_byte_hours")
+        .select("from_at", "to_at", "org", "topic", *counters, "redis_byte_hours", "archive_byte_hours")
     )
 
 
@@ -114,13 +114,13 @@ def _analysed(
     schema: str,
 ) -> DataFrame:
     columns = cast(StructType, StructType.fromDDL(schema)).names
-    found = rows.groupBy("tenant", "group").transformWithState(
+    found = rows.groupBy("org", "group").transformWithState(
         statefulProcessor=GroupProcessor(make, read, columns),
-        outputStructType=f"tenant string, `group` string, {schema}",
+        outputStructType=f"org string, `group` string, {schema}",
         outputMode="Append",
         timeMode="EventTime",
     )
-    return found.select("tenant", "group", *map(_reported, columns))
+    return found.select("org", "group", *map(_reported, columns))
 
 
 def _reported(column: str) -> Any:

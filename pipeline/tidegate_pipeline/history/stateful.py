@@ -33,7 +33,7 @@ class Analysis(Protocol):
 
 
 class GroupProcessor(StatefulProcessor):
-    """Keyed by tenant and group. `make` opens an analysis with its text, `read` orders and reads the rows.
+    """Keyed by organisation and group. `make` opens an analysis with its text, `read` orders and reads the rows.
 
     `columns` are those of the rows that the analysis gives. A state ends with its timer: Spark's own time to live goes
     by processing time, and in that mode a query that reads what is there never ends.
@@ -46,7 +46,7 @@ class GroupProcessor(StatefulProcessor):
         columns: Iterable[str],
     ) -> None:
         self._make, self._read = make, read
-        self._row = Row("tenant", "group", *columns)
+        self._row = Row("org", "group", *columns)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called by Spark in each task."""

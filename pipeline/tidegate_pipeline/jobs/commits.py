@@ -23,4 +23,4 @@ class CommitsJob(HistoryJob):
         from tidegate_pipeline.history.frames import anomalies
 
         usage, lag = (history(spark, settings, name, whole=True) for name in self.formats)
-        return anomalies(usage.where("group is not null or tenant is null"), lag, settings.commits)
+        return anomalies(usage.where("group is not null or org is null"), lag, settings.commits)

@@ -42,17 +42,17 @@ def lag_history(samples: DataFrame, settings: LagSettings) -> DataFrame:
     make = partial(LagWindows, settings.window * 1000, settings.stuck_windows)
     windows = (
         samples.withWatermark("ts", f"{settings.watermark} seconds")
-        .selectExpr("ts", "tenant", "group", *COLUMNS)
-        .groupBy("tenant", "group")
+        .selectExpr("ts", "org", "group", *COLUMNS)
+        .groupBy("org", "group")
         .transformWithState(
             statefulProcessor=GroupProcessor(make, samples_of, columns),
-            outputStructType=f"tenant string, `group` string, {SCHEMA}",
+            outputStructType=f"org string, `group` string, {SCHEMA}",
             outputMode="Append",
             timeMode="EventTime",
         )
     )
     times = [f.timestamp_millis(f"window_{end}_ms").alias(f"window_{end}") for end in ("start", "end")]
-    return windows.select(*times, "tenant", "group", *columns[2:])
+    return windows.select(*times, "org", "group", *columns[2:])
 
 
 def stuck_now(spark: SparkSession, table: str) -> list[str]:
@@ -64,12 +64,12 @@ def stuck_now(spark: SparkSession, table: str) -> list[str]:
         rows = spark.read.parquet(table)
     except AnalysisException:  # no window is over
         return []
-    last = rows.groupBy("tenant", "group", "topic", "partition").agg(
+    last = rows.groupBy("org", "group", "topic", "partition").agg(
         f.max_by(f.struct("stuck", "stuck_windows", "lag_last"), "window_start").alias("last")
     )
     found = last.where("last.stuck").orderBy(f.desc("last.stuck_windows"), "group", "topic", "partition")
     return [
-        f"{row.tenant}/{row.group} {row.topic}-{row.partition}: {row.last.lag_last} behind, "
+        f"{row.org}/{row.group} {row.topic}-{row.partition}: {row.last.lag_last} behind, "
         f"unchanged for {row.last.stuck_windows} windows"
         for row in found.limit(_STUCK_SHOWN).collect()
     ]

@@ -23,4 +23,4 @@ class StormsJob(HistoryJob):
         from tidegate_pipeline.history.frames import incidents
 
         events, usage = (history(spark, settings, name, whole=True) for name in self.formats)
-        return incidents(events, usage.where("tenant is null"), settings.storms)
+        return incidents(events, usage.where("org is null"), settings.storms)

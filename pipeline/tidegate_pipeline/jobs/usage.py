@@ -1,4 +1,4 @@
-"""Job `usage`: what each tenant's topics took in, gave out and held, hour by hour."""
+"""Job `usage`: what each organisation's topics took in, gave out and held, hour by hour."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UsageJob(HistoryJob):
     time_column = "from_at"
 
     def rows(self, spark: SparkSession, settings: PipelineSettings) -> DataFrame:
-        """One row for a tenant, topic and interval."""
+        """One row for an organisation, topic and interval."""
         from tidegate_pipeline.history.frames import usage_by_interval
 
         return usage_by_interval(history(spark, settings, "tidegate-usage", whole=True), settings.usage)

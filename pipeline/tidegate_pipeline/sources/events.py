@@ -18,7 +18,7 @@ from tidegate_pipeline.sources.capped_streams import Fields
 from tidegate_pipeline.sources.history_source import HistorySource
 
 SCHEMA: Final = (
-    "id string, ts timestamp, group string, tenant string, event string, generation int, member string, "
+    "id string, ts timestamp, group string, org string, event string, generation int, member string, "
     "instance string, client_id string, client_host string, state_from string, state_to string, assignor string, "
     "topics array<string>, reason string, broker string, detail map<string,string>"
 )
@@ -73,7 +73,7 @@ class EventsSource(HistorySource):
 def event_row(entry_id: str, fields: dict[str, str]) -> tuple[Any, ...]:
     """The columns of one event; what is empty is null."""
     kind = fields.get("kind", "")
-    tenant, _, encoded = fields.get("group", "").partition("/")
+    org, _, encoded = fields.get("group", "").partition("/")
     state_from, state_to = STATES.get(kind, (None, None))
     detail = fields.get("detail", "")
     words = detail.split()[:: _OFFSETS[kind]] if kind in _OFFSETS else []
@@ -82,7 +82,7 @@ def event_row(entry_id: str, fields: dict[str, str]) -> tuple[Any, ...]:
         entry_id,
         datetime.fromtimestamp(at_ms / 1000, UTC),
         unquote(encoded),
-        tenant,
+        org,
         kind,
         int(fields["generation"]) if fields.get("generation") else None,
         fields.get("member") or None,

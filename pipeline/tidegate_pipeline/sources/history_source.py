@@ -3,7 +3,7 @@
 Options, their names without case: `redis.url` (an address with a password comes from the settings of each process),
 `redis.passwordVariable` (name of an environment variable), `redis.keyPrefix`, `startingOffsets` and `endingOffsets`
 (batch only): `earliest`, `latest` or JSON `{"<stream>": "<ms>-<seq>"}`, the last entry before and the last in;
-`startingTimestamp` in ms; `group` and `tenant`: only these; `failOnDataLoss`; `maxEntriesPerTrigger`.
+`startingTimestamp` in ms; `group` and `org`: only these; `failOnDataLoss`; `maxEntriesPerTrigger`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OPTIONS: Final = {
     name.lower(): name
     for name in (
         "redis.url", "redis.passwordVariable", "redis.keyPrefix", "startingOffsets", "endingOffsets",
-        "startingTimestamp", "group", "tenant", "failOnDataLoss", "maxEntriesPerTrigger",
+        "startingTimestamp", "group", "org", "failOnDataLoss", "maxEntriesPerTrigger",
     )
 }  # fmt: skip
 ENTRIES_PER_TRIGGER: Final = 100_000
@@ -50,14 +50,14 @@ TASKS_MAX: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which groups: the one of a name, those of a tenant; None for all."""
+    """Which groups: the one of a name, those of an organisation; None for all."""
 
     group: str | None = None
-    tenant: str | None = None
+    org: str | None = None
 
-    def holds(self, group: str, tenant: str) -> bool:
+    def holds(self, group: str, org: str) -> bool:
         """Whether a group is one of them."""
-        return self.group in (None, group) and self.tenant in (None, tenant)
+        return self.group in (None, group) and self.org in (None, org)
 
 
 class HistoryOptions:
@@ -78,7 +78,7 @@ class HistoryOptions:
         self.starting_timestamp = _number(given, "startingtimestamp", 0)
         self.max_entries = _number(given, "maxentriespertrigger", 1) or max_entries
         self.fail_on_data_loss = _flag(given, "failondataloss", True)
-        self.wanted = Wanted(given.get("group"), given.get("tenant"))
+        self.wanted = Wanted(given.get("group"), given.get("org"))
         if self.starting and self.starting_timestamp is not None:
             raise UsageError("startingOffsets or startingTimestamp, not both")
 

@@ -13,7 +13,7 @@ from tidegate_pipeline.sources.capped_streams import Fields
 from tidegate_pipeline.sources.history_source import HistorySource, time_ms
 
 SCHEMA: Final = (
-    "ts timestamp, tenant string, group string, topic string, partition int, committed long, log_start long, "
+    "ts timestamp, org string, group string, topic string, partition int, committed long, log_start long, "
     "log_end long, lag long, member string, committed_at timestamp, next_timestamp timestamp, head_timestamp timestamp"
 )
 
@@ -39,13 +39,13 @@ class LagSource(HistorySource):
 
     def rows(self, entry_id: str, fields: Fields) -> Iterator[tuple[Any, ...]]:
         """A row for each partition, if the group is wanted; none where the entry names no group."""
-        tenant, _, encoded = fields.get(_GROUP, b"").decode().partition("/")
+        org, _, encoded = fields.get(_GROUP, b"").decode().partition("/")
         group, at = unquote(encoded), _time(time_ms(entry_id, fields))
-        if _GROUP in fields and self.settings.wanted.holds(group, tenant):
+        if _GROUP in fields and self.settings.wanted.holds(group, org):
             for name, text in fields.items():
                 if name not in (_GROUP, _TIME):
                     topic, _, partition = name.decode().rpartition(":")
-                    yield at, tenant, group, topic, int(partition), *sample_columns(text.decode("utf-8", "replace"))
+                    yield at, org, group, topic, int(partition), *sample_columns(text.decode("utf-8", "replace"))
 
 
 def sample_columns(text: str) -> tuple[Any, ...]:

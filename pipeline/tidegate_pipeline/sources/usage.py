@@ -18,7 +18,7 @@ from tidegate_pipeline.sources.capped_streams import Fields
 from tidegate_pipeline.sources.history_source import HistorySource, Wanted, time_ms
 
 SCHEMA: Final = (
-    "id string, ts timestamp, span_ms long, broker string, tenant string, topic string, group string, records long, "
+    "id string, ts timestamp, span_ms long, broker string, org string, topic string, group string, records long, "
     "stored_bytes long, produce_requests long, produced_bytes long, fetch_requests long, fetched_bytes long, "
     "redis_bytes long, archive_bytes long, commits long, back_commits long, back array<struct<topic:string,"
     "partition:int,from_offset:long,to_offset:long,client_id:string>>"
@@ -59,16 +59,16 @@ class UsageSource(HistorySource):
             yield (*head, *[None] * (3 + _SERVED + _HELD + _COMMITS))
         topics, held, groups = (json.loads(fields.get(name, b"{}")) for name in (b"topics", b"held", b"groups"))
         for name in sorted({*topics, *held}):
-            tenant, _, topic = name.partition("/")
-            if wanted.group is None and wanted.holds("", tenant):
+            org, _, topic = name.partition("/")
+            if wanted.group is None and wanted.holds("", org):
                 counted, sizes = topics.get(name, [None] * _SERVED), held.get(name, [None] * _HELD)
-                yield (*head, tenant, topic, None, *counted[:_SERVED], *sizes[:_HELD], *[None] * _COMMITS)
+                yield (*head, org, topic, None, *counted[:_SERVED], *sizes[:_HELD], *[None] * _COMMITS)
         for name, (commits, back_commits, back, *_) in sorted(groups.items()):
-            tenant, _, encoded = name.partition("/")
+            org, _, encoded = name.partition("/")
             group = unquote(encoded)
-            if wanted.holds(group, tenant):
+            if wanted.holds(group, org):
                 nothing = [None] * (_SERVED + _HELD)
-                yield (*head, tenant, None, group, *nothing, commits, back_commits, list(map(_back, back)))
+                yield (*head, org, None, group, *nothing, commits, back_commits, list(map(_back, back)))
 
 
 def _back(reported: list[Any]) -> tuple[str, int, int, int, str]:

@@ -34,7 +34,7 @@ def row(**changes: str) -> dict[str, object]:
 def test_an_event_is_a_row() -> None:
     assert row() == {
         "id": "1700000000125-3", "ts": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC), "group": "a/b c",
-        "tenant": "default", "event": "rebalance_started", "generation": 7, "member": "m-1", "instance": None,
+        "org": "default", "event": "rebalance_started", "generation": 7, "member": "m-1", "instance": None,
         "client_id": "app", "client_host": "10.0.0.1", "state_from": None, "state_to": "PreparingRebalance",
         "assignor": None, "topics": None, "reason": "said so", "broker": "2",
         "detail": {"cause": "member_joined", "members": "3", "duration_ms": "1500"},

@@ -31,7 +31,7 @@ def minute(number: float) -> datetime:
 def window(number: int, partition: int = 0, lag: int = 0, still: int = 0, **more: Any) -> dict[str, Any]:
     """A row of the table `lag`."""
     return {
-        "window_start": minute(number), "window_end": minute(number + 1), "tenant": "default", "group": "billing",
+        "window_start": minute(number), "window_end": minute(number + 1), "org": "default", "group": "billing",
         "topic": "orders", "partition": partition, "samples": 6, "lag_min": lag, "lag_max": lag + 5, "lag_last": lag,
         "committed": 100, "log_end": 100 + lag, "records_in_per_s": 10.0, "records_out_per_s": None if still else 8.0,
         "behind_s": 1.0, "member": "m", "stuck_windows": still, "stuck": still >= 3,
@@ -42,7 +42,7 @@ def generation(number: int, member: str, cause: str = "member_joined", outcome: 
     """A row of the table `timeline`."""
     times = {f"{step}_at": minute(number) for step in ("started", "first_join", "joined", "assigned", "synced")}
     return times | {
-        "tenant": "default", "group": "billing", "generation": number, "outcome": outcome, "cause": cause,
+        "org": "default", "group": "billing", "generation": number, "outcome": outcome, "cause": cause,
         "member": member,
     }  # fmt: skip
 
@@ -50,7 +50,7 @@ def generation(number: int, member: str, cause: str = "member_joined", outcome: 
 def incident(change: str, name: str = "1") -> dict[str, Any]:
     """A row of the table `storms`."""
     return {
-        "tenant": "default", "group": "billing", "incident": name, "change": change, "opened_at": minute(5),
+        "org": "default", "group": "billing", "incident": name, "change": change, "opened_at": minute(5),
         "first_at": minute(2), "last_at": minute(20), "generations": 12,
         "patterns": [("session_timeout", 3), ("static_flapping", 9)],
     }  # fmt: skip
@@ -100,7 +100,7 @@ def test_lag_is_plotted_from_committed_files(tmp_path: Path) -> None:
         (("--group", "other"), "nothing in the table lag from 1970-01-01 00:00:00 to"),
         (
             ("--group", "billing", "--to", "2026-11-21T17:00"),
-            "to 2026-11-21 17:00:00 UTC, tenant default, group billing",
+            "to 2026-11-21 17:00:00 UTC, org default, group billing",
         ),
         (("--group", "billing", "--from", "noon"), "not a time: noon"),
     ):

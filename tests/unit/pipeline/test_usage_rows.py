@@ -33,14 +33,14 @@ def test_an_entry_is_a_row_of_its_own_one_a_topic_and_one_a_group() -> None:
         "id": "1700000060007-0", "ts": datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC), "span_ms": 60_010, "broker": "2",
     }  # fmt: skip
     assert own == head
-    assert idle == head | {"tenant": "acme", "topic": "idle", "redis_bytes": 300, "archive_bytes": 0}
+    assert idle == head | {"org": "acme", "topic": "idle", "redis_bytes": 300, "archive_bytes": 0}
     assert both == head | {
-        "tenant": "acme", "topic": "t", "records": 1, "stored_bytes": 2, "produce_requests": 3, "produced_bytes": 4,
+        "org": "acme", "topic": "t", "records": 1, "stored_bytes": 2, "produce_requests": 3, "produced_bytes": 4,
         "fetch_requests": 5, "fetched_bytes": 6, "redis_bytes": 100, "archive_bytes": 200,
     }  # fmt: skip
-    assert (other["tenant"], other["records"]) == ("default", 9)
+    assert (other["org"], other["records"]) == ("default", 9)
     assert group == head | {
-        "tenant": "acme", "group": "a/b", "commits": 7, "back_commits": 1, "back": [("t:x", 3, 90, 10, "app")],
+        "org": "acme", "group": "a/b", "commits": 7, "back_commits": 1, "back": [("t:x", 3, 90, 10, "app")],
     }  # fmt: skip
 
 
@@ -59,5 +59,5 @@ def test_an_entry_without_its_time_was_when_it_was_added() -> None:
 
 
 def test_only_what_is_wanted() -> None:
-    assert [row["topic"] for row in rows({"tenant": "default"})] == ["t"]
+    assert [row["topic"] for row in rows({"org": "default"})] == ["t"]
     assert [row["group"] for row in rows({"group": "a/b"})] == ["a/b"]
