@@ -66,7 +66,7 @@ def test_planning_refuses_a_torn_entry_on_the_way(client: Any) -> None:
     topic.append(batch_bytes(2), at=5)
 
     walker = LogWalker(client, topic.keys(), 1.0)
-    assert walker.walk(0, 3).stands == 3
+    assert walker.walk(0, 3).position == 3
     with pytest.raises(StrayEntry, match="3-1"):
         walker.walk(0)
 
@@ -76,7 +76,7 @@ def test_planning_after_the_entry_was_removed_ends_at_the_last_good_one(client: 
     topic.fill([3, 4])
     client.xdel(topic.keys().log, client.execute_command("XADD", topic.keys().log, "*", "key", "a"))
 
-    assert LogWalker(client, topic.keys(), 1.0).bounds().end == _END
+    assert LogWalker(client, topic.keys(), 1.0).offsets().end == _END
 
 
 def test_verify_counts_the_same_batches_in_archive_and_log(archive: Archive) -> None:

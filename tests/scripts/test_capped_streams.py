@@ -47,7 +47,9 @@ def cut(client: Any, stream: str, kept: int) -> None:
 
 
 def read(streams: CappedStreams, start: Places, end: Places) -> list[int]:
-    return [int(fields[b"n"]) for part in streams.parts(start, end) for _, fields in streams.read(part)]
+    return [
+        int(fields[b"n"]) for entry_range in streams.entry_ranges(start, end) for _, fields in streams.read(entry_range)
+    ]
 
 
 def test_ranges_join_without_overlap(client: Any, streams: CappedStreams) -> None:
@@ -58,7 +60,7 @@ def test_ranges_join_without_overlap(client: Any, streams: CappedStreams) -> Non
     assert middle == {"a": Place("4-0", 4), "b": Place()} and end["a"] == Place("10-0", 10)
     assert read(streams, start, middle) == [1, 2, 3, 4]
     assert read(streams, middle, end) == [5, 6, 7, 8, 9, 10]
-    assert streams.advance(end, None, None) == end and streams.parts(end, end) == []
+    assert streams.advance(end, None, None) == end and streams.entry_ranges(end, end) == []
     add(client, "b", 3)  # a stream that was not there begins at its beginning
     assert read(streams, end, streams.advance(end, None, 1)) == [3]
 

@@ -54,7 +54,7 @@ def test_a_walk_tells_what_a_plain_one_does(client: Any) -> None:
             )
             walked = walker.walk(start, stop, limits)
 
-            reported = walked.stands, walked.steps
+            reported = walked.position, walked.steps
             assert reported == plainly(entries, max(start, shown), end if stop < 0 else stop, limits), (
                 f"TIDEGATE_SEED={seed}"
             )
@@ -79,19 +79,19 @@ def added(topic: WrittenTopic, chance: random.Random) -> Entry:
 
 
 def plainly(entries: Sequence[Entry], start: int, stop: int, limits: Limits) -> tuple[int, list[Step]]:
-    """Where a walk from `start`, an offset that is shown, stands at the end, and its steps."""
+    """Where a walk from `start`, an offset in Redis, stops, and its steps."""
     steps: list[Step] = []
     if start >= stop:
         return start, steps
-    stands, taken = start, Step(0, 0, 0, 0, 0, -1)
+    position, taken = start, Step(0, 0, 0, 0, 0, -1)
     for entry in entries:
         if entry.end <= start or entry.base >= stop:
             continue
         passed = Step(entry.base, min(entry.end, stop), 1, entry.records, entry.size, entry.max_timestamp)
         after = taken.join(passed)
         if (after.size > limits.size or after.records > limits.records) and not (limits.at_least_one and not steps):
-            return stands, steps
-        taken, stands = after, passed.end
+            return position, steps
+        taken, position = after, passed.end
         joined = steps[-1].join(passed) if steps else None
         if joined and joined.size <= limits.grain_size and joined.records <= limits.grain_records:
             steps[-1] = joined

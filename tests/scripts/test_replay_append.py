@@ -18,7 +18,7 @@ from tidegate.store.keys import LogKeys
 from tidegate.store.store import Store
 from tidegate_pipeline.errors import DataLoss, PipelineError
 from tidegate_pipeline.redis_access import connect, run
-from tidegate_pipeline.replay.batches import Piece, without_producer
+from tidegate_pipeline.replay.batches import TargetBatch, without_producer
 from tidegate_pipeline.replay.target import REPLAY_APPEND, Run, Target, read_server
 
 SOURCE = "copy|old/00:0"
@@ -52,17 +52,21 @@ def target(client: Any, keys: LogKeys) -> Target:
     return Target(client, "tidegate", keys, SOURCE, 0, "replay:copy", 0.5)
 
 
-def piece(first: int, count: int = 1, timestamp: int = 1_000, start: int | None = None, **fields: Any) -> Piece:
+def target_batch(
+    first: int, count: int = 1, timestamp: int = 1_000, start: int | None = None, **fields: Any
+) -> TargetBatch:
     """A batch that stood at `first`; `start`: where the one before it ended."""
     stored = without_producer(batch(count=count, timestamp=timestamp, **fields))
-    return Piece(first if start is None else start, first, first + count - 1, stored, count)
+    return TargetBatch(first if start is None else start, first, first + count - 1, stored, count)
 
 
 async def test_brokers_read_what_was_put_there_and_go_on_behind_it(logs: Logs, target: Target) -> None:
     log = logs.partition(TOPIC, 0)
     await append(log, count=2, producer_id=7, epoch=0, sequence=0)
 
-    written = await asyncio.to_thread(target.append, [piece(10, 3, start=0), piece(13, 2), piece(20, 1, start=15)])
+    written = await asyncio.to_thread(
+        target.append, [target_batch(10, 3, start=0), target_batch(13, 2), target_batch(20, 1, start=15)]
+    )
     answer = await append(log, count=4, producer_id=7, epoch=0, sequence=2)  # its view is old by then
 
     assert written == 3
@@ -76,17 +80,19 @@ async def test_brokers_read_what_was_put_there_and_go_on_behind_it(logs: Logs, t
 
 
 async def test_running_it_again_writes_nothing(logs: Logs, target: Target, keys: LogKeys, client: Any) -> None:
-    await asyncio.to_thread(target.append, [piece(0, 2)])
+    await asyncio.to_thread(target.append, [target_batch(0, 2)])
 
-    again = await asyncio.to_thread(target.append, [piece(0, 2), piece(2, 2)])  # a reply was lost; more came since
+    again = await asyncio.to_thread(
+        target.append, [target_batch(0, 2), target_batch(2, 2)]
+    )  # a reply was lost; more came since
 
     assert again == 1
     assert target.last_source_offset() == 3
     assert target.runs(3) == [Run(0, 1, 0, 1), Run(2, 3, 2, 3)]
-    assert await asyncio.to_thread(target.append, [piece(0, 2), piece(2, 2)]) == 0
+    assert await asyncio.to_thread(target.append, [target_batch(0, 2), target_batch(2, 2)]) == 0
     assert client.xlen(keys.log) == 2
     assert client.hmget(keys.meta, "bytes", "batches") == [
-        str(2 * len(piece(0, 2).batch)).encode(), b"2",
+        str(2 * len(target_batch(0, 2).batch)).encode(), b"2",
     ]  # fmt: skip
 
 
@@ -95,10 +101,10 @@ async def test_what_does_not_go_on_is_refused_before_anything_is_written(
     logs: Logs, keys: LogKeys, client: Any, first: int
 ) -> None:
     target = Target(client, "tidegate", keys, SOURCE, 0, "w", 0.05)
-    await asyncio.to_thread(target.append, [piece(0, 5)])
+    await asyncio.to_thread(target.append, [target_batch(0, 5)])
 
-    with pytest.raises(DataLoss, match=r"has source offsets up to 4 .* now come"):
-        await asyncio.to_thread(target.append, [piece(first, 4), piece(first + 4, 1)])
+    with pytest.raises(DataLoss, match=r"has source offsets up to 4 .* the next have"):
+        await asyncio.to_thread(target.append, [target_batch(first, 4), target_batch(first + 4, 1)])
 
     assert client.xlen(keys.log) == 1
 
@@ -106,26 +112,26 @@ async def test_what_does_not_go_on_is_refused_before_anything_is_written(
 async def test_a_later_task_waits_for_its_turn(logs: Logs, target: Target, client: Any, keys: LogKeys) -> None:
     later = Target(client, "tidegate", keys, SOURCE, 0, "replay:copy", 5.0)
 
-    waits = asyncio.create_task(asyncio.to_thread(later.append, [piece(4, 1)]))
-    await asyncio.to_thread(target.append, [piece(0, 4)])
+    waits = asyncio.create_task(asyncio.to_thread(later.append, [target_batch(4, 1)]))
+    await asyncio.to_thread(target.append, [target_batch(0, 4)])
 
     assert await waits == 1
     assert target.runs(4) == [Run(0, 3, 0, 3), Run(4, 4, 4, 4)]
 
 
 async def test_offsets_without_a_batch_are_noted(logs: Logs, target: Target, client: Any, keys: LogKeys) -> None:
-    await asyncio.to_thread(target.append, [Piece(0, 0, 9, b"", 0)])
+    await asyncio.to_thread(target.append, [TargetBatch(0, 0, 9, b"", 0)])
     assert (target.last_source_offset(), client.exists(keys.log), client.xlen(keys.log)) == (9, 1, 0)
 
-    await asyncio.to_thread(target.append, [piece(12, start=10), Piece(13, 13, 20, b"", 0)])
+    await asyncio.to_thread(target.append, [target_batch(12, start=10), TargetBatch(13, 13, 20, b"", 0)])
     assert (target.last_source_offset(), target.runs(99)) == (20, [Run(12, 12, 0, 0)])
 
 
 async def test_what_is_in_the_table_is_forgotten(logs: Logs, target: Target, client: Any, keys: LogKeys) -> None:
     other = Target(client, "tidegate", keys, "copy|old/00:1", 0, "replay:copy", 0.5)
     for start, first in ((0, 0), (1, 10), (11, 20)):
-        await asyncio.to_thread(target.append, [piece(first, start=start)])
-        await asyncio.to_thread(other.append, [piece(first, start=start)])
+        await asyncio.to_thread(target.append, [target_batch(first, start=start)])
+        await asyncio.to_thread(other.append, [target_batch(first, start=start)])
 
     target.forget(10)
 
@@ -136,8 +142,8 @@ async def test_what_is_in_the_table_is_forgotten(logs: Logs, target: Target, cli
 
 async def test_a_view_starts_behind_what_was_put_there(logs: Logs, target: Target, settings: Settings) -> None:
     """The snapshot moves on where it stood at the end: nobody has to read a long replay to load a view."""
-    await asyncio.to_thread(target.append, [piece(0, timestamp=500), piece(1, timestamp=900)])
-    await asyncio.to_thread(target.append, [piece(2, timestamp=700)])
+    await asyncio.to_thread(target.append, [target_batch(0, timestamp=500), target_batch(1, timestamp=900)])
+    await asyncio.to_thread(target.append, [target_batch(2, timestamp=700)])
 
     async with broker(settings) as another:
         view = await another.partition(TOPIC, 0).load()
@@ -152,7 +158,7 @@ async def test_a_snapshot_behind_the_end_is_left_alone(
 ) -> None:
     await append(logs.partition(TOPIC, 0), producer_id=7, epoch=0, sequence=0)
 
-    await asyncio.to_thread(target.append, [piece(0)])
+    await asyncio.to_thread(target.append, [target_batch(0)])
 
     assert client.exists(keys.producers, keys.times) == 0
     async with broker(settings) as another:
@@ -164,7 +170,7 @@ async def test_listeners_hear_of_it(logs: Logs, target: Target, keys: LogKeys, c
     reported.subscribe(keys.wake)
     reported.get_message(timeout=1)
 
-    await asyncio.to_thread(target.append, [piece(0, 3)])
+    await asyncio.to_thread(target.append, [target_batch(0, 3)])
 
     assert reported.get_message(timeout=5)["data"] == b"3:replay:copy"
     reported.close()
@@ -173,11 +179,11 @@ async def test_listeners_hear_of_it(logs: Logs, target: Target, keys: LogKeys, c
 async def test_deleted_and_never_made(logs: Logs, target: Target, store: Store, keys: LogKeys, client: Any) -> None:
     await delete_partition(store, keys)
     with pytest.raises(DataLoss, match="the target is gone"):
-        await asyncio.to_thread(target.append, [piece(0)])
+        await asyncio.to_thread(target.append, [target_batch(0)])
 
     never = LogKeys.of("tidegate", "default", "never", 0, "cd" * 16)
     with pytest.raises(DataLoss):
-        await asyncio.to_thread(Target(client, "tidegate", never, SOURCE, 0, "w", 0.5).append, [piece(0)])
+        await asyncio.to_thread(Target(client, "tidegate", never, SOURCE, 0, "w", 0.5).append, [target_batch(0)])
     assert client.exists(never.log, never.meta, keys.log) == 0
 
 
@@ -186,7 +192,7 @@ async def test_another_server_or_a_later_incarnation_is_asked_for_again(
 ) -> None:
     server = read_server(client, "tidegate", keys, 1.0)
     names = [keys.log, keys.meta, keys.times, keys.producers, keys.replayed, keys.translations]
-    batches = (0, 0, 0, 0, piece(0).batch)
+    batches = (0, 0, 0, 0, target_batch(0).batch)
     elsewhere = run(client, REPLAY_APPEND, names, SOURCE, server.failover_epoch, "ab" * 20, keys.wake, "w", *batches)
     client.hset(keys.meta, "incarnation", server.failover_epoch + 1)
     earlier = run(client, REPLAY_APPEND, names, SOURCE, server.failover_epoch, server.replid, keys.wake, "w", *batches)
@@ -195,17 +201,17 @@ async def test_another_server_or_a_later_incarnation_is_asked_for_again(
     assert client.xlen(keys.log) == 0
 
     client.hset(store.cluster_keys.info, "incarnation", server.failover_epoch + 1)
-    assert await asyncio.to_thread(target.append, [piece(0)]) == 1
+    assert await asyncio.to_thread(target.append, [target_batch(0)]) == 1
 
 
 async def test_the_first_append_of_an_incarnation_is_fenced(
     logs: Logs, target: Target, keys: LogKeys, client: Any, store: Store
 ) -> None:
-    await asyncio.to_thread(target.append, [piece(0, 4)])
+    await asyncio.to_thread(target.append, [target_batch(0, 4)])
     client.hset(store.cluster_keys.info, "incarnation", 5)
     target = Target(client, "tidegate", keys, SOURCE, 0, "w", 0.5)
 
-    await asyncio.to_thread(target.append, [piece(4)])
+    await asyncio.to_thread(target.append, [target_batch(4)])
 
     assert client.hmget(keys.meta, "incarnation", "epochs") == [b"5", b"0:0 4:4"]
 
@@ -216,7 +222,7 @@ async def test_without_a_broker_that_knows_the_server_nothing_is_written(
     client.hset(store.cluster_keys.info, "master_replid", "00" * 20)
 
     with pytest.raises(PipelineError, match="no broker has seen this Redis server"):
-        await asyncio.to_thread(target.append, [piece(0)])
+        await asyncio.to_thread(target.append, [target_batch(0)])
 
 
 async def test_a_full_redis_refuses_cleanly(settings: Settings) -> None:
@@ -228,15 +234,15 @@ async def test_a_full_redis_refuses_cleanly(settings: Settings) -> None:
             client = connect(server.url)
             keys = logs.store.log_keys(TOPIC.org, TOPIC.name, 0, TOPIC.topic_hex)
             target = Target(client, "tidegate", keys, SOURCE, 0, "w", 0.5)
-            await asyncio.to_thread(target.append, [piece(0)])
+            await asyncio.to_thread(target.append, [target_batch(0)])
             client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)  # what it uses may fall by itself
 
             with pytest.raises(PipelineError, match="Redis is full"):
-                await asyncio.to_thread(target.append, [piece(1)])
+                await asyncio.to_thread(target.append, [target_batch(1)])
 
             assert (client.xlen(keys.log), target.last_source_offset()) == (1, 0)
             client.config_set("maxmemory", 0)
-            assert await asyncio.to_thread(target.append, [piece(1)]) == 1
+            assert await asyncio.to_thread(target.append, [target_batch(1)]) == 1
             client.close()
     finally:
         server.stop()
@@ -245,11 +251,11 @@ async def test_a_full_redis_refuses_cleanly(settings: Settings) -> None:
 async def test_an_entry_that_the_stream_refuses_is_not_noted(
     logs: Logs, target: Target, keys: LogKeys, client: Any
 ) -> None:
-    await asyncio.to_thread(target.append, [piece(0)])
+    await asyncio.to_thread(target.append, [target_batch(0)])
     client.execute_command("XSETID", keys.log, "900-1")  # what no broker does
 
     with pytest.raises(PipelineError, match="nothing was written: The ID specified in XADD is equal or smaller"):
-        await asyncio.to_thread(target.append, [piece(1)])
+        await asyncio.to_thread(target.append, [target_batch(1)])
 
     assert (target.last_source_offset(), target.runs(9)) == (0, [Run(0, 0, 0, 0)])
 
@@ -259,7 +265,7 @@ async def test_two_brokers_and_two_replays_of_one_job_at_once(
 ) -> None:
     """Whoever comes first, each batch stands once, in its source's order, without gap or overlap."""
     replays = [Target(connect(valkey.url), "tidegate", keys, SOURCE, 0, f"w{i}", 5.0) for i in range(2)]
-    sent = [piece(5 * i, 5) for i in range(60)]
+    sent = [target_batch(5 * i, 5) for i in range(60)]
 
     def replay(target: Target) -> int:
         return sum(target.append([one]) for one in sent)

@@ -168,7 +168,7 @@ async def test_failing_at_each_step_and_trying_again_writes_each_record_once(
     logs: Logs, plan: MakePlan, monkeypatch: pytest.MonkeyPatch, spread: int, where: Any, name: str, calls: int,
     after: bool,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(sink, "entries_of", lambda pieces, _: ([piece] for piece in pieces))
+    monkeypatch.setattr(sink, "entries_of", lambda batches, _: ([one] for one in batches))
     made, batches = plan(spread=spread), some_batches(keys=True)
     with monkeypatch.context() as failing:
         failing_after(failing, where, name, calls, after)
@@ -220,7 +220,7 @@ async def test_what_a_fail_over_took_is_written_again_and_translated_anew(
 
     made.table.cut(0, 20)  # as the job does when it starts
     assert made.table.read(0) == left
-    with pytest.raises(DataLoss, match="a fail-over lost what was between"):
+    with pytest.raises(DataLoss, match="a fail-over lost those between"):
         await asyncio.to_thread(attempt, made, batches[6:])
     await asyncio.to_thread(attempt, made, batches)
 

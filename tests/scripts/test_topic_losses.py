@@ -23,7 +23,7 @@ from tidegate_pipeline.redis_access import connect
 from tidegate_pipeline.sources import starting
 from tidegate_pipeline.sources.batch_plan import plan_ranges
 from tidegate_pipeline.sources.offsets import Offsets
-from tidegate_pipeline.sources.planning import Range
+from tidegate_pipeline.sources.planning import PlannedRange
 from tidegate_pipeline.sources.rows import RawRows
 from tidegate_pipeline.sources.stream_plan import StreamPlan
 from tidegate_pipeline.sources.tiers import Tier
@@ -342,7 +342,7 @@ def test_what_two_ranges_share_of_a_batch_is_a_hole_of_its_own(valkey: ValkeySer
     batches = [StoredBatch(batch_bytes(5), 0), StoredBatch(batch_bytes(4), 6)]
     reported = []
     for tier, start, end in ((Tier.ARCHIVE, 0, 8), (Tier.REDIS, 8, 10)):
-        rows = RawRows(Range("orders", "00", 0, tier, start, end, start, end, 1, 1, 1), options, b"")
+        rows = RawRows(PlannedRange("orders", "00", 0, tier, start, end, start, end, 1, 1, 1), options, b"")
         reported += [row for made in rows.make(batches) for row in made.to_pylist()]
 
     assert [(row["from_offset"], row["base_offset"], row["last_offset"], row["records"]) for row in reported] == [

@@ -36,7 +36,12 @@ def test_a_walk_tells_entries_and_stops_where_it_is_told(client: Any) -> None:
         topic.append(batch_bytes(first, timestamp=topic.ends.get(0, 0)), batch_bytes(second, timestamp=2))
 
     whole = walk(0)
-    assert (whole.bounds.shown, whole.bounds.end, whole.bounds.epochs, whole.stands) == (0, 15, ((0, 0),), 15)
+    assert (whole.offsets.redis_start, whole.offsets.end, whole.offsets.epochs, whole.position) == (
+        0,
+        15,
+        ((0, 0),),
+        15,
+    )
     assert whole.steps == [Step(0, 15, 4, 15, sum(step.size for step in whole.steps), 13)]
     singly = walk(0, -1, Limits(grain_records=1)).steps
     assert [step[:4] for step in singly] == [(0, 4, 1, 4), (4, 7, 1, 3), (7, 13, 1, 6), (13, 15, 1, 2)]
@@ -47,9 +52,9 @@ def test_a_walk_tells_entries_and_stops_where_it_is_told(client: Any) -> None:
         (13, 15, 1, 2),
     ]
     assert walk(5, 9).steps[0][:4] == (4, 9, 2, 9)
-    assert walk(0, -1, Limits(records=6)).stands == 4
-    assert walk(0, -1, Limits(records=7)).stands == 7
-    assert walk(0, -1, Limits(size=1)).stands == 4
+    assert walk(0, -1, Limits(records=6)).position == 4
+    assert walk(0, -1, Limits(records=7)).position == 7
+    assert walk(0, -1, Limits(size=1)).position == 4
     assert walk(0, -1, Limits(size=1, at_least_one=False)).steps == []
     assert walk(99).steps == []
 
@@ -59,12 +64,12 @@ def test_a_walk_ends_after_8_mib_and_goes_on_where_it_stands(client: Any) -> Non
     for _ in range(40):
         topic.append(batch_bytes(value=bytes(1 << 20)))
 
-    walk, stands, calls = walker(client, topic).walk, 0, 0
+    walk, position, calls = walker(client, topic).walk, 0, 0
     taken = 0
-    while stands < 40:
-        walked = walk(stands)
+    while position < 40:
+        walked = walk(position)
         assert walked.steps[0].size <= 9 << 20
-        stands, calls, taken = walked.stands, calls + 1, taken + walked.steps[0].entries
+        position, calls, taken = walked.position, calls + 1, taken + walked.steps[0].entries
     assert (calls, taken) == (5, 40)
 
 
@@ -76,9 +81,9 @@ def test_a_walk_begins_at_what_is_shown_and_passes_holes(client: Any) -> None:
 
     client.hset(topic.keys().meta, "log_start", 7)
     walked = walk(0)
-    assert (walked.bounds.log_start, walked.bounds.shown, walked.stands) == (7, 7, 22)
+    assert (walked.offsets.log_start, walked.offsets.redis_start, walked.position) == (7, 7, 22)
     assert walked.steps[0][:4] == (5, 22, 2, 7)
-    assert walk(11, 18) == walked.__class__(walked.bounds, 18, [])
+    assert walk(11, 18) == walked.__class__(walked.offsets, 18, [])
     client.hset(topic.keys().meta, "local_start", 20)
     assert walk(0).steps[0][:4] == (20, 22, 1, 2)
 

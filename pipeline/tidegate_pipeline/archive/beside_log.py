@@ -34,8 +34,8 @@ class LogBatches:
 
     def bounds(self) -> tuple[int, int]:
         """The first offset that Redis shows, and the end. Raises StrayEntry, LogGone, PipelineError."""
-        bounds = self._walker.bounds()
-        return bounds.shown, bounds.end
+        offsets = self._walker.offsets()
+        return offsets.redis_start, offsets.end
 
     def below(self, end: int) -> Iterator[StoredBatch]:
         """Those that start below an offset, in order."""

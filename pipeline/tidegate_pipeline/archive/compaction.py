@@ -74,14 +74,14 @@ def compact(archive: ArchiveFolder, index: ArchiveIndex, place: Place, shape: Sh
 
 
 def _merge(archive: ArchiveFolder, place: Place, run: list[Segment], shape: Shape) -> Segment:
-    part = SegmentSlice(
-        place, run[0].from_offset, run[-1].end_offset, pieces=[pa.RecordBatch.from_pylist([], SEGMENT_ARROW)]
+    segment_slice = SegmentSlice(
+        place, run[0].from_offset, run[-1].end_offset, batches=[pa.RecordBatch.from_pylist([], SEGMENT_ARROW)]
     )
     for segment in run:
         file = SegmentFile(archive.filesystem, archive.path(segment.file))
         for at in range(len(file.row_groups)):
-            part.pieces += file.table(at).to_batches()
-    merged = write_segment(archive, part, shape)
+            segment_slice.batches += file.table(at).to_batches()
+    merged = write_segment(archive, segment_slice, shape)
     for name in ("records", "size", "max_timestamp"):
         reported = [getattr(segment, name) for segment in run]
         if getattr(merged, name) != (max(reported) if name == "max_timestamp" else sum(reported)):

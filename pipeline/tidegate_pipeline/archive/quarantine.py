@@ -1,7 +1,7 @@
-"""What could not be read: corrupt batches, and offsets that were gone before they were read. Two tables of Parquet.
+"""Two Parquet tables of unreadable data: corrupt batches, and offsets that were removed before they were read.
 
-`<archive>/quarantine/batches` and `<archive>/quarantine/gaps`, a file a row, named after what it tells: a task that
-runs again writes the same file, so a range is in the table once, whoever found it and however often.
+`<archive>/quarantine/batches` and `<archive>/quarantine/gaps` have one file per row, named after its content: a task
+that runs again writes the same file, so no row appears twice.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyarrow import fs, parquet
 
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
+from tidegate_pipeline.sources.offset_ranges import PartitionRange
 
 BATCHES: Final = "quarantine/batches"
 GAPS: Final = "quarantine/gaps"
@@ -66,13 +67,13 @@ class Quarantine:
             for row in rows
         )
 
-    def count(self, extents: Iterable[tuple[str, int, int, int]]) -> int:
-        """How many corrupt batches are there that begin in one of these: topic, partition, offsets from and below."""
-        ranges = {(topic, str(partition)): range(start, end) for topic, partition, start, end in extents}
+    def count(self, ranges: Iterable[PartitionRange]) -> int:
+        """The number of corrupt batches whose base offset is in one of the ranges."""
+        wanted = {(one.topic, str(one.partition)): one for one in ranges}
         selector = fs.FileSelector(self._archive.path(BATCHES), allow_not_found=True)
         names = [file.base_name.rsplit("-", 4) for file in self._archive.filesystem.get_file_info(selector)]
         return sum(
-            int(base_offset) in ranges.get((topic, partition), ())
+            int(base_offset) in wanted.get((topic, partition), ())
             for topic, partition, base_offset, *_ in (name for name in names if len(name) == _NAME_PARTS)
         )
 

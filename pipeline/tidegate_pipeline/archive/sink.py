@@ -24,7 +24,7 @@ from tidegate_pipeline import settings
 from tidegate_pipeline.archive.index import ArchiveIndex, Archiver, Outcome
 from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Recompress, Shape, write_segment
-from tidegate_pipeline.archive.slicing import cut
+from tidegate_pipeline.archive.slicing import slice_segments
 from tidegate_pipeline.decode.schema import RANGES_ARROW, RAW_RANGE_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
 from tidegate_pipeline.redis_access import Client, check_option, connect_by_option, retry_unavailable
@@ -124,22 +124,26 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         options = self._options
         archive = ArchiveFolder.open(options.path)
         rows = unread_rows(iterator) if self._reads else iterator
-        parts = cut(rows, options.org, options.shape.segment_bytes)
-        written = Written(tuple((part.place, write_segment(archive, part, options.shape)) for part in parts))
+        slices = slice_segments(rows, options.org, options.shape.segment_bytes)
+        written = Written(
+            tuple(
+                (segment_slice.place, write_segment(archive, segment_slice, options.shape)) for segment_slice in slices
+            )
+        )
         freeze_gc()
         return written
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Publish, on the driver. Raises ArchiveConflict, PipelineError."""
-        parts: defaultdict[Place, list[Segment]] = defaultdict(list)
+        by_place: defaultdict[Place, list[Segment]] = defaultdict(list)
         for message in messages:
             if isinstance(message, Written):
                 for place, segment in message.segments:
-                    parts[place].append(segment)
-        if parts:
-            self._check_files(segment for segments in parts.values() for segment in segments)
+                    by_place[place].append(segment)
+        if by_place:
+            self._check_files(segment for segments in by_place.values() for segment in segments)
             with closing(self._options.connect()) as client:
-                for place, segments in sorted(parts.items()):
+                for place, segments in sorted(by_place.items()):
                     segments.sort(key=lambda segment: segment.from_offset)
                     self._publish(ArchiveIndex(client, place.keys(self._options.prefix)), place, segments)
 

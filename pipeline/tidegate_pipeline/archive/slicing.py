@@ -19,12 +19,12 @@ class SegmentSlice:
     from_offset: int
     end_offset: int
     size: int = 0
-    pieces: list[pa.RecordBatch] = field(default_factory=list)
+    batches: list[pa.RecordBatch] = field(default_factory=list)
 
     @property
     def rows(self) -> pa.Table:
         """Its batches; `from_offset` of each is the end of the one before, also where offsets between have no batch."""
-        table = pa.Table.from_batches(self.pieces)
+        table = pa.Table.from_batches(self.batches)
         if compute.min(table["records"]).as_py() == 0:
             table = table.filter(compute.field("records") > 0)
         ends = compute.add(table["last_offset"], 1).to_pylist()
@@ -32,7 +32,7 @@ class SegmentSlice:
         return table.set_column(table.schema.get_field_index("from_offset"), "from_offset", starts)
 
 
-def cut(batches: Iterable[pa.RecordBatch], org: str, segment_bytes: int) -> Iterator[SegmentSlice]:
+def slice_segments(batches: Iterable[pa.RecordBatch], org: str, segment_bytes: int) -> Iterator[SegmentSlice]:
     """Cut rows of `RAW_RANGE_ARROW`, in order of offset for each partition, after `segment_bytes` and between ranges.
 
     A task may hold several partitions, and several ranges of one. What is cut is one range without a hole.
@@ -45,7 +45,7 @@ def cut(batches: Iterable[pa.RecordBatch], org: str, segment_bytes: int) -> Iter
             if current is not None and (
                 current.size >= segment_bytes or current.end_offset != from_offset or current.place != place
             ):
-                current.pieces.append(batch.slice(start, at - start))
+                current.batches.append(batch.slice(start, at - start))
                 yield current
                 current, start = None, at
             if current is None:
@@ -53,7 +53,7 @@ def cut(batches: Iterable[pa.RecordBatch], org: str, segment_bytes: int) -> Iter
             current.end_offset = last_offset + 1
             current.size += size
         if current is not None:
-            current.pieces.append(batch.slice(start))
+            current.batches.append(batch.slice(start))
     if current is not None:
         yield current
 

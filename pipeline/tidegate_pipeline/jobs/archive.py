@@ -39,11 +39,11 @@ class ArchiveJob(Job):
         retry_s, rows = context.settings.redis.retry_s, list[dict[str, object]]()
         for place in self._places(context):
             index, keys = self._index(context, place), place.keys(context.settings.redis.key_prefix)
-            bounds, end = LogWalker(context.client, keys, retry_s).bounds(), index.state().end
-            start = bounds.shown if end < 0 else end
+            log, end = LogWalker(context.client, keys, retry_s).offsets(), index.state().end
+            start = log.redis_start if end < 0 else end
             rows.append(
-                {"topic": place.topic, "partition": place.partition, "from": start, "to": bounds.end,
-                 "offsets": bounds.end - start}
+                {"topic": place.topic, "partition": place.partition, "from": start, "to": log.end,
+                 "offsets": log.end - start}
             )  # fmt: skip
         return rows
 

@@ -51,11 +51,11 @@ class DecodeJob(Job):
         known = next_offsets(path, topic) if self._form == "delta" else {}
         rows = list[dict[str, object]]()
         for partition in range(topic.partition_count):
-            spans = planner_of(access, (topic.name, partition), topic).spans()
-            first = known.get(partition, spans.start)
+            tiers = planner_of(access, (topic.name, partition), topic).tiers()
+            first = known.get(partition, tiers.start)
             rows.append(
-                {"topic": topic.name, "partition": partition, "from": first, "to": spans.end,
-                 "offsets": spans.end - first, "table": path}
+                {"topic": topic.name, "partition": partition, "from": first, "to": tiers.end,
+                 "offsets": tiers.end - first, "table": path}
             )  # fmt: skip
         access.close()
         return rows

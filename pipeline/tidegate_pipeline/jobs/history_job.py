@@ -71,9 +71,14 @@ class HistoryJob(Job):
             streams = CappedStreams(context.client, names, fail_on_data_loss=False)
             start = from_offsets(offsets) or streams.earliest()
             planned += (
-                {"stream": part.stream, "after": part.after, "last": part.last, "entries": part.count}
-                for part in streams.parts(start, streams.latest())
-                if part.count
+                {
+                    "stream": entry_range.stream,
+                    "after": entry_range.after,
+                    "last": entry_range.last,
+                    "entries": entry_range.count,
+                }
+                for entry_range in streams.entry_ranges(start, streams.latest())
+                if entry_range.count
             )
         return planned
 

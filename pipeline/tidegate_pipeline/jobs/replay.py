@@ -126,13 +126,13 @@ class ReplayJob(Job):
         bounds = {}
         for partition in range(source.partition_count):
             planner = planner_of(access, (source.name, partition), source)
-            spans = planner.spans()
-            first = spans.start if choice.since_ms is None else at_timestamp(planner, spans, choice.since_ms)
-            end = MAX_OFFSET if choice.until_ms is None else at_timestamp(planner, spans, choice.until_ms)
+            tiers = planner.tiers()
+            first = tiers.start if choice.since_ms is None else at_timestamp(planner, tiers, choice.since_ms)
+            end = MAX_OFFSET if choice.until_ms is None else at_timestamp(planner, tiers, choice.until_ms)
             if choice.ranges is not None:
-                wanted = choice.ranges.get(partition, choice.ranges.get(None, (spans.end, spans.end)))
-                first, end = min(max(first, wanted[0]), spans.end), min(end, wanted[1])
-            bounds[partition] = first, end, spans.end
+                wanted = choice.ranges.get(partition, choice.ranges.get(None, (tiers.end, tiers.end)))
+                first, end = min(max(first, wanted[0]), tiers.end), min(end, wanted[1])
+            bounds[partition] = first, end, tiers.end
         access.close()
         return bounds
 

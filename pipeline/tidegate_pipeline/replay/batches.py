@@ -28,7 +28,7 @@ _PRODUCER: Final = Struct(">qhi")
 _PRODUCER_AT: Final = 43
 
 
-class Piece(NamedTuple):
+class TargetBatch(NamedTuple):
     """A batch for the target, and the source offsets that it is from, `first` to `last`.
 
     `start` is the source offset after what went to that target partition before. An empty batch only says that it
@@ -42,10 +42,10 @@ class Piece(NamedTuple):
     records: int
 
 
-def pieces_of(
+def convert_batch(
     stored: bytes, base: int, partition: int, first: int, end: int, spread: int
-) -> Iterator[tuple[int, Piece]]:
-    """(target partition, piece) of one stored batch: its records with first <= offset < end.
+) -> Iterator[tuple[int, TargetBatch]]:
+    """(target partition, batch for it) of one stored batch: its records with first <= offset < end.
 
     `spread` is how many partitions keys are spread over, 0: every record stays in its partition. Markers give none.
     Raises CorruptLimit.
@@ -58,19 +58,19 @@ def pieces_of(
         batch.base_offset = base
         last = base + batch.last_offset_delta
         if not spread and first <= base and last < end:
-            yield partition, Piece(base, base, last, without_producer(batch), batch.record_count)
+            yield partition, TargetBatch(base, base, last, without_producer(batch), batch.record_count)
             return
         records = [record for record in read_records(batch) if first <= record.offset < end]
     except KafkaError as error:
         raise CorruptLimit(f"the batch at offset {base} of partition {partition} is corrupt: {error}") from error
     if not spread:
-        yield from ((partition, piece) for piece in _rebuilt(batch, records))
+        yield from ((partition, target_batch) for target_batch in _rebuilt(batch, records))
         return
     by_target: defaultdict[int, list[Record]] = defaultdict(list)
     for record in records:
         by_target[partition % spread if record.key is None else partition_of(record.key, spread)].append(record)
     for target, chosen in by_target.items():
-        yield from ((target, piece) for piece in _rebuilt(batch, chosen))
+        yield from ((target, target_batch) for target_batch in _rebuilt(batch, chosen))
 
 
 def without_producer(batch: Batch) -> bytes:
@@ -84,24 +84,24 @@ def without_producer(batch: Batch) -> bytes:
     return bytes(seal(changed))
 
 
-def entries_of(pieces: Sequence[Piece], records_max: int) -> Iterator[list[Piece]]:
+def entries_of(target_batches: Sequence[TargetBatch], records_max: int) -> Iterator[list[TargetBatch]]:
     """What goes out together: as much as an entry holds, and a pace allows at once."""
-    entry: list[Piece] = []
+    entry: list[TargetBatch] = []
     size = records = 0
-    for piece in pieces:
-        size, records = size + len(piece.batch), records + piece.records
+    for target_batch in target_batches:
+        size, records = size + len(target_batch.batch), records + target_batch.records
         if entry and (size > ENTRY_BYTES_MAX or records > records_max or len(entry) == ENTRY_BATCHES_MAX):
             yield entry
-            entry, size, records = [], len(piece.batch), piece.records
-        entry.append(piece)
+            entry, size, records = [], len(target_batch.batch), target_batch.records
+        entry.append(target_batch)
     if entry:
         yield entry
 
 
-def _rebuilt(batch: Batch, records: Sequence[Record]) -> Iterator[Piece]:
+def _rebuilt(batch: Batch, records: Sequence[Record]) -> Iterator[TargetBatch]:
     """One new batch of some of a batch's records, in order; none of none."""
     if not records:
         return
     new = [NewRecord(record.value, record.key, record.timestamp, record.headers) for record in records]
     built = build_batch(new, codec=batch.codec, attributes=batch.attributes & TIMESTAMP_TYPE)
-    yield Piece(records[0].offset, records[0].offset, records[-1].offset, built, len(new))
+    yield TargetBatch(records[0].offset, records[0].offset, records[-1].offset, built, len(new))

@@ -84,7 +84,7 @@ class Restore:
         held = max(int(log_start), int(local_start or 0))
         if start >= held:
             return None
-        LogWalker(self._client, keys, self._retry_s).bounds()  # which refuses entries that no broker appended
+        LogWalker(self._client, keys, self._retry_s).offsets()  # which refuses entries that no broker appended
         first = self._first_entry(held)
         if first is None:
             raise UsageError(f"{here}: nothing was ever written there")

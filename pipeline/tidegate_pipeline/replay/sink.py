@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from tidegate.store.keys import ClusterKeys
 from tidegate_pipeline.errors import PipelineError, UsageError
 from tidegate_pipeline.redis_access import Client, check_option, connect_by_option, retry_unavailable
-from tidegate_pipeline.replay.batches import Piece, entries_of, pieces_of
+from tidegate_pipeline.replay.batches import TargetBatch, convert_batch, entries_of
 from tidegate_pipeline.replay.rate_limiter import RateLimiter
 from tidegate_pipeline.replay.target import Target
 from tidegate_pipeline.replay.translation import Row, Table
@@ -145,15 +145,15 @@ class _Task:
         """Every row, and then that the rest of the offsets has nothing more."""
         for rows in iterator:
             columns = [rows.column(name) for name in COLUMNS_READ]
-            pieces: dict[tuple[int, int], list[Piece]] = {}
+            target_batches: dict[tuple[int, int], list[TargetBatch]] = {}
             for source, start, base, last, batch in zip(*columns, strict=True):
-                self._take(pieces, source.as_py(), start.as_py(), base.as_py(), last.as_py(), batch.as_buffer())
-            for (source, target), found in pieces.items():
+                self._take(target_batches, source.as_py(), start.as_py(), base.as_py(), last.as_py(), batch.as_buffer())
+            for (source, target), found in target_batches.items():
                 self._append(source, target, found)
         for (source, target), start in self._next.items():
             last = self._passed(source, start)
             if start <= last:
-                self._targets.of(source, target).append([Piece(start, start, last, b"", 0)])
+                self._targets.of(source, target).append([TargetBatch(start, start, last, b"", 0)])
         return Replayed(
             tuple(
                 Row(source, run.source_base, run.source_last, target, run.target_base, run.target_last)
@@ -177,7 +177,13 @@ class _Task:
         return min(last, end - 1)
 
     def _take(
-        self, pieces: dict[tuple[int, int], list[Piece]], source: int, start: int, base: int, last: int, stored: Any
+        self,
+        target_batches: dict[tuple[int, int], list[TargetBatch]],
+        source: int,
+        start: int,
+        base: int,
+        last: int,
+        stored: Any,
     ) -> None:
         """File what of a stored batch is wanted and not written yet; offsets without a batch have none."""
         plan = self._plan
@@ -191,21 +197,21 @@ class _Task:
             self._holes[source] = start
             return
         self._holes.pop(source, None)
-        for target, piece in pieces_of(bytes(stored), base, source, first, end, plan.spread):
-            if len(piece.batch) > plan.batch_bytes_max:
+        for target, target_batch in convert_batch(bytes(stored), base, source, first, end, plan.spread):
+            if len(target_batch.batch) > plan.batch_bytes_max:
                 raise UsageError(
-                    f"the batch at offset {base} of partition {source} has {len(piece.batch)} bytes, the target takes"
-                    f" {plan.batch_bytes_max}: raise max.message.bytes of {plan.target.name}"
+                    f"the batch at offset {base} of partition {source} has {len(target_batch.batch)} bytes, the target"
+                    f" takes {plan.batch_bytes_max}: raise max.message.bytes of {plan.target.name}"
                 )
             behind = self._next[source, target]
             # A run with another range ended within the batch: the rest is wanted. Where a row starts within its batch
             # instead, the task before left all of it to this one.
-            if piece.first < behind <= piece.last and (start != behind or self._left_open):
-                rest = dict(pieces_of(bytes(stored), base, source, behind, end, plan.spread))
-                piece = rest.get(target, piece._replace(last=behind - 1))
-            if piece.last >= behind:
-                pieces.setdefault((source, target), []).append(piece._replace(start=behind))
-                self._next[source, target] = piece.last + 1
+            if target_batch.first < behind <= target_batch.last and (start != behind or self._left_open):
+                rest = dict(convert_batch(bytes(stored), base, source, behind, end, plan.spread))
+                target_batch = rest.get(target, target_batch._replace(last=behind - 1))
+            if target_batch.last >= behind:
+                target_batches.setdefault((source, target), []).append(target_batch._replace(start=behind))
+                self._next[source, target] = target_batch.last + 1
 
     def _begin(self, source: int, start: int, base: int) -> None:
         """Find how far each target is: what is there already is passed over.
@@ -229,9 +235,9 @@ class _Task:
                 for run in self._targets.of(source, target).runs(MAX_OFFSET)]  # fmt: skip
         return max([*reported, *(row.source_last for row in self._plan.table.read(source))], default=-1) >= offset
 
-    def _append(self, source: int, target: int, pieces: list[Piece]) -> None:
-        for entry in entries_of(pieces, self._rate_limiter.records_max):
-            self._rate_limiter.take(sum(piece.records for piece in entry))
+    def _append(self, source: int, target: int, target_batches: list[TargetBatch]) -> None:
+        for entry in entries_of(target_batches, self._rate_limiter.records_max):
+            self._rate_limiter.take(sum(target_batch.records for target_batch in entry))
             self._targets.of(source, target).append(entry)
 
     def _note_upkeep(self, target: int) -> None:

@@ -12,7 +12,7 @@ from tidegate.store.keys import ClusterKeys, LogKeys
 from tidegate.store.scripts import Script
 from tidegate_pipeline.errors import DataLoss, PipelineError
 from tidegate_pipeline.redis_access import Client, replid_at, retry_unavailable, run
-from tidegate_pipeline.replay.batches import Piece
+from tidegate_pipeline.replay.batches import TargetBatch
 
 REPLAY_APPEND = Script("archive/replay_append")
 
@@ -75,38 +75,38 @@ class Target:
         found = retry_unavailable(lambda: self._client.hget(self._keys.replayed, self._source), self._retry_s)
         return self._first - 1 if found is None else int(found)
 
-    def append(self, pieces: Sequence[Piece]) -> int:
+    def append(self, target_batches: Sequence[TargetBatch]) -> int:
         """One entry; returns how many batches it got, those that were there before not counted.
 
-        Where the piece before the first is not written yet, its task is: waits as long as that goes on. Raises
+        If another task has yet to write the batch before the first one, waits while that task makes progress. Raises
         PipelineError (away, full), DataLoss (deleted, or what was written before is not there).
         """
         last, deadline = -1, time.monotonic() + _TURN_RETRIES * self._retry_s
         while True:
-            code, *rest = self._run(pieces)
+            code, *rest = self._run(target_batches)
             if code == _NONE:
                 return int(rest[1])
             if code == _UNKNOWN_TOPIC_OR_PARTITION:
                 raise DataLoss(f"the target is gone: {self._keys.log}")
             if code == _FENCED_LEADER_EPOCH:
                 self._server = None
-            elif rest[0] >= pieces[0].start:
-                raise self._stuck(code, pieces, rest[0])
+            elif rest[0] >= target_batches[0].start:
+                raise self._stuck(code, target_batches, rest[0])
             elif rest[0] > last:
                 last, deadline = rest[0], time.monotonic() + _TURN_RETRIES * self._retry_s
             if time.monotonic() > deadline:
-                raise self._stuck(code, pieces, last)
+                raise self._stuck(code, target_batches, last)
             time.sleep(_ASK_AGAIN_S)
 
-    def _run(self, pieces: Sequence[Piece]) -> Any:
+    def _run(self, target_batches: Sequence[TargetBatch]) -> Any:
         if self._server is None:
             self._server = read_server(self._client, self._prefix, self._keys, self._retry_s)
         failover_epoch, replid = self._server
         keys = self._keys
         names = [keys.log, keys.meta, keys.times, keys.producers, keys.replayed, keys.translations]
         args: list[str | int | bytes] = [self._source, failover_epoch, replid, keys.wake, self._writer, self._first]
-        for piece in pieces:
-            args += (piece.start, piece.first, piece.last, piece.batch)
+        for target_batch in target_batches:
+            args += (target_batch.start, target_batch.first, target_batch.last, target_batch.batch)
         try:
             return retry_unavailable(lambda: run(self._client, REPLAY_APPEND, names, *args), self._retry_s)
         except redis.exceptions.OutOfMemoryError:
@@ -114,13 +114,14 @@ class Target:
         except redis.exceptions.ResponseError as error:
             raise PipelineError(f"{keys.log}: nothing was written: {error}") from error
 
-    def _stuck(self, code: int, pieces: Sequence[Piece], last: int) -> PipelineError:
+    def _stuck(self, code: int, target_batches: Sequence[TargetBatch], last: int) -> PipelineError:
         if code == _FENCED_LEADER_EPOCH:
             return PipelineError("the Redis server changes faster than brokers see it")
         return DataLoss(
-            f"{self._keys.log} has source offsets up to {last} of {self._source}, now come {pieces[0].start} to"
-            f" {pieces[-1].last}: a fail-over lost what was between, or the batches of the source are others now."
-            " Without its checkpoint the replay begins again, and writes only what is not there"
+            f"{self._keys.log} has source offsets up to {last} of {self._source},"
+            f" the next have {target_batches[0].start} to {target_batches[-1].last}: a fail-over lost those"
+            " between, or the source was changed. Without its checkpoint the replay starts again and writes only what"
+            " is missing"
         )
 
     def runs(self, last: int) -> list[Run]:

@@ -9,8 +9,9 @@ from tidegate.store.keys import LogKeys
 from tidegate_pipeline.archive.index import ArchiveIndex
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.redis_access import Client, connect_by_option, retry_unavailable
+from tidegate_pipeline.sources.offset_ranges import OffsetRange
 from tidegate_pipeline.sources.options import TopicOptions
-from tidegate_pipeline.sources.tiers import Span, Spans
+from tidegate_pipeline.sources.tiers import PartitionTiers
 from tidegate_pipeline.sources.walking import LogWalker
 from tidegate_pipeline.topics import Condition, Topic, read_topics, with_configs
 
@@ -66,16 +67,16 @@ class Access:
         """A partition's archive."""
         return ArchiveIndex(self.client, keys)
 
-    def spans(self, keys: LogKeys, start: int = 0) -> Spans:
+    def tiers(self, keys: LogKeys, start: int = 0) -> PartitionTiers:
         """What each tier that is read holds of a partition now, from `start` on. Raises LogGone, PipelineError."""
         options = self.options
-        redis = self.walker(keys).bounds()  # first: what is cut from it meanwhile is in the archive already
+        redis = self.walker(keys).offsets()  # first: what is cut from it meanwhile is in the archive already
         archived = None
-        if options.tiers == "archive" or (options.tiers == "both" and start < redis.shown):
+        if options.tiers == "archive" or (options.tiers == "both" and start < redis.redis_start):
             state = retry_unavailable(self.index(keys).state, options.retry_s)
-            archived = Span(state.start, state.end) if state.end >= 0 else None
-        shown = Span(redis.shown, redis.end) if options.tiers != "archive" else None
-        return Spans(redis.log_start, shown, archived, redis.epochs if shown else ())
+            archived = OffsetRange(state.start, state.end) if state.end >= 0 else None
+        shown = OffsetRange(redis.redis_start, redis.end) if options.tiers != "archive" else None
+        return PartitionTiers(redis.log_start, shown, archived, redis.epochs if shown else ())
 
     def archive(self) -> tuple[Any, str]:
         """Where the archive's files are: pyarrow's filesystem, and the root in it. Raises UsageError."""

@@ -7,11 +7,11 @@ from tidegate_pipeline.sources import starting
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.filters import Pushed
 from tidegate_pipeline.sources.offsets import Place
-from tidegate_pipeline.sources.planning import Range
+from tidegate_pipeline.sources.planning import PlannedRange
 from tidegate_pipeline.sources.splitting import Planned, arranged, split
 
 
-def plan_ranges(access: Access, pushed: Pushed | None = None) -> list[Range]:
+def plan_ranges(access: Access, pushed: Pushed | None = None) -> list[PlannedRange]:
     """The tasks of a query, of what filters leave. Raises UsageError, DataLoss."""
     options, places, pushed = access.options, starting.select(access), pushed or Pushed()
     if options.ending_offsets in ("earliest", "archive"):
@@ -21,14 +21,14 @@ def plan_ranges(access: Access, pushed: Pushed | None = None) -> list[Range]:
     planned: list[Planned] = []
     for place, topic in places.items():
         planner = starting.planner_of(access, place, topic)
-        spans = planner.spans()
-        _check(place, start.next[place], "startingOffsets", spans.end)
-        _check(place, end.next[place], "endingOffsets", spans.end)
+        tiers = planner.tiers()
+        _check(place, start.next[place], "startingOffsets", tiers.end)
+        _check(place, end.next[place], "endingOffsets", tiers.end)
         first, last = max(start.next[place], pushed.start), min(end.next[place], pushed.end)
         if pushed.from_ms is not None:
-            first = max(first, starting.at_timestamp(planner, spans, pushed.from_ms))
+            first = max(first, starting.at_timestamp(planner, tiers, pushed.from_ms))
         if pushed.holds(place):
-            planned += arranged(planner, first, last, spans)
+            planned += arranged(planner, first, last, tiers)
     return split(planned, options)
 
 

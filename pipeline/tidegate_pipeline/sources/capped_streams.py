@@ -56,7 +56,7 @@ class ConnectionState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class EntryRange:
     """A range of one stream: `count` entries after `after`, up to and with `last`."""
 
     stream: str
@@ -96,14 +96,14 @@ def fair_shares(backlogs: Mapping[str, int], limit: int) -> dict[str, int]:
     return shares
 
 
-def spread(parts: Iterable[Part], tasks_max: int) -> list[list[Part]]:
-    """The parts dealt out to tasks, about the same number of entries each."""
-    tasks: list[list[Part]] = []
-    for part in sorted(parts, key=lambda part: (-part.count, part.stream)):
+def spread(entry_ranges: Iterable[EntryRange], tasks_max: int) -> list[list[EntryRange]]:
+    """Distribute ranges over tasks, about the same number of entries each."""
+    tasks: list[list[EntryRange]] = []
+    for entry_range in sorted(entry_ranges, key=lambda entry_range: (-entry_range.count, entry_range.stream)):
         if len(tasks) < tasks_max:
-            tasks.append([part])
+            tasks.append([entry_range])
         else:
-            min(tasks, key=lambda task: sum(one.count for one in task)).append(part)
+            min(tasks, key=lambda task: sum(one.count for one in task)).append(entry_range)
     return tasks
 
 
@@ -167,28 +167,33 @@ class CappedStreams:
             for stream, top in tops.items()
         }
 
-    def parts(self, start: Places, end: Places) -> list[Part]:
+    def entry_ranges(self, start: Places, end: Places) -> list[EntryRange]:
         """The ranges between two sets of places."""
         return [
-            Part(stream, begin.entry_id, last.entry_id, last.count - begin.count)
+            EntryRange(stream, begin.entry_id, last.entry_id, last.count - begin.count)
             for stream, last in sorted(end.items())
             if (begin := start.get(stream, BEGINNING)) != last
         ]
 
-    def read(self, part: Part) -> Iterator[tuple[str, Fields]]:
+    def read(self, entry_range: EntryRange) -> Iterator[tuple[str, Fields]]:
         """The entries of a range, in order. Raises DataLoss, or warns, where some were cut."""
-        after, found = part.after, 0
-        while page := self._page(part, after):
+        after, found = entry_range.after, 0
+        while page := self._page(entry_range, after):
             yield from ((entry_id.decode(), fields) for entry_id, fields in page)
             after, found = page[-1][0].decode(), found + len(page)
             if len(page) < PAGE_ENTRIES:
                 break
-        if found < part.count:
-            self._lost(part.stream, part.count - found, f"of {part.count} after {part.after} up to {part.last}")
+        if found < entry_range.count:
+            self._lost(
+                entry_range.stream,
+                entry_range.count - found,
+                f"of {entry_range.count} after {entry_range.after} up to {entry_range.last}",
+            )
 
-    def _page(self, part: Part, after: str) -> Any:
+    def _page(self, entry_range: EntryRange, after: str) -> Any:
         return retry_unavailable(
-            lambda: self._client.xrange(part.stream, f"({after}", part.last, count=PAGE_ENTRIES), self._retry_s
+            lambda: self._client.xrange(entry_range.stream, f"({after}", entry_range.last, count=PAGE_ENTRIES),
+            self._retry_s,
         )
 
     def _lost(self, stream: str, count: int, which: str) -> None:

@@ -28,8 +28,8 @@ from tidegate_pipeline.redis_access import Client, check_option, connect_by_opti
 from tidegate_pipeline.settings import load
 from tidegate_pipeline.sources.capped_streams import (
     CappedStreams,
+    EntryRange,
     Fields,
-    Part,
     Places,
     from_offsets,
     spread,
@@ -127,14 +127,14 @@ class HistorySource(DataSource):
         return CappedStreams(client, self.streams(client), settings.fail_on_data_loss, settings.retry_s)
 
 
-def _partitions(parts: Iterable[Part]) -> list[InputPartition]:
-    return [InputPartition(task) for task in spread(parts, TASKS_MAX)]
+def _partitions(entry_ranges: Iterable[EntryRange]) -> list[InputPartition]:
+    return [InputPartition(task) for task in spread(entry_ranges, TASKS_MAX)]
 
 
-def _rows(source: HistorySource, parts: Iterable[Part]) -> Iterator[tuple[Any, ...]]:
+def _rows(source: HistorySource, entry_ranges: Iterable[EntryRange]) -> Iterator[tuple[Any, ...]]:
     with closing(source.open()) as streams:
-        for part in parts:
-            for entry_id, fields in streams.read(part):
+        for entry_range in entry_ranges:
+            for entry_id, fields in streams.read(entry_range):
                 yield from source.rows(entry_id, fields)
 
 
@@ -149,8 +149,8 @@ class HistoryReader(DataSourceReader):
         settings = self._source.settings
         with closing(self._source.open()) as streams:
             start, end = settings.start(streams, "earliest"), settings.places(streams, settings.ending)
-            parts = [part for part in streams.parts(start, end) if part.count > 0]
-        return _partitions(parts) or [InputPartition([])]  # of no partition Spark makes one of None
+            entry_ranges = [entry_range for entry_range in streams.entry_ranges(start, end) if entry_range.count > 0]
+        return _partitions(entry_ranges) or [InputPartition([])]  # of no partition Spark makes one of None
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """The rows of one task."""
@@ -191,7 +191,7 @@ class HistoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a micro-batch, also of one that is run again."""
-        return _partitions(self._streams.parts(from_offsets(start), from_offsets(end)))
+        return _partitions(self._streams.entry_ranges(from_offsets(start), from_offsets(end)))
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """The rows of one task."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate_pipeline.errors import DataLoss
-from tidegate_pipeline.sources.tiers import Spans
+from tidegate_pipeline.sources.tiers import PartitionTiers
 
 _ADVICE = (
     "To go on without them, set failOnDataLoss=false: the gap is noted in quarantine/gaps of the archive. "
@@ -11,11 +11,11 @@ _ADVICE = (
 )
 
 
-def lost(topic: str, partition: int, wanted: int, end: int, spans: Spans) -> DataLoss:
+def lost(topic: str, partition: int, wanted: int, end: int, tiers: PartitionTiers) -> DataLoss:
     """Offsets `wanted` to `end` were cut before they were read."""
     return DataLoss(
         f"topic {topic} partition {partition}: offset {wanted} is wanted and is gone, the log starts at "
-        f"{spans.log_start}: {end - wanted} offsets are lost, the next that can be read is {end}. {_ADVICE}"
+        f"{tiers.log_start}: {end - wanted} offsets are lost, the next that can be read is {end}. {_ADVICE}"
     )
 
 

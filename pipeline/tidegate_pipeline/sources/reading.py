@@ -1,7 +1,7 @@
 """Read the batches of one range, in order, from the tier that has them; runs in a task.
 
-A range is read whole or not at all: what was cut from Redis since it was planned is taken from the archive where the
-query reads that too, and is data loss otherwise.
+Offsets that were trimmed from Redis after planning are read from the archive, if the query reads it; otherwise they
+are data loss.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidegate_pipeline.decode.decoder import StoredBatch
 from tidegate_pipeline.errors import PipelineError
 from tidegate_pipeline.redis_access import retry_unavailable, with_whole_entries
 from tidegate_pipeline.sources.access import Access
-from tidegate_pipeline.sources.planning import PartitionPlanner, Range
+from tidegate_pipeline.sources.planning import PartitionPlanner, PlannedRange
 from tidegate_pipeline.sources.tiers import Tier, arrange
 
 _REPLY_BYTES: Final = 1 << 20
@@ -30,54 +30,54 @@ _SEGMENT_TRIES: Final = 3
 
 
 class _Trimmed(Exception):
-    """What follows `position` was removed from Redis."""
+    """The offsets from `position` on were trimmed from Redis."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)
         self.position = position
 
 
-def read_range(access: Access, range_: Range) -> Iterator[tuple[Range, Iterator[list[StoredBatch]]]]:
-    """A range as the pieces that it is read in, with their batches in order, a reply or a row group at a time.
+def read_range(access: Access, range_: PlannedRange) -> Iterator[tuple[PlannedRange, Iterator[list[StoredBatch]]]]:
+    """A range as the ranges that it is read in, with their batches in order, a reply or a row group at a time.
 
-    A piece whose tier is LOST has no batches; whoever reads says what to do about it. Raises PipelineError.
+    A range whose tier is LOST has no batches; the caller reports it. Raises PipelineError.
     """
-    left, cut_at = [range_], range_.start - 1
+    left, trimmed_at = [range_], range_.start - 1
     while left:
-        piece = left.pop(0)
+        part_range = left.pop(0)
         trims: list[int] = []
-        yield piece, _until_cut(access, piece, trims)
-        if trims and trims[0] <= cut_at:
-            raise PipelineError(f"{_named(piece)}: offset {cut_at} is in no tier, though the index says so")
+        yield part_range, _read_until_trimmed(access, part_range, trims)
+        if trims and trims[0] <= trimmed_at:
+            raise PipelineError(f"{_named(part_range)}: offset {trimmed_at} is in no tier, though the index says so")
         if trims:
-            cut_at = trims[0]
-            left = _planned_anew(access, replace(piece, start=cut_at)) + left
+            trimmed_at = trims[0]
+            left = _plan_again(access, replace(part_range, start=trimmed_at)) + left
 
 
-def _until_cut(access: Access, piece: Range, trims: list[int]) -> Iterator[list[StoredBatch]]:
+def _read_until_trimmed(access: Access, part_range: PlannedRange, trims: list[int]) -> Iterator[list[StoredBatch]]:
     try:
-        yield from _BY_TIER[piece.tier](access, piece)
+        yield from _BY_TIER[part_range.tier](access, part_range)
     except _Trimmed as cut:
         trims.append(cut.position)
 
 
-def _planned_anew(access: Access, range_: Range) -> list[Range]:
+def _plan_again(access: Access, range_: PlannedRange) -> list[PlannedRange]:
     keys = access.keys(range_.topic, range_.topic_id, range_.partition)
     planner = PartitionPlanner(access, keys, range_.topic, range_.topic_id, range_.partition)
-    pieces = arrange(range_.start, range_.end, planner.spans())
-    return [planned for piece in pieces for planned in planner.ranges(piece)]
+    tier_ranges = arrange(range_.start, range_.end, planner.tiers())
+    return [planned for tier_range in tier_ranges for planned in planner.ranges(tier_range)]
 
 
-def _named(range_: Range) -> str:
+def _named(range_: PlannedRange) -> str:
     return f"topic {range_.topic} partition {range_.partition}"
 
 
-def _nothing(access: Access, range_: Range) -> Iterator[list[StoredBatch]]:
+def _nothing(access: Access, range_: PlannedRange) -> Iterator[list[StoredBatch]]:
     return iter(())
 
 
-def _stored(access: Access, range_: Range) -> Iterator[list[StoredBatch]]:
-    """From Redis. Raises _Cut, PipelineError where the log is not what was planned."""
+def _stored(access: Access, range_: PlannedRange) -> Iterator[list[StoredBatch]]:
+    """From Redis. Raises _Trimmed, PipelineError where the log is not what was planned."""
     keys = access.keys(range_.topic, range_.topic_id, range_.partition)
     client = with_whole_entries(access.client)
     expected, entries, records = range_.first, 0, 0
@@ -89,7 +89,7 @@ def _stored(access: Access, range_: Range) -> Iterator[list[StoredBatch]]:
         batches: list[StoredBatch] = []
         for entry_id, fields in reply:
             base = int(entry_id.partition(b"-")[0])
-            if base > expected and access.walker(keys).bounds().shown > max(expected, range_.start):
+            if base > expected and access.walker(keys).offsets().redis_start > max(expected, range_.start):
                 yield batches
                 raise _Trimmed(max(expected, range_.start))
             expected, counted = _entry(base, fields, batches)
@@ -100,7 +100,7 @@ def _stored(access: Access, range_: Range) -> Iterator[list[StoredBatch]]:
             first_id = f"{int(reply[-1][0].partition(b'-')[0])}-2"
             page = _page(sum(len(batch.buffer) for batch in batches), len(reply))
     if (entries, records) != (range_.entries, range_.records) or (entries and expected < range_.last_end):
-        if access.walker(keys).bounds().shown > max(expected, range_.start):
+        if access.walker(keys).offsets().redis_start > max(expected, range_.start):
             raise _Trimmed(max(expected, range_.start))
         raise PipelineError(
             f"{_named(range_)}: offsets {range_.start} to {range_.end} were planned as {range_.entries} entries with "
@@ -110,7 +110,7 @@ def _stored(access: Access, range_: Range) -> Iterator[list[StoredBatch]]:
 
 
 def _entry(base: int, fields: Sequence[bytes], batches: list[StoredBatch]) -> tuple[int, int]:
-    """Add an entry's batches; returns where it ends and its records. The stored base offsets are not looked at."""
+    """Add an entry's batches; returns where it ends and its records. The stored base offsets are ignored."""
     records = 0
     for i in range(0, len(fields), 2):
         if fields[i] == b"b":
@@ -126,7 +126,7 @@ def _page(size: int, entries: int) -> int:
     return max(1, min(_PAGE_MAX, _REPLY_BYTES * max(entries, 1) // max(size, 1)))
 
 
-def _archived(access: Access, range_: Range) -> Iterator[list[StoredBatch]]:
+def _archived(access: Access, range_: PlannedRange) -> Iterator[list[StoredBatch]]:
     """From the archive's files, by its index: files that were replaced by a compacted one are looked up again."""
     index = access.index(access.keys(range_.topic, range_.topic_id, range_.partition))
     filesystem, root = access.archive()

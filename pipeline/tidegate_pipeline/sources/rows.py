@@ -17,7 +17,7 @@ from tidegate_pipeline.decode.schema import RAW_ARROW, RAW_RANGE_ARROW
 from tidegate_pipeline.redis_access import retry_unavailable
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.options import TopicOptions
-from tidegate_pipeline.sources.planning import Range
+from tidegate_pipeline.sources.planning import PlannedRange
 from tidegate_pipeline.sources.walking import parse_epochs
 
 _EMPTY: Final = (0, -1, -1, 0, -1, -1, -1, 0, ())
@@ -36,7 +36,7 @@ class Rows(Protocol):
 class DecodedRows:
     """One row a record. Control batches have none."""
 
-    def __init__(self, range_: Range, options: TopicOptions) -> None:
+    def __init__(self, range_: PlannedRange, options: TopicOptions) -> None:
         self.corrupt: list[CorruptBatch] = []
         self._range = range_
         self._group_size = options.group_size
@@ -63,7 +63,7 @@ class RawRows:
     A batch belongs to the range that holds its last offset.
     """
 
-    def __init__(self, range_: Range, options: TopicOptions, epochs: bytes) -> None:
+    def __init__(self, range_: PlannedRange, options: TopicOptions, epochs: bytes) -> None:
         self.corrupt: list[CorruptBatch] = []
         self._range = range_
         self._next = range_.start
@@ -164,7 +164,7 @@ def check(stored: StoredBatch) -> tuple[Batch | None, str]:
     return batch, ""
 
 
-def rows_of(access: Access, range_: Range) -> Rows:
+def rows_of(access: Access, range_: PlannedRange) -> Rows:
     """What makes rows of a range's batches, as the options say."""
     options = access.options
     if options.mode == "decoded":

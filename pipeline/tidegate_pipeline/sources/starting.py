@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tidegate_pipeline.errors import UsageError
@@ -12,7 +13,7 @@ from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.offsets import IDS, RESERVED, Offsets, Place
 from tidegate_pipeline.sources.options import EARLIEST, LATEST
 from tidegate_pipeline.sources.planning import PartitionPlanner
-from tidegate_pipeline.sources.tiers import Piece, Spans, Tier
+from tidegate_pipeline.sources.tiers import PartitionTiers, Tier, TierRange
 from tidegate_pipeline.sources.walking import Limits
 from tidegate_pipeline.topics import Topic
 
@@ -55,22 +56,24 @@ def resolve(
 ) -> Offsets:
     """Offsets for `earliest`, `latest`, `archive` or JSON. Raises UsageError where JSON does not fit the partitions."""
     if isinstance(wanted, str):
-        return _offsets(access, places, lambda planner, spans: offset_of(planner, spans, wanted))
+        return _offsets(access, places, lambda planner, tiers: offset_of(planner, tiers, wanted))
     _check_json(wanted, places, option)
     return _offsets(
         access,
         places,
-        lambda planner, spans: offset_of(planner, spans, wanted[planner.topic][str(planner.partition)]),
+        lambda planner, tiers: offset_of(planner, tiers, wanted[planner.topic][str(planner.partition)]),
     )
 
 
-def _offsets(access: Access, places: Mapping[Place, Topic], find: Callable[[PartitionPlanner, Spans], int]) -> Offsets:
+def _offsets(
+    access: Access, places: Mapping[Place, Topic], find: Callable[[PartitionPlanner, PartitionTiers], int]
+) -> Offsets:
     found, epochs = {}, {}
     for place, topic in places.items():
         planner = planner_of(access, place, topic)
-        spans = planner.spans()
-        found[place] = find(planner, spans)
-        epochs[place] = spans.epoch_before(found[place])
+        tiers = planner.tiers()
+        found[place] = find(planner, tiers)
+        epochs[place] = tiers.epoch_before(found[place])
     return Offsets(found, {topic.name: topic.topic_id for topic in places.values()}, epochs)
 
 
@@ -79,14 +82,14 @@ def initial_offsets(access: Access, default: str) -> Offsets:
     options, places = access.options, select(access)
     if options.starting_timestamp is not None:
         timestamp_ms = options.starting_timestamp
-        return _offsets(access, places, lambda planner, spans: at_timestamp(planner, spans, timestamp_ms))
+        return _offsets(access, places, lambda planner, tiers: at_timestamp(planner, tiers, timestamp_ms))
     return resolve(access, options.starting_offsets or default, places, "startingOffsets")
 
 
-def first_of_new(planner: PartitionPlanner, spans: Spans) -> int:
+def first_of_new(planner: PartitionPlanner, tiers: PartitionTiers) -> int:
     """Where a partition begins that came while the query ran: at its first offset, or behind its archive."""
     is_archiving = planner.access.options.starting_offsets == "archive"
-    return offset_of(planner, spans, "archive" if is_archiving else "earliest")
+    return offset_of(planner, tiers, "archive" if is_archiving else "earliest")
 
 
 def _check_json(wanted: Mapping[str, Mapping[str, Any]], places: Mapping[Place, Topic], option: str) -> None:
@@ -103,27 +106,27 @@ def _check_json(wanted: Mapping[str, Mapping[str, Any]], places: Mapping[Place, 
             raise UsageError(f"{option} is of another topic {topic.name}: it was made again since")
 
 
-def offset_of(planner: PartitionPlanner, spans: Spans, wanted: str | int) -> int:
+def offset_of(planner: PartitionPlanner, tiers: PartitionTiers, wanted: str | int) -> int:
     """An offset for one that is given, or for `earliest`, `latest`, `archive`."""
     if wanted in ("latest", LATEST):
-        return spans.end
+        return tiers.end
     if wanted in ("earliest", EARLIEST):
-        return spans.start
+        return tiers.start
     if wanted == "archive":
         end = retry_unavailable(planner.access.index(planner.keys).state, planner.access.options.retry_s).end
-        return spans.start if end < 0 else end
+        return tiers.start if end < 0 else end
     return int(wanted)
 
 
-def at_timestamp(planner: PartitionPlanner, spans: Spans, timestamp_ms: int) -> int:
+def at_timestamp(planner: PartitionPlanner, tiers: PartitionTiers, timestamp_ms: int) -> int:
     """The offset of the first entry that has a record of that time or later; the end where none has."""
-    if spans.archive and spans.start < (spans.redis.start if spans.redis else spans.archive.end):
+    if tiers.archive and tiers.start < (tiers.redis.start if tiers.redis else tiers.archive.end):
         found = _first_archived_at(planner, timestamp_ms)
         if found is not None:
-            return max(found, spans.start)
-    if spans.redis is None:
-        return spans.end
-    return _first_stored_at(planner, timestamp_ms, Piece(Tier.REDIS, *spans.redis))
+            return max(found, tiers.start)
+    if tiers.redis is None:
+        return tiers.end
+    return _first_stored_at(planner, timestamp_ms, TierRange(tiers.redis.start, tiers.redis.end, Tier.REDIS))
 
 
 def _first_archived_at(planner: PartitionPlanner, timestamp_ms: int) -> int | None:
@@ -139,20 +142,20 @@ def _first_archived_at(planner: PartitionPlanner, timestamp_ms: int) -> int | No
     return None
 
 
-def _first_stored_at(planner: PartitionPlanner, timestamp_ms: int, piece: Piece) -> int:
+def _first_stored_at(planner: PartitionPlanner, timestamp_ms: int, tier_range: TierRange) -> int:
     """From the time index, which is about one entry a second, entry by entry."""
     client, keys = planner.access.client, planner.keys
     below = retry_unavailable(
         lambda: client.zrevrangebyscore(keys.times, f"({timestamp_ms}", "-inf", start=0, num=1),
         planner.access.options.retry_s,
     )
-    stands = max(int(below[0]) if below else 0, piece.start)
-    while stands < piece.end:
-        stands_now, steps = planner.walk(piece._replace(start=stands), Limits(grain_records=1))
+    position = max(int(below[0]) if below else 0, tier_range.start)
+    while position < tier_range.end:
+        next_position, steps = planner.walk(replace(tier_range, start=position), Limits(grain_records=1))
         for step in steps:
             if step.max_timestamp >= timestamp_ms:
-                return max(step.first, piece.start)
-        if stands_now == stands:
+                return max(step.first, tier_range.start)
+        if next_position == position:
             break
-        stands = stands_now
-    return piece.end
+        position = next_position
+    return tier_range.end

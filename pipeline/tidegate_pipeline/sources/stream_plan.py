@@ -12,16 +12,22 @@ from typing import Any
 from tidegate_pipeline.sources import starting
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.loss import made_again, went_back
-from tidegate_pipeline.sources.offset_ranges import Extent, extents
+from tidegate_pipeline.sources.offset_ranges import PartitionRange
 from tidegate_pipeline.sources.offsets import Offsets, Place
-from tidegate_pipeline.sources.planning import PartitionCursor, PartitionPlanner, Range, share_out
+from tidegate_pipeline.sources.planning import (
+    PartitionCursor,
+    PartitionPlanner,
+    PlannedRange,
+    covered_ranges,
+    share_out,
+)
 from tidegate_pipeline.sources.splitting import Planned, arranged, split
-from tidegate_pipeline.sources.tiers import Piece, Spans, Tier, arrange
+from tidegate_pipeline.sources.tiers import PartitionTiers, Tier, TierRange, arrange
 from tidegate_pipeline.sources.waiting import Waiting
 from tidegate_pipeline.sources.walking import LogGone, Step
 from tidegate_pipeline.topics import Topic
 
-StreamEnds = dict[Place, tuple[PartitionPlanner, Spans]]
+StreamEnds = dict[Place, tuple[PartitionPlanner, PartitionTiers]]
 
 
 class StreamPlan:
@@ -31,10 +37,10 @@ class StreamPlan:
         self._access = access
         self._target: Offsets | None = None
         self._ends: Offsets | None = None
-        self._walked: dict[tuple[Place, Piece], Step] = {}
+        self._walked: dict[tuple[Place, TierRange], Step] = {}
         self._lost: dict[tuple[Place, int], int] = {}
-        self._corrupt: dict[tuple[Extent, ...], int] = {}
-        self._together: tuple[Extent, ...] = ()
+        self._corrupt: dict[tuple[PartitionRange, ...], int] = {}
+        self._together: tuple[PartitionRange, ...] = ()
         self._waiting = Waiting(access.options.bytes_per_partition, access.options.trigger_delay_s)
 
     def fix_target(self) -> None:
@@ -85,8 +91,8 @@ class StreamPlan:
                 self._walked[place, cursor.whole[0]] = cursor.whole[1]
         epochs.update(
             {
-                place: spans.epoch_before(positions[place])
-                for place, (_, spans) in observed.items()
+                place: tiers.epoch_before(positions[place])
+                for place, (_, tiers) in observed.items()
                 if place in positions
             }
         )
@@ -95,50 +101,50 @@ class StreamPlan:
     def _cursors(self, observed: StreamEnds, start: Offsets, by_records: bool) -> dict[Place, PartitionCursor]:
         """The partitions that are read on. Raises DataLoss for one that went back."""
         cursors = {}
-        for place, (planner, spans) in observed.items():
-            stop, position = self._stop(place, planner, spans), start.next.get(place)
+        for place, (planner, tiers) in observed.items():
+            stop, position = self._stop(place, planner, tiers), start.next.get(place)
             if stop is None or position is None:
                 continue
-            ended = spans.cut_back(position, start.epochs.get(place, 0))
+            ended = tiers.truncated_to(position, start.epochs.get(place, 0))
             if ended is not None:
                 raise went_back(*place, position, ended)
-            cursors[place] = PartitionCursor(planner, position, stop, spans, by_records)
+            cursors[place] = PartitionCursor(planner, position, stop, tiers, by_records)
         return cursors
 
     def _first_offsets(self, observed: StreamEnds, start: Offsets) -> dict[Place, int]:
         """Where those begin that are new."""
         return {
-            place: starting.first_of_new(planner, spans)
-            for place, (planner, spans) in observed.items()
-            if place not in start.next and self._stop(place, planner, spans) is not None
+            place: starting.first_of_new(planner, tiers)
+            for place, (planner, tiers) in observed.items()
+            if place not in start.next and self._stop(place, planner, tiers) is not None
         }
 
-    def ranges(self, start: Offsets, end: Offsets) -> list[Range]:
+    def ranges(self, start: Offsets, end: Offsets) -> list[PlannedRange]:
         """The tasks of the micro-batch between two offsets. Raises DataLoss."""
         planned: list[Planned] = []
-        ranges: list[Range] = []
+        ranges: list[PlannedRange] = []
         for place, stop in sorted(end.next.items()):
             topic, topic_id = place[0], end.ids[place[0]]
             planner = starting.planner_of(self._access, place, Topic(self._access.options.org, topic, topic_id, 0))
             begin = start.next.get(place, stop)
-            walked = self._walked.get((place, Piece(Tier.REDIS, begin, stop)))
+            walked = self._walked.get((place, TierRange(begin, stop, Tier.REDIS)))
             if start.ids.get(topic, topic_id) != topic_id:
                 ranges.append(planner.range(Tier.LOST, begin, stop, Step(begin, stop, 0, 0, 0, -1)))
             elif walked and not self._access.options.splits:
                 ranges.append(planner.range(Tier.REDIS, begin, stop, walked))
             elif begin < stop:
-                planned += arranged(planner, begin, stop, self._spans_of_planned(planner, begin, stop))
+                planned += arranged(planner, begin, stop, self._tiers_of_planned(planner, begin, stop))
         ranges += split(planned, self._access.options)
         for range_ in ranges:
-            self._note_lost((range_.topic, range_.partition), [Piece(range_.tier, range_.start, range_.end)])
-        self._together = extents(ranges)
+            self._note_lost((range_.topic, range_.partition), [TierRange(range_.start, range_.end, range_.tier)])
+        self._together = covered_ranges(ranges)
         return ranges
 
-    def _note_lost(self, place: Place, pieces: Iterable[Piece]) -> None:
+    def _note_lost(self, place: Place, tier_ranges: Iterable[TierRange]) -> None:
         """Count what is lost of a partition, once. Of a topic that was made again nobody knows how much it was."""
-        for piece in pieces:
-            if piece.tier is Tier.LOST:
-                self._lost[place, piece.start] = max(piece.end - piece.start, 0)
+        for tier_range in tier_ranges:
+            if tier_range.tier is Tier.LOST:
+                self._lost[place, tier_range.start] = max(tier_range.end - tier_range.start, 0)
 
     def _without_those_made_again(self, start: Offsets, ids: dict[str, str]) -> Offsets:
         again = {topic for topic, topic_id in start.ids.items() if ids[topic] != topic_id}
@@ -162,32 +168,32 @@ class StreamPlan:
             planner = starting.planner_of(self._access, place, topic)
             same = start.ids.get(place[0]) == topic.topic_id
             try:
-                found[place] = planner, planner.spans(start.next.get(place, 0) if same else 0)
+                found[place] = planner, planner.tiers(start.next.get(place, 0) if same else 0)
             except LogGone:
                 continue  # it is being deleted
         return found
 
-    def _stop(self, place: Place, planner: PartitionPlanner, spans: Spans) -> int | None:
+    def _stop(self, place: Place, planner: PartitionPlanner, tiers: PartitionTiers) -> int | None:
         """Where reading ends at the latest; None for what availableNow does not read."""
         if self._target is None:
-            return spans.end
+            return tiers.end
         if self._target.ids.get(place[0]) != planner.topic_id or place not in self._target.next:
             return None
-        return min(self._target.next[place], spans.end)
+        return min(self._target.next[place], tiers.end)
 
-    def _spans_of_planned(self, planner: PartitionPlanner, start: int, end: int) -> Spans:
+    def _tiers_of_planned(self, planner: PartitionPlanner, start: int, end: int) -> PartitionTiers:
         """What the tiers hold of a range that a plan names; where the topic is gone, nothing: all of it is lost."""
         try:
-            spans = planner.spans(start)
+            tiers = planner.tiers(start)
         except LogGone:
-            return Spans(-1, None, None)
-        if spans.redis and spans.redis.end < end:
-            raise went_back(planner.topic, planner.partition, end, spans.redis.end)
-        return spans
+            return PartitionTiers(-1, None, None)
+        if tiers.redis and tiers.redis.end < end:
+            raise went_back(planner.topic, planner.partition, end, tiers.redis.end)
+        return tiers
 
 
 def _ends(observed: StreamEnds) -> Offsets:
     return Offsets(
-        {place: spans.end for place, (_, spans) in observed.items()},
+        {place: tiers.end for place, (_, tiers) in observed.items()},
         {place[0]: planner.topic_id for place, (planner, _) in observed.items()},
     )

@@ -15,14 +15,14 @@ from tidegate_pipeline.decode.decoder import CorruptBatch, StoredBatch
 from tidegate_pipeline.errors import CorruptLimit, PipelineError, UsageError
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.loss import lost
-from tidegate_pipeline.sources.offset_ranges import Extent
-from tidegate_pipeline.sources.planning import Range
+from tidegate_pipeline.sources.offset_ranges import PartitionRange
+from tidegate_pipeline.sources.planning import PlannedRange
 from tidegate_pipeline.sources.reading import read_range
 from tidegate_pipeline.sources.rows import rows_of
 from tidegate_pipeline.sources.tiers import Tier
 
 
-def arrow_rows(access: Access, range_: Range, together: Sequence[Extent]) -> Iterator[pa.RecordBatch]:
+def arrow_rows(access: Access, range_: PlannedRange, together: Sequence[PartitionRange]) -> Iterator[pa.RecordBatch]:
     """The rows of a range; `together` is all that is read with it. Raises DataLoss, CorruptLimit, PipelineError."""
     rows = rows_of(access, range_)
     yield from rows.make(_batches(access, range_))
@@ -39,30 +39,38 @@ def unread_rows(ranges: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 yield from arrow_rows(access, range_, together)
 
 
-def _batches(access: Access, range_: Range) -> Iterator[StoredBatch]:
-    for piece, replies in read_range(access, range_):
-        if piece.tier is Tier.LOST:
-            _lost(access, piece)
+def _batches(access: Access, range_: PlannedRange) -> Iterator[StoredBatch]:
+    for part_range, replies in read_range(access, range_):
+        if part_range.tier is Tier.LOST:
+            _lost(access, part_range)
         for batches in replies:
             yield from batches
 
 
-def _lost(access: Access, piece: Range) -> None:
+def _lost(access: Access, part_range: PlannedRange) -> None:
     options = access.options
     if options.fail_on_data_loss:
-        spans = access.spans(access.keys(piece.topic, piece.topic_id, piece.partition))
-        raise lost(piece.topic, piece.partition, piece.start, piece.end, spans)
+        tiers = access.tiers(access.keys(part_range.topic, part_range.topic_id, part_range.partition))
+        raise lost(part_range.topic, part_range.partition, part_range.start, part_range.end, tiers)
     import structlog  # with what it brings it takes longer than the rest of this module
 
     structlog.get_logger().warning(
-        "pipeline_lost_offsets", topic=piece.topic, partition=piece.partition, offset=piece.start, log_start=piece.end
+        "pipeline_lost_offsets",
+        topic=part_range.topic,
+        partition=part_range.partition,
+        offset=part_range.start,
+        log_start=part_range.end,
     )
     if options.archive_path:
-        row = {"ts": _now_ms(), "topic": piece.topic, "partition": piece.partition}
-        Quarantine(options.archive_path).add_gaps([{**row, "wanted_offset": piece.start, "log_start": piece.end}])
+        row = {"ts": _now_ms(), "topic": part_range.topic, "partition": part_range.partition}
+        Quarantine(options.archive_path).add_gaps(
+            [{**row, "wanted_offset": part_range.start, "log_start": part_range.end}]
+        )
 
 
-def _quarantine(access: Access, range_: Range, corrupt: Sequence[CorruptBatch], together: Sequence[Extent]) -> None:
+def _quarantine(
+    access: Access, range_: PlannedRange, corrupt: Sequence[CorruptBatch], together: Sequence[PartitionRange]
+) -> None:
     """Corrupt batches into the quarantine, where a range's are once, however often the task runs.
 
     Each task puts its own there, then counts those of all: the last one sees whether they are too many.

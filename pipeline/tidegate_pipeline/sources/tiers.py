@@ -1,42 +1,38 @@
-"""Which tier a range is read from: Redis what it shows, the archive what Redis no longer holds. Plain arithmetic."""
+"""Choose the tier that a range is read from: Redis if it has the offsets, else the archive."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from tidegate_pipeline.sources.offset_ranges import OffsetRange
+
 
 class Tier(StrEnum):
-    """Where offsets are."""
+    """Where offsets are stored."""
 
     REDIS = "redis"
     ARCHIVE = "archive"
     LOST = "lost"
-    """In no tier that the query reads."""
+    """In none of the tiers that the query reads."""
 
 
-class Span(NamedTuple):
-    """Offsets `start` to `end`, exclusive."""
+class PartitionTiers(NamedTuple):
+    """The offsets that each tier has of a partition; None for a tier that is empty or not read.
 
-    start: int
-    end: int
-
-
-class Spans(NamedTuple):
-    """What each tier holds of a partition; None for a tier that is not read, or holds nothing.
-
-    `log_start` is Kafka's: the archive may reach below it. `epochs` are (leader epoch, start offset) in order.
+    `log_start` is Kafka's: the archive may begin below it. `epochs` are (leader epoch, start offset) in order.
     """
 
     log_start: int
-    redis: Span | None
-    archive: Span | None
+    redis: OffsetRange | None
+    archive: OffsetRange | None
     epochs: tuple[tuple[int, int], ...] = ()
 
     @property
     def start(self) -> int:
-        """The first offset that can be read: the archive's where it leads up to Redis, else Redis's."""
+        """The first readable offset: the archive's if it reaches Redis's start, else Redis's."""
         if self.redis is None:
             return self.archive.start if self.archive else 0
         if self.archive and self.archive.start < self.redis.start <= self.archive.end:
@@ -45,7 +41,7 @@ class Spans(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset after the last that can be read."""
+        """The end of the readable offsets, exclusive."""
         if self.redis is None:
             return self.archive.end if self.archive else 0
         return self.redis.end
@@ -54,34 +50,33 @@ class Spans(NamedTuple):
         """The leader epoch of the record before an offset."""
         return max((epoch for epoch, start in self.epochs if start < offset), default=0)
 
-    def cut_back(self, offset: int, epoch: int) -> int | None:
-        """Where the log ended once, below an offset that was read under `epoch` before: None where it never did."""
+    def truncated_to(self, offset: int, epoch: int) -> int | None:
+        """The offset that the log was truncated to since `offset` was read under `epoch`; None if it was not."""
         if self.redis and self.redis.end < offset:
             return self.redis.end
         return min((start for later, start in self.epochs if later > epoch and start < offset), default=None)
 
 
-class Piece(NamedTuple):
-    """Offsets `start` to `end`, exclusive, that are in one tier, or in none."""
+@dataclass(frozen=True, slots=True)
+class TierRange(OffsetRange):
+    """Offsets of a partition that are in one tier, or in none."""
 
     tier: Tier
-    start: int
-    end: int
 
 
-def arrange(start: int, end: int, spans: Spans) -> Iterator[Piece]:
-    """A range as pieces that follow each other. Redis is preferred: it needs no file."""
+def arrange(start: int, end: int, tiers: PartitionTiers) -> Iterator[TierRange]:
+    """A range as ranges of one tier each, in order. Redis is preferred: it needs no file."""
     while start < end:
-        piece = _next_piece(start, end, spans)
-        yield piece
-        start = piece.end
+        tier_range = _next_range(start, end, tiers)
+        yield tier_range
+        start = tier_range.end
 
 
-def _next_piece(start: int, end: int, spans: Spans) -> Piece:
-    redis, archive = spans.redis, spans.archive
-    if redis and redis.start <= start < redis.end:
-        return Piece(Tier.REDIS, start, min(end, redis.end))
-    ends = [end, *(span.start for span in (redis, archive) if span and start < span.start < span.end)]
-    if archive and archive.start <= start < archive.end:
-        return Piece(Tier.ARCHIVE, start, min(archive.end, *ends))
-    return Piece(Tier.LOST, start, min(ends))
+def _next_range(start: int, end: int, tiers: PartitionTiers) -> TierRange:
+    redis, archive = tiers.redis, tiers.archive
+    if redis and start in redis:
+        return TierRange(start, min(end, redis.end), Tier.REDIS)
+    ends = [end, *(held.start for held in (redis, archive) if held and start < held.start < held.end)]
+    if archive and start in archive:
+        return TierRange(start, min(archive.end, *ends), Tier.ARCHIVE)
+    return TierRange(start, min(ends), Tier.LOST)

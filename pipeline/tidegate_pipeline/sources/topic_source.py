@@ -28,10 +28,10 @@ from tidegate_pipeline.sources import starting
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.batch_plan import plan_ranges
 from tidegate_pipeline.sources.filters import Pushed
-from tidegate_pipeline.sources.offset_ranges import Extent, extents
+from tidegate_pipeline.sources.offset_ranges import PartitionRange
 from tidegate_pipeline.sources.offsets import Offsets
 from tidegate_pipeline.sources.options import TopicOptions, parse_options
-from tidegate_pipeline.sources.planning import Range
+from tidegate_pipeline.sources.planning import PlannedRange, covered_ranges
 from tidegate_pipeline.sources.stream_plan import StreamPlan
 from tidegate_pipeline.worker_heap import freeze_gc
 
@@ -40,12 +40,12 @@ from tidegate_pipeline.worker_heap import freeze_gc
 class Task(InputPartition):
     """One range as Spark hands it to a task, and what is read together with it."""
 
-    range: Range
-    together: tuple[Extent, ...]
+    range: PlannedRange
+    together: tuple[PartitionRange, ...]
 
 
-def _tasks(ranges: Sequence[Range]) -> list[Task]:
-    together = extents(ranges)
+def _tasks(ranges: Sequence[PlannedRange]) -> list[Task]:
+    together = covered_ranges(ranges)
     return [Task(range_, together) for range_ in ranges]
 
 

@@ -1,4 +1,4 @@
-"""What a log holds, asked of Redis without its values: the script `archive/plan_range`, and its answer."""
+"""Read the entries of a log without their values, with the script `archive/plan_range`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Epochs = tuple[tuple[int, int], ...]
 
 
 class Step(NamedTuple):
-    """Some entries that follow each other: `first` is the base offset of the first, `end` is exclusive.
+    """Consecutive entries: `first` is the base offset of the first, `end` is exclusive.
 
     `size` is the bytes of their batches, `max_timestamp` is in ms, -1 where they have none.
     """
@@ -36,38 +36,38 @@ class Step(NamedTuple):
     max_timestamp: int
 
     def join(self, after: Step) -> Step:
-        """This one and the one that follows it."""
+        """This step and the next one as one."""
         return Step(
             self.first, after.end, self.entries + after.entries, self.records + after.records,
             self.size + after.size, max(self.max_timestamp, after.max_timestamp),
         )  # fmt: skip
 
 
-class Bounds(NamedTuple):
-    """Offsets of a log: Kafka's log start, the first that Redis shows, and the end (exclusive, all committed).
+class LogOffsets(NamedTuple):
+    """Offsets of a log: Kafka's log start, the first offset that Redis has, and the end (exclusive, all committed).
 
     There are no transactions yet, so the last stable offset is the end. `epochs` are leader epochs and where each
     starts: a server that lost writes left a new one, which starts where the log ended then.
     """
 
     log_start: int
-    shown: int
+    redis_start: int
     end: int
     epochs: Epochs
 
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """One walk: where the log is, where the walk stands now, and what it passed."""
+    """One walk: the offsets of the log, the offset where the walk stopped, and the steps that it passed."""
 
-    bounds: Bounds
-    stands: int
+    offsets: LogOffsets
+    position: int
     steps: list[Step]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a walk takes at most, and how large its steps may become; an entry is never cut."""
+    """Limits of a walk and of the size of its steps; an entry is never split."""
 
     size: int = UNLIMITED
     records: int = UNLIMITED
@@ -77,7 +77,7 @@ class Limits:
 
 
 class StrayEntry(PipelineError):
-    """A stream entry that no broker appended, or that is torn: nobody can tell what it stands for."""
+    """A stream entry that no broker appended, or that is truncated: its offsets are unknown."""
 
 
 class LogGone(PipelineError):
@@ -104,16 +104,18 @@ class LogWalker:
         if reply[0] == _KAFKA_STORAGE_ERROR:
             raise StrayEntry(
                 f"stream entry {reply[1].decode()} of {self.keys.log} is no entry of a log (no broker appended it, or"
-                " it is torn): nothing is read until `tidegate topic repair` has left it out"
+                " it is truncated): nothing is read until `tidegate topic repair` has left it out"
             )
         if reply[0]:
             raise LogGone(f"there is no log {self.keys.log}")
-        _, log_start, shown, end, epochs, stands, steps = reply
-        return Walked(Bounds(log_start, shown, end, parse_epochs(epochs)), stands, [Step(*step) for step in steps])
+        _, log_start, redis_start, end, epochs, position, steps = reply
+        return Walked(
+            LogOffsets(log_start, redis_start, end, parse_epochs(epochs)), position, [Step(*step) for step in steps]
+        )
 
-    def bounds(self) -> Bounds:
-        """Where the log is now."""
-        return self.walk(UNLIMITED).bounds
+    def offsets(self) -> LogOffsets:
+        """The offsets of the log now."""
+        return self.walk(UNLIMITED).offsets
 
 
 def parse_epochs(text: bytes) -> Epochs:

@@ -23,7 +23,7 @@ from tidegate.records.segments import COLUMNS, STATISTICS
 from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.quarantine import Quarantine
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Shape, write_segment
-from tidegate_pipeline.archive.slicing import SegmentSlice, cut
+from tidegate_pipeline.archive.slicing import SegmentSlice, slice_segments
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.replay.translation import Row, Table
 
@@ -40,7 +40,7 @@ def batches_of(one: SegmentSlice) -> list[bytes]:
 
 def written(folder: Path, rows: pa.RecordBatch, shape: Shape = Shape()) -> tuple[Path, SegmentFile]:  # noqa: B008
     archive = ArchiveFolder.open(str(folder))
-    (part,) = cut([rows], "default", 1 << 30)
+    (part,) = slice_segments([rows], "default", 1 << 30)
     segment = write_segment(archive, part, shape)
     return folder / segment.file, SegmentFile(archive.filesystem, archive.path(segment.file))
 
@@ -73,7 +73,7 @@ def test_a_range_is_cut_after_so_many_bytes_and_across_arrow_batches() -> None:
     batches = batches_from(10, [1, 2, 3, 4, 5], value=b"x" * 100)
     rows = raw_rows(batches)
 
-    trims = list(cut([rows.slice(0, 2), rows.slice(2, 0), rows.slice(2)], "default", 400))
+    trims = list(slice_segments([rows.slice(0, 2), rows.slice(2, 0), rows.slice(2)], "default", 400))
 
     assert ranges(trims) == [(0, 10, 13), (0, 13, 20), (0, 20, 25)]
     assert [batch for one in trims for batch in batches_of(one)] == batches
@@ -87,7 +87,7 @@ def test_a_task_may_hold_several_partitions_and_several_ranges_of_one() -> None:
         raw_rows(batches_from(11, [1]), partition=1, topic_id="f" * 32),
     ]
 
-    trims = list(cut(rows, "default", 1 << 20))
+    trims = list(slice_segments(rows, "default", 1 << 20))
 
     assert ranges(trims) == [(0, 0, 4), (0, 9, 10), (1, 10, 11), (1, 11, 12)]
     assert trims[3].place == Place("default", "orders", "f" * 32, 1)
@@ -96,8 +96,8 @@ def test_a_task_may_hold_several_partitions_and_several_ranges_of_one() -> None:
 def test_ranges_keep_the_offsets_that_have_no_batch() -> None:
     one, two = batches_from(5, [2]) + batches_from(20, [1])
 
-    (part,) = cut([raw_rows([one, (7, 9), two, (21, 30)], from_offset=3)], "default", 1 << 20)
-    (nothing,) = cut([raw_rows([(0, 4)])], "default", 1 << 20)
+    (part,) = slice_segments([raw_rows([one, (7, 9), two, (21, 30)], from_offset=3)], "default", 1 << 20)
+    (nothing,) = slice_segments([raw_rows([(0, 4)])], "default", 1 << 20)
 
     assert ranges([part]) == [(0, 3, 31)]
     assert batches_of(part) == [one, two]
@@ -117,7 +117,7 @@ def test_cuts_follow_each_other_and_lose_nothing(counts: list[int], slices: list
     rows = raw_rows(batches)
     at = [0, *sorted(min(one, len(rows)) for one in slices), len(rows)]
 
-    trims = list(cut([rows.slice(a, b - a) for a, b in pairwise(at)], "default", segment_bytes))
+    trims = list(slice_segments([rows.slice(a, b - a) for a, b in pairwise(at)], "default", segment_bytes))
 
     assert [batch for one in trims for batch in batches_of(one)] == batches
     assert [one.from_offset for one in trims] == [7, *(one.end_offset for one in trims[:-1])]

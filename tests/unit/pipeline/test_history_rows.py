@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.jobs.history_job import history_options
 from tidegate_pipeline.settings import load
-from tidegate_pipeline.sources.capped_streams import Part, Place, fair_shares, from_offsets, id_key, spread, to_offsets
+from tidegate_pipeline.sources.capped_streams import (
+    EntryRange,
+    Place,
+    fair_shares,
+    from_offsets,
+    id_key,
+    spread,
+    to_offsets,
+)
 from tidegate_pipeline.sources.events import SCHEMA, EventsSource, event_row
 from tidegate_pipeline.sources.history_source import HistoryOptions, Wanted
 from tidegate_pipeline.sources.lag import SCHEMA as LAG_SCHEMA
@@ -113,12 +121,12 @@ def test_shares_are_fair_and_complete(backlogs: dict[str, int], limit: int) -> N
 
 @given(st.lists(st.integers(1, 100), max_size=20))
 def test_tasks_hold_every_part_once(counts: list[int]) -> None:
-    parts = [Part(f"s{number}", "0-0", "1-0", count) for number, count in enumerate(counts)]
-    tasks = spread(parts, 4)
+    entry_ranges = [EntryRange(f"s{number}", "0-0", "1-0", count) for number, count in enumerate(counts)]
+    tasks = spread(entry_ranges, 4)
 
-    assert sorted((part for task in tasks for part in task), key=lambda part: part.stream) == sorted(
-        parts, key=lambda part: part.stream
-    )
+    assert sorted(
+        (entry_range for task in tasks for entry_range in task), key=lambda entry_range: entry_range.stream
+    ) == sorted(entry_ranges, key=lambda entry_range: entry_range.stream)
     assert len(tasks) == min(len(counts), 4)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate_pipeline.errors import UsageError
-from tidegate_pipeline.replay.batches import Piece, entries_of
+from tidegate_pipeline.replay.batches import TargetBatch, entries_of
 from tidegate_pipeline.replay.rate_limiter import RateLimiter
 from tidegate_pipeline.replay.record_filter import Choice, choice_of
 
@@ -51,14 +51,14 @@ def test_a_pace_is_kept_without_bursts() -> None:
 
 
 def test_an_entry_holds_a_mebibyte_a_thousand_batches_or_a_seconds_records() -> None:
-    def sizes(pieces: list[Piece], records_max: int = 1 << 31) -> list[int]:
-        return [len(entry) for entry in entries_of(pieces, records_max)]
+    def sizes(target_batches: list[TargetBatch], records_max: int = 1 << 31) -> list[int]:
+        return [len(entry) for entry in entries_of(target_batches, records_max)]
 
-    def pieces(count: int, size: int, records: int = 1) -> list[Piece]:
-        return [Piece(i, i, i, bytes(size), records) for i in range(count)]
+    def target_batches(count: int, size: int, records: int = 1) -> list[TargetBatch]:
+        return [TargetBatch(i, i, i, bytes(size), records) for i in range(count)]
 
-    assert sizes(pieces(10, 300_000)) == [3, 3, 3, 1]
-    assert sizes(pieces(2, 3 << 20)) == [1, 1]
-    assert sizes(pieces(2_001, 100)) == [1_000, 1_000, 1]
-    assert sizes(pieces(5, 10, records=40), records_max=100) == [2, 2, 1]
+    assert sizes(target_batches(10, 300_000)) == [3, 3, 3, 1]
+    assert sizes(target_batches(2, 3 << 20)) == [1, 1]
+    assert sizes(target_batches(2_001, 100)) == [1_000, 1_000, 1]
+    assert sizes(target_batches(5, 10, records=40), records_max=100) == [2, 2, 1]
     assert sizes([]) == []

@@ -11,7 +11,7 @@ from tests.support.archive import segment
 from tidegate.records.segments import Segment
 from tidegate_pipeline.sources.offsets import Offsets
 from tidegate_pipeline.sources.planning import share_out, walk_segments
-from tidegate_pipeline.sources.tiers import Piece, Tier
+from tidegate_pipeline.sources.tiers import Tier, TierRange
 from tidegate_pipeline.sources.walking import Limits
 
 
@@ -81,32 +81,32 @@ def test_shares_keep_to_the_limit_and_starve_nobody(partitions: list[list[int]],
 
 def test_a_segment_is_cut_to_a_share() -> None:
     segments = [segment(0, 100), segment(100, 200)]  # 100 bytes an offset
-    piece = Piece(Tier.ARCHIVE, 10, 150)
+    tier_range = TierRange(10, 150, Tier.ARCHIVE)
 
-    stands, steps = walk_segments(segments, piece, Limits())
-    assert stands == 150
+    position, steps = walk_segments(segments, tier_range, Limits())
+    assert position == 150
     assert [(step.first, step.end, step.size, step.records) for step in steps] == [
         (10, 100, 9000, 90),
         (100, 150, 5000, 50),
     ]
 
-    stands, steps = walk_segments(segments, piece, Limits(size=9500))
-    assert (stands, [(step.first, step.end) for step in steps]) == (105, [(10, 100), (100, 105)])
+    position, steps = walk_segments(segments, tier_range, Limits(size=9500))
+    assert (position, [(step.first, step.end) for step in steps]) == (105, [(10, 100), (100, 105)])
 
-    assert walk_segments(segments, piece, Limits(size=10))[0] == 11, "at least one offset"
-    assert walk_segments(segments, piece, Limits(size=10, at_least_one=False)) == (10, [])
-    assert walk_segments(segments, piece, Limits(records=7))[0] == 17
+    assert walk_segments(segments, tier_range, Limits(size=10))[0] == 11, "at least one offset"
+    assert walk_segments(segments, tier_range, Limits(size=10, at_least_one=False)) == (10, [])
+    assert walk_segments(segments, tier_range, Limits(records=7))[0] == 17
 
 
 @given(st.integers(0, 99), st.integers(1, 120), st.integers(1, 5000), st.integers(1, 60))
 def test_steps_of_a_segment_cover_it_without_overlap(start: int, length: int, size: int, records: int) -> None:
-    piece = Piece(Tier.ARCHIVE, start, min(start + length, 200))
+    tier_range = TierRange(start, min(start + length, 200), Tier.ARCHIVE)
 
-    stands, steps = walk_segments(
-        [segment(0, 100), segment(100, 200)], piece, Limits(grain_size=size, grain_records=records)
+    position, steps = walk_segments(
+        [segment(0, 100), segment(100, 200)], tier_range, Limits(grain_size=size, grain_records=records)
     )
 
-    assert stands == piece.end
+    assert position == tier_range.end
     assert [step.first for step in steps] == [start, *(step.end for step in steps[:-1])]
     assert all(step.size <= max(size, 100) + 100 and step.records <= records + 1 for step in steps)
 
@@ -114,7 +114,7 @@ def test_steps_of_a_segment_cover_it_without_overlap(start: int, length: int, si
 def test_a_segment_without_records_is_passed() -> None:
     hole = Segment(0, 0, 9, 0, 0, -1, "a.parquet")
 
-    assert walk_segments([hole], Piece(Tier.ARCHIVE, 0, 10), Limits(size=5))[0] == 10
+    assert walk_segments([hole], TierRange(0, 10, Tier.ARCHIVE), Limits(size=5))[0] == 10
 
 
 def test_offsets_are_written_in_one_order() -> None:
