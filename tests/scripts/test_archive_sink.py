@@ -39,7 +39,8 @@ def test_ranges_are_read_where_they_are_written(archive: Archive) -> None:
     source = TopicSource(options)
     reader = source.reader(source.schema())
     (task,) = reader.partitions()
-    writer = ArchiveSink({**options, "archiver": "1:a"}).streamWriter(source.schema(), False)
+    to = {"redis.url": archive.url, "archive.path": str(archive.folder), "archiver": "1:a"}
+    writer = ArchiveSink(to).streamWriter(source.schema(), False)
 
     (rows,) = reader.read(task)
     writer.commit([writer.write(iter([rows]))], 0)
@@ -179,6 +180,12 @@ def test_options_that_it_needs(archive: Archive) -> None:
         archive.writer("")
     with pytest.raises(UsageError, match=r"archive\.path is not set"):
         archive.writer(path="")
+    with pytest.raises(UsageError, match="unknown option of tidegate-archive: segmentSize; its options are path, "):
+        archive.writer(segmentSize="1")
+    with pytest.raises(UsageError, match="segmentBytes is a whole number of at least 1, not many"):
+        archive.writer(segmentBytes="many")
+    with pytest.raises(UsageError, match="recompress is one of auto, never, always, not often"):
+        archive.writer(recompress="often")
     with pytest.raises(UsageError, match="no password in an option"):
         archive.writer(**{"redis.url": "redis://:secret@r:1/0"})
 

@@ -133,7 +133,7 @@ def test_what_is_wrong_is_said_when_it_is_loaded(spark: SparkSession, client: An
     WrittenTopic(client, "orders").fill([1])
     source = spark.read.format("tidegate").option("redis.url", valkey.url)
 
-    with pytest.raises(PySparkException, match=r"no option of tidegate: kafka\.topic"):
+    with pytest.raises(PySparkException, match=r"unknown option of tidegate: kafka\.topic"):
         source.options(**{"kafka.topic": "orders"}).load()
     with pytest.raises(PySparkException, match="exactly one of subscribe, subscribePattern"):
         spark.readStream.format("tidegate").load()

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast, get_args
 
 import pyarrow as pa
 from pyarrow import fs
@@ -27,8 +27,14 @@ from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Recompress, 
 from tidegate_pipeline.archive.slicing import slice_segments
 from tidegate_pipeline.decode.schema import RANGES_ARROW, RAW_RANGE_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
+from tidegate_pipeline.format_options import FormatOptions
 from tidegate_pipeline.redis_access import Client, check_option, connect_by_option, retry_unavailable
 from tidegate_pipeline.worker_heap import freeze_gc
+
+OPTIONS: Final = (
+    "path", "archive.path", "archiver", "redis.url", "redis.passwordVariable", "redis.keyPrefix", "redis.retry", "org",
+    "segmentBytes", "rowGroupBytes", "recompress",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +53,21 @@ class SinkOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         """From the query's options; what is not given comes from the settings of the pipeline. Raises UsageError."""
-        given = {name.lower(): value for name, value in options.items()}
+        given = FormatOptions("tidegate-archive", OPTIONS, options)
         configured = settings.load()
         archive = configured.archive
         found = cls(
-            given.get("path") or given.get("archive.path") or archive.path,
-            _archiver(given.get("archiver", "")),
-            check_option(given.get("redis.url") or configured.redis.option_url),
-            given.get("redis.passwordvariable") or configured.redis.password_variable,
-            given.get("redis.keyprefix") or configured.redis.key_prefix,
-            float(given.get("redis.retry") or configured.redis.retry_s),
-            given.get("org", "default"),
+            given.text("path") or given.text("archive.path", archive.path),
+            _archiver(given.text("archiver")),
+            check_option(given.text("redis.url", configured.redis.option_url)),
+            given.text("redis.passwordVariable", configured.redis.password_variable),
+            given.text("redis.keyPrefix", configured.redis.key_prefix),
+            given.number("redis.retry", configured.redis.retry_s),
+            given.text("org", "default"),
             Shape(
-                int(given.get("segmentbytes") or archive.segment_bytes),
-                int(given.get("rowgroupbytes") or archive.row_group_bytes),
-                cast(Recompress, given.get("recompress") or archive.recompress),
+                given.integer("segmentBytes", 1) or archive.segment_bytes,
+                given.integer("rowGroupBytes", 1) or archive.row_group_bytes,
+                cast(Recompress, given.one_of("recompress", archive.recompress, get_args(Recompress))),
             ),
         )
         ArchiveFolder.open(found.path)

@@ -11,7 +11,7 @@ from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
 from tidegate_pipeline.archive.selection import COPIED, chosen, highest_fence, places
 from tidegate_pipeline.jobs.job import Job, JobContext
-from tidegate_pipeline.jobs.topic_options import topic_options
+from tidegate_pipeline.jobs.topic_options import sink_options, topic_options
 from tidegate_pipeline.jobs.writable import check_writable
 from tidegate_pipeline.sources.walking import LogWalker
 from tidegate_pipeline.topics import read_topics, with_configs
@@ -75,7 +75,7 @@ class ArchiveJob(Job):
         )
         return (
             rows.writeStream.format("tidegate-archive")
-            .options(**options)
+            .options(**sink_options(context.settings, self._org))
             .option("archiver", str(archiver))
             .option("segmentBytes", archive.segment_bytes)
             .option("rowGroupBytes", archive.row_group_bytes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.jobs.job import Job, JobContext
-from tidegate_pipeline.jobs.topic_options import access_to, topic_options
+from tidegate_pipeline.jobs.topic_options import access_to, sink_options, topic_options
 from tidegate_pipeline.jobs.writable import check_writable
 from tidegate_pipeline.replay.record_filter import Choice
 from tidegate_pipeline.replay.sink import MAX_OFFSET, source_name
@@ -89,7 +89,7 @@ class ReplayJob(Job):
         return (
             reading.load()
             .writeStream.format("tidegate-replay")
-            .options(**options)
+            .options(**sink_options(context.settings, self._org))
             .options(topic=target.name, topicId=target.topic_id, job=table.job)
             .options(sourceTopic=source.name, sourceId=source.topic_id, ranges=chosen)
             .option("repartition", "true" if self._repartition else "false")

@@ -1,4 +1,4 @@
-"""What jobs give to `format("tidegate")` and to our sinks."""
+"""The options that jobs give to `format("tidegate")` and to the sinks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.options import parse_options
 
 
+def sink_options(settings: PipelineSettings, org: str) -> dict[str, str]:
+    """The addresses of Redis and of the archive, and the organisation."""
+    redis = settings.redis
+    return redis.options | {"org": org, "redis.retry": str(redis.retry_s), "archive.path": settings.archive.path}
+
+
 def topic_options(settings: PipelineSettings, org: str) -> dict[str, str]:
-    """The way to Redis and the archive."""
-    redis, source = settings.redis, settings.source
-    return redis.options | {
-        "org": org,
-        "redis.retry": str(redis.retry_s),
-        "archive.path": settings.archive.path,
+    """Options of `format("tidegate")` that come from the settings."""
+    source = settings.source
+    return sink_options(settings, org) | {
         "failOnDataLoss": str(source.fail_on_data_loss).lower(),
         "decoder": source.decoder,
         "corruptLimit": str(source.corrupt_limit),

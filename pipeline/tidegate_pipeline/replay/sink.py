@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 
 from tidegate.store.keys import ClusterKeys
 from tidegate_pipeline.errors import PipelineError, UsageError
+from tidegate_pipeline.format_options import FormatOptions
 from tidegate_pipeline.redis_access import Client, check_option, connect_by_option, retry_unavailable
 from tidegate_pipeline.replay.batches import TargetBatch, convert_batch, entries_of
 from tidegate_pipeline.replay.rate_limiter import RateLimiter
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+OPTIONS: Final = (
+    "topic", "topicId", "job", "sourceTopic", "sourceId", "archive.path", "repartition", "recordsPerSecond", "ranges",
+    "org", "redis.url", "redis.passwordVariable", "redis.keyPrefix", "redis.retry",
+)  # fmt: skip
 COLUMNS_READ: Final = ("partition", "from_offset", "base_offset", "last_offset", "batch")
 MAX_OFFSET: Final = 1 << 62
 _MESSAGE_BYTES_MAX: Final = 1_048_588
@@ -262,7 +267,7 @@ class ReplaySink(DataSource):
             raise UsageError(
                 f"tidegate-replay takes rows of mode=raw and includeRange=true; {sorted(missing)} are not there"
             )
-        return ReplayWriter(plan_of({key.lower(): value for key, value in self.options.items()}))
+        return ReplayWriter(plan_of(self.options))
 
 
 def source_name(job: str, topic: str, topic_id: str, partition: int) -> str:
@@ -271,21 +276,16 @@ def source_name(job: str, topic: str, topic_id: str, partition: int) -> str:
 
 
 def plan_of(options: Mapping[str, str]) -> Plan:
-    """The plan that the options (names in lower case) describe. Raises UsageError, PipelineError.
+    """The plan that the options describe. Raises UsageError, PipelineError.
 
     `topic`, `job`, `sourceTopic`, `sourceId` and `archive.path` must be given. `topicId`: the target must
     be this one. `repartition=true`: by key. `ranges`: as `ranges_of` reads them. `recordsPerSecond`: of one task.
     """
-
-    def needed(name: str) -> str:
-        if not options.get(name.lower()):
-            raise UsageError(f"tidegate-replay needs the option {name}")
-        return options[name.lower()]
-
-    url, prefix = check_option(options.get("redis.url", "")), options.get("redis.keyprefix", "tidegate")
-    password_variable = options.get("redis.passwordvariable", "")
-    org, name = options.get("org", "default"), needed("topic")
-    retry_s = float(options.get("redis.retry", "30"))
+    given = FormatOptions("tidegate-replay", OPTIONS, options)
+    url, prefix = check_option(given.text("redis.url")), given.text("redis.keyPrefix", "tidegate")
+    password_variable = given.text("redis.passwordVariable")
+    org, name = given.text("org", "default"), given.required_text("topic")
+    retry_s = given.number("redis.retry", 30.0)
     with closing(connect_by_option(url, password_variable)) as client:
         topic = retry_unavailable(lambda: read_topics(client, prefix, org), retry_s).get(name)
         limit = retry_unavailable(
@@ -293,22 +293,25 @@ def plan_of(options: Mapping[str, str]) -> Plan:
         )
     if topic is None:
         raise UsageError(f"there is no topic {name}")
-    if options.get("topicid", topic.topic_id) != topic.topic_id:
+    if given.text("topicId", topic.topic_id) != topic.topic_id:
         raise UsageError(f"the topic {name} was made again since this replay began: give the replay another --job")
     return Plan(
-        url=url, prefix=prefix, job=needed("job"), source_topic=needed("sourceTopic"), source_id=needed("sourceId"),
-        target=topic, spread=topic.partition_count if options.get("repartition", "false") == "true" else 0,
-        records_per_s=float(options.get("recordspersecond", "0")), batch_bytes_max=int(limit or _MESSAGE_BYTES_MAX),
-        archive=needed("archive.path"), retry_s=retry_s, password_variable=password_variable,
-        ranges=ranges_of(options.get("ranges", "")),
+        url=url, prefix=prefix, job=given.required_text("job"),
+        source_topic=given.required_text("sourceTopic"), source_id=given.required_text("sourceId"),
+        target=topic, spread=topic.partition_count if given.flag("repartition", False) else 0,
+        records_per_s=given.number("recordsPerSecond", 0.0), batch_bytes_max=int(limit or _MESSAGE_BYTES_MAX),
+        archive=given.required_text("archive.path"), retry_s=retry_s, password_variable=password_variable,
+        ranges=ranges_of(given.text("ranges")),
     )  # fmt: skip
 
 
 def ranges_of(text: str) -> dict[int, tuple[int, int]]:
-    """`0:100-200,1:5-9` by partition; ends exclusive."""
+    """`0:100-200,1:5-9` by partition; ends exclusive. Raises UsageError."""
     ranges = {}
     for item in filter(None, text.split(",")):
-        partition, _, bounds = item.partition(":")
-        first, _, end = bounds.partition("-")
+        partition, _, offsets = item.partition(":")
+        first, _, end = offsets.partition("-")
+        if not (partition.isdecimal() and first.isdecimal() and end.isdecimal()):
+            raise UsageError(f"ranges are <partition>:<start>-<end>, separated by commas, not {item}")
         ranges[int(partition)] = (int(first), int(end))
     return ranges

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.format_options import FormatOptions
 from tidegate_pipeline.redis_access import Client, check_option, connect_by_option
 from tidegate_pipeline.settings import load
 from tidegate_pipeline.sources.capped_streams import (
@@ -36,13 +37,10 @@ from tidegate_pipeline.sources.capped_streams import (
     to_offsets,
 )
 
-OPTIONS: Final = {
-    name.lower(): name
-    for name in (
-        "redis.url", "redis.passwordVariable", "redis.keyPrefix", "startingOffsets", "endingOffsets",
-        "startingTimestamp", "group", "org", "failOnDataLoss", "maxEntriesPerTrigger",
-    )
-}  # fmt: skip
+OPTIONS: Final = (
+    "redis.url", "redis.passwordVariable", "redis.keyPrefix", "startingOffsets", "endingOffsets",
+    "startingTimestamp", "group", "org", "failOnDataLoss", "maxEntriesPerTrigger",
+)  # fmt: skip
 ENTRIES_PER_TRIGGER: Final = 100_000
 TASKS_MAX: Final = 4
 """Tasks of a micro-batch: these streams are small, and a task costs as much as thousands of entries."""
@@ -64,21 +62,18 @@ class HistoryOptions:
     """The options of a query, checked. Raises UsageError."""
 
     def __init__(self, options: Mapping[str, str], max_entries: int = ENTRIES_PER_TRIGGER) -> None:
-        given = {name.lower(): value for name, value in options.items() if name.lower() != "path"}
-        unknown = sorted(set(given) - set(OPTIONS))
-        if unknown:
-            raise UsageError(f"unknown option {', '.join(unknown)}; there are {', '.join(OPTIONS.values())}")
+        given = FormatOptions("a history source", OPTIONS, options)
         settings = load().redis
-        self.url = check_option(given.get("redis.url", settings.option_url))
-        self.password_variable = given.get("redis.passwordvariable", settings.password_variable)
-        self.prefix = given.get("redis.keyprefix", settings.key_prefix)
+        self.url = check_option(given.text("redis.url", settings.option_url))
+        self.password_variable = given.text("redis.passwordVariable", settings.password_variable)
+        self.prefix = given.text("redis.keyPrefix", settings.key_prefix)
         self.retry_s = settings.retry_s
-        self.starting = given.get("startingoffsets", "")
-        self.ending = given.get("endingoffsets", "latest")
-        self.starting_timestamp = _number(given, "startingtimestamp", 0)
-        self.max_entries = _number(given, "maxentriespertrigger", 1) or max_entries
-        self.fail_on_data_loss = _flag(given, "failondataloss", True)
-        self.wanted = Wanted(given.get("group"), given.get("org"))
+        self.starting = given.text("startingOffsets")
+        self.ending = given.text("endingOffsets", "latest")
+        self.starting_timestamp = given.integer("startingTimestamp", 0)
+        self.max_entries = given.integer("maxEntriesPerTrigger", 1) or max_entries
+        self.fail_on_data_loss = given.flag("failOnDataLoss", True)
+        self.wanted = Wanted(given.optional_text("group"), given.optional_text("org"))
         if self.starting and self.starting_timestamp is not None:
             raise UsageError("startingOffsets or startingTimestamp, not both")
 
@@ -212,19 +207,3 @@ class HistoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def time_ms(entry_id: str, fields: Fields) -> int:
     """When an entry says that it was, else when it was added."""
     return int(fields.get(b"time") or entry_id.partition("-")[0])
-
-
-def _number(given: Mapping[str, str], name: str, least: int) -> int | None:
-    text = given.get(name)
-    if text is None:
-        return None
-    if not text.isdecimal() or int(text) < least:
-        raise UsageError(f"{OPTIONS[name]} is a whole number of at least {least}, not {text}")
-    return int(text)
-
-
-def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
-    text = given.get(name, str(default)).lower()
-    if text not in ("true", "false"):
-        raise UsageError(f"{OPTIONS[name]} is true or false, not {text}")
-    return text == "true"

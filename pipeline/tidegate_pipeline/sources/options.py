@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from tidegate_pipeline import settings as configuration
 from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.format_options import check_names
 from tidegate_pipeline.redis_access import has_password
 from tidegate_pipeline.sources.offsets import RESERVED
 from tidegate_pipeline.topics import Condition
@@ -211,11 +212,7 @@ OPTIONS: Final[dict[str, str]] = {
 
 def parse_options(given: Mapping[str, str]) -> TopicOptions:
     """The options of a query, the rest from the settings. Raises UsageError, one line that names all that is wrong."""
-    unknown = [name for name in given if name.lower() not in OPTIONS]
-    if unknown:
-        raise UsageError(
-            f"no option of tidegate: {', '.join(sorted(unknown))}; there are {', '.join(OPTIONS.values())}"
-        )
+    check_names("tidegate", given, OPTIONS.values(), ignored=())
     values = {**_configured(), **{OPTIONS[name.lower()]: text for name, text in given.items()}}
     if "maxoffsetspertrigger" in map(str.lower, given) and "maxbytespertrigger" not in map(str.lower, given):
         del values["maxBytesPerTrigger"]

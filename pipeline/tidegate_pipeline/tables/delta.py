@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
 from tidegate_pipeline.decode.schema import DECODED_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
+from tidegate_pipeline.format_options import FormatOptions
 
 DAY: Final = pa.field("day", pa.date32())
 """The partition column: the date of `timestamp`, UTC."""
@@ -106,9 +107,8 @@ class DeltaSink(DataSource):
         missing = [name for name in DECODED_ARROW.names if name not in schema.names]
         if missing:
             raise UsageError(f"tidegate-delta takes decoded rows of tidegate; no {', '.join(missing)}")
-        if not self.options.get("path") or not self.options.get("topicId"):
-            raise UsageError("tidegate-delta needs the options path and topicId")
-        return DeltaWriter(DeltaPlan(self.options["path"], self.options["topicId"]))
+        options = FormatOptions("tidegate-delta", ("path", "topicId"), self.options)
+        return DeltaWriter(DeltaPlan(options.required_text("path"), options.required_text("topicId")))
 
 
 class DeltaWriter(DataSourceStreamArrowWriter):

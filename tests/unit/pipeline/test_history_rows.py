@@ -133,7 +133,7 @@ def test_tasks_hold_every_part_once(counts: list[int]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"startingOffset": "latest"}, "unknown option startingoffset; there are redis.url"),
+        ({"startingOffset": "latest"}, "unknown option of a history source: startingOffset; its options are redis.url"),
         ({"maxEntriesPerTrigger": "0"}, "maxEntriesPerTrigger is a whole number of at least 1"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
         ({"redis.url": "redis://:secret@r:1/0"}, "no password in an option"),

@@ -75,7 +75,7 @@ def test_a_password_of_the_settings_stays_out_of_the_options(monkeypatch: pytest
         ({"subscribe": "a", "assign": '{"t":[0]}'}, "exactly one of subscribe"),
         ({"subscribe": "a", "maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "exclude each other"),
         ({"subscribe": "a", "startingTimestamp": "1", "startingOffsets": "latest"}, "exclude each other"),
-        ({"subscribe": "a", "kafka.bootstrap.servers": "x"}, "no option of tidegate: kafka.bootstrap.servers; "),
+        ({"subscribe": "a", "kafka.bootstrap.servers": "x"}, "unknown option of tidegate: kafka.bootstrap.servers; "),
         ({"subscribe": "a", "mode": "Raw!"}, "mode: Input should be 'decoded', 'raw' or 'ranges'"),
         ({"subscribe": "a", "failOnDataLoss": "perhaps"}, "failOnDataLoss: Input should be a valid boolean"),
         ({"subscribe": "a", "maxBytesPerTrigger": "lots"}, "maxBytesPerTrigger: a number of bytes"),
