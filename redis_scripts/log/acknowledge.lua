@@ -4,9 +4,11 @@
 A log has no gaps, so all but the last of the entries that start below the offset end below it; only that one is
 looked into. An entry that was trimmed is finished. The mirror stands where its reader is, and where no member ever
 owned the partition (a consumer that assigns itself, an administrator) at the commit. One that is missing is made.
+The offset is kept: what another broker shows later as handed out is not pending where it ends at or below that.
 
-KEYS[1]  log     stream
-KEYS[2]  owners  hash    group -> who owns the partition
+KEYS[1]  log           stream
+KEYS[2]  owners        hash    group -> who owns the partition
+KEYS[3]  acknowledged  hash    group -> the offset that it committed last, its own id if that is known
 ARGV[1]  group: the mirror's name
 ARGV[2]  committed offset
 ARGV[3]  most entries acknowledged, at least 2
@@ -15,7 +17,7 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  there is no such stream
 ]]
 -- @include lib/errors
 -- @include lib/entry_end
-local log, owners = KEYS[1], KEYS[2]
+local log, owners, acknowledged = KEYS[1], KEYS[2], KEYS[3]
 local group, offset, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local before = ARGV[2] .. "-0"
 
@@ -30,11 +32,16 @@ local function is_finished(id)
   return not entry or (entry_end(entry) or 0) <= offset
 end
 
-local pending, ids = redis.pcall("XPENDING", log, group, "-", before, most), {}
-if pending.err then
-  return stand("CREATE").err and { ERROR.UNKNOWN_TOPIC_OR_PARTITION } or { ERROR.NONE, 0, 0 }
+local owner, pending, ids = redis.call("HGET", owners, group), {}, {}
+if owner then
+  pending = redis.pcall("XPENDING", log, group, "-", before, most)
+  if pending.err then pending = stand("CREATE") end
+else -- so nothing was ever handed out
+  pending = stand("SETID")
+  if pending.err then pending = stand("CREATE") end
 end
-if redis.call("HEXISTS", owners, group) == 0 then stand("SETID") end
+if pending.err then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
+redis.call("HSET", acknowledged, group, ARGV[2] .. " " .. (owner and string.match(owner, '^{"id":"([^"]*)"') or ""))
 for i, one in ipairs(pending) do
   ids[i] = one[1]
 end

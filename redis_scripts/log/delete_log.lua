@@ -10,6 +10,7 @@ KEYS[6]  segments   zset    removed; the files stay until the pipeline's gc find
 KEYS[7]  archive    hash    removed
 KEYS[8]  replayed   hash    removed
 KEYS[9]  translations  zset  removed
+KEYS[10] acknowledged  hash  removed
 ARGV[1]  how long meta stays, ms
 ARGV[2]  wake channel: hears "deleted"
 Returns  {NONE}; safe to run twice
@@ -17,9 +18,9 @@ Errors   none
 ]]
 -- @include lib/errors
 local log, meta, times, producers, owners = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local segments, archive, replayed, translations = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local segments, archive, replayed, translations, acknowledged = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 
-redis.call("UNLINK", log, times, producers, owners, segments, archive, replayed, translations, meta)
+redis.call("UNLINK", log, times, producers, owners, acknowledged, segments, archive, replayed, translations, meta)
 redis.call("HSET", meta, "state", "deleted")
 redis.call("PEXPIRE", meta, ARGV[1])
 redis.call("PUBLISH", ARGV[2], "deleted")

@@ -1,18 +1,20 @@
 #!lua flags=allow-oom
 --[[ Remove a deleted group's mirror, and who owned the partition in it.
 
-KEYS[1]  log     stream
-KEYS[2]  owners  hash    group -> JSON; begins with the group's own id
+KEYS[1]  log           stream
+KEYS[2]  owners        hash    group -> JSON; begins with the group's own id
+KEYS[3]  acknowledged  hash    group -> the offset that it committed last, its own id
 ARGV[1]  group: the mirror's name
 ARGV[2]  the deleted group's own id; the mirror of a group made again stays
 Returns  {NONE, mirrors removed}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors
-local log, owners, group, id = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local log, owners, acknowledged, group, id = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 
 local known = redis.call("HGET", owners, group)
 if known and string.match(known, '^{"id":"([^"]*)"') ~= id then return { ERROR.NONE, 0 } end
 redis.call("HDEL", owners, group)
+redis.call("HDEL", acknowledged, group)
 local removed = redis.pcall("XGROUP", "DESTROY", log, group)
 return { ERROR.NONE, tonumber(removed) or 0 }

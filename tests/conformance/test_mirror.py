@@ -1,4 +1,4 @@
-"""A real client's group over two brokers, as redis-cli shows it: XINFO GROUPS, XINFO CONSUMERS, XPENDING."""
+"""A real client's group over several brokers, as redis-cli shows it: XINFO GROUPS, XINFO CONSUMERS, XPENDING."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_position_and_pending_work_of_a_real_group(pair: Cluster, redis: R
 
         await first.seek_to_beginning()
         await read(first, 2 * RECORDS)
-        await comes_true(pending, [{"one-a": RECORDS}, {"one-a": RECORDS}])
+        await comes_true(pending, [{"one-a": 2}, {"one-a": 2}])  # the rest stays committed
 
         await second.start()
         reading = asyncio.ensure_future(first.getmany(timeout_ms=500))  # it rejoins while it polls
@@ -129,3 +129,44 @@ async def test_position_and_pending_work_of_a_real_group(pair: Cluster, redis: R
 
 async def _of(observe: Callable[[], Awaitable[list[Any]]], index: int) -> Any:
     return (await observe())[index]
+
+
+PARTITIONS = 6
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Cluster]:
+    """Three brokers: of most partitions the leader is not the group's coordinator."""
+    with Cluster(brokers=3, settings={"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100"}) as running:
+        yield running
+
+
+async def test_commit_at_a_coordinator_that_leads_no_partition_leaves_nothing_pending(three: Cluster) -> None:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    admin = AIOKafkaAdminClient(bootstrap_servers=three.bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(name, PARTITIONS, 1)])
+    await admin.close()
+    producer = AIOKafkaProducer(bootstrap_servers=three.bootstrap)
+    await producer.start()
+    for number in range(PARTITIONS * RECORDS):
+        await producer.send_and_wait(name, b"%d" % number, partition=number % PARTITIONS)
+    await producer.stop()
+    reader = consumer(three, "one-a")
+    reader.subscribe([name])
+    await reader.start()
+    try:
+        await read(reader, PARTITIONS * RECORDS)
+        await reader.commit()
+    finally:
+        await reader.stop()
+
+    async with Redis(port=three.redis_port) as redis:
+        keys = [f"tidegate:{{default/{name}:{index}}}:*:log" for index in range(PARTITIONS)]
+        logs = [[log async for log in redis.scan_iter(key)].pop() for key in keys]
+
+        async def shown() -> list[tuple[str, int]]:
+            groups = [found for log in logs for found in await redis.xinfo_groups(log)]
+            return [(found["last-delivered-id"].decode(), found["pending"]) for found in groups]
+
+        await comes_true(shown, [(f"{RECORDS - 1}-1", 0)] * PARTITIONS)

@@ -179,7 +179,7 @@ async def test_fetch_and_commit_of_one_moment_leave_nothing_pending(broker: Whol
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-async def test_seeking_back_moves_the_position_back_and_shows_pending_again(
+async def test_seeking_back_moves_the_position_back_and_what_is_committed_stays_so(
     broker: WholeBroker, shown: Shown, at_once: bool
 ) -> None:
     member = broker.client()
@@ -192,7 +192,46 @@ async def test_seeking_back_moves_the_position_back_and_shows_pending_again(
     await broker.mirrored()
 
     assert await shown.position() == "0-1"
-    assert await shown.ids() == ["0-1"]
+    assert await shown.ids() == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "left"),
+    [(0, ALL), (2, ALL), (3, ALL[1:]), (4, ALL[1:]), (5, ALL[2:]), (8, ALL[2:]), (9, ALL[3:]), (10, [])],
+)
+@pytest.mark.parametrize("partition_max_bytes", [1 << 20, 1])
+async def test_deliver_after_the_commit_that_another_broker_wrote_shows_only_what_is_left(
+    brokers: list[WholeBroker], shown: Shown, offset: int, left: list[str], partition_max_bytes: int
+) -> None:
+    leader, coordinator = brokers
+    member = leader.client()
+    await member.own("t")
+    for base in (0, 3, 5, 9):
+        await member.fetch("t", base, partition_max_bytes=partition_max_bytes)
+    committer = coordinator.client(member.client_id)
+    committer.member_id, committer.generation = member.member_id, member.generation
+    assert await committer.commit("t", offset) is ErrorCode.none
+    await coordinator.mirrored()
+    await leader.mirrored()
+
+    assert await shown.ids() == left
+    assert await shown.position() == "9-1"
+
+
+async def test_deliver_passes_over_what_an_earlier_group_of_the_name_committed(
+    broker: WholeBroker, shown: Shown, store: Store
+) -> None:
+    member = broker.client()
+    await member.own("t")
+    assert await member.commit("t", 10) is ErrorCode.none
+    await broker.mirrored()
+    offset, own_id = (await store.command("HGET", shown.keys.acknowledged, "orders")).split()
+    assert offset == b"10" and own_id.startswith(b"cgp_")
+    await store.command("HSET", shown.keys.acknowledged, "orders", "10 cgp_0")
+    await member.fetch("t", 0)
+    await broker.mirrored()
+
+    assert await shown.ids() == ALL
 
 
 async def test_seeking_forward_leaves_what_was_passed_over_unread(broker: WholeBroker, shown: Shown) -> None:
@@ -373,7 +412,7 @@ async def test_deleting_a_group_removes_its_mirror(broker: WholeBroker, shown: S
     await broker.mirrored()
 
     assert await shown.position() is None
-    assert await store.command("HLEN", shown.keys.owners) == 0
+    assert await store.command("EXISTS", shown.keys.owners, shown.keys.acknowledged) == 0
 
 
 async def test_the_mirror_of_a_group_gone_without_commits_goes_when_the_partition_is_read(

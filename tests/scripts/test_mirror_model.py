@@ -32,6 +32,8 @@ class Mirrors(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.ends = [0]
         self.pending: dict[int, str] = {}
+        self.acknowledged, self.unwritten_commit = 0, False
+        self.committed_by: WholeBroker | None = None
         self.position: str | None = None
         self.stands: dict[str, int] = {}
         self.member: ClientOf
@@ -73,10 +75,13 @@ class Mirrors(RuleBasedStateMachine):
     async def _write(self) -> None:
         for broker in self.brokers:
             await broker.mirrored()
-        self.written, self.making = True, -1
+        self.written, self.making, self.unwritten_commit = True, -1, False
 
     def _offset(self, number: int) -> int:
         return number % (self.ends[-1] + 1)
+
+    def _end(self, base: int) -> int:
+        return self.ends[self.ends.index(base) + 1]
 
     # -- what happens
 
@@ -106,7 +111,7 @@ class Mirrors(RuleBasedStateMachine):
         if not self.shown:
             self.shown = True
             self.pending = {base: owner for base, owner in self.pending.items() if owner == member_id}
-        self.pending |= dict.fromkeys(bases, member_id)
+        self.pending |= {base: member_id for base in bases if self._end(base) > self.acknowledged}
 
     @rule(number=offsets)
     def the_member_before_reads_on(self, number: int) -> None:
@@ -117,10 +122,13 @@ class Mirrors(RuleBasedStateMachine):
     def commit(self, number: int, elsewhere: bool) -> None:
         offset, committer = self._offset(number), self.member
         if elsewhere:
-            self.runner.run(self._write())
+            if offset < self.acknowledged or self.unwritten_commit:  # one coordinator's commits are in order
+                self.runner.run(self._write())
             committer = self.brokers[0 if self.member.broker is self.brokers[1] else 1].client(self.member.client_id)
             committer.member_id, committer.generation = self.member.member_id, self.member.generation
         assert self.runner.run(committer.commit(TOPIC, offset)) is ErrorCode.none
+        goes_back = offset < self.acknowledged
+        self.acknowledged, self.unwritten_commit = offset, True
         finished = {base for base, end in zip(self.ends, self.ends[1:], strict=False) if end <= offset}
         self.pending = {base: owner for base, owner in self.pending.items() if base not in finished}
         if self.position is None or self.making >= 0:  # commits that are written together make it at the highest
@@ -129,8 +137,9 @@ class Mirrors(RuleBasedStateMachine):
             holder = max((base for base, end in spans if base < self.making < end), default=self.making)
             self.position = f"{holder}-0"
         self.written = False
-        if elsewhere:
-            self.runner.run(self._write())
+        if elsewhere or (goes_back and committer.broker is not self.committed_by):
+            self.runner.run(self._write())  # a coordinator that is new goes back at leisure
+        self.committed_by = committer.broker
 
     @rule(number=st.integers(0, 1))
     def another_member_takes_over(self, number: int) -> None:

@@ -61,6 +61,7 @@ KINDS: Final = (
     Kind("times", f"{_PARTITION}times", "zset", "base offset -> largest timestamp up to it"),
     Kind("producers", f"{_PARTITION}producers", "hash", "producer id -> its state, at an offset"),
     Kind("owners", f"{_PARTITION}owners", "hash", "group -> the member that owns the partition"),
+    Kind("acknowledged", f"{_PARTITION}acknowledged", "hash", "group -> the offset that it committed last"),
     Kind("segments", f"{_PARTITION}segments", "zset", "archived segments -> their last offset"),
     Kind("archive", f"{_PARTITION}archive", "hash", "start and end of the archive, its fence"),
     Kind("replayed", f"{_PARTITION}replayed", "hash", "job and source -> last source offset written here"),

@@ -142,7 +142,7 @@ class Mirror:
         await _each(forget, partitions)
 
     async def _forget(self, partition: PartitionNews, group_id: str, own_id: str) -> None:
-        await self._store.run(FORGET_MIRROR, [partition.keys.log, partition.keys.owners], group_id, own_id)
+        await self._store.run(FORGET_MIRROR, partition.mirror_keys, group_id, own_id)
 
     # -- writing
 
@@ -226,17 +226,17 @@ class Mirror:
             self._put_back(partition, reader, delivered)
 
     async def _deliver(self, partition: PartitionNews, owned: Owned, delivered: Delivered) -> None:
-        keys, group_id, member_id = partition.keys, owned.group_id, owned.owner.member_id
+        group_id, member_id = owned.group_id, owned.owner.member_id
         bases = delivered.bases[-self._pending_max :]
         for at in range(0, len(bases) or 1, _IDS_MAX):
             ids = [id_of(base) for base in bases[at : at + _IDS_MAX]]
             first = partition.reads.get(group_id) != member_id
             args: list[Arg] = [group_id, owned.record, member_id, delivered.position, self._pending_max, int(first)]
-            await self._store.run(DELIVER, [keys.log, keys.owners], *args, *ids)
+            await self._store.run(DELIVER, partition.mirror_keys, *args, *ids)
             partition.reads[group_id] = member_id
 
     async def _acknowledge(self, partition: PartitionNews, group_id: str, offsets: Sequence[int]) -> None:
-        keys = [partition.keys.log, partition.keys.owners]
+        keys = partition.mirror_keys
         for offset in offsets:
             more = 1
             while more:

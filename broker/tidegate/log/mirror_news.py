@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -32,13 +33,17 @@ class Delivered:
 
 
 class News:
-    """What happened: first the reads, by client, then the commits, by group: the highest, and a later one below it."""
+    """What happened: first the reads, by client, then the commits, by group: the highest, and a later one below it.
 
-    __slots__ = ("committed", "delivered")
+    `rewound` has the commit that one of this news went back behind: what is read below it is read after that.
+    """
+
+    __slots__ = ("committed", "delivered", "rewound")
 
     def __init__(self) -> None:
         self.delivered: dict[Reader, Delivered] = {}
         self.committed: dict[str, list[int]] = {}
+        self.rewound: dict[str, int] = {}
 
 
 class PartitionNews:
@@ -47,16 +52,29 @@ class PartitionNews:
     `reads` maps a group to the member that this broker showed reading last; `owners` is as of `owners_s`.
     """
 
-    __slots__ = ("_news", "_position", "keys", "org", "owners", "owners_s", "reads", "used_s")
+    __slots__ = (
+        "_committed",
+        "_news",
+        "_position",
+        "keys",
+        "mirror_keys",
+        "org",
+        "owners",
+        "owners_s",
+        "reads",
+        "used_s",
+    )
 
     def __init__(self, org: str, keys: LogKeys) -> None:
         self.org = org
         self.keys = keys
+        self.mirror_keys = [keys.log, keys.owners, keys.acknowledged]
         self.reads: dict[str, str] = {}
         self.owners: dict[Reader, list[Owned]] = {}
         self.owners_s = self.used_s = float("-inf")
         self._news = [News()]
         self._position: dict[Reader, int] = {}
+        self._committed: dict[str, int] = defaultdict(int)
 
     def stands(self, reader: Reader) -> int:
         """The offset behind what a client was handed last; -1 if that is not known."""
@@ -75,17 +93,23 @@ class PartitionNews:
         delivered[reader].add(bases, id_of(bases[-1]) if bases else id_before(end_offset))
 
     def _is_committed(self, reader: Reader, offset: int) -> bool:
-        """Whether news still to be written would commit what is read only now: it awaits another commit."""
-        committed = self._news[-1].committed
+        """Whether a commit still to be written is above what is read only now, or went back from there."""
+        committed, rewound = self._news[-1].committed, self._news[-1].rewound
         owned = self.owners.get(reader)
         commits = committed.values() if owned is None else [committed.get(one.group_id, [-1]) for one in owned]
-        return any(offset < highest for highest, *_ in commits)
+        return any(offset < highest for highest, *_ in commits) or (
+            bool(rewound) and any(offset < rewound.get(group_id, -1) for group_id in committed)
+        )
 
     def committed(self, group_id: str, offset: int) -> None:
         """A group committed an offset."""
-        committed = self._news[-1].committed
-        highest = committed.get(group_id, (offset,))[0]
-        committed[group_id] = [highest, offset] if offset < highest else [offset]
+        news = self._news[-1]
+        highest = news.committed.get(group_id, (offset,))[0]
+        news.committed[group_id] = [highest, offset] if offset < highest else [offset]
+        before = self._committed[group_id]
+        if offset < before:
+            news.rewound[group_id] = max(before, news.rewound.get(group_id, -1))
+        self._committed[group_id] = offset
 
     def take(self) -> list[News]:
         """All the news, to be shown one after the other."""

@@ -26,5 +26,5 @@ async def create_partition(store: Store, keys: LogKeys) -> None:
 async def delete_partition(store: Store, keys: LogKeys) -> None:
     """Remove a partition's data and wake whoever reads it; repeating it changes nothing. Raises StoreUnavailable."""
     own = [keys.log, keys.meta, keys.times, keys.producers, keys.owners]
-    all_keys = [*own, keys.segments, keys.archive, keys.replayed, keys.translations]
+    all_keys = [*own, keys.segments, keys.archive, keys.replayed, keys.translations, keys.acknowledged]
     await store.run(DELETE_LOG, all_keys, DELETED_META_MS, keys.wake)

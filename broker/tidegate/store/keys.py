@@ -158,6 +158,7 @@ class LogKeys:
     times: str  # zset: base offset -> largest timestamp so far, about one a second
     producers: str  # hash: snapshot of the producer table at an offset
     owners: str  # hash: group -> member that owns the partition (for the mirror)
+    acknowledged: str  # hash: group -> the offset that it committed last (for the mirror)
     wake: str  # pub/sub channel: <end offset>:<writer>, published with each append
     segments: str  # zset: JSON of each archived segment, score = its last offset
     archive: str  # hash: start and end offset of the archive, fence of the archiver
@@ -176,6 +177,7 @@ class LogKeys:
             "times",
             "producers",
             "owners",
+            "acknowledged",
             "wake",
             "segments",
             "archive",
