@@ -15,7 +15,7 @@ from typing import Final
 
 from ulid import ULID
 
-from tidegate.store.keys import GroupKeys
+from tidegate.store.keys import CACHED_NAME_LENGTH_MAX, GroupKeys
 
 SLUG_LENGTH_MAX: Final = 63
 _DIGEST_LENGTH: Final = 8
@@ -49,7 +49,8 @@ def slug(group_id: str) -> str:
 
 def locator(org: str, group_id: str) -> str:
     """The group's resource locator."""
-    return f"{org}/consumer-groups/{slug(group_id)}"
+    short = slug(group_id) if len(group_id) <= CACHED_NAME_LENGTH_MAX else slug.__wrapped__(group_id)
+    return f"{org}/consumer-groups/{short}"
 
 
 def candidate(keys: GroupKeys) -> str:

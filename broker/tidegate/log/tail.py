@@ -14,6 +14,19 @@ from typing import Final
 from tidegate.log.entries import Entry
 
 _PAGE_BYTES: Final = 1 << 20
+_ENTRY_BYTES: Final = 512
+"""What an entry holds beside its batches: the object, its lists, its writer, its place in the page."""
+_BATCH_BYTES: Final = 256
+"""What a batch holds beside its bytes: the object, its end, the tuple and head that it is served with."""
+_COPIED_BYTES_MAX: Final = 4_096
+"""A batch up to this mean size is copied when it is first served, and both are kept."""
+
+
+def held_bytes(entry: Entry) -> int:
+    """The memory that an entry takes at most, however it is served."""
+    batch_count = len(entry.batches)
+    copied = entry.size if entry.size <= _COPIED_BYTES_MAX * batch_count else 0
+    return entry.size + copied + _ENTRY_BYTES + _BATCH_BYTES * batch_count
 
 
 class Page:
@@ -37,15 +50,17 @@ class Page:
         """Where the last entry ends."""
         return self.entries[-1].end
 
-    def add(self, entry: Entry) -> None:
-        """Put the entry behind those that are here."""
+    def add(self, entry: Entry) -> int:
+        """Put the entry behind those that are here; the bytes that it holds."""
+        held = held_bytes(entry)
         self.entries.append(entry)
         self.bases.append(entry.base)
-        self.size += entry.size
+        self.size += held
+        return held
 
 
 class TailCache:
-    """The pages of all logs of a broker: at most `bytes_max` of batches, or the newest page; with 0 none."""
+    """The pages of all logs of a broker: at most `bytes_max` of memory, or the newest page; with 0 none."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -90,8 +105,7 @@ class LogPages:
             page = Page(self)
             self._pages.append(page)
             self._bases.append(entry.base)
-        page.add(entry)
-        self._cache.hold(page, entry.size)
+        self._cache.hold(page, page.add(entry))
 
     def insert(self, entries: Sequence[Entry]) -> None:
         """A run of entries that was read; what is cached already stays."""
@@ -104,13 +118,13 @@ class LogPages:
                 continue
             if page is None or page.size >= _PAGE_BYTES:
                 page = Page(self)
-                page.add(entry)
+                held = page.add(entry)
                 at = bisect_right(self._bases, entry.base)
                 self._pages.insert(at, page)
                 self._bases.insert(at, entry.base)
             else:
-                page.add(entry)
-            self._cache.hold(page, entry.size)
+                held = page.add(entry)
+            self._cache.hold(page, held)
 
     def find(self, offset: int) -> tuple[Page, int] | None:
         """The page, and the place in it, of the first entry that ends above `offset`, if that is cached."""

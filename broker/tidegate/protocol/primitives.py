@@ -53,9 +53,9 @@ def string(text: str | None, flexible: bool) -> bytes:
     return compact_string(text) if flexible else short_string(text)
 
 
-@lru_cache(8192)
+@lru_cache(1024)
 def name(text: str, flexible: bool) -> bytes:
-    """A string that comes again and again, such as a topic's name."""
+    """A string that comes again and again, such as a topic's name. A client may send 32 kB: so at most 64 MB are kept."""
     return compact_string(text) if flexible else short_string(text)
 
 

@@ -11,6 +11,8 @@ from typing import Final
 from urllib.parse import quote
 
 _MIN_INT: Final = -(1 << 31)
+CACHED_NAME_LENGTH_MAX: Final = 256
+"""Longest name of a group of which what is derived is kept: of one of 32 kB that is 1 MB."""
 
 
 def java_string_hash(text: str) -> int:
@@ -130,7 +132,7 @@ class GroupKeys:
     offsets: str  # hash: <topic>:<partition> -> JSON of offset, leader epoch, commit time, topic id, metadata
 
     @staticmethod
-    @lru_cache(maxsize=65_536)
+    @lru_cache(maxsize=16_384)
     def of(prefix: str, shards: int, org: str, group_id: str) -> GroupKeys:
         """The keys of a group; `shards` is the cluster's `coordinator_shards`."""
         shard = ShardKeys(prefix, shard_of(group_id, shards))

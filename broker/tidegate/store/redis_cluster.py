@@ -20,7 +20,18 @@ from tidegate.store.link import Arg, Link, OnReply
 from tidegate.store.node import Find, Lane, Node
 from tidegate.store.primary import FOLLOW_MS
 from tidegate.store.redirected import Redirected
-from tidegate.store.slots import SLOTS, Owned, Place, Refusal, is_refusal, key_of, key_slot, parse_refusal, parse_slots
+from tidegate.store.slots import (
+    CACHED_KEY_LENGTH_MAX,
+    SLOTS,
+    Owned,
+    Place,
+    Refusal,
+    is_refusal,
+    key_of,
+    key_slot,
+    parse_refusal,
+    parse_slots,
+)
 
 logger = structlog.get_logger()
 
@@ -72,7 +83,7 @@ class RedisCluster:
 
     def node(self, key: str) -> Node:
         """The primary that has a key's slot, as far as it is known."""
-        return self._slots[key_slot(key)]
+        return self._slots[key_slot(key) if len(key) <= CACHED_KEY_LENGTH_MAX else key_slot.__wrapped__(key)]
 
     @property
     def metadata_node(self) -> Node:

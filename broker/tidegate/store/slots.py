@@ -21,7 +21,11 @@ _KEY_AT: Final = {"EVAL": 3, "EVALSHA": 3, "MEMORY": 2}
 _REFUSALS: Final = ("MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN")
 
 
-@lru_cache(maxsize=131_072)
+CACHED_KEY_LENGTH_MAX: Final = 1_024
+"""Longest key whose slot is kept: names may have 32 kB, and a hundred thousand of them would be gigabytes."""
+
+
+@lru_cache(maxsize=65_536)
 def key_slot(key: str) -> int:
     """The slot of a key: CRC16 (XMODEM) of its hash tag, or of all of it where it has none."""
     start = key.find("{") + 1

@@ -16,7 +16,7 @@ import structlog
 
 from tidegate.errors import CannotStart, StoreUnavailable, from_code
 from tidegate.settings import Settings
-from tidegate.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
+from tidegate.store.keys import CACHED_NAME_LENGTH_MAX, ClusterKeys, GroupKeys, LogKeys, ShardKeys
 from tidegate.store.link import Arg, Link, OnReply
 from tidegate.store.node import Find, Node
 from tidegate.store.primary import FOLLOW_MS, Primary
@@ -258,6 +258,8 @@ class Store:
 
     def group_keys(self, org: str, group_id: str) -> GroupKeys:
         """The keys of a group."""
+        if len(group_id) > CACHED_NAME_LENGTH_MAX:
+            return GroupKeys.of.__wrapped__(self.prefix, self.settings.coordinator_shards, org, group_id)
         return GroupKeys.of(self.prefix, self.settings.coordinator_shards, org, group_id)
 
     def shard_keys(self, shard: int) -> ShardKeys:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +11,7 @@ from tests.support.logs import batch_bytes
 from tidegate.log.entries import Entry, parse_entry
 from tidegate.log.read import gather
 from tidegate.log.state import LogState
-from tidegate.log.tail import LogPages, TailCache
+from tidegate.log.tail import LogPages, TailCache, held_bytes
 
 
 def entry(base: int, *counts: int, size: int = 0) -> Entry:
@@ -54,12 +56,12 @@ def test_cold_entries_do_not_repeat_what_is_cached() -> None:
     pages.append(entry(10, 5, size=100))
     pages.insert([entry(0, 5, size=100), entry(5, 5, size=100), entry(10, 5, size=100), entry(15, 5, size=100)])
 
-    assert cache.size == 400
+    assert cache.size == 4 * held_bytes(entry(0, 5, size=100))
     assert [found[0].base for base in (0, 9, 12, 16) if (found := pages.find(base))] == [0, 0, 10, 15]
 
 
 def test_the_page_longest_unused_goes_first() -> None:
-    cache = TailCache(3_000_000)
+    cache = TailCache(3 * held_bytes(entry(0, 1, size=1_000_000)))
     logs = [LogPages(cache) for _ in range(4)]
     for pages in logs[:3]:
         pages.append(entry(0, 1, size=1_000_000))
@@ -70,7 +72,7 @@ def test_the_page_longest_unused_goes_first() -> None:
 
     assert [pages.find(0) is not None for pages in logs] == [True, False, True, True]
     logs[0].clear()
-    assert cache.size == 2_000_000
+    assert cache.size == 2 * held_bytes(entry(0, 1, size=1_000_000))
 
 
 @given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=6), st.data())
@@ -95,3 +97,21 @@ def test_a_slice_is_whole_batches_from_the_one_that_holds_the_offset(
     assert found.end_offset in starts and found.end_offset > offset
     assert found.size <= bytes_max or found.end_offset == starts[starts.index(first) + 1]
     assert gather(view, held, offset, bytes_max, False).size <= bytes_max
+
+
+def test_held_bytes_covers_what_entries_of_one_small_batch_take() -> None:
+    count = 2_000
+    replies = [[b"%d-1" % i, [b"w", b"x:%d" % i, b"b", bytes(batch_bytes(timestamp=i))]] for i in range(count)]
+    pages = LogPages(cache := TailCache(64 << 20))
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for entry_id, fields in replies:
+        copied = [bytes(bytearray(field)) for field in fields]
+        one = parse_entry([entry_id, copied])
+        one.whole(1)
+        one.served(1)
+        pages.append(one)
+    held = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+
+    assert held <= cache.size <= 2 * held
