@@ -48,7 +48,7 @@ RECORDS_PER_S: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ConsumerRate:
     """How a member of `billing` reads: records a second at most between two parts of the run, without bound else."""
 
     client_id: str
@@ -58,14 +58,14 @@ class Pace:
 
 
 MEMBERS: Final = (
-    Pace("quick"),
-    Pace("slow", records_per_s=20, begins=0.25, ends=0.65),
-    Pace("hangs", records_per_s=0, begins=0.35, ends=0.8),
+    ConsumerRate("quick"),
+    ConsumerRate("slow", records_per_s=20, begins=0.25, ends=0.65),
+    ConsumerRate("hangs", records_per_s=0, begins=0.35, ends=0.8),
 )
 
 
 async def produce(bootstrap: str, seconds: float) -> None:
-    """Records at an even pace, to all partitions in turn."""
+    """Records at an even rate, to all partitions in turn."""
     began = time.monotonic()
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=20) as producer:
         sent = 0
@@ -76,16 +76,16 @@ async def produce(bootstrap: str, seconds: float) -> None:
             await asyncio.sleep(0.05)
 
 
-async def consume(bootstrap: str, pace: Pace, seconds: float) -> None:
+async def consume(bootstrap: str, rate: ConsumerRate, seconds: float) -> None:
     """One member; commits what it has read every second, unless it hangs."""
     began = time.monotonic()
     async with AIOKafkaConsumer(
-        TOPIC, bootstrap_servers=bootstrap, group_id="billing", client_id=pace.client_id, enable_auto_commit=False,
+        TOPIC, bootstrap_servers=bootstrap, group_id="billing", client_id=rate.client_id, enable_auto_commit=False,
         auto_offset_reset="earliest",
     ) as consumer:  # fmt: skip
         while (part := (time.monotonic() - began) / seconds) < 1:
-            hindered = pace.records_per_s is not None and pace.begins <= part < pace.ends
-            most = round(pace.records_per_s or 0) if hindered else None
+            hindered = rate.records_per_s is not None and rate.begins <= part < rate.ends
+            most = round(rate.records_per_s or 0) if hindered else None
             turn_ends = time.monotonic() + 1
             if most != 0 and await consumer.getmany(timeout_ms=500, max_records=most):
                 await consumer.commit()
@@ -125,7 +125,7 @@ async def live(cluster: Cluster, seconds: float) -> None:
     await admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])
     await admin.close()
     bootstrap = cluster.bootstrap
-    members = (consume(bootstrap, pace, seconds) for pace in MEMBERS)
+    members = (consume(bootstrap, rate, seconds) for rate in MEMBERS)
     await asyncio.gather(produce(bootstrap, seconds), flap(cluster.brokers[0].address, seconds), *members)
     await asyncio.sleep(int(JOBS["TIDEGATE_PIPELINE_LAG_WINDOW"]) + int(JOBS["TIDEGATE_PIPELINE_LAG_WATERMARK"]) + 2)
 

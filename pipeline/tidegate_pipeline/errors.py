@@ -1,4 +1,4 @@
-"""What can go wrong in the pipeline. The first line of each is for people; Spark shows it near the end of its text.
+"""Errors of the pipeline. The first line of a message is for people; Spark prints it near the end of its text.
 
 `exit_status` is what `tidegate pipeline` ends with.
 """
@@ -15,13 +15,13 @@ class PipelineError(Exception):
 
 
 class UsageError(PipelineError):
-    """An option, setting or argument that cannot be right."""
+    """An invalid option, setting or argument."""
 
     exit_status = 2
 
 
 class DataLoss(PipelineError):
-    """Offsets that were asked for are in no tier any more, or the log went back."""
+    """Requested offsets are no longer in any tier, or the log was truncated."""
 
     exit_status = 3
 
@@ -33,6 +33,6 @@ class CorruptLimit(PipelineError):
 
 
 class ArchiveConflict(PipelineError):
-    """A segment does not begin where the archive ends, or a newer archiver took over."""
+    """A segment does not start at the end of the archive, or a newer archiver replaced this one."""
 
     exit_status = 5

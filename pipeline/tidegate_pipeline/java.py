@@ -47,7 +47,7 @@ def _java_homes() -> Iterator[Path]:
 
 
 def main() -> None:
-    """For scripts: prints the home, or says what is missing and ends with 1."""
+    """For shell scripts: print Java's home, or print what is missing and exit with 1."""
     try:
         print(find_java())  # noqa: T201
     except UsageError as missing:

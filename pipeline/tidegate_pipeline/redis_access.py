@@ -99,7 +99,7 @@ def _tls(query: str) -> dict[str, Any]:
 
 
 def _sentinel_login(options: dict[str, Any]) -> dict[str, Any]:
-    """How sentinels are asked: with TLS where the servers are, unless the brokers' variable says otherwise."""
+    """Connection options of sentinels: TLS if the servers use it, unless the brokers' variable disables it."""
     tls = {name: value for name, value in options.items() if name.startswith("ssl")}
     with_tls = _yes(os.environ.get("TIDEGATE_REDIS_SENTINEL_TLS", str("ssl" in tls)))
     return {
@@ -161,7 +161,7 @@ def replid_at(client: Client, key: str) -> str:
 
 
 def run(client: Client, script: Script, keys: Sequence[str], *args: str | int | bytes) -> Any:
-    """One call of a script; it is sent whole where the server does not know it yet."""
+    """Call a script by its SHA; sends the source if the server does not have it."""
     try:
         return client.evalsha(script.sha, len(keys), *keys, *args)
     except redis.exceptions.NoScriptError:
@@ -182,12 +182,14 @@ def _as_it_came(reply: Any, **_: Any) -> Any:
     return reply
 
 
-def retry_unavailable(
+def retry_while_unavailable(
     action: Callable[[], Outcome], retry_s: float, note: Callable[[str], None] | None = None
 ) -> Outcome:
-    """Do it; while Redis is away, again with growing pauses for `retry_s` seconds. Raises PipelineError, UsageError.
+    """Call `action`; while Redis is unavailable, retry for `retry_s` seconds with growing pauses.
 
-    `note` is told once that there is something to wait for.
+    Raises PipelineError, UsageError.
+
+    `note` is called once, when the first retry is needed.
     """
     deadline, pause_s = time.monotonic() + retry_s, _PAUSE_S
     while True:

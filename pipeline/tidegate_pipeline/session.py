@@ -63,7 +63,7 @@ def spark_session(
 
 
 def log_file() -> Path:
-    """Where Spark's own talk goes unless it is said otherwise."""
+    """The default file for Spark's own output."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "tidegate" / "spark.log"
 
@@ -73,7 +73,7 @@ def _start(app_name: str, wanted: Mapping[str, str], log: Path) -> None:
 
     os.environ["JAVA_HOME"] = str(find_java())
     given = {**_given_elsewhere(), **wanted}
-    # what runs here has the packages that workers need; the setting alone is heard by spark-submit only
+    # what runs here has the packages that workers need; the setting alone affects spark-submit only
     os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python") or _worker_python(given))
     conf = SparkConf().setAppName(app_name)
     for name, value in {**_defaults(given), **wanted}.items():

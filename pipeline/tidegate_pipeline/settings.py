@@ -93,7 +93,7 @@ class SourceSettings(_Section):
     decoder: Literal["auto", "numpy", "numba"] = Field("auto", description="auto: numba where it is installed")
     corrupt_limit: int = Field(100, ge=0, description="corrupt batches of one micro-batch above which the query fails")
     fail_on_data_loss: bool = Field(
-        True, description="what was cut before it was read fails a job; false goes on without it"
+        True, description="fail a job if offsets were trimmed before they were read; false continues without them"
     )
     max_decoded_batch: int = Field(64 << 20, ge=1 << 16, description="bytes of a decompressed batch, above: corrupt")
 

@@ -110,7 +110,7 @@ def test_what_was_cut_before_it_was_read_is_counted(client: Any, streams: Capped
     end = streams.advance(start, None, 2)
     assert end["a"] == Place("9-0", 9)
 
-    with pytest.raises(DataLoss, match=r"a: 3 entries \(of 5 after 4-0 up to 9-0\) were cut before"):
+    with pytest.raises(DataLoss, match=r"a: 3 entries \(of 5 after 4-0 up to 9-0\) were trimmed before"):
         read(streams, start, end)
     lenient = CappedStreams(client, ["a", "b"], fail_on_data_loss=False)
     assert read(lenient, start, end) == [8, 9]
@@ -143,7 +143,7 @@ def test_a_stream_that_went_back_always_fails(client: Any) -> None:
     client.delete("a")
     for ids in ((), (5,), (20, 21)):  # emptied; an older copy; emptied and written anew
         add(client, "a", *ids)
-        with pytest.raises(DataLoss, match=r"a went back: .* begin with a new checkpoint"):
+        with pytest.raises(DataLoss, match=r"a was truncated: .* begin with a new checkpoint"):
             lenient.advance(start, None, None)
 
 

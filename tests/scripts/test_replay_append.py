@@ -221,7 +221,7 @@ async def test_without_a_broker_that_knows_the_server_nothing_is_written(
 ) -> None:
     client.hset(store.cluster_keys.info, "master_replid", "00" * 20)
 
-    with pytest.raises(PipelineError, match="no broker has seen this Redis server"):
+    with pytest.raises(PipelineError, match="no broker has connected to this Redis server"):
         await asyncio.to_thread(target.append, [target_batch(0)])
 
 

@@ -173,7 +173,7 @@ def test_offsets_that_went_back_always_fail(
     topic.ends.clear()
     topic.fill([10] * 3)
 
-    reported_text = "offset 40 is wanted, but the log ends at 30: it went back by 10 offsets"
+    reported_text = "offset 40 is wanted, but the log ends at 30: it was truncated by 10 offsets"
     with pytest.raises(DataLoss, match=reported_text):
         StreamPlan(access).next_offsets(start, None, by_records=False)
     with pytest.raises(DataLoss, match=reported_text):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.valkey import ValkeyServer
 from tidegate_pipeline.doctor.examination import all_findings
-from tidegate_pipeline.doctor.findings import State
+from tidegate_pipeline.doctor.findings import Severity
 from tidegate_pipeline.redis_access import connect
 from tidegate_pipeline.settings import PipelineSettings
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_doctor_looks_at_everything(spark: SparkSession, valkey: ValkeyServer, tmp_path: Path) -> None:
+def test_doctor_checks_everything(spark: SparkSession, valkey: ValkeyServer, tmp_path: Path) -> None:
     client = connect(valkey.url)
     client.flushall()
     client.hset("tidegate:{cluster}:info", "coordinator_shards", 1)
@@ -34,13 +34,13 @@ def test_doctor_looks_at_everything(spark: SparkSession, valkey: ValkeyServer, t
     found = all_findings(spark, settings)
     reported = {one.what: one for one in found}
 
-    assert {one.what for one in found if one.state is State.WRONG} == {"checkpoint"}
+    assert {one.what for one in found if one.severity is Severity.ERROR} == {"checkpoint"}
     driver, executors = (one.reported for one in found if one.what == "checkpoint")
     assert "driver: " in driver and "a file/below" in driver
     assert "the file that it left is not here" in executors
     assert reported["archive"].reported == f"{tmp_path / 'archive'} can be written"
     assert list((tmp_path / "archive").iterdir()) == []
     assert reported["executors"].reported.startswith("1: ")
-    assert reported["clocks"].state is State.OK
+    assert reported["clocks"].severity is Severity.OK
     assert "tidegate-events" in reported["sources"].reported
     assert "persistence" in reported

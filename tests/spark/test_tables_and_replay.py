@@ -22,7 +22,7 @@ from tidegate_pipeline.jobs.decode import DecodeJob
 from tidegate_pipeline.jobs.job import Job, JobContext
 from tidegate_pipeline.jobs.replay import ReplayJob
 from tidegate_pipeline.redis_access import connect, with_whole_entries
-from tidegate_pipeline.replay.record_filter import choice_of
+from tidegate_pipeline.replay.record_filter import parse_record_filter
 from tidegate_pipeline.replay.translation import Table, translate
 from tidegate_pipeline.session import register
 from tidegate_pipeline.settings import PipelineSettings
@@ -186,7 +186,11 @@ def test_a_replay_that_fails_and_runs_again(bench: Bench) -> None:
     assert [row["written_up_to"] for row in job.plan(context)] == [29, 11]
 
     by_key = ReplayJob(
-        "orders", "spread", choice=choice_of("0:4-20", None, None), repartition=True, records_per_s=2_000
+        "orders",
+        "spread",
+        record_filter=parse_record_filter("0:4-20", None, None),
+        repartition=True,
+        records_per_s=2_000,
     )
     bench.run(by_key)
     found = [values(bench, spread, partition) for partition in range(3)]

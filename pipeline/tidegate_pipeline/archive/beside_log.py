@@ -86,7 +86,7 @@ class Beside:
         self._next = next(self._stored, None)
 
     def ended(self) -> list[str]:
-        """Nothing more comes from the archive. What is wrong."""
+        """End of the archive; returns the problems."""
         if self._problem is None and self._next is not None:
             self._problem = (
                 f"the log has a batch of offsets {self._next.base} to {self._next.last}, the archive has not"

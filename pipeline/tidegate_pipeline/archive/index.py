@@ -1,6 +1,6 @@
 """The index of one partition's archive, in Redis: which files hold which offsets, where it ends, who may add.
 
-A range is in the archive when the index says so; files alone mean nothing. Scripts: `redis_scripts/archive`.
+A range is in the archive if the index has it; other files are orphans. Scripts: `redis_scripts/archive`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which files of a table are committed: Spark's file sink says it in `_spark_metadata`, the folder itself does not.
+"""The committed files of a table, from `_spark_metadata` of Spark's file sink; the folder also has others.
 
 Tasks that were killed leave files that no reader may see, some of them empty.
 """

@@ -2,7 +2,7 @@
 
 A file is removed when the index of its partition is there, does not name it, and it is older than `gc_grace`, which is
 longer than a micro-batch may take: what runs now is not published yet. A file that reaches above the end of the
-archive is kept whatever its age: with an index that went back (Redis restored from an old copy) it may be all there is.
+archive is kept whatever its age: with an older index (Redis restored from an old copy) it may be all there is.
 So it may where the segment that the index names for its range is not there.
 """
 
@@ -56,7 +56,7 @@ class Collected:
 class StoredFile:
     """A file of the archive: its path below the root, its bytes, when it was written (seconds since 1970).
 
-    A store that does not say when has no old files.
+    In a store without modification times no file is old.
     """
 
     file: str
@@ -65,7 +65,7 @@ class StoredFile:
 
     @property
     def last_offset(self) -> int:
-        """From its name; -1 where that does not say it."""
+        """From its name; -1 if the name does not contain it."""
         found = _NAME.search(self.file)
         return int(found[1]) if found else -1
 
@@ -113,7 +113,7 @@ def collect(
     deleted_topics: bool = False,
     dry_run: bool = False,
 ) -> Collected:
-    """Remove leftovers of an organisation written before `older_than` (seconds since 1970), or only count them.
+    """Remove orphans of an organisation written before `older_than` (seconds since 1970), or only count them.
 
     `known` are all its partitions in the catalogue. Files of others stay, unless `deleted_topics`: then their index
     goes too. Raises UsageError where the catalogue is empty: that is the wrong Redis rather than no topics.

@@ -28,7 +28,7 @@ from tidegate_pipeline.archive.slicing import slice_segments
 from tidegate_pipeline.decode.schema import RANGES_ARROW, RAW_RANGE_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
 from tidegate_pipeline.format_options import FormatOptions
-from tidegate_pipeline.redis_access import Client, check_option, connect_by_option, retry_unavailable
+from tidegate_pipeline.redis_access import Client, check_option, connect_by_option, retry_while_unavailable
 from tidegate_pipeline.worker_heap import freeze_gc
 
 OPTIONS: Final = (
@@ -165,7 +165,9 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
             raise PipelineError(f"{gone[0]}: it is gone before it was published, and {len(gone) - 1} more: start again")
 
     def _publish(self, index: ArchiveIndex, place: Place, segments: list[Segment]) -> None:
-        reported = retry_unavailable(lambda: index.publish(self._options.archiver, segments), self._options.retry_s)
+        reported = retry_while_unavailable(
+            lambda: index.publish(self._options.archiver, segments), self._options.retry_s
+        )
         here = f"{place}: offsets {segments[0].from_offset} to {segments[-1].last_offset}"
         if reported.outcome is Outcome.CONFLICT:
             raise ArchiveConflict(

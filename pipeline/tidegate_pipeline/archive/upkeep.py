@@ -1,4 +1,4 @@
-"""The verbs that look after an archive: files, verify, compact, gc. They need no Spark."""
+"""Maintenance commands of an archive: files, verify, compact, gc. They need no Spark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Upkeep:
 
     @classmethod
     def of(cls, settings: PipelineSettings, client: Client, org: str = "default") -> Upkeep:
-        """As the settings say. Raises UsageError."""
+        """From the settings. Raises UsageError."""
         given = settings.archive
         shape = Shape(given.segment_bytes, given.row_group_bytes, given.recompress)
         archive = ArchiveFolder.open(given.path)

@@ -1,4 +1,4 @@
-"""Verbs of the archive: `archive`, and those that look after it: `files`, `verify`, `compact`, `gc`."""
+"""Commands of the archive: `archive`, and its maintenance: `files`, `verify`, `compact`, `gc`."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ def add_to(app: typer.Typer) -> None:
     def compact(
         topics: TopicsArgument = None,
         table: Annotated[str | None, typer.Option(help="A decoded table instead: its folder or URI.")] = None,
-        to: Annotated[
-            str | None, typer.Option(help="Where the table's copy goes.  [default: <archive>/clean/…]")
-        ] = None,
+        to: Annotated[str | None, typer.Option(help="Path of the table's copy.  [default: <archive>/clean/…]")] = None,
         org: OrgOption = "default",
         config: ConfigOption = None,
         dry_run: DryRunOption = False,

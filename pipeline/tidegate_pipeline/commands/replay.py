@@ -34,11 +34,11 @@ def add_to(app: typer.Typer) -> None:
         repartition: Annotated[bool, typer.Option(help="By key, as Kafka's default partitioner.")] = False,
         org: OrgOption = "default",
     ) -> Job:
-        """Records of a topic into another, each once, with a table of where they came to stand."""
+        """Copy records of a topic to another, each once, with a table of their target offsets."""
         from tidegate_pipeline.jobs.replay import ReplayJob
-        from tidegate_pipeline.replay.record_filter import choice_of
+        from tidegate_pipeline.replay.record_filter import parse_record_filter
 
-        chosen = choice_of(ranges, since, until)
+        chosen = parse_record_filter(ranges, since, until)
         return ReplayJob(from_topic, to_topic, job, chosen, repartition=repartition, records_per_s=rate, org=org)
 
     @app.command()

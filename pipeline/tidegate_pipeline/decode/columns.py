@@ -56,7 +56,8 @@ class Bytes:
         self._words = np.ndarray(len(data) - 3, np.dtype("<i4"), data, strides=(1,))
 
     def column(self, at: Positions, length: Positions, arrow_type: pa.DataType) -> pa.Array:
-        """The fields at these positions as `binary` or `string`; a length of -1 is null. Raises Doubt: no UTF-8."""
+        """The fields at these positions as `binary` or `string`; a length of -1 is null. Raises NeedsSlowPath for
+        invalid UTF-8."""
         null = length < 0
         views = np.zeros((len(length), 4), np.int32)
         views[:, 0] = np.where(null, 0, length)

@@ -31,7 +31,7 @@ from numba import njit  # noqa: E402  (it reads the variable when it is imported
 
 
 def read_fields(areas: Areas) -> Fields:
-    """The fields of every record, each within its record; headers are counted only. Raises Doubt."""
+    """The fields of every record, each within its record; headers are counted only. Raises NeedsSlowPath."""
     octets = np.frombuffer(areas.data, np.uint8)
     starts, ends, counts = (np.array(column, np.int64) for column in (areas.starts, areas.ends, areas.counts))
     found = np.empty((len(Fields.__slots__), sum(areas.counts)), np.int64)
@@ -41,7 +41,7 @@ def read_fields(areas: Areas) -> Fields:
 
 
 def read_headers(areas: Areas, fields: Fields) -> HeaderFields:
-    """The headers of every record. Raises Doubt."""
+    """The headers of every record. Raises NeedsSlowPath."""
     octets = np.frombuffer(areas.data, np.uint8)
     found = np.empty((len(HeaderFields.__slots__), fields.header_count.sum()), np.int64)
     if not _walk_headers(octets, fields.headers_at, fields.end, fields.header_count, found):

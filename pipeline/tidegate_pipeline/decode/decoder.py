@@ -1,7 +1,7 @@
 """Record batches to rows: groups of about a megabyte, one Arrow batch each.
 
 The quick way finds the fields of a whole group at once (`fields` in numpy, `compiled` with numba) and lets Arrow
-gather them (`columns`). It verifies what it found; where it doubts, the group is decoded again record by record
+gather them (`columns`). It verifies the result; if that fails, the group is decoded again record by record
 (`plain`), which either names the batch that is corrupt and why, or shows that all was well.
 """
 
@@ -38,10 +38,10 @@ class Engine(Protocol):
     """What finds the fields: the module `fields`, or `compiled`."""
 
     def read_fields(self, areas: Areas) -> Fields:
-        """Raises Doubt."""
+        """Raises NeedsSlowPath."""
 
     def read_headers(self, areas: Areas, fields: Fields) -> HeaderFields:
-        """Raises Doubt."""
+        """Raises NeedsSlowPath."""
 
 
 class Decoder:
@@ -177,7 +177,7 @@ def _by_record(batches: Sequence[Batch], values: Iterable[int]) -> Positions:
 
 
 def _offsets(batches: Sequence[Batch], deltas: Positions) -> Positions:
-    """Offsets, which grow within a batch and stay within what its header says. Raises Doubt."""
+    """Offsets, which increase within a batch and stay within its header's range. Raises NeedsSlowPath."""
     ends = np.cumsum([batch.record_count for batch in batches])
     growing = np.diff(deltas) > 0
     growing[ends[:-1] - 1] = True
@@ -188,7 +188,7 @@ def _offsets(batches: Sequence[Batch], deltas: Positions) -> Positions:
 
 
 def _timestamps_us(batches: Sequence[Batch], deltas: Positions) -> Positions:
-    """A record's own time, or the log's where the batch carries that. Raises Doubt."""
+    """A record's own time, or the log's where the batch carries that. Raises NeedsSlowPath."""
     times = _by_record(batches, (b.max_timestamp if b.is_log_append_time else b.base_timestamp for b in batches))
     if any(batch.is_log_append_time for batch in batches):
         deltas = np.where(_by_record(batches, (batch.is_log_append_time for batch in batches)), 0, deltas)

@@ -62,7 +62,7 @@ class HeaderFields:
 
 
 def read_fields(areas: Areas) -> Fields:
-    """The fields of every record, each within its record; headers are counted only. Raises Doubt."""
+    """The fields of every record, each within its record; headers are counted only. Raises NeedsSlowPath."""
     octets = np.frombuffer(areas.data, np.uint8)
     try:
         starts = np.fromiter(_starts(areas), np.int64, sum(areas.counts))
@@ -85,7 +85,7 @@ def read_fields(areas: Areas) -> Fields:
 
 
 def read_headers(areas: Areas, fields: Fields) -> HeaderFields:
-    """The headers of every record: the first of each at once, then the second of each, and so on. Raises Doubt."""
+    """The headers of every record: the first of each record, then the second of each, ... Raises NeedsSlowPath."""
     octets = np.frombuffer(areas.data, np.uint8)
     counts = fields.header_count
     if counts.max() > _HEADERS_MAX:
@@ -134,7 +134,7 @@ def _starts(areas: Areas) -> Iterator[int]:
 
 
 def _varints(octets: Octets, at: Positions) -> tuple[Positions, Positions]:
-    """The zigzag varint at each position, and the position behind it. Raises Doubt, IndexError."""
+    """The zigzag varint at each position, and the position behind it. Raises NeedsSlowPath, IndexError."""
     value = octets[at].astype(np.uint64)
     at = at + 1
     longer = np.flatnonzero(value >= 0x80)

@@ -39,7 +39,7 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True)
 class CorruptBatch:
-    """A batch without rows, and why. `last_offset` is what its header says, at least `base_offset`."""
+    """A batch without rows, and the reason. `last_offset` is from its header, at least `base_offset`."""
 
     base_offset: int
     last_offset: int
@@ -49,7 +49,7 @@ class CorruptBatch:
 
 @dataclass(frozen=True, slots=True)
 class OpenBatch:
-    """A batch that is what its header says, as far as the header tells; `area` holds its records, decompressed."""
+    """A batch with a valid header; `area` holds its decompressed records."""
 
     batch: Batch
     area: bytes | memoryview

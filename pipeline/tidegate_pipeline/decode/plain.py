@@ -1,4 +1,4 @@
-"""The plain way to decode a batch, record by record: it names faults, and says what the quick ways must say."""
+"""Decode a batch record by record: the reference for the fast paths, which also names faults."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import typer
 from tidegate.records.segment_file import open_archive
 from tidegate_pipeline import settings as pipeline_settings
 from tidegate_pipeline.doctor import probe
-from tidegate_pipeline.doctor.findings import Finding, State, compared, of_redis
+from tidegate_pipeline.doctor.findings import Finding, Severity, compared, of_redis
 from tidegate_pipeline.java import find_java, java_version
 from tidegate_pipeline.jobs.failures import cause_of
 from tidegate_pipeline.redis_access import connect, shown
@@ -29,10 +29,10 @@ _TASKS_AN_EXECUTOR = 2
 
 
 def examine(config: Path | None, *, as_json: bool) -> None:
-    """Look, tell; ends with 1 if anything is wrong. Raises UsageError for settings or a Java that cannot be used."""
+    """Run all checks and print the findings; exits with 1 on an error. Raises UsageError."""
     settings = pipeline_settings.load(config)
     java = find_java()
-    found = [Finding(State.OK, "Java", f"{java_version(java)} at {java}")]
+    found = [Finding(Severity.OK, "Java", f"{java_version(java)} at {java}")]
     if not as_json:  # spark-submit makes one stream of stdout and stderr
         typer.echo("starting Spark", err=True)
     spark = spark_session("tidegate doctor", settings.spark, log=Path(settings.log.path or log_file()))
@@ -40,7 +40,7 @@ def examine(config: Path | None, *, as_json: bool) -> None:
         found += all_findings(spark, settings)
     finally:
         spark.stop()
-    wrong = any(one.state is State.WRONG for one in found)
+    wrong = any(one.severity is Severity.ERROR for one in found)
     if as_json:
         typer.echo(json.dumps({"ok": not wrong, "findings": [asdict(one) for one in found]}, indent=2))
     else:
@@ -51,11 +51,13 @@ def examine(config: Path | None, *, as_json: bool) -> None:
 
 def all_findings(spark: SparkSession, settings: PipelineSettings) -> list[Finding]:
     """Everything that needs a session."""
-    found = [Finding(State.OK, "Spark", f"{spark.version}, master {spark.conf.get('spark.master')}")]
+    found = [Finding(Severity.OK, "Spark", f"{spark.version}, master {spark.conf.get('spark.master')}")]
     folders = {"archive": settings.archive.path, "checkpoint": settings.checkpoint.path}
     for what, path in folders.items():
         if not path:
-            found.append(Finding(State.WARNING, what, "no path is set", f"set {what}.path for the jobs that need it"))
+            found.append(
+                Finding(Severity.WARNING, what, "no path is set", f"set {what}.path for the jobs that need it")
+            )
     wanted = probe.Wanted(
         settings.redis.options["redis.url"],
         settings.redis.password_variable,
@@ -64,13 +66,13 @@ def all_findings(spark: SparkSession, settings: PipelineSettings) -> list[Findin
     )
     with _markers(wanted) as wrong:
         driver = probe.observe(wanted)
-        driver["wrong"] |= wrong
+        driver["errors"] |= wrong
         observed, expected = on_executors(spark, wanted)
     found += compared(driver, observed, expected)
     for what, path in wanted.folders.items():
-        if not any(what in one["wrong"] for one in (driver, *observed)):
-            found.append(Finding(State.OK, what, f"{path} can be written"))
-    if "redis" not in driver["wrong"]:
+        if not any(what in one["errors"] for one in (driver, *observed)):
+            found.append(Finding(Severity.OK, what, f"{path} can be written"))
+    if "redis" not in driver["errors"]:
         found += of_redis(_facts(settings), shown(settings.redis.url))
         found.append(_source(spark, settings))
     return found
@@ -111,7 +113,7 @@ def _executors(spark: SparkSession) -> int:
 
 
 def _observing(wanted: probe.Wanted) -> Callable[[int], dict[str, Any]]:
-    """A function that is sent whole, so that it can tell of an executor where our package is missing."""
+    """A function that is sent whole, so that it can report an executor without our package."""
     options = (wanted.redis_url, wanted.password_variable, wanted.folders, wanted.marker)
 
     def observing(task: int) -> dict[str, Any]:
@@ -124,7 +126,7 @@ def _observing(wanted: probe.Wanted) -> Callable[[int], dict[str, Any]]:
         except ImportError as missing:
             host = socket.gethostname()
             reported = {"host": host, "process": f"{host}:{os.getcwd()}", "python": platform.python_version()}
-            return reported | {"wrong": {"import": str(missing)}}
+            return reported | {"errors": {"import": str(missing)}}
         return observe(Wanted(*options))
 
     return observing
@@ -145,16 +147,18 @@ def _source(spark: SparkSession, settings: PipelineSettings) -> Finding:
     except Exception as error:  # noqa: BLE001  whatever it is, it is the finding
         cause = str(cause_of(error))
         missing = "ModuleNotFoundError" in cause
-        return Finding(State.WRONG, "sources", cause, "install the wheel where Python workers run" if missing else "")
-    return Finding(State.OK, "sources", "tidegate-events is registered, planned and read")
+        return Finding(
+            Severity.ERROR, "sources", cause, "install the wheel where Python workers run" if missing else ""
+        )
+    return Finding(Severity.OK, "sources", "tidegate-events is registered, planned and read")
 
 
 def lines(found: list[Finding]) -> Iterator[str]:
     """For people."""
     for one in found:
-        yield f"{one.state:<8} {one.what:<12} {one.reported}"
+        yield f"{one.severity:<8} {one.what:<12} {one.reported}"
         if one.advice:
             yield f"{'':<21} > {one.advice}"
-    wrong = sum(one.state is State.WRONG for one in found)
-    warnings = sum(one.state is State.WARNING for one in found)
+    wrong = sum(one.severity is Severity.ERROR for one in found)
+    warnings = sum(one.severity is Severity.WARNING for one in found)
     yield f"{wrong} wrong, {warnings} to be aware of" if wrong or warnings else "all is well"

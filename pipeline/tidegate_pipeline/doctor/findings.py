@@ -1,4 +1,4 @@
-"""From what the driver and the executors saw to findings. Pure."""
+"""Findings from the observations of the driver and the executors. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ SKEW_MS_MAX: Final = 1_000
 _OPTIONAL: Final = frozenset({"numba", "deltalake"})
 
 
-class State(enum.StrEnum):
-    """How it is."""
+class Severity(enum.StrEnum):
+    """How bad a finding is."""
 
     OK = "ok"
     WARNING = "warning"
-    WRONG = "wrong"
+    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at; `advice` where it is not as it should be."""
+    """The result of one check; `advice` if it is not OK."""
 
-    state: State
+    severity: Severity
     what: str
     reported: str
     advice: str = ""
@@ -32,22 +32,22 @@ class Finding:
 def compared(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]], expected: int) -> Iterator[Finding]:
     """Versions and rights of the executors beside the driver's. `expected`: how many executors there are."""
     if len(executors) < expected:
-        yield Finding(State.WARNING, "executors", f"{len(executors)} of {expected} were reached", "run it again")
+        yield Finding(Severity.WARNING, "executors", f"{len(executors)} of {expected} were reached", "run it again")
     else:
-        yield Finding(State.OK, "executors", f"{len(executors)}: {', '.join(sorted(_hosts(executors)))}")
+        yield Finding(Severity.OK, "executors", f"{len(executors)}: {', '.join(sorted(_hosts(executors)))}")
     yield _same("Python", driver["python"], [one["python"] for one in executors], minor_only=True)
     able = [one for one in executors if "tidegate" in one]
     for one in executors:
         if one not in able:
-            text = f"cannot be imported on {one['host']}: {one['wrong']['import']}"
+            text = f"cannot be imported on {one['host']}: {one['errors']['import']}"
             advice = "install the wheel there, in the image or a packed environment; --py-files is not enough"
-            yield Finding(State.WRONG, "tidegate", text, advice)
+            yield Finding(Severity.ERROR, "tidegate", text, advice)
     if able:
         yield _same("tidegate", driver["tidegate"], [one["tidegate"] for one in able])
     yield _packages(driver["packages"], [one["packages"] for one in able])
-    for what in dict.fromkeys(name for one in [driver, *able] for name in one["wrong"]):
+    for what in dict.fromkeys(name for one in [driver, *able] for name in one["errors"]):
         for where, text in _reported(driver, able, what):
-            yield Finding(State.WRONG, what, f"{where}: {text}", _ADVICE.get(what, ""))
+            yield Finding(Severity.ERROR, what, f"{where}: {text}", _ADVICE.get(what, ""))
     yield from _clocks(driver, able)
 
 
@@ -65,10 +65,10 @@ def _hosts(executors: Sequence[Mapping[str, Any]]) -> set[str]:
 def _reported(
     driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]], what: str
 ) -> Iterator[tuple[str, str]]:
-    if what in driver["wrong"]:
-        yield "driver", driver["wrong"][what]
-    for text in dict.fromkeys(one["wrong"][what] for one in executors if what in one["wrong"]):
-        hosts = _hosts([one for one in executors if one["wrong"].get(what) == text])
+    if what in driver["errors"]:
+        yield "driver", driver["errors"][what]
+    for text in dict.fromkeys(one["errors"][what] for one in executors if what in one["errors"]):
+        hosts = _hosts([one for one in executors if one["errors"].get(what) == text])
         yield f"executors on {', '.join(sorted(hosts))}", text
 
 
@@ -78,8 +78,8 @@ def _same(what: str, driver: str, executors: Sequence[str], *, minor_only: bool 
 
     others = sorted({version for version in executors if cut(version) != cut(driver)})
     if not others:
-        return Finding(State.OK, what, driver)
-    return Finding(State.WRONG, what, f"{driver} on the driver, {', '.join(others)} on executors", "use one image")
+        return Finding(Severity.OK, what, driver)
+    return Finding(Severity.ERROR, what, f"{driver} on the driver, {', '.join(others)} on executors", "use one image")
 
 
 def _packages(driver: Mapping[str, str], executors: Sequence[Mapping[str, str]]) -> Finding:
@@ -90,9 +90,9 @@ def _packages(driver: Mapping[str, str], executors: Sequence[Mapping[str, str]])
             differing.append(f"{package} {' and '.join(sorted(found))}")
     if differing:
         hard = [reported for reported in differing if reported.split()[0] not in _OPTIONAL]
-        return Finding(State.WRONG if hard else State.WARNING, "packages", "; ".join(differing), "use one image")
+        return Finding(Severity.ERROR if hard else Severity.WARNING, "packages", "; ".join(differing), "use one image")
     reported = ", ".join(f"{name} {version}" for name, version in driver.items())
-    return Finding(State.OK, "packages", reported)
+    return Finding(Severity.OK, "packages", reported)
 
 
 def _clocks(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -102,23 +102,25 @@ def _clocks(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]]) -
     worst = max(skews, key=abs)
     reported = f"at most {abs(worst)} ms from Redis's"
     if abs(worst) > SKEW_MS_MAX:
-        yield Finding(State.WARNING, "clocks", reported, "lag in time compares clocks: run NTP on every machine")
+        yield Finding(Severity.WARNING, "clocks", reported, "lag in time compares clocks: run NTP on every machine")
     else:
-        yield Finding(State.OK, "clocks", reported)
+        yield Finding(Severity.OK, "clocks", reported)
 
 
 def of_redis(facts: Mapping[str, str], url: str) -> Iterator[Finding]:
     """From INFO: eviction and persistence."""
     name = "Valkey" if "valkey_version" in facts else "Redis"
     version = facts.get("valkey_version") or facts.get("redis_version", "?")
-    yield Finding(State.OK, "redis", f"{name} {version} at {url}")
+    yield Finding(Severity.OK, "redis", f"{name} {version} at {url}")
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
-        yield Finding(State.WRONG, "eviction", f"maxmemory-policy is {policy}: records will be lost", "set noeviction")
+        yield Finding(
+            Severity.ERROR, "eviction", f"maxmemory-policy is {policy}: records will be lost", "set noeviction"
+        )
     if int(facts.get("maxmemory", 0)) == 0:
-        yield Finding(State.WARNING, "memory", "maxmemory is 0: the machine's end is the server's", "set maxmemory")
+        yield Finding(Severity.WARNING, "memory", "maxmemory is 0: the machine's end is the server's", "set maxmemory")
     if facts.get("aof_enabled") != "1":
         reported = (
-            "appendonly is off: a restart loses what came after the last snapshot; then queries see offsets go back"
+            "appendonly is off: a restart loses all writes after the last snapshot; queries then find lower offsets"
         )
-        yield Finding(State.WARNING, "persistence", reported, "set appendonly yes")
+        yield Finding(Severity.WARNING, "persistence", reported, "set appendonly yes")

@@ -39,7 +39,7 @@ class Wanted:
 
 
 def observe(wanted: Wanted) -> dict[str, Any]:
-    """All of it; what fails is told as text under `wrong`."""
+    """All observations; failures are texts under `errors`."""
     wrong: dict[str, str] = {}
     reported: dict[str, Any] = {
         "host": socket.gethostname(),
@@ -47,7 +47,7 @@ def observe(wanted: Wanted) -> dict[str, Any]:
         "python": platform.python_version(),
         "tidegate": tidegate.__version__,
         "packages": versions(),
-        "wrong": wrong,
+        "errors": wrong,
     }
     try:
         reported["clock_skew_ms"] = clock_skew_ms(wanted)
@@ -83,7 +83,7 @@ def clock_skew_ms(wanted: Wanted) -> int:
 
 
 def write_and_remove(path: str, marker: str) -> None:
-    """A file comes and goes; one that the driver left must be seen. Raises OSError."""
+    """Create and remove a file; a file that the driver created must be visible. Raises OSError."""
     files, root = open_archive(path)
     name = f"{root}/.doctor-{uuid.uuid4().hex}"
     if files.get_file_info(f"{root}/{marker}").type == fs.FileType.NotFound:
@@ -94,6 +94,6 @@ def write_and_remove(path: str, marker: str) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Its kind and what it says."""
+    """Its class and message."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

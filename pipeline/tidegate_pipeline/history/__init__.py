@@ -1,1 +1,1 @@
-"""What the history of a group tells: rebalances, storms, commits. Decisions are plain classes; `stateful` runs them."""
+"""Analyses of group history: rebalances, storms, commits. Plain classes that `stateful` runs in Spark."""

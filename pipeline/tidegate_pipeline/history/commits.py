@@ -117,7 +117,7 @@ class Commits:
         """When the oldest bucket can be judged, or the group be forgotten."""
         interval_ms = self._rules.interval_ms
         if self._open:
-            return min(self._open) + 2 * interval_ms  # what a broker counts in it may be told an interval later
+            return min(self._open) + 2 * interval_ms  # a broker may report its count an interval later
         return None if self._judged_ms is None else self._judged_ms + QUIET_MAX * interval_ms
 
     def see(self, samples: Iterable[Sample]) -> Iterator[tuple[object, ...]]:
@@ -177,7 +177,7 @@ class Commits:
                 usual.silence_reported = True
                 yield row("silence", start - (rules.silence - 1) * rules.interval_ms)
             if waiting or not bucket.lags:
-                return  # a group that is stuck, or that nobody looked at, does not learn from it
+                return  # a stuck or unobserved group does not change the usual rate
         elif usual.silence_reported:
             yield row("silence_ended")
         if commits:
@@ -191,7 +191,7 @@ class Commits:
 
 
 def _went_back(sample: Sample) -> Iterator[tuple[object, ...]]:
-    """A row for each that is told; the last one stands for those that were only counted as well."""
+    """A row for each reported one; the last row also counts those that were only counted."""
     for position, one in enumerate(sample.back, 1):
         times = 1 + (sample.back_count - len(sample.back) if position == len(sample.back) else 0)
         yield (

@@ -1,7 +1,7 @@
 """The analyses as queries: a stream of events or samples in, a stream of rows out.
 
 A time of the analyses, `<name>_ms`, is `<name>_at` in the table, a timestamp. One row of the analyses is judged from
-one group alone, whose events are in one stream in their order; the watermark only tells when time has passed.
+one group alone, whose events are in one stream in their order; the watermark only advances time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def generations(events: DataFrame, settings: TimelineSettings) -> DataFrame:
 
 
 def incidents(events: DataFrame, ticks: DataFrame, settings: StormSettings) -> DataFrame:
-    """A row where a storm opens and one where it closes. `ticks`, any rows with `ts`, say that time has passed."""
+    """A row where a storm opens and one where it closes. `ticks`, any rows with `ts`, advance time."""
     wanted = events.where(f.col("event").isin(*storms.KINDS)).selectExpr("ts", "org", "group", *COLUMNS)
     empty = [f.lit(None).cast(column.dataType).alias(column.name) for column in wanted.schema.fields[1:]]
     rows = wanted.unionByName(ticks.select("ts", *empty)).withWatermark("ts", f"{settings.watermark} seconds")
@@ -60,7 +60,7 @@ def anomalies(usage: DataFrame, lag: DataFrame, settings: CommitSettings) -> Dat
 
 
 def samples_of(rows: Iterable[Any]) -> list[Sample]:
-    """Samples of one group; rows of nobody, which say that time has passed, are none."""
+    """Samples of one group; rows without a group only advance time."""
     return [
         Sample(
             row.time_ms,
@@ -79,7 +79,7 @@ def usage_by_interval(usage: DataFrame, settings: UsageSettings) -> DataFrame:
     """One row for an organisation, topic and interval (an hour), once it is over, of rows of `tidegate-usage`.
 
     What a broker counted goes to the interval in which the middle of its span lies. Byte-hours are the mean of the
-    sizes told in the interval, over the time for which they were told.
+    sizes reported in the interval, over the time that the reports cover.
     """
     counters = (
         "records", "stored_bytes", "produce_requests", "produced_bytes", "fetch_requests", "fetched_bytes",

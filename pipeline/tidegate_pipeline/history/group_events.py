@@ -1,4 +1,4 @@
-"""One event of a group, as the analyses take it; docs/explain.md says what each field holds for each kind."""
+"""One event of a group for the analyses; docs/explain.md describes the fields of each kind."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GroupEvent:
 def events_of(rows: Iterable[Any]) -> list[GroupEvent]:
     """Rows of `COLUMNS`, of one group, in the order in which it happened: a micro-batch may bring them in another.
 
-    Rows without an id, which say that time has passed, are no events.
+    Rows without an id only advance time and are no events.
     """
     return [
         GroupEvent(

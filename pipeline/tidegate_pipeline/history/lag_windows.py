@@ -52,7 +52,7 @@ def samples_of(rows: Iterable[Any]) -> list[Sample]:
 
 @dataclass(slots=True)
 class Window:
-    """What is known of a window that goes on: samples, least and most lag, the first sample and the last."""
+    """The state of an open window: samples, least and most lag, the first sample and the last."""
 
     count: int
     lag_min: int

@@ -11,7 +11,7 @@ from typing import Final
 from tidegate_pipeline.history.group_events import GroupEvent
 
 KINDS: Final = ("rebalance_started", "member_expired", "member_replaced", "member_fenced")
-"""The events that tell of it."""
+"""The events that it is computed from."""
 
 SCHEMA: Final = (
     "incident string, change string, opened_ms long, closed_ms long, first_ms long, last_ms long, generations int, "
@@ -34,7 +34,7 @@ _PATTERNS: Final = {
 _PLAIN: Final = frozenset({"member_joined", "member_left", "member_removed"})
 """Causes that go with another one: who times out joins again."""
 _POLL_TIMEOUT: Final = ("poll timeout", "max.poll.interval", "maximum poll interval")
-"""What clients say when they leave because of max.poll.interval.ms."""
+"""The reason that clients send when they leave because of max.poll.interval.ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Disturbance:
 
 @dataclass(slots=True)
 class Incident:
-    """A storm that goes on."""
+    """An open storm."""
 
     opened_ms: int
     first_ms: int
@@ -173,5 +173,5 @@ def culprits(incident: Incident) -> Sequence[tuple[str, str, int, int]]:
 
 
 def _pattern(of_one: dict[str, list[int]]) -> str:
-    """The pattern that tells most: of what recurs, joins and leaves only where there is nothing else."""
+    """The most specific recurring pattern; joins and leaves only if there is no other."""
     return max(of_one, key=lambda pattern: (pattern not in _PLAIN, of_one[pattern][1], pattern))

@@ -15,7 +15,7 @@ KINDS: Final = (
     "member_joined", "member_replaced", "rebalance_started", "barrier_joined", "assignment_stored", "stable", "emptied",
     "deleted",
 )  # fmt: skip
-"""The events that tell of it."""
+"""The events that it is computed from."""
 
 SCHEMA: Final = (
     "generation int, outcome string, cause string, member string, reason string, started_ms long, first_join_ms long, "
@@ -37,7 +37,7 @@ class Generation:
 
     `outcome`: `stable`; `emptied` where nobody is left; of one that the next rebalance cut short `not_assigned`, or
     `not_synced` where the assignment was there and some member had not fetched it. `first_join_ms` is the first join
-    of a new member: members that are told to rejoin do it without an event.
+    of a new member: members that are asked to rejoin do so without an event.
     """
 
     generation: int | None = None
@@ -108,7 +108,7 @@ class Timeline:
         return None
 
     def pass_time(self, time_ms: int) -> Iterator[tuple[object, ...]]:
-        """Nothing was heard for long: forget it all."""
+        """No events for a long time: drop the state."""
         if self.due_ms is not None and time_ms >= self.due_ms:
             self._forget()
         yield from ()
@@ -173,7 +173,7 @@ class Timeline:
 
 
 def parse_owners(text: str) -> Owners | None:
-    """What the event `assignment_stored` says of who has which partitions; None where it does not."""
+    """The partitions of each member in the event `assignment_stored`; None if it has none."""
     if text == _NOTHING:
         return {}
     found = {topic: tokens for topic, _, tokens in (item.rpartition("=") for item in text.split())}

@@ -1,1 +1,1 @@
-"""Jobs: each module is one streaming query and what is said of it before and after."""
+"""Jobs: each module is one streaming query with its plan and its summary."""

@@ -1,4 +1,4 @@
-"""What a query's checkpoint says, read without Spark: how far each of its sources was when it last committed."""
+"""Read the checkpoint of a query without Spark: the last committed offsets of each source."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tidegate_pipeline.jobs.progress import Display
 from tidegate_pipeline.jobs.running import Run, run_all
 from tidegate_pipeline.jobs.summary import plan_lines, summary_lines
 from tidegate_pipeline.jobs.writable import check_writable
-from tidegate_pipeline.redis_access import connect, has_password, retry_unavailable
+from tidegate_pipeline.redis_access import connect, has_password, retry_while_unavailable
 from tidegate_pipeline.session import STDERR, log_file, spark_session
 from tidegate_pipeline.settings import PipelineSettings
 
@@ -52,7 +52,7 @@ def run_jobs(runs: Sequence[Run], settings: PipelineSettings, app_name: str, *, 
     """Jobs in one session, to their end. Raises the failure of the first that failed."""
     display = Display()
     for run in runs:
-        retry_unavailable(run.context.client.ping, settings.redis.retry_s, display.note)
+        retry_while_unavailable(run.context.client.ping, settings.redis.retry_s, display.note)
         check_writable("the checkpoint", str(run.context.checkpoint))
         run.job.check(run.context)
     display.note("starting Spark")
@@ -73,7 +73,7 @@ def run_jobs(runs: Sequence[Run], settings: PipelineSettings, app_name: str, *, 
         typer.echo("".join(f"{line}\n" for summary in reported for line in summary_lines(summary)), nl=False)
     for run in runs:
         if run.error:
-            if run.error.exit_status == PipelineError.exit_status:  # the others say all there is to say
+            if run.error.exit_status == PipelineError.exit_status:  # others have a complete message
                 display.note(f"more in {log}" if log != STDERR else "more above")
             raise run.error
 

@@ -70,7 +70,7 @@ class DecodeJob(Job):
             check_writable("archive.path", context.settings.archive.path)
 
     def start(self, context: JobContext) -> StreamingQuery:
-        """Begin; a Delta table whose checkpoint is gone goes on where it ends. Raises UsageError."""
+        """Start the query; a Delta table without a checkpoint is continued at its end. Raises UsageError."""
         from pyspark.sql.functions import col, to_date
 
         topic, path = self._found(context), self.table(context)

@@ -1,6 +1,6 @@
 """From whatever a query fails with to the error of the pipeline that is at its bottom.
 
-An error of a Python worker comes back as text: its traceback, inside the exception of the query.
+An error of a Python worker arrives as text: its traceback, inside the exception of the query.
 """
 
 from __future__ import annotations

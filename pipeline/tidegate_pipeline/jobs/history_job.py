@@ -83,7 +83,7 @@ class HistoryJob(Job):
         return planned
 
     def check(self, context: JobContext) -> None:
-        """Where the table goes."""
+        """The path of the table."""
         table_path(context.settings, self.name)
         check_writable("archive.path", context.settings.archive.path)
 

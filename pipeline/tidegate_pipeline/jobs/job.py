@@ -24,7 +24,7 @@ def unsaid(text: str) -> None:
 class JobContext:
     """What a job is given. `trigger` goes to `writeStream.trigger(**trigger)`.
 
-    `checkpoint` is the folder of this query alone, local or a URI. `note` says something to whoever watches.
+    `checkpoint` is the folder of this query alone, local or a URI. `note` prints a line for the user.
     """
 
     spark: SparkSession
@@ -54,7 +54,7 @@ class Job(ABC):
     def plan(self, context: JobContext) -> list[dict[str, object]]:
         """What it would read: ranges, counts. Changes nothing and needs no Spark: `context.spark` is not there yet."""
 
-    def check(self, context: JobContext) -> None:  # noqa: B027  a job may have nothing to look at
+    def check(self, context: JobContext) -> None:  # noqa: B027  a job may have nothing to check
         """Look, before Spark starts, whether there is what it reads and can be written where it writes.
 
         Changes nothing. Raises UsageError.

@@ -94,7 +94,7 @@ class Figures:
 
     @property
     def remaining(self) -> int:
-        """Offsets between where the query is and where the source was when it last looked."""
+        """Offsets between the query's position and the end of the source at its last planning."""
         return sum(max(0, end - self.reached.get(place, 0)) for place, end in self.latest.items())
 
     def ranges(self) -> dict[str, list[int]]:
@@ -137,7 +137,7 @@ class Display:
         self._console.print(text, markup=False)
 
     def show(self, name: str, figures: Figures, row_name: str) -> None:
-        """Where a query is now; `row_name` says what its rows are."""
+        """Print the position of a query; `row_name` is the noun for its rows."""
         reported = f"{figures.rows:,} {row_name}, micro-batches: {figures.micro_batches}"
         done, remaining = figures.offsets, figures.remaining
         if not self._bars.disable:

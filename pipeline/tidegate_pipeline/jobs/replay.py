@@ -9,7 +9,7 @@ from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.jobs.job import Job, JobContext
 from tidegate_pipeline.jobs.topic_options import access_to, sink_options, topic_options
 from tidegate_pipeline.jobs.writable import check_writable
-from tidegate_pipeline.replay.record_filter import Choice
+from tidegate_pipeline.replay.record_filter import RecordFilter
 from tidegate_pipeline.replay.sink import MAX_OFFSET, source_name
 from tidegate_pipeline.replay.translation import Table
 from tidegate_pipeline.sources.starting import at_timestamp, planner_of
@@ -23,13 +23,13 @@ _PACED_S: Final = 10
 
 
 class ReplayJob(Job):
-    """One topic to another. `job` names what was written where; a job that runs again goes on."""
+    """Copy one topic to another. `job` names the progress in the target; a job of the same name continues."""
 
     name = "replay"
     row_name = "batches"
 
     def __init__(
-        self, source: str, target: str, job: str | None = None, choice: Choice | None = None, *,
+        self, source: str, target: str, job: str | None = None, record_filter: RecordFilter | None = None, *,
         repartition: bool = False, records_per_s: int = 0, org: str = "default",
     ) -> None:  # fmt: skip
         if source == target:
@@ -37,7 +37,7 @@ class ReplayJob(Job):
         self._source = source
         self._target = target
         self._job = job or f"{source}-to-{target}"
-        self._choice = choice or Choice()
+        self._record_filter = record_filter or RecordFilter()
         self._repartition = repartition
         self._records_per_s = records_per_s
         self._org = org
@@ -85,7 +85,9 @@ class ReplayJob(Job):
             reading = reading.option("maxOffsetsPerTrigger", self._records_per_s * _PACED_S)
         else:
             reading = reading.option("maxBytesPerTrigger", context.settings.source.max_bytes_per_trigger)
-        chosen = "" if self._choice == Choice() else ",".join(f"{p}:{a}-{b}" for p, (a, b, _) in bounds.items())
+        chosen = (
+            "" if self._record_filter == RecordFilter() else ",".join(f"{p}:{a}-{b}" for p, (a, b, _) in bounds.items())
+        )
         return (
             reading.load()
             .writeStream.format("tidegate-replay")
@@ -122,22 +124,24 @@ class ReplayJob(Job):
 
     def _bounds(self, context: JobContext, source: Topic) -> dict[int, tuple[int, int, int]]:
         """By partition: the first offset, the one after the last, and where the log ends now."""
-        choice, access = self._choice, access_to(context.settings, self._org, source.name)
+        record_filter, access = self._record_filter, access_to(context.settings, self._org, source.name)
         bounds = {}
         for partition in range(source.partition_count):
             planner = planner_of(access, (source.name, partition), source)
             tiers = planner.tiers()
-            first = tiers.start if choice.since_ms is None else at_timestamp(planner, tiers, choice.since_ms)
-            end = MAX_OFFSET if choice.until_ms is None else at_timestamp(planner, tiers, choice.until_ms)
-            if choice.ranges is not None:
-                wanted = choice.ranges.get(partition, choice.ranges.get(None, (tiers.end, tiers.end)))
+            first = (
+                tiers.start if record_filter.since_ms is None else at_timestamp(planner, tiers, record_filter.since_ms)
+            )
+            end = MAX_OFFSET if record_filter.until_ms is None else at_timestamp(planner, tiers, record_filter.until_ms)
+            if record_filter.ranges is not None:
+                wanted = record_filter.ranges.get(partition, record_filter.ranges.get(None, (tiers.end, tiers.end)))
                 first, end = min(max(first, wanted[0]), tiers.end), min(end, wanted[1])
             bounds[partition] = first, end, tiers.end
         access.close()
         return bounds
 
     def _register(self, context: JobContext, source: Topic, target: Topic, partition: int, first: int) -> None:
-        """Note before the first record where a job began: what comes first must be that."""
+        """Store the first offset of a job before its first record: the first batch must have that offset."""
         name, hashes = self._notes(context, source, target, partition)
         for key in hashes:
             context.client.hsetnx(key, name, first - 1)

@@ -1,4 +1,4 @@
-"""Running jobs: start their queries, watch them, stop after the running micro-batch when asked, tell what was done."""
+"""Running jobs: start their queries, watch them, stop after the running micro-batch when asked, report the result."""
 
 from __future__ import annotations
 

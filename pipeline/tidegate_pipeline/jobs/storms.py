@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class StormsJob(HistoryJob):
-    """The table `storms`. The brokers' usage tells it that time passes while groups are quiet."""
+    """The table `storms`. The brokers' usage rows advance its watermark while groups are idle."""
 
     name = "storms"
     formats = ("tidegate-events", "tidegate-usage")

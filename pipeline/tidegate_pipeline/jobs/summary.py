@@ -1,4 +1,4 @@
-"""What a job says at its end, on one screen; and its plan for `--dry-run`."""
+"""The summary that a job prints at its end, and its plan for `--dry-run`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def summary_lines(reported: Mapping[str, Any]) -> Iterator[str]:
 
 
 def result_lines(figures: Mapping[str, object]) -> Iterator[str]:
-    """A line a figure; what is nothing is not said. Rows are a table."""
+    """One line per figure; empty ones are left out. Rows are printed as a table."""
     for name, value in figures.items():
         if isinstance(value, list) and value and isinstance(value[0], Mapping):
             yield f"  {name.replace('_', ' ')}"

@@ -25,5 +25,5 @@ def topic_options(settings: PipelineSettings, org: str) -> dict[str, str]:
 
 
 def access_to(settings: PipelineSettings, org: str, name: str) -> Access:
-    """A way to look at the topic's tiers."""
+    """Access to the tiers of one topic."""
     return Access(parse_options({**topic_options(settings, org), "subscribe": name}))

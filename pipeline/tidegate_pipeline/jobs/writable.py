@@ -1,4 +1,4 @@
-"""Whether a job can write where it is told to, before Spark starts."""
+"""Check that the paths of a job are writable, before Spark starts."""
 
 from __future__ import annotations
 

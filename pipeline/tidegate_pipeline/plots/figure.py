@@ -1,4 +1,4 @@
-"""How all plots look: sizes for a printed column, colours that colour-blind readers tell apart, times in UTC."""
+"""Style of all plots: sizes for a printed column, colours safe for colour-blind readers, times in UTC."""
 
 from __future__ import annotations
 

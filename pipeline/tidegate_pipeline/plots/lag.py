@@ -1,4 +1,4 @@
-"""Lag over time: each partition, where it was stuck, and how fast records came and went."""
+"""Lag over time: each partition, when it was stuck, and the rates of appended and consumed records."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Putting records back: replay into a topic, each once, and where each came to stand."""
+"""Replay records into a topic, each exactly once, and store the target offset of each."""

@@ -85,7 +85,7 @@ def without_producer(batch: Batch) -> bytes:
 
 
 def entries_of(target_batches: Sequence[TargetBatch], records_max: int) -> Iterator[list[TargetBatch]]:
-    """What goes out together: as much as an entry holds, and a pace allows at once."""
+    """Group batches into entries, within the limits of an entry and of the rate limiter."""
     entry: list[TargetBatch] = []
     size = records = 0
     for target_batch in target_batches:

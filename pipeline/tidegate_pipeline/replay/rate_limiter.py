@@ -1,4 +1,4 @@
-"""A pace: at most so many records a second, without a burst after a pause."""
+"""A rate limit in records per second, without a burst after a pause."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class RateLimiter:
-    """Holds its caller to `records_per_s`; 0: as fast as it goes."""
+    """Delays its caller to `records_per_s`; 0 is unlimited."""
 
     def __init__(
         self,

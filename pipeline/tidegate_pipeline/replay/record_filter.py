@@ -1,4 +1,4 @@
-"""Which records of a topic are replayed, as people say it."""
+"""The filter for the records of a topic that are replayed, parsed from command-line options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RANGE: Final = re.compile(r"(?:(\d+):)?(\d+)-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RecordFilter:
     """`ranges` by partition (ends exclusive, None for all partitions), and times in ms; without any: all records."""
 
     ranges: dict[int | None, tuple[int, int]] | None = None
@@ -21,11 +21,11 @@ class Choice:
     until_ms: int | None = None
 
 
-def choice_of(ranges: str | None, since: str | None, until: str | None) -> Choice:
+def parse_record_filter(ranges: str | None, since: str | None, until: str | None) -> RecordFilter:
     """`100-200` of all partitions or `0:100-200,2:0-50`; times in ISO 8601. Raises UsageError."""
     if ranges and (since or until):
         raise UsageError("--range, or --since and --until, not both")
-    return Choice(_ranges(ranges) if ranges else None, _time_ms(since), _time_ms(until))
+    return RecordFilter(_ranges(ranges) if ranges else None, _time_ms(since), _time_ms(until))
 
 
 def _ranges(text: str) -> dict[int | None, tuple[int, int]]:

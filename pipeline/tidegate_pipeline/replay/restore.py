@@ -1,7 +1,7 @@
 """Archived entries back in Redis under their own ids, in front of what it holds, while brokers append and serve.
 
 A stream takes no id below its last, so a new one is filled, from the archive and then from the log, and takes the
-log's place in one step. Brokers see the log's version change and look again.
+log's place in one step. Brokers detect the new version of the log and refresh.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Restore:
         return plan
 
     def check_stays(self, plan: RestorePlan) -> None:
-        """Raises UsageError where retention would delete it at the next look."""
+        """Raises UsageError if the next retention run would delete it."""
         configs = self._client.hgetall(ClusterKeys(self._prefix).topic(self._topic.org, self._topic.name))
         names = ["retention.ms"]
         if configs.get(b"remote.storage.enable") == b"true" and int(configs.get(b"local.retention.ms", -2)) != -2:
@@ -158,11 +158,11 @@ class Restore:
 
     def _check_room(self, plan: RestorePlan, here: str) -> None:
         info = self._client.info("memory")
-        room = int(info["maxmemory"] * _MEMORY_SHARE) - info["used_memory"]
-        if info["maxmemory"] and plan.memory > room:
+        available_bytes = int(info["maxmemory"] * _MEMORY_SHARE) - info["used_memory"]
+        if info["maxmemory"] and plan.memory > available_bytes:
             raise UsageError(
                 f"{here}: it needs {plan.memory >> 20} MiB of Redis while it runs ({plan.bytes >> 20} MiB after), there"
-                f" are {max(room, 0) >> 20}: raise maxmemory, or restore less"
+                f" are {max(available_bytes, 0) >> 20}: raise maxmemory, or restore less"
             )
 
     # -- filling

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from tidegate.store.keys import ClusterKeys
 from tidegate_pipeline.errors import PipelineError, UsageError
 from tidegate_pipeline.format_options import FormatOptions
-from tidegate_pipeline.redis_access import Client, check_option, connect_by_option, retry_unavailable
+from tidegate_pipeline.redis_access import Client, check_option, connect_by_option, retry_while_unavailable
 from tidegate_pipeline.replay.batches import TargetBatch, convert_batch, entries_of
 from tidegate_pipeline.replay.rate_limiter import RateLimiter
 from tidegate_pipeline.replay.target import Target
@@ -40,7 +40,7 @@ _MESSAGE_BYTES_MAX: Final = 1_048_588
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a replay does, as its options say it. Offsets of `ranges` by source partition; ends exclusive.
+    """What a replay copies, from its options. Offsets of `ranges` by source partition; ends exclusive.
 
     `records_per_s` is for one task, 0 unlimited; `spread` the partitions that keys are spread over, 0: none.
     """
@@ -173,7 +173,7 @@ class _Task:
 
         Where the rows end with a hole this may be the first part of a batch that is the next task's row, whole. That
         task can have all that is wanted of it if the replay's range goes on behind the hole, and nothing of it was
-        written. Else it is left to that task to say: see `_begin`.
+        written. Otherwise that task decides: see `_begin`.
         """
         last, end = self._lasts[source], self._plan.range(source)[1]
         hole = self._holes.get(source)
@@ -196,7 +196,9 @@ class _Task:
         if source not in self._lasts:
             self._begin(source, start, base)
         elif start != self._lasts[source] + 1:
-            raise PipelineError(f"partition {source}: offset {start} came behind {self._lasts[source]}: a hole")
+            raise PipelineError(
+                f"partition {source}: offset {start} follows {self._lasts[source]}: offsets are missing"
+            )
         self._lasts[source] = last
         if not len(stored):
             self._holes[source] = start
@@ -250,7 +252,7 @@ class _Task:
         topic = self._plan.target
         item = f"{topic.org}/{topic.name}:{target}:{topic.topic_id}"
         upkeep = ClusterKeys(self._plan.prefix).upkeep
-        retry_unavailable(lambda: self._client.zadd(upkeep, {item: 0}, nx=True), self._plan.retry_s)
+        retry_while_unavailable(lambda: self._client.zadd(upkeep, {item: 0}, nx=True), self._plan.retry_s)
 
 
 class ReplaySink(DataSource):
@@ -287,8 +289,8 @@ def plan_of(options: Mapping[str, str]) -> Plan:
     org, name = given.text("org", "default"), given.required_text("topic")
     retry_s = given.number("redis.retry", 30.0)
     with closing(connect_by_option(url, password_variable)) as client:
-        topic = retry_unavailable(lambda: read_topics(client, prefix, org), retry_s).get(name)
-        limit = retry_unavailable(
+        topic = retry_while_unavailable(lambda: read_topics(client, prefix, org), retry_s).get(name)
+        limit = retry_while_unavailable(
             lambda: client.hget(ClusterKeys(prefix).topic(org, name), "max.message.bytes"), retry_s
         )
     if topic is None:

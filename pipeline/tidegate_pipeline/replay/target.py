@@ -11,7 +11,7 @@ import redis
 from tidegate.store.keys import ClusterKeys, LogKeys
 from tidegate.store.scripts import Script
 from tidegate_pipeline.errors import DataLoss, PipelineError
-from tidegate_pipeline.redis_access import Client, replid_at, retry_unavailable, run
+from tidegate_pipeline.redis_access import Client, replid_at, retry_while_unavailable, run
 from tidegate_pipeline.replay.batches import TargetBatch
 
 REPLAY_APPEND = Script("archive/replay_append")
@@ -41,16 +41,20 @@ class Server(NamedTuple):
 
 
 def read_server(client: Client, prefix: str, keys: LogKeys, retry_s: float) -> Server:
-    """The server that has a log, as brokers know it; waits until one has seen it. Raises PipelineError."""
+    """The server that has a log, as brokers registered it; waits until one has. Raises PipelineError."""
     deadline = time.monotonic() + retry_s
     info = ClusterKeys(prefix).info
     while True:
-        replid = retry_unavailable(lambda: replid_at(client, keys.log), retry_s)
-        known, failover_epoch = retry_unavailable(lambda: client.hmget(info, "master_replid", "incarnation"), retry_s)
+        replid = retry_while_unavailable(lambda: replid_at(client, keys.log), retry_s)
+        known, failover_epoch = retry_while_unavailable(
+            lambda: client.hmget(info, "master_replid", "incarnation"), retry_s
+        )
         if known is not None and replid in known.decode().split() and failover_epoch is not None:
             return Server(int(failover_epoch), replid)
         if time.monotonic() > deadline:
-            raise PipelineError("no broker has seen this Redis server since it started: start one, then again")
+            raise PipelineError(
+                "no broker has connected to this Redis server since it started: start a broker, then retry"
+            )
         time.sleep(_ASK_AGAIN_S)
 
 
@@ -72,7 +76,7 @@ class Target:
 
     def last_source_offset(self) -> int:
         """The last source offset that was written here; the one before the first while there is none."""
-        found = retry_unavailable(lambda: self._client.hget(self._keys.replayed, self._source), self._retry_s)
+        found = retry_while_unavailable(lambda: self._client.hget(self._keys.replayed, self._source), self._retry_s)
         return self._first - 1 if found is None else int(found)
 
     def append(self, target_batches: Sequence[TargetBatch]) -> int:
@@ -108,15 +112,15 @@ class Target:
         for target_batch in target_batches:
             args += (target_batch.start, target_batch.first, target_batch.last, target_batch.batch)
         try:
-            return retry_unavailable(lambda: run(self._client, REPLAY_APPEND, names, *args), self._retry_s)
+            return retry_while_unavailable(lambda: run(self._client, REPLAY_APPEND, names, *args), self._retry_s)
         except redis.exceptions.OutOfMemoryError:
-            raise PipelineError("Redis is full (maxmemory): nothing was written; make room, then go on") from None
+            raise PipelineError("Redis is full (maxmemory): nothing was written; free memory, then retry") from None
         except redis.exceptions.ResponseError as error:
             raise PipelineError(f"{keys.log}: nothing was written: {error}") from error
 
     def _stuck(self, code: int, target_batches: Sequence[TargetBatch], last: int) -> PipelineError:
         if code == _FENCED_LEADER_EPOCH:
-            return PipelineError("the Redis server changes faster than brokers see it")
+            return PipelineError("the Redis server fails over faster than brokers detect it")
         return DataLoss(
             f"{self._keys.log} has source offsets up to {last} of {self._source},"
             f" the next have {target_batches[0].start} to {target_batches[-1].last}: a fail-over lost those"
@@ -126,14 +130,14 @@ class Target:
 
     def runs(self, last: int) -> list[Run]:
         """What is not in the archive's table yet, of batches that begin up to source offset `last`."""
-        found = retry_unavailable(
+        found = retry_while_unavailable(
             lambda: self._client.zrangebylex(self._keys.translations, *self._members(last)), self._retry_s
         )
         return [Run(*map(int, member.rsplit(b" ", 4)[1:])) for member in found]
 
     def forget(self, last: int) -> None:
         """They are in the table."""
-        retry_unavailable(
+        retry_while_unavailable(
             lambda: self._client.zremrangebylex(self._keys.translations, *self._members(last)), self._retry_s
         )
 

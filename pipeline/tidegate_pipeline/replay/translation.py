@@ -1,4 +1,4 @@
-"""Where each record of a replay came to stand: Parquet below `<archive>/translation`, and offsets looked up in it.
+"""The target offset of each record of a replay: Parquet below `<archive>/translation`, and offsets looked up in it.
 
 A file holds the rows of one source partition from one micro-batch, and its name the source offsets: what is there is
 never written again, so the table has each row once, whatever was tried again.
@@ -72,7 +72,7 @@ class Table:
 
     def __post_init__(self) -> None:
         if not self.root:
-            raise UsageError("a replay notes where records came to stand: set archive.path")
+            raise UsageError("a replay stores the target offsets of records: set archive.path")
         if not _JOB.fullmatch(self.job):
             raise UsageError(f"a job's name has letters, digits, . _ and -: {self.job!r}")
 

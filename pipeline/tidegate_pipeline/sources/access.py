@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.store.keys import LogKeys
 from tidegate_pipeline.archive.index import ArchiveIndex
 from tidegate_pipeline.errors import UsageError
-from tidegate_pipeline.redis_access import Client, connect_by_option, retry_unavailable
+from tidegate_pipeline.redis_access import Client, connect_by_option, retry_while_unavailable
 from tidegate_pipeline.sources.offset_ranges import OffsetRange
 from tidegate_pipeline.sources.options import TopicOptions
 from tidegate_pipeline.sources.tiers import PartitionTiers
@@ -17,7 +17,7 @@ from tidegate_pipeline.topics import Condition, Topic, read_topics, with_configs
 
 
 class Access:
-    """Redis and the archive, as the options say."""
+    """Connections to Redis and the archive of a query's options."""
 
     def __init__(self, options: TopicOptions) -> None:
         self.options = options
@@ -32,7 +32,7 @@ class Access:
         """The connection of this process."""
         if self._client is None:
             options = self.options
-            self._client = retry_unavailable(
+            self._client = retry_while_unavailable(
                 lambda: connect_by_option(options.url, options.password_variable), options.retry_s
             )
         return self._client
@@ -46,12 +46,14 @@ class Access:
     def topics(self) -> dict[str, Topic]:
         """The organisation's topics."""
         options = self.options
-        return retry_unavailable(lambda: read_topics(self.client, options.key_prefix, options.org), options.retry_s)
+        return retry_while_unavailable(
+            lambda: read_topics(self.client, options.key_prefix, options.org), options.retry_s
+        )
 
     def configured(self, topics: Iterable[Topic], conditions: Sequence[Condition]) -> list[Topic]:
         """Those of the topics that have these configs, set for the topic itself."""
         options = self.options
-        return retry_unavailable(
+        return retry_while_unavailable(
             lambda: with_configs(self.client, options.key_prefix, topics, conditions), options.retry_s
         )
 
@@ -73,7 +75,7 @@ class Access:
         redis = self.walker(keys).offsets()  # first: what is cut from it meanwhile is in the archive already
         archived = None
         if options.tiers == "archive" or (options.tiers == "both" and start < redis.redis_start):
-            state = retry_unavailable(self.index(keys).state, options.retry_s)
+            state = retry_while_unavailable(self.index(keys).state, options.retry_s)
             archived = OffsetRange(state.start, state.end) if state.end >= 0 else None
         shown = OffsetRange(redis.redis_start, redis.end) if options.tiers != "archive" else None
         return PartitionTiers(redis.log_start, shown, archived, redis.epochs if shown else ())
@@ -83,7 +85,7 @@ class Access:
         from tidegate.records.segment_file import open_archive
 
         if not self.options.archive_path:
-            raise UsageError("archive.path is not set: it says where the archive's files are")
+            raise UsageError("archive.path, the root of the archive, is not set")
         if self._filesystem is None:
             try:
                 self._filesystem = open_archive(self.options.archive_path)

@@ -1,8 +1,8 @@
-"""Redis streams that are only appended to and cut at the head: places in them, ranges, what was lost.
+"""Capped Redis streams, which are appended to and trimmed at the head: places, ranges of entries, losses.
 
-A place is the last entry that was read, and how many had been added up to it. What lies between two places never
-changes while it exists, and the two counts tell how many entries that is: a reader that finds fewer knows that
-the others were cut, which Redis does not tell (after XTRIM its `max-deleted-entry-id` is still 0-0).
+A place is the id of the last entry that was read, and the number of entries added up to it. Entries between two places
+never change, and the difference of the counts is their number: a reader that finds fewer detects that some were
+trimmed, which Redis does not report (after XTRIM its `max-deleted-entry-id` is still 0-0).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import structlog
 
 from tidegate.store.scripts import Script
 from tidegate_pipeline.errors import DataLoss, UsageError
-from tidegate_pipeline.redis_access import Client, retry_unavailable, run
+from tidegate_pipeline.redis_access import Client, retry_while_unavailable, run
 
 PLAN_STREAM = Script("archive/plan_stream")
 
@@ -153,8 +153,8 @@ class CappedStreams:
             begin, standing = start.get(stream, BEGINNING), self._standing(stream)
             if standing.end.key < begin.key or standing.end.count < begin.count:
                 raise DataLoss(
-                    f"{stream} went back: it ends at {standing.end.entry_id} after {standing.end.count} entries, and "
-                    f"{begin.entry_id} was read, entry {begin.count}. Redis was restored from an older copy or "
+                    f"{stream} was truncated: it ends at {standing.end.entry_id} after {standing.end.count} entries, "
+                    f"and {begin.entry_id} was read, entry {begin.count}. Redis was restored from an older copy or "
                     "emptied; begin with a new checkpoint"
                 )
             tops[stream] = max(begin, standing.end if target is None else target.get(stream, BEGINNING), key=_order)
@@ -191,7 +191,7 @@ class CappedStreams:
             )
 
     def _page(self, entry_range: EntryRange, after: str) -> Any:
-        return retry_unavailable(
+        return retry_while_unavailable(
             lambda: self._client.xrange(entry_range.stream, f"({after}", entry_range.last, count=PAGE_ENTRIES),
             self._retry_s,
         )
@@ -200,7 +200,7 @@ class CappedStreams:
         number = f"{count} entries" if count else "entries"
         if self._fail_on_data_loss:
             raise DataLoss(
-                f"{stream}: {number} ({which}) were cut before they were read. Read more often or keep more "
+                f"{stream}: {number} ({which}) were trimmed before they were read. Read more often or keep more "
                 "(group_events_max; samples of lag and usage have a fixed cap); failOnDataLoss=false, for jobs "
                 "source.fail_on_data_loss=false, goes on without them"
             )
@@ -208,7 +208,7 @@ class CappedStreams:
 
     def _plan(self, stream: str, after: str, last: str, entries_max: int) -> tuple[ConnectionState, Place]:
         """How the stream stands, and the entry at most so many after `after`; its count is relative."""
-        _, added, cut, end, found, count = retry_unavailable(
+        _, added, cut, end, found, count = retry_while_unavailable(
             lambda: run(self._client, PLAN_STREAM, [stream], after, last, entries_max), self._retry_s
         )
         return ConnectionState(Place(end.decode(), added), cut), Place(found.decode(), count)

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from tidegate.store.keys import ClusterKeys, ShardKeys, shard_of
 from tidegate_pipeline.errors import PipelineError
-from tidegate_pipeline.redis_access import Client, retry_unavailable, shown
+from tidegate_pipeline.redis_access import Client, retry_while_unavailable, shown
 from tidegate_pipeline.sources.capped_streams import Fields
 from tidegate_pipeline.sources.history_source import HistorySource
 
@@ -55,7 +55,7 @@ class EventsSource(HistorySource):
         """One for each shard, or that of the shard which a group is in."""
         prefix = self.settings.prefix
         info = ClusterKeys(prefix).info
-        kept = retry_unavailable(lambda: client.hget(info, "coordinator_shards"), self.settings.retry_s)
+        kept = retry_while_unavailable(lambda: client.hget(info, "coordinator_shards"), self.settings.retry_s)
         if kept is None:
             raise PipelineError(f"no cluster at {shown(self.settings.url)} under the prefix {prefix}: no {info}")
         shards = int(kept)

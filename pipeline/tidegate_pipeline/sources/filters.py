@@ -84,7 +84,7 @@ class Pushed:
         return not isinstance(each, In) or high - low == len(set(values)) - 1
 
     def _take_time(self, each: Any, values: Sequence[Any]) -> None:
-        """A first time only: batches tell their largest, so any may hold a time that is below some last one."""
+        """Only a lower bound: batches have their largest timestamp only, so any batch may hold an earlier one."""
         if isinstance(each, LessThan | LessThanOrEqual):
             return
         times = [time for time in map(_milliseconds, values) if time is not None]

@@ -94,7 +94,7 @@ class HistoryOptions:
 
 
 class HistorySource(DataSource):
-    """A format over capped streams: says which, and what rows an entry makes."""
+    """A format over capped streams: defines the streams, and the rows of an entry."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.settings = HistoryOptions(options)
@@ -177,7 +177,7 @@ class HistoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_offsets(self._streams.advance(from_offsets(start), self._target, most))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read what is there now, and nothing that comes later."""
+        """Fix the end of the query at the present end of the streams."""
         self._target = self._streams.latest()
 
     def reportLatestOffset(self) -> dict[str, Any]:
@@ -205,5 +205,5 @@ class HistoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def time_ms(entry_id: str, fields: Fields) -> int:
-    """When an entry says that it was, else when it was added."""
+    """The time in an entry, else the time of its id."""
     return int(fields.get(b"time") or entry_id.partition("-")[0])

@@ -1,4 +1,4 @@
-"""What a query does about offsets that are gone: it fails and says so, or notes the gap and goes on."""
+"""Errors for offsets that are no longer readable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ADVICE = (
 
 
 def lost(topic: str, partition: int, wanted: int, end: int, tiers: PartitionTiers) -> DataLoss:
-    """Offsets `wanted` to `end` were cut before they were read."""
+    """Offsets `wanted` to `end` were trimmed before they were read."""
     return DataLoss(
         f"topic {topic} partition {partition}: offset {wanted} is wanted and is gone, the log starts at "
         f"{tiers.log_start}: {end - wanted} offsets are lost, the next that can be read is {end}. {_ADVICE}"
@@ -22,8 +22,8 @@ def lost(topic: str, partition: int, wanted: int, end: int, tiers: PartitionTier
 def went_back(topic: str, partition: int, wanted: int, end: int) -> DataLoss:
     """The log ends below what was read already. No option lets a query go on: offsets would mean other records."""
     return DataLoss(
-        f"topic {topic} partition {partition}: offset {wanted} is wanted, but the log ends at {end}: it went back by "
-        f"{wanted - end} offsets, as after a fail-over that lost writes, or a restore of an old copy. "
+        f"topic {topic} partition {partition}: offset {wanted} is wanted, but the log ends at {end}: it was truncated "
+        f"by {wanted - end} offsets, as after a fail-over that lost writes, or a restore of an old copy. "
         "Find out what was lost, then start the query with a new checkpoint and startingOffsets"
     )
 

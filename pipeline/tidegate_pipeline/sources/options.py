@@ -237,7 +237,7 @@ CONFIGURED: Final = {
 
 
 def _configured() -> dict[str, Any]:
-    """What the settings say of options."""
+    """Defaults of options from the settings."""
     found = configuration.load()
     values = {option: attrgetter(setting)(found) for option, setting in CONFIGURED.items()}
     return {**values, "redis.url": found.redis.option_url}

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from tidegate.records.segments import Segment
 from tidegate.store.keys import LogKeys
-from tidegate_pipeline.redis_access import retry_unavailable
+from tidegate_pipeline.redis_access import retry_while_unavailable
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.offset_ranges import OffsetRange, PartitionRange
 from tidegate_pipeline.sources.tiers import PartitionTiers, Tier, TierRange, arrange
@@ -96,7 +96,7 @@ class PartitionPlanner:
         if tier_range.tier is Tier.REDIS:
             walked = self.access.walker(self.keys).walk(tier_range.start, tier_range.end, limits)
             return walked.position, walked.steps
-        segments = retry_unavailable(
+        segments = retry_while_unavailable(
             lambda: self.access.index(self.keys).segments(tier_range.start), self.access.options.retry_s
         )
         return walk_segments(segments, tier_range, limits)

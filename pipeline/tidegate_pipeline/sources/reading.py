@@ -15,7 +15,7 @@ from tidegate.records.segment_file import SegmentFile
 from tidegate.records.segments import SegmentMissing, SegmentUnreadable
 from tidegate_pipeline.decode.decoder import StoredBatch
 from tidegate_pipeline.errors import PipelineError
-from tidegate_pipeline.redis_access import retry_unavailable, with_whole_entries
+from tidegate_pipeline.redis_access import retry_while_unavailable, with_whole_entries
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.planning import PartitionPlanner, PlannedRange
 from tidegate_pipeline.sources.tiers import Tier, arrange
@@ -85,7 +85,10 @@ def _stored(access: Access, range_: PlannedRange) -> Iterator[list[StoredBatch]]
     first_id = f"{range_.first}-1"
     while more:
         command = ("XRANGE", keys.log, first_id, f"{range_.end}-0", "COUNT", page)
-        reply = retry_unavailable(lambda command=command: client.execute_command(*command), access.options.retry_s)  # type: ignore[misc]
+        reply = retry_while_unavailable(
+            lambda command=command: client.execute_command(*command),  # type: ignore[misc]
+            access.options.retry_s,
+        )
         batches: list[StoredBatch] = []
         for entry_id, fields in reply:
             base = int(entry_id.partition(b"-")[0])
@@ -132,7 +135,7 @@ def _archived(access: Access, range_: PlannedRange) -> Iterator[list[StoredBatch
     filesystem, root = access.archive()
     position, tries = range_.start, 0
     while position < range_.end:
-        found = retry_unavailable(lambda position=position: index.segments(position, 1), access.options.retry_s)  # type: ignore[misc]
+        found = retry_while_unavailable(lambda position=position: index.segments(position, 1), access.options.retry_s)  # type: ignore[misc]
         if not found or found[0].from_offset > position:
             raise _Trimmed(position)
         try:

@@ -14,7 +14,7 @@ from tidegate.errors import KafkaError
 from tidegate.records.batch import HEADER_BYTES, MAGIC, Batch, Buffer, place
 from tidegate_pipeline.decode.decoder import CorruptBatch, Decoder, StoredBatch
 from tidegate_pipeline.decode.schema import RAW_ARROW, RAW_RANGE_ARROW
-from tidegate_pipeline.redis_access import retry_unavailable
+from tidegate_pipeline.redis_access import retry_while_unavailable
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.options import TopicOptions
 from tidegate_pipeline.sources.planning import PlannedRange
@@ -165,10 +165,10 @@ def check(stored: StoredBatch) -> tuple[Batch | None, str]:
 
 
 def rows_of(access: Access, range_: PlannedRange) -> Rows:
-    """What makes rows of a range's batches, as the options say."""
+    """The converter of a range's batches to rows, by the options."""
     options = access.options
     if options.mode == "decoded":
         return DecodedRows(range_, options)
     keys = access.keys(range_.topic, range_.topic_id, range_.partition)
-    epochs = retry_unavailable(lambda: access.client.hget(keys.meta, "epochs"), options.retry_s)
+    epochs = retry_while_unavailable(lambda: access.client.hget(keys.meta, "epochs"), options.retry_s)
     return RawRows(range_, options, epochs or b"")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidegate_pipeline.errors import UsageError
-from tidegate_pipeline.redis_access import retry_unavailable
+from tidegate_pipeline.redis_access import retry_while_unavailable
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.offsets import IDS, RESERVED, Offsets, Place
 from tidegate_pipeline.sources.options import EARLIEST, LATEST
@@ -87,7 +87,7 @@ def initial_offsets(access: Access, default: str) -> Offsets:
 
 
 def first_of_new(planner: PartitionPlanner, tiers: PartitionTiers) -> int:
-    """Where a partition begins that came while the query ran: at its first offset, or behind its archive."""
+    """The first offset of a partition created while the query runs: its start, or the end of its archive."""
     is_archiving = planner.access.options.starting_offsets == "archive"
     return offset_of(planner, tiers, "archive" if is_archiving else "earliest")
 
@@ -113,7 +113,7 @@ def offset_of(planner: PartitionPlanner, tiers: PartitionTiers, wanted: str | in
     if wanted in ("earliest", EARLIEST):
         return tiers.start
     if wanted == "archive":
-        end = retry_unavailable(planner.access.index(planner.keys).state, planner.access.options.retry_s).end
+        end = retry_while_unavailable(planner.access.index(planner.keys).state, planner.access.options.retry_s).end
         return tiers.start if end < 0 else end
     return int(wanted)
 
@@ -145,7 +145,7 @@ def _first_archived_at(planner: PartitionPlanner, timestamp_ms: int) -> int | No
 def _first_stored_at(planner: PartitionPlanner, timestamp_ms: int, tier_range: TierRange) -> int:
     """From the time index, which is about one entry a second, entry by entry."""
     client, keys = planner.access.client, planner.keys
-    below = retry_unavailable(
+    below = retry_while_unavailable(
         lambda: client.zrevrangebyscore(keys.times, f"({timestamp_ms}", "-inf", start=0, num=1),
         planner.access.options.retry_s,
     )

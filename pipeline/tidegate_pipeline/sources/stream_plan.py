@@ -1,7 +1,7 @@
-"""What the micro-batches of a stream read, from their offsets alone.
+"""Plan the micro-batches of a stream from their offsets alone.
 
-What is remembered from one call to the next is the target of availableNow, which partitions wait for more, figures for
-the query's progress, and what was just walked, which saves a second walk where the same range is asked for.
+The state between calls is the target of availableNow, the partitions that wait for more data, figures for the query's
+progress, and the ranges walked last, which saves a second walk of the same range.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class StreamPlan:
         self._waiting = Waiting(access.options.bytes_per_partition, access.options.trigger_delay_s)
 
     def fix_target(self) -> None:
-        """From now on nothing is read that comes after what there is now."""
+        """Fix the end of the query at the present ends of the logs."""
         self._target = _ends(self._observe(Offsets()))
 
     def progress(self) -> dict[str, Any] | None:
-        """Where the logs ended at the last look, and what was lost or corrupt since the query started."""
+        """The ends of the logs at the last planning, and the lost and corrupt offsets since the query started."""
         if self._ends is None:
             return None
         figures = {
@@ -99,7 +99,7 @@ class StreamPlan:
         return Offsets(positions, {topic: ids[topic] for topic, _ in positions}, epochs)
 
     def _cursors(self, observed: StreamEnds, start: Offsets, by_records: bool) -> dict[Place, PartitionCursor]:
-        """The partitions that are read on. Raises DataLoss for one that went back."""
+        """The partitions to continue. Raises DataLoss for a truncated log."""
         cursors = {}
         for place, (planner, tiers) in observed.items():
             stop, position = self._stop(place, planner, tiers), start.next.get(place)

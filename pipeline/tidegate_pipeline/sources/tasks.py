@@ -81,7 +81,9 @@ def _quarantine(
         f"{here}: the batch at offsets {first.base_offset} to {first.last_offset} is corrupt: {first.reason}"
     )
     if options.on_corrupt == "fail":
-        raise PipelineError(f"{reported_text}; onCorrupt=quarantine puts such batches aside and goes on")
+        raise PipelineError(
+            f"{reported_text}; onCorrupt=quarantine stores such batches in the quarantine and continues"
+        )
     if not options.archive_path:
         raise UsageError(f"{reported_text}; onCorrupt=quarantine needs archive.path, to put it there")
     named = {"ts": _now_ms(), "topic": range_.topic, "partition": range_.partition}

@@ -159,7 +159,7 @@ class TopicStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAva
         return starting.initial_offsets(self._access, "latest").to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Of records or of bytes, as the options say."""
+        """In records or in bytes, by the options."""
         if self._options.bytes_per_trigger is not None:
             return ReadMaxBytes(self._options.bytes_per_trigger)
         return ReadMaxRows(self._options.offsets_per_trigger or 0)
@@ -180,7 +180,7 @@ class TopicStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAva
         return self._plan.next_offsets(Offsets.from_json(start), most, by_records).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the logs ended at the last look, and figures, for the query's progress."""
+        """The ends of the logs at the last planning, and figures, for the query's progress."""
         return self._plan.progress()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

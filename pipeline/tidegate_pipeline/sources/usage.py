@@ -1,7 +1,7 @@
 """Format `tidegate-usage`: what each broker served, from the stream that all of them write once a minute.
 
-An entry gives a row for each topic that it counts or whose size it tells, one for each group that committed, and one
-with neither, which says that the broker was there.
+An entry gives a row for each topic with counts or a size, one for each group that committed, and one row with
+neither, which shows that the broker was running.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCHEMA: Final = (
     "redis_bytes long, archive_bytes long, commits long, back_commits long, back array<struct<topic:string,"
     "partition:int,from_offset:long,to_offset:long,client_id:string>>"
 )
-"""`ts` is the end of the `span_ms` in which it was counted; what a row does not tell of is null."""
+"""`ts` is the end of the `span_ms` in which it was counted; absent values are null."""
 
 _SERVED: Final = 6
 _HELD: Final = 2

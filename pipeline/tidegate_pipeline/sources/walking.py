@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from tidegate.store.keys import LogKeys
 from tidegate.store.scripts import Script
 from tidegate_pipeline.errors import PipelineError
-from tidegate_pipeline.redis_access import Client, retry_unavailable, run
+from tidegate_pipeline.redis_access import Client, retry_while_unavailable, run
 
 PLAN_RANGE = Script("archive/plan_range")
 
@@ -94,7 +94,7 @@ class LogWalker:
 
     def walk(self, start: int, stop: int = -1, limits: Limits = Limits()) -> Walked:
         """From the entry that holds `start` on, at most 8 MiB. Raises LogGone, StrayEntry, PipelineError."""
-        reply = retry_unavailable(
+        reply = retry_while_unavailable(
             lambda: run(
                 self.client, PLAN_RANGE, [self.keys.log, self.keys.meta], start, stop, limits.size, limits.records,
                 int(limits.at_least_one), limits.grain_size, limits.grain_records,

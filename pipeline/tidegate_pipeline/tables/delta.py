@@ -35,7 +35,7 @@ DAY: Final = pa.field("day", pa.date32())
 
 TABLE_ARROW: Final = DECODED_ARROW.append(DAY)
 STATISTICS: Final = ("partition", "offset")
-"""The columns whose least and most each file's entry in the log tells."""
+"""The columns with minimum and maximum in each file's entry of the log."""
 ROW_GROUP_BYTES: Final = 32 << 20
 FILE_BYTES_MAX: Final = 512 << 20
 

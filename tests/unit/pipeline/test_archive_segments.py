@@ -194,7 +194,7 @@ def test_a_range_with_no_good_batch_is_a_segment_without_rows(tmp_path: Path) ->
     assert json.loads(parquet.read_schema(path).metadata[b"tidegate"])["size"] == 0
 
 
-def test_places_are_told_from_paths() -> None:
+def test_place_of_file_parses_paths() -> None:
     file = f"{PLACE.folder}/{0:020d}-{1:020d}-ab.parquet"
 
     assert Place.of_file(file) == PLACE

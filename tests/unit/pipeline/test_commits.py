@@ -35,7 +35,7 @@ def test_regular_commits_are_usual() -> None:
     assert judged(minutes([60, 58, 61, 63, 60] * 20), 200) == []
 
 
-def test_silence_is_told_once_and_so_is_its_end() -> None:
+def test_commits_silence_is_reported_once_with_its_end() -> None:
     samples = minutes([60] * 20 + [0] * 8 + [60] * 3)
 
     assert judged(samples, 100) == [("silence", 20, 0), ("silence_ended", 28, 60)]
@@ -58,7 +58,7 @@ def test_a_minute_without_samples_says_nothing() -> None:
     assert judged(minutes([60] * 20) + minutes([60] * 5, start=30), 100) == []
 
 
-def test_a_burst_is_told_at_its_begin_and_hardly_moves_the_mean() -> None:
+def test_commits_burst_is_reported_at_its_start_and_hardly_moves_the_mean() -> None:
     samples = minutes([60] * 20 + [600] * 3 + [60] * 5)
     commits = Commits(RULES)
     assert list(commits.see(samples)) == []
@@ -73,7 +73,7 @@ def test_nothing_is_judged_while_it_warms_up() -> None:
     assert judged(minutes([60, 600, 60, 600, 0, 0, 0, 0]), 100) == []
 
 
-def test_commits_that_go_back_are_told_at_once() -> None:
+def test_commits_rewind_is_reported_at_once() -> None:
     back = [Back("t", 0, 100, 40, "app"), Back("t", 1, 90, 10, "app")]
     first, second = Commits(RULES).see([Sample(MINUTE_MS, MINUTE_MS, 30, 7, back)])
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate_pipeline.doctor.examination import lines
-from tidegate_pipeline.doctor.findings import Finding, State, compared, of_redis
+from tidegate_pipeline.doctor.findings import Finding, Severity, compared, of_redis
 
 
 def observed(host: str = "a", **other: Any) -> dict[str, Any]:
     """A process where all is well."""
     packages = {"pyspark": "4.3.0", "pyarrow": "21.0.0"}
-    return {"host": host, "python": "3.11.7", "tidegate": "0.1.0", "packages": packages, "wrong": {}} | other
+    return {"host": host, "python": "3.11.7", "tidegate": "0.1.0", "packages": packages, "errors": {}} | other
 
 
-def found(*findings: Finding) -> dict[str, tuple[State, str]]:
-    return {one.what: (one.state, one.reported) for one in findings}
+def found(*findings: Finding) -> dict[str, tuple[Severity, str]]:
+    return {one.what: (one.severity, one.reported) for one in findings}
 
 
 def test_equal_machines_are_well() -> None:
@@ -23,19 +23,21 @@ def test_equal_machines_are_well() -> None:
         *compared(observed(clock_skew_ms=3), [observed("b", clock_skew_ms=-7), observed("c", python="3.11.9")], 2)
     )
 
-    assert {state for state, _ in reported.values()} == {State.OK}
+    assert {severity for severity, _ in reported.values()} == {Severity.OK}
     assert reported["executors"][1] == "2: b, c"
     assert reported["clocks"][1] == "at most 7 ms from Redis's"
 
 
 def test_each_difference_is_named() -> None:
     executors = [
-        observed("b", python="3.12.1", packages={"pyspark": "4.3.0", "pyarrow": "20.0.0"}, wrong={"redis": "no route"}),
-        observed("c", tidegate="0.0.9", clock_skew_ms=1_500, wrong={"redis": "no route", "archive": "read-only"}),
-        {"host": "d", "python": "3.11.7", "wrong": {"import": "No module named 'pipeline'"}},
+        observed(
+            "b", python="3.12.1", packages={"pyspark": "4.3.0", "pyarrow": "20.0.0"}, errors={"redis": "no route"}
+        ),
+        observed("c", tidegate="0.0.9", clock_skew_ms=1_500, errors={"redis": "no route", "archive": "read-only"}),
+        {"host": "d", "python": "3.11.7", "errors": {"import": "No module named 'pipeline'"}},
     ]
     findings = list(compared(observed(), executors, 4))
-    wrong = [(one.what, one.reported) for one in findings if one.state is State.WRONG]
+    wrong = [(one.what, one.reported) for one in findings if one.severity is Severity.ERROR]
 
     assert wrong == [
         ("Python", "3.11.7 on the driver, 3.12.1 on executors"),
@@ -45,7 +47,7 @@ def test_each_difference_is_named() -> None:
         ("redis", "executors on b, c: no route"),
         ("archive", "executors on c: read-only"),
     ]
-    warnings = {one.what: one.reported for one in findings if one.state is State.WARNING}
+    warnings = {one.what: one.reported for one in findings if one.severity is Severity.WARNING}
     assert warnings == {"executors": "3 of 4 were reached", "clocks": "at most 1500 ms from Redis's"}
     assert list(lines(findings))[-1] == "6 wrong, 2 to be aware of"
 
@@ -54,7 +56,7 @@ def test_an_optional_package_may_be_missing() -> None:
     driver = observed(packages={"pyspark": "4.3.0", "numba": "0.62.0"})
 
     assert found(*compared(driver, [observed(packages={"pyspark": "4.3.0"})], 1))["packages"] == (
-        State.WARNING,
+        Severity.WARNING,
         "numba 0.62.0 and missing",
     )
 
@@ -62,9 +64,9 @@ def test_an_optional_package_may_be_missing() -> None:
 def test_a_server_that_may_lose_records() -> None:
     facts = {"redis_version": "7.2.4", "maxmemory_policy": "allkeys-lru", "maxmemory": "0", "aof_enabled": "0"}
     reported = found(*of_redis(facts, "redis://r:6379/0"))
-    assert reported["redis"] == (State.OK, "Redis 7.2.4 at redis://r:6379/0")
-    assert reported["eviction"][0] is State.WRONG
-    assert (reported["memory"][0], reported["persistence"][0]) == (State.WARNING, State.WARNING)
+    assert reported["redis"] == (Severity.OK, "Redis 7.2.4 at redis://r:6379/0")
+    assert reported["eviction"][0] is Severity.ERROR
+    assert (reported["memory"][0], reported["persistence"][0]) == (Severity.WARNING, Severity.WARNING)
 
     good = {"valkey_version": "8.1", "maxmemory_policy": "noeviction", "maxmemory": "1024", "aof_enabled": "1"}
-    assert found(*of_redis(good, "x")) == {"redis": (State.OK, "Valkey 8.1 at x")}
+    assert found(*of_redis(good, "x")) == {"redis": (Severity.OK, "Valkey 8.1 at x")}

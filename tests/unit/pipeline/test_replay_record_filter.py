@@ -7,14 +7,14 @@ import pytest
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.replay.batches import TargetBatch, entries_of
 from tidegate_pipeline.replay.rate_limiter import RateLimiter
-from tidegate_pipeline.replay.record_filter import Choice, choice_of
+from tidegate_pipeline.replay.record_filter import RecordFilter, parse_record_filter
 
 
 def test_ranges_and_times() -> None:
-    assert choice_of(None, None, None) == Choice()
-    assert choice_of("100-200", None, None) == Choice({None: (100, 200)})
-    assert choice_of("0:1-2, 13:5-900", None, None) == Choice({0: (1, 2), 13: (5, 900)})
-    assert choice_of(None, "2026-01-01", "2026-01-01T01:00:00+01:00") == Choice(
+    assert parse_record_filter(None, None, None) == RecordFilter()
+    assert parse_record_filter("100-200", None, None) == RecordFilter({None: (100, 200)})
+    assert parse_record_filter("0:1-2, 13:5-900", None, None) == RecordFilter({0: (1, 2), 13: (5, 900)})
+    assert parse_record_filter(None, "2026-01-01", "2026-01-01T01:00:00+01:00") == RecordFilter(
         None, 1_767_225_600_000, 1_767_225_600_000
     )
 
@@ -22,14 +22,14 @@ def test_ranges_and_times() -> None:
 @pytest.mark.parametrize("text", ["5", "9-5", "0:5", "a-b", "1:2:3-4", "3-3"])
 def test_a_range_that_is_none(text: str) -> None:
     with pytest.raises(UsageError, match=f"--range {text}"):
-        choice_of(text, None, None)
+        parse_record_filter(text, None, None)
 
 
 def test_ranges_exclude_times() -> None:
     with pytest.raises(UsageError, match="not both"):
-        choice_of("1-2", "2026-01-01", None)
+        parse_record_filter("1-2", "2026-01-01", None)
     with pytest.raises(UsageError, match="not a time"):
-        choice_of(None, "yesterday", None)
+        parse_record_filter(None, "yesterday", None)
 
 
 def test_a_pace_is_kept_without_bursts() -> None:
