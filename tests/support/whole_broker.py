@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -102,8 +101,8 @@ class WholeBroker:
         """All that the mirror was told is written."""
         mirror = self.context.mirror
         assert mirror is not None
-        while mirror._tasks or mirror._pending_positions:
-            await asyncio.gather(*mirror._tasks)
+        while mirror.tasks or mirror._pending_positions:
+            await mirror.tasks.wait()
             before = dict(mirror._pending_positions)
             await mirror.write()
             if mirror._pending_positions == before:

@@ -15,6 +15,7 @@ from tidegate.apis.timeouts import Timeouts
 from tidegate.log.usage import Usage
 from tidegate.settings import Settings
 from tidegate.store.store import Store
+from tidegate.store.tasks import TaskSet
 from tidegate.telemetry.software import UNKNOWN, Software, software_of
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class BrokerContext:
     fetch_waits: FetchWaits = field(default_factory=FetchWaits)
     produce_timeouts: Timeouts = field(default_factory=Timeouts)
     usage: Usage = field(default_factory=Usage)
+    tasks: TaskSet = field(default_factory=TaskSet)
+    """The rare parts of inline requests, which have to wait for the store."""
     mirror: Mirror | None = None
     """Groups shown as Redis consumer groups; None where they are not."""
     delayed_heartbeats: DelayedHeartbeats | None = None

@@ -20,7 +20,7 @@ from tidegate.apis.call import Call
 from tidegate.apis.mirroring import note_committed
 from tidegate.apis.registry import ApiKey, api, inline_api
 from tidegate.apis.slices import batches_of, join_topics
-from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, start_refresh, topic_of
+from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, topic_of
 from tidegate.errors import InvalidGroupId
 from tidegate.groups import offsets
 from tidegate.groups.offsets import Commit, entry_json, offset_field
@@ -64,7 +64,7 @@ class _PartCall(Call):
 
 def _commit_large(call: Call, request: Any) -> None:
     """A commit of many partitions, stored part by part."""
-    start_refresh(_commit_in_parts(call, request))
+    call.context.tasks.start(_commit_in_parts(call, request))
 
 
 async def _commit_in_parts(call: Call, request: Any) -> None:
@@ -92,7 +92,7 @@ def offset_commit(call: Call, request: Any) -> None:
         held[group].append((call, request))
     elif not _commit(call, request, refreshed=False):
         held[group] = deque([(call, request)])
-        start_refresh(_commit_held(held, group))
+        call.context.tasks.start(_commit_held(held, group))
 
 
 async def _commit_held(held: dict[str, deque[tuple[Call, Any]]], group: str) -> None:
@@ -201,7 +201,7 @@ def _committed(
         if version == catalog.version and call.context.offsets.topics_were(catalog.stored_version, question):
             _stored(call, request, topics, results)
         else:
-            start_refresh(_confirm(call, request, topics, results))
+            call.context.tasks.start(_confirm(call, request, topics, results))
         return
     if code == _GROUP_NOT_FOUND and call.version < 9:
         code = _ILLEGAL_GENERATION

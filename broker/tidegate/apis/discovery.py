@@ -7,9 +7,7 @@ Who is named as leader or coordinator is a hint; every broker serves every parti
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Coroutine
 from typing import Any, Final
 
 import structlog
@@ -38,15 +36,6 @@ _GROUP, _TRANSACTION = 0, 1
 _BROKERS, _CONTROLLERS = 1, 2
 _FEATURES_EPOCH: Final = 0
 """What is finalized never changes while the cluster lives: a broker's features are those of its version."""
-
-_refreshes: set[asyncio.Task[None]] = set()
-
-
-def _start(work: Coroutine[Any, Any, None]) -> None:
-    """Run the rare part of a hot request that must wait for the store."""
-    task = asyncio.get_running_loop().create_task(work)
-    _refreshes.add(task)
-    task.add_done_callback(_refreshes.discard)
 
 
 # -- ApiVersions
@@ -90,14 +79,14 @@ def metadata(call: Call, request: Any) -> None:
         raise InvalidRequest("topic ids are read from version 12 on")
     question = Question.of(call, request)
     if question.wanted is not None and len(question.wanted) > SLICE:
-        _start(_metadata_after_refresh(call, request, question, None))
+        call.context.tasks.start(_metadata_after_refresh(call, request, question, None))
         return
     encoded = answers.encoded_of(call.context.catalog)
     body = encoded.get(call, question)
     if body is None:
         unknown = question.unknown(call.context.catalog)
         if unknown or answers.is_large(call, question):
-            _start(_metadata_after_refresh(call, request, question, unknown))
+            call.context.tasks.start(_metadata_after_refresh(call, request, question, unknown))
             return
         body = answers.answer(call, question, RefreshedTopics())
         encoded.put(call, question, body)

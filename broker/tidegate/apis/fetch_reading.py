@@ -233,7 +233,7 @@ class Reading:
                 self._evaluate(wanted, max(self._max_bytes - self._size - self._reserved, 0), outcome)
             self._fill()
 
-        context.fetch_waits.run(run())
+        context.tasks.start(run())
 
     # -- reading
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Protocol
 
 
 class WaitingFetch(Protocol):
@@ -27,7 +26,6 @@ class FetchWaits:
         self._parked: dict[int, set[WaitingFetch]] = {}
         self._woken: list[WaitingFetch] = []
         self._drain: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def follow(self, connection_id: int) -> bool:
         """Whether the connection is new here."""
@@ -56,12 +54,6 @@ class FetchWaits:
         parked = self._parked.get(connection_id)
         if parked is not None:
             parked.discard(fetch)
-
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run beside; the reference is kept until it is done."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def wake(self, fetch: WaitingFetch) -> None:
         """Resume a fetch at the end of this tick."""

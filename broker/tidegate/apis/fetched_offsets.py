@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from tidegate.apis.call import Call
 from tidegate.apis.registry import ApiKey, inline_api
 from tidegate.apis.slices import batches_of, join_topics
-from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, start_refresh, topic_of
+from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, topic_of
 from tidegate.groups.offsets import Committed, offset_field, split_field
 from tidegate.log.offload import DECODED
 from tidegate.protocol import fast_writers
@@ -29,7 +29,7 @@ FetchedTopics = list[tuple[Label, list[tuple[int, int, int, str, int]]]]
 
 def _fetch_large(call: Call, request: Any) -> None:
     """Many partitions, read part by part."""
-    start_refresh(_fetch_in_parts(call, request))
+    call.context.tasks.start(_fetch_in_parts(call, request))
 
 
 async def _fetch_in_parts(call: Call, request: Any) -> None:
@@ -65,7 +65,7 @@ def offset_fetch(call: Call, request: Any) -> None:
     reply = _FetchReply(call, request)
     unknown = reply.unknown() if call.version > NAMES_UNTIL else []
     if unknown:
-        start_refresh(reply.ask_after_refresh(unknown))
+        call.context.tasks.start(reply.ask_after_refresh(unknown))
     else:
         reply.ask()
 
@@ -131,7 +131,7 @@ class _FetchReply:
             return
         other = self._of_other_topics(answer)
         if other:
-            start_refresh(self._after_refresh(place, answer, other))
+            self._call.context.tasks.start(self._after_refresh(place, answer, other))
         else:
             self._found(place, answer)
 

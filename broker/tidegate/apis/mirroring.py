@@ -16,7 +16,7 @@ from tidegate.apis.fetch_sessions import Wanted
 from tidegate.groups.clients import read_clients
 from tidegate.groups.model import Synced
 from tidegate.groups.offsets import committed_partitions
-from tidegate.log.mirror import Mirror
+from tidegate.log.mirror import Mirror, quietly
 from tidegate.log.owners import Owner
 from tidegate.protocol.consumer_blobs import assigned_partitions
 from tidegate.store.keys import GroupKeys
@@ -71,7 +71,7 @@ def note_assigned(call: Call, keys: GroupKeys, request: Any, synced: Synced) -> 
     """A leader's assignments are stored: note each partition's owner, beside."""
     mirror = call.context.mirror
     if mirror is not None and request.assignments and synced.protocol_type == _CONSUMER:
-        mirror.run(_own(call, mirror, keys, request))
+        mirror.tasks.start(quietly(_own(call, mirror, keys, request)))
 
 
 async def _own(call: Call, mirror: Mirror, keys: GroupKeys, request: Any) -> None:
@@ -116,4 +116,4 @@ def forget_mirrors(context: BrokerContext, keys: GroupKeys, own_id: str, partiti
     if context.mirror is not None:
         found = [(context.catalog.get(keys.org, name), index) for name, index in partitions]
         known = [(topic, index) for topic, index in found if topic is not None]
-        context.mirror.run(context.mirror.forget(keys.group_id, own_id, known))
+        context.mirror.tasks.start(quietly(context.mirror.forget(keys.group_id, own_id, known)))

@@ -9,7 +9,7 @@ once; producing creates no topic. Source: KafkaApis.handleProduceRequest, Unifie
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -129,7 +129,7 @@ class Producing:
         count = len(topics[0][1]) if len(topics) == 1 else sum([len(partitions) for _, partitions in topics])
         if count > _SLICE:
             call.run_alone()
-            _spawn(self._start_in_slices(count))
+            call.context.tasks.start(self._start_in_slices(count))
             return
         for key, partitions in topics:
             topic = catalog.get(org, key) if isinstance(key, str) else catalog.by_id(org, UUID(bytes=key))
@@ -137,7 +137,7 @@ class Producing:
             self._outcomes += [None] * len(partitions)
             self._left += len(partitions)
             if topic is None:
-                _spawn(self._find_topic(key, partitions, place))
+                self._call.context.tasks.start(self._find_topic(key, partitions, place))
             else:
                 self._file_topic(topic, partitions, place, now_ms)
         self._finished_one()
@@ -195,7 +195,7 @@ class Producing:
                 batch = self._checked(topic, records, now_ms)
             except _MustOpen as found:
                 self._call.run_alone()
-                _spawn(self._open_beside(topic, found, i, index))
+                self._call.context.tasks.start(self._open_beside(topic, found, i, index))
                 continue
             except Exception as error:  # noqa: BLE001 - becomes the partition's error
                 self._done(i, index, error)
@@ -307,13 +307,3 @@ def _outcome(index: int, outcome: Appended | Exception) -> Outcome:
         logger.error("produce_failed", exc_info=outcome)
         outcome = KafkaError()
     return index, outcome.code.value, -1, -1, -1, record_errors, outcome.message or outcome.code.name
-
-
-_tasks: Final[set[asyncio.Task[None]]] = set()
-
-
-def _spawn(work: Coroutine[None, None, None]) -> None:
-    """Run beside; a reference is kept until it is done."""
-    task = asyncio.get_running_loop().create_task(work)
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -21,15 +20,6 @@ NAMES_UNTIL = 9
 
 Label = str | UUID | None
 """What an answer calls a topic: its name, or from v10 on its id."""
-
-_refreshes: set[asyncio.Task[None]] = set()
-
-
-def start_refresh(refresh: Coroutine[Any, Any, None]) -> None:
-    """Run the rare part of a hot request that has to wait for the catalogue."""
-    task = asyncio.get_running_loop().create_task(refresh)
-    _refreshes.add(task)
-    task.add_done_callback(_refreshes.discard)
 
 
 def label_of(call: Call, wanted: Any) -> Label:

@@ -22,6 +22,7 @@ from tidegate.groups.expire_and_retry import (
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
+from tidegate.store.tasks import TaskSet
 
 EXPIRE_GROUP = Script("groups/expire_group")
 GRANT_SESSION_GRACE = Script("groups/grant_session_grace")
@@ -106,7 +107,7 @@ class GroupExpiry:
         self._store = store
         self._prefers = prefers
         self._deadlines = Deadlines(store, prefers, self._expire, self._clamp)
-        self._granting_grace: set[asyncio.Task[None]] = set()
+        self._granting_grace = TaskSet()
 
     async def start(self) -> None:
         """Begin to sweep."""
@@ -115,17 +116,12 @@ class GroupExpiry:
     async def close(self) -> None:
         """Stop sweeping."""
         await self._deadlines.close()
-        for task in self._granting_grace:
-            task.cancel()
+        self._granting_grace.cancel()
 
     def broker_silent(self, was_named: Callable[[int], bool]) -> None:
         """Spare the members that a broker was named for (by shard), where this one is named now."""
         shards = [shard for shard in range(self._store.settings.coordinator_shards) if was_named(shard)]
-        task = asyncio.get_running_loop().create_task(
-            self._grant_session_grace([one for one in shards if self._prefers(one)])
-        )
-        self._granting_grace.add(task)
-        task.add_done_callback(self._granting_grace.discard)
+        self._granting_grace.start(self._grant_session_grace([one for one in shards if self._prefers(one)]))
 
     async def _grant_session_grace(self, shards: list[int]) -> None:
         granted_grace, left = 0, dict[int, str]()

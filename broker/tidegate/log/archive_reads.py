@@ -11,15 +11,16 @@ import asyncio
 import contextlib
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from operator import attrgetter
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tidegate.errors import KafkaStorageError, StoreUnavailable
 from tidegate.log.archived import segments_holding
 from tidegate.log.entries import Buffer
 from tidegate.records.segments import Segment, SegmentMissing, SegmentUnreadable
+from tidegate.store.tasks import TaskSet
 
 if TYPE_CHECKING:
     from tidegate.log.partition import PartitionLog
@@ -55,7 +56,7 @@ class ArchiveReads:
         self._segments: list[Segment] = []
         self._ends: OrderedDict[int, None] = OrderedDict()
         self._ahead: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet()
 
     def read(self, offset: int, limit: int, bytes_max: int, at_least_one: bool, on_done: OnArchive) -> None:
         """Whole batches from the one that holds `offset`, of those that start below `limit`, which is above it.
@@ -83,7 +84,7 @@ class ArchiveReads:
             closed = KafkaStorageError("the log is closed")
             self._log.guarded(on_done, closed if task.cancelled() else task.exception() or task.result())
 
-        self._start(run()).add_done_callback(done)
+        self._tasks.start(run()).add_done_callback(done)
 
     async def row_group(self, offset: int, limit: int) -> Batches | None:
         """The row group of the first batch that ends above `offset`; None where none does that starts below `limit`.
@@ -113,8 +114,7 @@ class ArchiveReads:
 
     def close(self) -> None:
         """Answer those that wait, and stop."""
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
     # -- finding
 
@@ -212,17 +212,11 @@ class ArchiveReads:
             and not self._files.busy
             and not self._at_hand(next_row_group)
         ):
-            self._ahead = self._start(self._read_ahead(next_row_group, limit))
+            self._ahead = self._tasks.start(self._read_ahead(next_row_group, limit))
 
     async def _read_ahead(self, offset: int, limit: int) -> None:
         with contextlib.suppress(Exception):  # whoever needs it is told
             await self._load(offset, limit)
-
-    def _start(self, work: Coroutine[Any, Any, Found]) -> asyncio.Task[Found]:
-        task = self._log.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 async def _while_replaced(work: Callable[[], Awaitable[Found]]) -> Found:

@@ -28,6 +28,7 @@ from tidegate.settings import Settings
 from tidegate.store.link import Arg
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
+from tidegate.store.tasks import TaskSet
 from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.topics.model import Topic
 
@@ -68,7 +69,7 @@ class Mirror:
         self._reported = asyncio.Event()
         self._generations: dict[tuple[str, str], tuple[str, int]] = {}
         self._loops = BackgroundTasks()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks = TaskSet()
 
     async def start(self) -> None:
         """Begin to write."""
@@ -79,16 +80,8 @@ class Mirror:
         await self._loops.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_S):
-                await _quietly(self.write())
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something for the mirrors that nobody waits for."""
-        task = self._loop.create_task(_quietly(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+                await quietly(self.write())
+        await self.tasks.close()
 
     # -- news
 
@@ -194,7 +187,7 @@ class Mirror:
         for partition, found in owned:
             own_id, _ = self._generations.get((partition.org, found.group_id), (found.owner.id, 0))
             if own_id != found.owner.id:
-                self.run(self._forget(partition, found.group_id, found.owner.id))
+                self.tasks.start(quietly(self._forget(partition, found.group_id, found.owner.id)))
 
     async def _ask(self, commands: Iterable[list[Arg]]) -> list[Any]:
         """The replies, None for what failed."""
@@ -259,7 +252,8 @@ async def _each(work: Callable[..., Awaitable[None]], items: Iterable[tuple[Any,
                 raise outcome
 
 
-async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+async def quietly(work: Coroutine[Any, Any, None]) -> None:
+    """Do something for the mirrors that nobody waits for; a failure is logged."""
     try:
         await work
     except KafkaError as error:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tidegate.server import limits
 from tidegate.server.certificates import Certificates
 from tidegate.server.connection import Connection
+from tidegate.store.tasks import TaskSet
 from tidegate.telemetry.metrics import metrics
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class TlsPort:
         self._sock = sock
         self._listener = listener
         self._certificates = certificates
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes = TaskSet()
         self._accepting: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -70,8 +71,7 @@ class TlsPort:
             self._accepting.cancel()
             self._accepting.add_done_callback(lambda _: self._sock.close())
             self._accepting = None
-        for handshake in self._handshakes:
-            handshake.cancel()
+        self._handshakes.cancel()
 
     async def _accept(self) -> None:
         server = self._server
@@ -85,9 +85,7 @@ class TlsPort:
             if server.full(len(self._handshakes)):
                 sock.close()
                 continue
-            handshake = server.loop.create_task(self._shake_hands(sock))
-            self._handshakes.add(handshake)
-            handshake.add_done_callback(self._handshakes.discard)
+            self._handshakes.start(self._shake_hands(sock))
 
     async def _shake_hands(self, sock: socket.socket) -> None:
         """Turn an accepted socket into a connection, or say why that is none and close it."""

@@ -32,6 +32,7 @@ from tidegate.store.slots import (
     parse_refusal,
     parse_slots,
 )
+from tidegate.store.tasks import TaskSet
 
 logger = structlog.get_logger()
 
@@ -74,7 +75,7 @@ class RedisCluster:
         self._validated: Link | None = None
         self._turn = -1
         self._hurried = asyncio.Event()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = TaskSet()
         self._why = "no node answers"
         self.redirect_count: Counter[int] = Counter()
         """How many commands were not run where they were sent first, by slot."""
@@ -218,7 +219,7 @@ class RedisCluster:
         """Close every node."""
         for node in self.nodes:
             await node.close()
-        await asyncio.gather(*self._closing)
+        await self._closing.wait()
 
     async def _observe(self) -> bool:
         """Ask one that answers and is well, the last such one first. Whether there was one."""
@@ -272,9 +273,7 @@ class RedisCluster:
                 del self._nodes[place]
                 logger.info("redis_node_left", server=f"{place[0]}:{place[1]}")
                 self.on_removed(node)
-                task = asyncio.get_running_loop().create_task(node.close())
-                self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
+                self._closing.start(node.close())
         listening = self.push.address
         stranger = listening is not None and (listening.host, listening.port) not in self._nodes
         if stranger and any(node.control.connected for node in self._nodes.values()):

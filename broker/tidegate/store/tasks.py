@@ -1,0 +1,42 @@
+"""Tasks that run beside whoever started them. The event loop keeps only a weak reference to a task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+class TaskSet:
+    """Keeps a reference to each task until it is done. For loops that must never end see `BackgroundTasks`."""
+
+    __slots__ = ("_tasks",)
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, Result], name: str | None = None) -> asyncio.Task[Result]:
+        """Run beside. What it raises is logged by the event loop unless somebody awaits the task."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def cancel(self) -> None:
+        """Cancel what runs."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def wait(self) -> None:
+        """Wait until what runs now has ended, however it ends."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Cancel what runs, and wait until it has ended."""
+        self.cancel()
+        await self.wait()
