@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import redis
 from redis.backoff import ExponentialBackoff
@@ -18,6 +17,7 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from tidegate.store.addresses import parse_redis_url
 from tidegate.store.scripts import Script
 from tidegate_pipeline.errors import PipelineError, UsageError
 from tidegate_pipeline.settings import load
@@ -59,42 +59,31 @@ def connect(url: str, password_variable: str = "") -> Client:
     `password_variable` is the environment variable, or the path of the file, that holds the password, so that the
     address can be shown. Nothing is sent yet, but to a cluster. Raises UsageError.
     """
-    parts = urlsplit(url)
-    scheme = parts.scheme.replace("valkey", "redis")
-    kind, _, flavour = scheme.partition("+")
-    if kind not in ("redis", "rediss") or flavour not in ("", "cluster", "sentinel") or not parts.netloc:
-        raise UsageError(f"not a Redis address: {shown(url)} (redis://[user:password@]host:port/db)")
-    credentials, _, hosts = parts.netloc.rpartition("@")
-    user, _, password = credentials.partition(":")
+    try:
+        topology = parse_redis_url(url)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     options: dict[str, Any] = {
-        "username": unquote(user) or None,
-        "password": _read_secret(password_variable) if password_variable else unquote(password) or None,
+        "username": topology.username,
+        "password": _read_secret(password_variable) if password_variable else topology.password,
         "socket_timeout": _SOCKET_TIMEOUT_S,
         "socket_connect_timeout": _SOCKET_TIMEOUT_S,
     }
-    if kind == "rediss":
-        options |= _tls(parts.query)
-    addresses = [_address(host, url) for host in hosts.split(",")]
-    path = [part for part in parts.path.split("/") if part]
-    try:
-        if flavour == "cluster":
-            return RedisCluster(startup_nodes=[ClusterNode(*address) for address in addresses], **options)
-        options["retry"] = Retry(ExponentialBackoff(), 0)
-        if flavour == "sentinel":
-            if not path:
-                raise UsageError(f"{shown(url)} names no service: redis+sentinel://host:port/<service>/<db>")
-            database = int(path[1]) if len(path) > 1 else 0
-            asked = Sentinel(addresses, sentinel_kwargs=_sentinel_login(options))
-            return asked.master_for(path[0], db=database, **options)
-        return redis.Redis(*addresses[0], db=int(path[0]) if path else 0, **options)
-    except ValueError:
-        raise UsageError(f"not a Redis address: {shown(url)}") from None
+    if topology.tls:
+        options |= _tls(dict(topology.tls_files))
+    if topology.kind == "cluster":
+        return RedisCluster(startup_nodes=[ClusterNode(*host) for host in topology.hosts], **options)
+    options["retry"] = Retry(ExponentialBackoff(), 0)
+    if topology.kind == "sentinel":
+        asked = Sentinel(topology.hosts, sentinel_kwargs=_sentinel_login(options))
+        return asked.master_for(topology.service, db=topology.database, **options)
+    return redis.Redis(*topology.hosts[0], db=topology.database, **options)
 
 
-def _tls(query: str) -> dict[str, Any]:
-    """What redis-py calls `ssl…`."""
+def _tls(named: dict[str, str]) -> dict[str, Any]:
+    """What redis-py calls `ssl…`; `named` are the parameters of the address."""
     found = {name: os.environ[variable] for name, variable in _TLS_VARIABLES.items() if os.environ.get(variable)}
-    found |= {name: values[-1] for name, values in parse_qs(query).items() if name.startswith("ssl_")}
+    found |= named
     return {"ssl": True, **found, "ssl_check_hostname": _yes(found.get("ssl_check_hostname", "true"))}
 
 
@@ -107,7 +96,7 @@ def _sentinel_login(options: dict[str, Any]) -> dict[str, Any]:
         "password": os.environ.get("TIDEGATE_REDIS_SENTINEL_PASSWORD"),
         "socket_timeout": _SOCKET_TIMEOUT_S,
         "socket_connect_timeout": _SOCKET_TIMEOUT_S,
-        **((tls or _tls("")) if with_tls else {}),
+        **((tls or _tls({})) if with_tls else {}),
     }
 
 
@@ -205,12 +194,3 @@ def retry_while_unavailable(
                 note = None
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, _PAUSE_MAX_S)
-
-
-def _address(host: str, url: str) -> tuple[str, int]:
-    name, separator, port = host.rpartition(":")
-    if not separator or host.endswith("]"):
-        return host.strip("[]"), 6379
-    if not port.isdecimal():
-        raise UsageError(f"not a Redis address: {shown(url)}")
-    return name.strip("[]"), int(port)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.redis_access import connect
 
 
@@ -48,3 +49,13 @@ def test_sentinels_are_asked_as_the_brokers_ask_them(monkeypatch: pytest.MonkeyP
     ]  # fmt: skip
     assert not any("ssl_ca_certs" in one for one in in_clear)
     assert options(url)["password"] == "own"
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://u:hidden@h?db=1", "rediss://u:hidden@h?ssl_cert_reqs=none", "redis://u:hidden@h:0"]
+)
+def test_connect_refuses_what_brokers_refuse_without_naming_the_password(url: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        connect(url)
+
+    assert "hidden" not in str(refused.value)
