@@ -55,7 +55,7 @@ def string(text: str | None, flexible: bool) -> bytes:
 
 @lru_cache(1024)
 def name(text: str, flexible: bool) -> bytes:
-    """A string that comes again and again, such as a topic's name. A client may send 32 kB: so at most 64 MB are kept."""
+    """A string that recurs, such as a topic name. A client may send 32 kB, so the cache holds at most 64 MB."""
     return compact_string(text) if flexible else short_string(text)
 
 
