@@ -241,7 +241,8 @@ class Offsets(RuleBasedStateMachine):
         self.now += ms
         for group_id, group in list(self.model.items()):
             group.offsets = {key: value for key, value in group.offsets.items() if self._is_kept(group, key, value)}
-            if group.state == "Empty" and not group.offsets:
+            is_retained = group.protocol_type != "" and self.now - group.since < WEEK_MS
+            if group.state == "Empty" and not group.offsets and not is_retained:
                 self._forget(group_id)
 
         async def step() -> None:

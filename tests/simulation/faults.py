@@ -23,7 +23,7 @@ ROUGH_RECOVERY_S: Final = 45.0
 """After a rough fault: until nobody's session ends because of it any more."""
 PAUSE_MAX_S: Final = 3.5
 """Less than the shortest session timeout less its heartbeat interval."""
-_GROUP_SCRIPTS: Final = ("join_group", "sync_group", "heartbeat", "leave_group", "look_group", "commit_offsets")
+_GROUP_SCRIPTS: Final = ("join_group", "sync_group", "heartbeat", "leave_group", "read_group_status", "commit_offsets")
 _LINK_WAITS_S: Final = 6.0
 
 

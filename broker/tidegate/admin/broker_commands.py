@@ -72,7 +72,7 @@ async def _rows(brokers: Brokers, admin: AdminHttp) -> tuple[list[dict[str, Any]
         topics = await kafka.topics()
         try:
             found = await admin_client.brokers(admin)
-            require_same_cluster(brokers, kafka.cluster_id, admin, found["cluster_id"])
+            require_same_cluster(brokers, kafka.cluster_id, admin, found.get("cluster_id"))
             reported = {one["node_id"]: one for one in found["brokers"]}
         except OtherCluster:
             raise

@@ -76,7 +76,7 @@ async def lag(brokers: Brokers, admin: AdminHttp, group_id: str) -> tuple[Rows, 
 
 async def _require_same_cluster(kafka: KafkaClient, admin: AdminHttp) -> None:
     found = await admin_client.brokers(admin)
-    require_same_cluster(kafka.where, await kafka.ask_cluster_id(), admin, found["cluster_id"])
+    require_same_cluster(kafka.where, await kafka.ask_cluster_id(), admin, found.get("cluster_id"))
 
 
 def _places(described: Any, committed: Mapping[Place, int]) -> dict[Place, Any]:
