@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from time import monotonic, sleep
 from typing import Any
 
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
@@ -11,6 +12,7 @@ from tests.support.samples import sample
 from tests.support.wire import encode_request, request_type
 from tests.unit.server.fakes import CREATE_TOPICS, FETCH, PRODUCE, Handlers, another, connected, on_both_loops, until
 from tidegate.server.listener import Server
+from tidegate.server.stalls import _closed, _fileno, _unread
 
 BEAT: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 CHANGE: Any = sample(request_type(CREATE_TOPICS, 7))
@@ -28,6 +30,19 @@ def raw_socket(server: Server) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.ports[0]))
 
 
+def deliver(server: Server, sender: socket.socket, data: bytes, close: bool = False) -> None:
+    """Send, and wait until the broker's socket has it all; the event loop does not turn meanwhile."""
+    port, deadline_s = sender.getsockname()[1], monotonic() + 30
+    (receiver,) = (one for one in server.connections if one.client.port == port)
+    sender.sendall(data)
+    if close:
+        sender.close()
+    fileno = _fileno(receiver)
+    while _unread(fileno) < len(data) or (close and not _closed({fileno: receiver})):
+        assert monotonic() < deadline_s, "the kernel did not deliver"
+        sleep(0.001)
+
+
 @on_both_loops
 async def test_stall_closed_peer_requests_discarded() -> None:
     handlers = Handlers()
@@ -35,8 +50,7 @@ async def test_stall_closed_peer_requests_discarded() -> None:
         for seconds in (1.5, 5.0, 15.0):
             gone = raw_socket(server)
             await until(lambda: len(server.connections) == 2)
-            gone.sendall(encode_request(PRODUCES, 1) + encode_request(CHANGE, 2))
-            gone.close()
+            deliver(server, gone, encode_request(PRODUCES, 1) + encode_request(CHANGE, 2), close=True)
             stall(server, seconds)
             await until(lambda: len(server.connections) == 1)
         await client.ask(BEAT)
@@ -50,8 +64,7 @@ async def test_short_gap_closed_peer_requests_executed() -> None:
     async with connected(handlers) as (server, _):
         gone = raw_socket(server)
         await until(lambda: len(server.connections) == 2)
-        gone.sendall(encode_request(PRODUCES, 1))
-        gone.close()
+        deliver(server, gone, encode_request(PRODUCES, 1), close=True)
         stall(server, 0.5)
         await until(lambda: len(server.connections) == 1)
         assert len(handlers.started) == 1
@@ -64,7 +77,7 @@ async def test_long_stall_late_change_closes_connection_behind_replies() -> None
     async with connected(handlers) as (server, client):
         late = raw_socket(server)
         await until(lambda: len(server.connections) == 2)
-        late.sendall(encode_request(BEAT, 1) + encode_request(CHANGE, 2) + encode_request(BEAT, 3))
+        deliver(server, late, encode_request(BEAT, 1) + encode_request(CHANGE, 2) + encode_request(BEAT, 3))
         stall(server, 5)
         await until(lambda: len(server.connections) == 1)
         assert handlers.started == ["heartbeat g"]
