@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -52,9 +52,12 @@ class LogBatches:
 
 
 class Beside:
-    """Follows the log while the archive's rows go by. Only the first difference is a problem: others follow from it."""
+    """Follows the log while the archive's rows go by. Only the first difference is a problem: others follow from it.
 
-    def __init__(self, log: LogBatches, archive_end: int, place: Place) -> None:
+    `quarantined` are the base offsets of corrupt batches, which the archive leaves out.
+    """
+
+    def __init__(self, log: LogBatches, archive_end: int, place: Place, quarantined: Set[int] = frozenset()) -> None:
         self.batches = 0
         self._place = place
         self._problem: str | None = None
@@ -68,7 +71,7 @@ class Beside:
         if archive_end > end:
             self._problem = f"the archive claims offsets up to {archive_end - 1}, the log ends at {end}"
             return
-        self._stored = (one for one in log.below(archive_end) if one.base >= shown)
+        self._stored = (one for one in log.below(archive_end) if one.base >= shown and one.base not in quarantined)
         self._next = next(self._stored, None)
 
     def take(self, row: dict[str, Any]) -> None:

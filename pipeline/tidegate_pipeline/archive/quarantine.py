@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -51,9 +51,13 @@ _NAME_PARTS: Final = 5
 class Quarantine:
     """Both tables of one archive. Safe from any number of tasks and drivers at once."""
 
-    def __init__(self, archive_path: str) -> None:
-        """Raises UsageError."""
-        self._archive = ArchiveFolder.open(archive_path)
+    def __init__(self, archive: ArchiveFolder) -> None:
+        self._archive = archive
+
+    @classmethod
+    def open(cls, archive_path: str) -> Quarantine:
+        """The quarantine of the archive at a path or URI. Raises UsageError."""
+        return cls(ArchiveFolder.open(archive_path))
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> int:
         """Add corrupt batches, with the fields of BATCHES_ARROW, `ts` in ms. Returns how many are new."""
@@ -70,12 +74,17 @@ class Quarantine:
     def count(self, ranges: Iterable[PartitionRange]) -> int:
         """The number of corrupt batches whose base offset is in one of the ranges."""
         wanted = {(one.topic, str(one.partition)): one for one in ranges}
+        return sum(offset in wanted.get((topic, partition), ()) for topic, partition, offset in self._batches())
+
+    def base_offsets(self, topic: str, partition: int) -> set[int]:
+        """The base offsets of the corrupt batches of a partition."""
+        return {offset for name, index, offset in self._batches() if (name, index) == (topic, str(partition))}
+
+    def _batches(self) -> Iterator[tuple[str, str, int]]:
+        """Topic, partition and base offset of each corrupt batch, by the names of the files."""
         selector = fs.FileSelector(self._archive.path(BATCHES), allow_not_found=True)
-        names = [file.base_name.rsplit("-", 4) for file in self._archive.filesystem.get_file_info(selector)]
-        return sum(
-            int(base_offset) in wanted.get((topic, partition), ())
-            for topic, partition, base_offset, *_ in (name for name in names if len(name) == _NAME_PARTS)
-        )
+        names = (file.base_name.rsplit("-", 4) for file in self._archive.filesystem.get_file_info(selector))
+        return ((name[0], name[1], int(name[2])) for name in names if len(name) == _NAME_PARTS)
 
     def add_gaps(self, rows: Iterable[Mapping[str, Any]]) -> int:
         """Add lost offsets, with the fields of GAPS_ARROW, `ts` in ms. Returns how many are new."""

@@ -15,6 +15,7 @@ from tidegate.records.segments import Segment, SegmentUnreadable
 from tidegate_pipeline.archive.beside_log import Beside, LogBatches
 from tidegate_pipeline.archive.index import ArchiveIndex
 from tidegate_pipeline.archive.place import Place
+from tidegate_pipeline.archive.quarantine import Quarantine
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
 
 
@@ -43,7 +44,10 @@ def verify(archive: ArchiveFolder, index: ArchiveIndex, place: Place, log: LogBa
     same batches.
     """
     reported = Verified()
-    beside = Beside(log, index.state().end, place) if log is not None else None
+    beside = None
+    if log is not None:
+        quarantined = Quarantine(archive).base_offsets(place.topic, place.partition)
+        beside = Beside(log, index.state().end, place, quarantined)
     state, expected = index.state(), -1
     for segment in index.all_segments():
         if segment.from_offset != (state.start if expected < 0 else expected):

@@ -63,7 +63,7 @@ class StreamPlan:
         if self._together and options.archive_path and options.on_corrupt == "quarantine":
             from tidegate_pipeline.archive.quarantine import Quarantine
 
-            self._corrupt[self._together] = Quarantine(options.archive_path).count(self._together)
+            self._corrupt[self._together] = Quarantine.open(options.archive_path).count(self._together)
             self._together = ()
 
     def next_offsets(self, start: Offsets, most: int | None, by_records: bool) -> Offsets:

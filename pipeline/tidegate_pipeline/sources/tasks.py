@@ -63,7 +63,7 @@ def _lost(access: Access, part_range: PlannedRange) -> None:
     )
     if options.archive_path:
         row = {"ts": _now_ms(), "topic": part_range.topic, "partition": part_range.partition}
-        Quarantine(options.archive_path).add_gaps(
+        Quarantine.open(options.archive_path).add_gaps(
             [{**row, "wanted_offset": part_range.start, "log_start": part_range.end}]
         )
 
@@ -87,7 +87,7 @@ def _quarantine(
     if not options.archive_path:
         raise UsageError(f"{reported_text}; onCorrupt=quarantine needs archive.path, to put it there")
     named = {"ts": _now_ms(), "topic": range_.topic, "partition": range_.partition}
-    quarantine = Quarantine(options.archive_path)
+    quarantine = Quarantine.open(options.archive_path)
     quarantine.add([{**named, **asdict(batch)} for batch in corrupt[: options.corrupt_limit + 1]])
     count = quarantine.count(together)
     if max(count, len(corrupt)) > options.corrupt_limit:

@@ -24,7 +24,7 @@ def table(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_corrupt_batch_is_kept_with_its_bytes_and_the_reason(tmp_path: Path) -> None:
-    assert Quarantine(str(tmp_path)).add([corrupt(40), corrupt(50)]) == 2
+    assert Quarantine.open(str(tmp_path)).add([corrupt(40), corrupt(50)]) == 2
 
     first, second = table(tmp_path / "quarantine/batches")
     assert (first["ts"].timestamp(), first["topic"], first["partition"]) == (1_700_000_000, "orders", 3)
@@ -35,23 +35,23 @@ def test_a_corrupt_batch_is_kept_with_its_bytes_and_the_reason(tmp_path: Path) -
 def test_a_range_is_there_once_however_many_tasks_find_it(tmp_path: Path) -> None:
     rows = [corrupt(offset) for offset in range(0, 100, 10)]
     with ThreadPoolExecutor(4) as pool:
-        added = list(pool.map(lambda at: Quarantine(str(tmp_path)).add(rows[at % 3 :]), range(8)))
+        added = list(pool.map(lambda at: Quarantine.open(str(tmp_path)).add(rows[at % 3 :]), range(8)))
 
     assert sum(added) >= 10
     assert [row["base_offset"] for row in table(tmp_path / "quarantine/batches")] == list(range(0, 100, 10))
-    assert Quarantine(str(tmp_path)).add([corrupt(0, ts=5)]) == 0
+    assert Quarantine.open(str(tmp_path)).add([corrupt(0, ts=5)]) == 0
     assert table(tmp_path / "quarantine/batches")[0]["ts"].timestamp() == 1_700_000_000, "the first sight is kept"
 
 
 def test_the_same_offsets_of_a_topic_made_again_are_another_row(tmp_path: Path) -> None:
-    Quarantine(str(tmp_path)).add([corrupt(0, b"one"), corrupt(0, b"two")])
+    Quarantine.open(str(tmp_path)).add([corrupt(0, b"one"), corrupt(0, b"two")])
 
     assert [row["batch"] for row in table(tmp_path / "quarantine/batches")] == [b"one", b"two"]
 
 
 def test_lost_offsets_are_kept(tmp_path: Path) -> None:
     gap = {"ts": 5, "topic": "orders", "partition": 0, "wanted_offset": 100, "log_start": 250}
-    quarantine = Quarantine(str(tmp_path))
+    quarantine = Quarantine.open(str(tmp_path))
 
     assert (quarantine.add_gaps([gap]), quarantine.add_gaps([gap])) == (1, 0)
 

@@ -49,7 +49,7 @@ def written(folder: Path, rows: pa.RecordBatch, shape: Shape = Shape()) -> tuple
     "write",
     [
         lambda root: written(root, raw_rows(batches_from(0, [1]))),
-        lambda root: Quarantine(str(root)).add(
+        lambda root: Quarantine.open(str(root)).add(
             [{"ts": 1, "topic": "t", "partition": 0, "base_offset": 0, "last_offset": 0, "reason": "", "batch": b""}]
         ),
         lambda root: Table(str(root), "job", "a", "00", "b").add([Row(0, 0, 9, 0, 0, 9)]),
