@@ -51,7 +51,7 @@ def _segments(
             end = base + head.last_offset_delta + 1
             if not trims or trims[-1].size >= shape.segment_bytes:
                 trims.append(SegmentSlice(place, start, start))
-            trims[-1].pieces.append(_row(topic, partition, head, start))
+            trims[-1].batches.append(_row(topic, partition, head, start))
             trims[-1].end_offset, trims[-1].size = end, trims[-1].size + head.size
             start = end
     return [write_segment(ArchiveFolder.open(str(root)), cut, shape) for cut in trims]
