@@ -1,7 +1,7 @@
-"""Classic consumer groups (KIP-62 and after): join, sync, leave. The rules are in the scripts, the waits in `waiting`.
+"""Classic consumer groups (KIP-62 and later): JoinGroup, SyncGroup, LeaveGroup.
 
-A join or sync enters once, by one script; where it is parked, `GroupWaits` tells when its wait is over, and the
-answer is read from the store by whichever broker holds the connection then.
+The rules are in the Lua scripts, the waiting is in `waiting`. One script enters a join or a sync. A parked request
+waits in `GroupWaits`; when its wait ends, the broker that holds the connection reads the answer from the store.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ logger = structlog.get_logger()
 REASON_LENGTH_MAX: Final = 255
 SOFTWARE_LENGTH_MAX: Final = 100
 MEMBER_METADATA_BYTES_MAX: Final = 1 << 20
-"""Names and metadata of all protocols of a member. Kafka keeps no more of a whole group (its record)."""
+"""Names and metadata of all protocols of one member. Kafka limits a whole group to this size (one record)."""
 _READS_MAX: Final = 10
 _INSTANCE: Final = re.compile(rb'"instance_id":("(?:[^"\\]|\\.)*")')
 
 
 async def join(store: Store, waits: GroupWaits, keys: GroupKeys, request: JoinRequest) -> Joined:
-    """Join a group, or join it again, and wait for the others. Raises JoinRefused, StoreUnavailable."""
+    """Join or rejoin a group and wait for the end of the join phase. Raises JoinRefused, StoreUnavailable."""
     settings = store.settings
     if not settings.group_min_session_timeout_ms <= request.session_timeout_ms <= settings.group_max_session_timeout_ms:
         raise JoinRefused(InvalidSessionTimeout(), request.member_id)
@@ -65,7 +65,7 @@ async def join(store: Store, waits: GroupWaits, keys: GroupKeys, request: JoinRe
 async def _join_once(
     store: Store, waits: GroupWaits, watch: Watch, keys: GroupKeys, request: JoinRequest
 ) -> Joined | str:
-    """Enter, wait, read the answer; or the member id with which to enter once more."""
+    """Enter the group once; returns the answer, or the member id with which to enter again."""
     entered = await waits.joins.submit(keys, _join_args(keys, request))
     code, raw_id, *reply = entered.answer
     member_id: str = raw_id.decode()
@@ -78,7 +78,7 @@ async def _join_once(
     generation, phase = reply[1:]
     status = entered.status
     outcome: Opened | Again
-    if status is not None and status.generation > generation:  # this join was the last that the phase waited for
+    if status is not None and status.generation > generation:  # this join completed the join phase
         outcome = Opened(status.generation, status.protocol_type, status.protocol, status.leader)
     else:
         outcome = await watch.joined(member_id, request.instance_id, generation, phase, entered.due_ms)
@@ -116,7 +116,7 @@ def _join_args(keys: GroupKeys, request: JoinRequest) -> list[Arg]:
         protocols,
         int(request.id_required),
         int(request.static_leader_list),
-        "" if request.member_id else candidate(keys),  # only a new member makes a group
+        "" if request.member_id else candidate(keys),  # only a new member can create a group
         request.reason[:REASON_LENGTH_MAX],
         request.client_software[:SOFTWARE_LENGTH_MAX],
     ]
@@ -125,7 +125,7 @@ def _join_args(keys: GroupKeys, request: JoinRequest) -> list[Arg]:
 async def read_members(
     store: Store, keys: GroupKeys, generation: int, protocol: str
 ) -> tuple[JoinedMember, ...] | None:
-    """The members of a generation with their metadata of a protocol, read plain; None once the group has moved on."""
+    """Read the members of a generation with their metadata for one protocol; None if the generation ended."""
     head = ("HMGET", keys.group, "generation", "state", "version")
     for _ in range(_READS_MAX):
         before, records, subscriptions, after = await read_in_order(
@@ -149,7 +149,7 @@ def _instance_of(record: bytes) -> str | None:
 
 
 async def sync(waits: GroupWaits, keys: GroupKeys, request: SyncRequest) -> Synced:
-    """Hand in the leader's assignments, or wait for one's own.
+    """Store the leader's assignments, or wait for the member's own assignment.
 
     Raises UnknownMemberId, FencedInstanceId, IllegalGeneration, InconsistentGroupProtocol, RebalanceInProgress,
     StoreUnavailable.
@@ -197,9 +197,9 @@ async def leave(
     client_id: str = "",
     client_host: str = "",
 ) -> list[int]:
-    """Members go, each with its own code: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID. Raises StoreUnavailable.
+    """Remove members; each gets its own code: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID. Raises StoreUnavailable.
 
-    Who asks, if not the member itself, removes it: the events tell one from the other.
+    The events distinguish a member that leaves from one that an administrator removes.
     """
     args: list[Arg] = [client_id, client_host]
     for member in leaving:
@@ -209,9 +209,10 @@ async def leave(
 
 
 def note_subscribed(store: Store, keys: GroupKeys, generation: int, topics: Collection[str] | None) -> None:
-    """Note the topics that a generation's members subscribe to; None: they cannot be told.
+    """Record the topics that a generation's members subscribe to; None if a subscription cannot be decoded.
 
-    Nobody waits for it: until it is noted every topic is protected, and a later generation notes its own.
+    The write is not awaited. Until it is done, every topic counts as subscribed; a later generation writes its own
+    list.
     """
     noted = "" if topics is None else json.dumps(sorted(topics), separators=(",", ":"))
 

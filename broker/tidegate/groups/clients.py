@@ -1,4 +1,4 @@
-"""The members of a group as their connections show them, for who tells fetches apart by that."""
+"""Client ids and hosts of a group's members, for components that attribute fetches to members."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tidegate.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """One generation's members: the group's own id, and by member id its client id and host (`/127.0.0.1`)."""
+    """The members of one generation: the group's own id, and by member id its client id and host (`/127.0.0.1`)."""
 
     own_id: str
     clients: dict[str, tuple[str, str]]
 
 
 async def read_clients(store: Store, keys: GroupKeys, generation: int, leader: str) -> Clients | None:
-    """Who the members are, read plain; None if the group is not, or no longer, in that generation of that leader.
+    """Read the members without a script; None if the group is not in this generation with this leader.
 
     Raises StoreUnavailable.
     """

@@ -1,7 +1,7 @@
-"""What one broker at a time tells of the whole cluster on `/metrics`, out of a round of lag samples.
+"""Cluster-wide metrics on `/metrics`, computed by one broker at a time from a round of lag samples.
 
-The page is text, made a few groups at a time; the last whole round's is what a scrape copies. Groups and topics beyond
-the settings' bounds are counted, not named.
+The page is text, rendered a few groups at a time; a scrape copies the page of the last complete round. Groups and
+topics beyond the limits in the settings are counted, but get no series of their own.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _TOPICS_AT_ONCE: Final = 20
 
 @dataclass(slots=True)
 class _Round:
-    """What a round has found so far."""
+    """The totals of a round so far."""
 
     page: Page
     began_ms: int
     groups: frozenset[str]
-    """Names of the groups that are told."""
+    """Names of the groups that get their own series."""
     partitions_left: int
     log_ends: LogEndsReadings = field(default_factory=dict)
     states: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -42,7 +42,7 @@ class _Round:
 
 
 class ClusterPage:
-    """The page of the cluster. `topics` are all of them; `foreign` writes other exporters' names."""
+    """The page of cluster metrics. `topics` are all topics; `foreign` writes them under other exporters' names."""
 
     def __init__(
         self, store: Store, settings: Settings, topics: Callable[[], Iterable[Topic]], foreign: ForeignNames
@@ -55,7 +55,7 @@ class ClusterPage:
         self._round: _Round
 
     def begin(self, groups: list[GroupKeys], now_ms: int) -> None:
-        """A round begins, over these groups."""
+        """Start a round over these groups."""
         reported = frozenset(sorted(keys.ref for keys in groups)[: self._groups_max])
         page = Page((*CLUSTER, *self._foreign.families))
         self._round = _Round(page, now_ms, reported, self._partitions_max)
@@ -64,7 +64,7 @@ class ClusterPage:
     # -- groups
 
     def group(self, group: GroupRead, owners: Mapping[Place, str], log_ends: LogEndsReadings) -> None:
-        """A group, who owns what in it, and the logs that it has committed for."""
+        """Add a group, the owners of its partitions, and the log ends of the partitions that it has committed."""
         this, keys = self._round, group.keys
         this.log_ends |= log_ends
         this.states[keys.org, group.state] += 1
@@ -88,7 +88,7 @@ class ClusterPage:
         self._foreign.group(this.page, group, owners, topics, whole)
 
     def _lags(self, group: GroupRead, log_ends: LogEndsReadings, whole: bool) -> dict[str, TopicLag]:
-        """The group's lag by topic; `whole`: its partitions are told too."""
+        """The group's lag by topic; `whole`: with one series for each partition."""
         add, keys, topics = self._round.page.add, group.keys, defaultdict[str, TopicLag](TopicLag)
         for place, (committed, _) in group.commits.items():
             ends = log_ends.get((keys.org, place))
@@ -114,10 +114,10 @@ class ClusterPage:
         if drain_s is not None:
             add(own.DRAIN_SECONDS, named, drain_s)
 
-    # -- the rest, when all groups are told
+    # -- topics and totals, after all groups
 
     async def end(self, reader: LagReader) -> None:
-        """The round is whole: topics, Redis, sums. Raises StoreUnavailable; the page stays as it was then."""
+        """Complete the round: topics, Redis, totals. Raises StoreUnavailable; the previous page then stays in place."""
         this = self._round
         self._drains.end()
         await self._rebalances.count(this.began_ms)
@@ -152,7 +152,7 @@ class ClusterPage:
             this.page.add(own.ORG_REDIS_BYTES, labels(org=org), size)
 
     async def _report_topic(self, topic: Topic) -> int:
-        """One topic; returns its bytes in Redis."""
+        """Add one topic; returns its size in Redis in bytes."""
         add, this = self._round.page.add, self._round
         found = {index: this.log_ends.get((topic.org, (topic.name, index))) for index in range(topic.partition_count)}
         log_ends = {index: ends for index, ends in found.items() if ends is not None}

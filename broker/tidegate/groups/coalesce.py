@@ -1,4 +1,4 @@
-"""Gather what one event-loop tick brings for each group, so that one script serves all of a shard."""
+"""Collect the items of one event-loop tick by group, so that one script call serves all groups of a shard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Gathered = list[tuple[GroupKeys, list[Item]]]
 
 
 class Coalescer(Generic[Item]):
-    """Items of a tick by group; `flush(groups)` runs once a shard, at the end of the tick."""
+    """Items of one tick, by group; `flush(groups)` runs once for each shard at the end of the tick."""
 
     def __init__(self, flush: Callable[[Gathered[Item]], None]) -> None:
         self._flush_shard = flush
@@ -23,7 +23,7 @@ class Coalescer(Generic[Item]):
         self._loop = asyncio.get_event_loop()
 
     def add(self, keys: GroupKeys, item: Item) -> None:
-        """File an item for this tick."""
+        """Queue an item for this tick."""
         held = self._items.get(keys.group)
         if held is not None:
             held[1].append(item)

@@ -1,13 +1,13 @@
-"""Heartbeats whose answers are kept back until there is something to say.
+"""Delayed heartbeats: a heartbeat's NONE answer is withheld so that a rebalance can be reported at once.
 
-Members learn of a rebalance from the answer to a heartbeat, and send one every 3 s by default: nearly all of a
-rebalance is waiting for that. So the heartbeat renews its session as it arrives, as always, and where the answer is
-NONE it is kept back: until the group starts to rebalance, the connection brings another request, or the hold ends.
+Members learn of a rebalance from the answer to a heartbeat, and send one every 3 s by default; most of a rebalance is
+spent waiting for those heartbeats. The heartbeat renews its session on arrival, as always. An answer of NONE is delayed
+until the group starts to rebalance, the connection sends another request, or the delay ends.
 
-`interval_estimator` decides for how long a member accepts
-that, `supports_delayed_heartbeats` which client is asked at all. What is delayed
-here may vanish: the member hears nothing, and asks again elsewhere. A lost wake-up costs no more than a heartbeat
-that was not held, because a hold ends before the next one is due.
+`interval_estimator` computes how long a member tolerates the delay, `supports_delayed_heartbeats` decides from the
+client's name whether to try at all. A delayed answer may be lost with the broker: the member then times out the request
+and retries on another broker. A lost notification costs at most one heartbeat interval, because a delay ends before the
+next heartbeat is due.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _NONE: Final = 0
 _CONSUMER: Final = "consumer"
 _STREAMS: Final = "stream"
 _TOGETHER_S: Final = 0.005
-"""Holds that end within so short a time end together."""
+"""Delays that end within this time are ended by one timer, s."""
 _EXCLUDED_MAX: Final = 10_000
-"""Members remembered because they closed their connection during a hold."""
+"""Limit of remembered members that closed their connection during a delay."""
 
 _SOFTWARE: Final = frozenset({"apache-kafka-java", "kafka-python", "librdkafka"})
 _BINDINGS: Final = ("confluent-kafka-",)
-"""Software that names itself, with librdkafka inside."""
+"""Software names (KIP-511) of clients that wrap librdkafka."""
 _CLIENT_IDS: Final = ("aiokafka-",)
-"""Clients that do not name their software, but themselves where their user does not."""
+"""Default client ids of clients that send no software name."""
 
 
 def supports_delayed_heartbeats(software_name: str, client_id: str) -> bool:
-    """Whether a client of this name (ApiVersions v3, KIP-511) may be tried at all.
+    """Whether heartbeats of a client with this name (ApiVersions v3, KIP-511) may be delayed.
 
-    KafkaJS and sarama consume nothing while a heartbeat waits, franz-go's timer runs from the answer; of unknown
-    software nobody knows.
+    KafkaJS and sarama stop consuming while a heartbeat is outstanding; franz-go starts its timer at the answer. Unknown
+    software is never delayed.
     """
     if software_name == "unknown":
         return client_id.startswith(_CLIENT_IDS)
@@ -56,22 +56,22 @@ def supports_delayed_heartbeats(software_name: str, client_id: str) -> bool:
 
 
 class Released(enum.StrEnum):
-    """Why an answer was kept back no longer."""
+    """Why a delayed answer was sent."""
 
     REBALANCE = "rebalance"
-    """The group or the member changed: the answer is what the heartbeat script says now."""
+    """The group or the member changed: the answer is the code that the heartbeat script returns now."""
     REQUEST = "request"
-    """The connection brought another request: nothing waits behind a heartbeat."""
+    """The connection sent another request, which must not wait behind a heartbeat."""
     ENDED = "ended"
-    """As long as the member can bear it."""
+    """The longest delay that the member tolerates has passed."""
     DRAINING = "leaving"
-    """The broker closes the connection: it drains, or the connection is old, or the lease was lost."""
+    """The broker closes the connection: it drains, the connection is too old, or the broker's lease was lost."""
     CLOSED = "closed"
-    """The client is gone."""
+    """The client closed the connection."""
 
 
 class DelayedHeartbeat:
-    """One connection's member and its heartbeat, from its arrival until it is answered."""
+    """The member of one connection and its outstanding heartbeat."""
 
     __slots__ = (
         "_asked",
@@ -101,12 +101,12 @@ class DelayedHeartbeat:
         self._hurried: Released | None = None
         self._asked = self._missed = self._known = False
         self.is_delayed = False
-        """Whether the answer is there and kept back."""
+        """Whether the answer is known and delayed."""
 
     def heartbeat(self, keys: GroupKeys, member_ref: MemberRef, on_code: OnCode) -> None:
-        """A heartbeat came; `on_code` is told its code, now or later."""
+        """Process a heartbeat; calls `on_code` with its code, now or after the delay."""
         self.release(Released.REQUEST)
-        if self._asked:  # two at a time: the first is answered as soon as its code is there
+        if self._asked:  # pipelined heartbeats: the first is answered as soon as its code is known
             self._delayed_heartbeats.heartbeats.add(keys, member_ref, on_code)
             return
         now_s, before = self._delayed_heartbeats.now_s(), self.member_ref
@@ -121,27 +121,28 @@ class DelayedHeartbeat:
         delay_s = self.interval_estimator.delay_s()
         self.until_s = now_s + delay_s if delay_s else 0.0
         if delay_s:
-            self._delayed_heartbeats.subscribe(self)  # before the script runs, so that no wake-up is lost
+            self._delayed_heartbeats.subscribe(self)  # before the script runs, so that no notification is lost
         elif not self._known:
             self._known = True
             self._delayed_heartbeats.read(self)
         self._ask()
 
     def rejoins(self, session_s: float) -> None:
-        """Its member joins again, perhaps with another session timeout; when it heartbeats next says nothing."""
+        """The member rejoins, possibly with another session timeout; the interval to its next heartbeat is not
+        measured."""
         self.interval_estimator.interrupted()
         if self.interval_estimator.session_s is not None:
             self.interval_estimator.session_s = session_s
 
     def wake(self) -> None:
-        """Something happened to the group: ask what the heartbeat's code is now."""
+        """The group changed: request the heartbeat's code again."""
         if self._asked:
             self._missed = True
         elif self.is_delayed:
             self._ask()
 
     def release(self, reason: Released) -> None:
-        """Keep the answer back no longer."""
+        """Send the delayed answer."""
         if self.is_delayed and reason is Released.CLOSED:
             self._delayed_heartbeats.exclude(self)
         if self._asked:
@@ -182,7 +183,7 @@ class DelayedHeartbeat:
 
 
 class DelayedHeartbeats:
-    """The kept-back heartbeats of one broker: by group for wake-ups, by time for their ends."""
+    """The delayed heartbeats of one broker: by group for notifications, by time for the ends of their delays."""
 
     def __init__(self, store: Store, settings: Settings, heartbeats: Heartbeats) -> None:
         self.heartbeats = heartbeats
@@ -198,14 +199,14 @@ class DelayedHeartbeats:
         self._loop = asyncio.get_event_loop()
         self.now_s: Callable[[], float] = self._loop.time
 
-    # -- life
+    # -- lifecycle
 
     async def start(self) -> None:
-        """Hear every shard's wake channel."""
+        """Subscribe to the wake channels of all shards."""
         await subscribe_group_changes(self._store, self._on_group_change)
 
     async def close(self) -> None:
-        """Keep nothing back any more."""
+        """Release all delayed heartbeats and unsubscribe."""
         unsubscribe_group_changes(self._store, self._on_group_change)
         self.release_all()
         if self._timer is not None:
@@ -213,24 +214,24 @@ class DelayedHeartbeats:
 
     @property
     def held(self) -> int:
-        """Heartbeats that wait for their code or for the end of their hold."""
+        """Number of heartbeats that wait for their code or for the end of their delay."""
         return sum(map(len, self._groups.values()))
 
     def release_all(self) -> None:
-        """Answer everything: this broker's lease is lost, or the broker stops."""
+        """Release every delayed heartbeat: the broker's lease is lost, or the broker stops."""
         for holders in list(self._groups.values()):
             for delayed_heartbeat in list(holders):
                 delayed_heartbeat.release(Released.DRAINING)
 
-    # -- what a holder does
+    # -- called by DelayedHeartbeat
 
     def subscribe(self, delayed_heartbeat: DelayedHeartbeat) -> None:
-        """Wake a holder with its group from now on."""
+        """Wake this heartbeat when its group changes."""
         assert delayed_heartbeat.keys is not None
         self._groups.setdefault(delayed_heartbeat.keys.ref, {})[delayed_heartbeat] = None
 
     def drop(self, delayed_heartbeat: DelayedHeartbeat) -> None:
-        """It is answered."""
+        """Remove an answered heartbeat."""
         assert delayed_heartbeat.keys is not None
         delayed_heartbeat.serial = 0
         holders = self._groups[delayed_heartbeat.keys.ref]
@@ -239,7 +240,7 @@ class DelayedHeartbeats:
             del self._groups[delayed_heartbeat.keys.ref]
 
     def keep(self, delayed_heartbeat: DelayedHeartbeat) -> None:
-        """Its code is NONE: let it wait until its hold ends."""
+        """Delay the answer of a heartbeat whose code is NONE."""
         self._serial += 1
         delayed_heartbeat.serial = self._serial
         heapq.heappush(self._ends, (delayed_heartbeat.until_s, delayed_heartbeat.serial, delayed_heartbeat))
@@ -247,18 +248,18 @@ class DelayedHeartbeats:
             self._read_next()
 
     def exclude(self, delayed_heartbeat: DelayedHeartbeat) -> None:
-        """Its client closed the connection during a hold: perhaps its requests time out sooner than one ends."""
+        """Stop delaying a member that closed its connection during a delay: its request timeout may be shorter."""
         assert delayed_heartbeat.member_ref is not None
         self._excluded[delayed_heartbeat.member_ref.member_id] = None
         if len(self._excluded) > _EXCLUDED_MAX:
             del self._excluded[next(iter(self._excluded))]
 
     def is_excluded(self, member_id: str) -> bool:
-        """Whether a member closed a connection during a hold: it is not held again, nor is its record read."""
+        """Whether a member closed a connection during a delay; its answers are then not delayed."""
         return member_id in self._excluded
 
     def read(self, delayed_heartbeat: DelayedHeartbeat) -> None:
-        """Learn what the group knows of a member: holds want a session timeout, and a plain consumer."""
+        """Read the member's session timeout and the group's protocol type; only plain consumers are delayed."""
         keys, member_ref, interval_estimator = (
             delayed_heartbeat.keys,
             delayed_heartbeat.member_ref,
@@ -276,13 +277,13 @@ class DelayedHeartbeats:
         member: list[Arg] = ["HGET", keys.members, member_ref.member_id]
         self._store.send_in_order((member, answered), (["HGET", keys.group, "protocol_type"], answered))
 
-    # -- waking and ending
+    # -- notifications and timers
 
     def _on_group_change(self, payload: bytes | None) -> None:
         if payload is not None:
             for delayed_heartbeat in list(self._groups.get(payload.rsplit(b":", 3)[0].decode(), ())):
                 delayed_heartbeat.wake()
-        elif not self._missed:  # every channel says so when the subscription was lost for a while
+        elif not self._missed:  # after a lost subscription every channel reports it
             self._missed = True
             self._loop.call_soon(self._wake_all)
 
@@ -312,10 +313,10 @@ class DelayedHeartbeats:
 
 
 def _session_s(record: Any, protocol_type: Any) -> float | None:
-    """The session timeout of a consumer, s; None where its heartbeats are not to be held.
+    """The session timeout of a consumer, s; None if its heartbeats must not be delayed.
 
-    Static members and those of Kafka Streams go without leaving: nothing releases the heartbeat, and Java's `close`
-    waits for its answer.
+    Static members and Kafka Streams members close without LeaveGroup, so no request releases the heartbeat, and Java's
+    `close` waits for its answer.
     """
     if not isinstance(record, bytes) or protocol_type != _CONSUMER.encode():
         return None

@@ -1,4 +1,4 @@
-"""Groups as an administrator sees them: list, describe, delete. Nothing here keeps a member alive."""
+"""Administration of groups: list, describe, delete. These operations renew no session."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class DescribedMember:
-    """One member; `metadata` is its bytes for the protocol chosen, empty while none is."""
+    """One member; `metadata` is its bytes for the selected protocol, empty while none is selected."""
 
     member_id: str
     instance_id: str | None
@@ -49,7 +49,7 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """One consistent picture of a group; `protocol` is "" unless it is Stable. Pending members are left out."""
+    """A consistent snapshot of a group; `protocol` is "" unless the group is Stable. Pending members are left out."""
 
     state: str
     protocol_type: str
@@ -58,14 +58,15 @@ class DescribedGroup:
 
 
 def matches(group: ListedGroup, states: Sequence[str], types: Sequence[str]) -> bool:
-    """Whether a group passes ListGroups' filters: empty lets all pass, states are trimmed, case plays no part."""
+    """Whether a group matches ListGroups' filters; an empty filter matches all, states are trimmed and
+    case-insensitive."""
     if states and group.state.lower() not in {state.strip().lower() for state in states}:
         return False
     return not types or group.type.lower() in {kind.lower() for kind in types}
 
 
 async def list_groups(store: Store, org: str, shards: Iterable[int]) -> list[ListedGroup]:
-    """The groups of an organisation in some shards, whatever their state, in order of id. Raises StoreUnavailable."""
+    """List an organisation's groups in some shards, in every state, ordered by id. Raises StoreUnavailable."""
     found = []
     for reply in await asyncio.gather(*(store.command("HGETALL", store.shard_keys(shard).groups) for shard in shards)):
         for name, value in reply.items():
@@ -77,10 +78,10 @@ async def list_groups(store: Store, org: str, shards: Iterable[int]) -> list[Lis
 
 
 async def describe(store: Store, keys: GroupKeys, broker: str) -> DescribedGroup:
-    """A group and its members: settled, then read plain, and read again where it changed meanwhile.
+    """Expire what is overdue, then read a group and its members without a script; retry if the group changed meanwhile.
 
-    `broker` is who events name, should anything be overdue. Raises GroupIdNotFound (also for a group of another
-    type), StoreUnavailable, CoordinatorLoadInProgress where it never holds still.
+    `broker` is the broker name in the events that the expiry writes. Raises GroupIdNotFound (also for a group of
+    another type), StoreUnavailable, and CoordinatorLoadInProgress if the group changes during every retry.
     """
     await expire_group(store, keys, broker)
     head_command: list[Arg] = ["HMGET", keys.group, *_HEAD]
@@ -104,7 +105,7 @@ async def delete_group(store: Store, keys: GroupKeys, broker: str) -> None:
 
 
 def metadata_of(packed: bytes, protocol: str) -> bytes:
-    """A member's metadata for one protocol, out of its packed list of names and metadata; b"" if it has none."""
+    """A member's metadata for one protocol, from its packed list of names and metadata; b"" if the list lacks it."""
     wanted, position = protocol.encode(), 0
     while position < len(packed):
         (name_size,) = struct.unpack_from(">H", packed, position)

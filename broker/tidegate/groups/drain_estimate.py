@@ -1,4 +1,4 @@
-"""When lag is gone, if it goes on to shrink as it did in the last minute."""
+"""Time until lag is 0, extrapolated from the last minute."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ WINDOW_MS: Final = 60_000
 
 
 class DrainEstimates:
-    """The lags of the last minute. What a round does not tell is forgotten at its end."""
+    """Lag samples of the last minute by key; `end` drops keys that a round did not report."""
 
     def __init__(self) -> None:
         self._lags: dict[Hashable, deque[tuple[int, int]]] = {}
         self._reported: dict[Hashable, deque[tuple[int, int]]] = {}
 
     def estimate(self, key: Hashable, now_ms: int, lag: int) -> float | None:
-        """Seconds until `lag` is 0: infinite where it does not shrink, None where there is nothing to compare with.
+        """Seconds until `lag` is 0: infinite if it does not shrink, None without an earlier sample.
 
-        How fast lag shrinks is how much more is consumed than produced.
+        Lag shrinks at the rate of consumption less the rate of production.
         """
         lags = self._reported[key] = self._lags.get(key) or deque()
         lags.append((now_ms, lag))
@@ -36,5 +36,5 @@ class DrainEstimates:
         return lag * took_ms / shrunk / 1000 if shrunk > 0 else math.inf
 
     def end(self) -> None:
-        """A round is whole."""
+        """Complete a round."""
         self._lags, self._reported = self._reported, {}

@@ -1,9 +1,9 @@
-"""Whatever is overdue in a group is applied before anything else.
+"""Apply a group's overdue deadlines before any other operation on it.
 
-Scripts that change a group settle it themselves: they include `lib/classic_group` and take the keys and
-arguments below first. The small scripts of the hot path answer OVERDUE instead when a deadline of the group
-has passed (a session, the end of a join phase, the wait for assignments); the caller settles the group, which
-is a script of its own, and asks again. Either way the outcome is that of one serial order.
+Scripts that change a group expire it themselves: they include `lib/classic_group` and take the keys and arguments below
+first. The small scripts of the hot path return OVERDUE when a deadline of the group has passed (a session, the end of a
+join phase, the wait for assignments); the caller then runs the expiry script for the group and repeats the call. Both
+ways are equivalent to one serial order.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ EXTEND_SESSIONS_AFTER_OUTAGE = Script("groups/extend_sessions_after_outage")
 
 EXPIRY_DUE: Final = -100
 _TRIES_MAX: Final = 5
-"""Times that a group is settled for one call."""
+"""Expiries of one group for one call."""
 
 Expire = Callable[[GroupKeys, Callable[[Exception | None], None]], None]
-"""Apply what is overdue in one group, then call back with None, or with why not."""
+"""Apply what is overdue in one group, then call back with None or with the error."""
 
 BrokerName = Callable[[], str]
-"""Who the events name: this broker's node id, which is another one after its lease was lost."""
+"""The broker name in events: this broker's node id, which changes after its lease was lost."""
 
 Item = TypeVar("Item")
 
 
 def nobody() -> str:
-    """No broker that events could name."""
+    """The empty broker name, for callers that write no events."""
     return ""
 
 
@@ -50,24 +50,27 @@ def group_script_keys(keys: GroupKeys) -> list[str]:
 
 
 def group_script_args(store: Store, keys: GroupKeys, broker: str) -> list[Arg]:
-    """ARGV[1..4] of the same scripts; `broker` is who the events name."""
+    """ARGV[1..4] of the same scripts; `broker` is the broker name in events."""
     return [keys.ref, keys.shard_keys.wake, store.settings.group_events_max, broker]
 
 
 def extend_sessions_after_outage(store: Store, keys: GroupKeys) -> None:
-    """No member is removed because Redis was away. Sent ahead of whatever settles, so it is done when that is."""
+    """Extend sessions after Redis was unavailable, so that the outage removes no member.
+
+    The command is sent before the expiry script, on the same connection, so Redis runs it first.
+    """
     if store.outage.recently_recovered:
         store.send_script(EXTEND_SESSIONS_AFTER_OUTAGE, [keys.group, keys.members, keys.sessions], [], _ignore)
 
 
 def _ignore(_: Any) -> None:
-    """What settles next says whether Redis answers."""
+    """Ignore the reply: the expiry script that follows reports whether Redis answers."""
 
 
 class ExpiringCall(Generic[Item]):
-    """One call of a script for groups of a shard; those with something overdue are settled, then asked again.
+    """A call of one script for groups of a shard; overdue groups are expired, then the call is repeated for them.
 
-    The script takes what `write(groups)` gives, its keys and its arguments, and returns NONE and a code for each item.
+    `write(groups)` returns the script's keys and arguments; the script returns NONE and a code for each item.
     `reply(items, answer)` is called once for each of `groups`, with the codes of its items or with an exception.
     """
 
@@ -87,7 +90,7 @@ class ExpiringCall(Generic[Item]):
         self._write, self._reply, self._tries = write, reply, tries
 
     def send(self) -> None:
-        """File the call for this tick's write."""
+        """Queue the call for this tick's write."""
         key_names, args = self._write(self.groups)
         self._store.send_script(self._script, key_names, args, self._answered)
 
@@ -106,7 +109,7 @@ class ExpiringCall(Generic[Item]):
                 self._answer(items, codes)
 
     def _answer(self, items: list[Item], answer: Sequence[int] | Exception) -> None:
-        """Tell one group's items; a fault in that keeps no other group from its answer."""
+        """Pass the answer to one group's items; an exception there does not affect other groups."""
         try:
             self._reply(items, answer)
         except Exception:

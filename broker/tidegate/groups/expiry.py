@@ -1,4 +1,4 @@
-"""Overdue sessions, joins and syncs: settle one group, and sweep the groups that nobody looks at."""
+"""Overdue sessions, joins and syncs: expire one group, and sweep the groups that no request reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ logger = structlog.get_logger()
 
 
 def expirer(store: Store, broker: BrokerName = nobody) -> Expire:
-    """What applies everything overdue in one group; `broker` is who the events name."""
+    """A function that applies everything overdue in one group; `broker` is the broker name in events."""
 
     def expire(keys: GroupKeys, on_expired: Callable[[Exception | None], None]) -> None:
         def answered(reply: Any) -> None:
@@ -50,7 +50,7 @@ def expirer(store: Store, broker: BrokerName = nobody) -> Expire:
 
 
 def group_of(store: Store, ref: str) -> GroupKeys:
-    """The keys of a group by its name in the shard's keys, `<org>/<percent-encoded group id>`."""
+    """The keys of a group from its name in the shard's keys, `<org>/<percent-encoded group id>`."""
     org, _, encoded = ref.partition("/")
     return store.group_keys(org, unquote(encoded))
 
@@ -62,9 +62,9 @@ async def expire_group(store: Store, keys: GroupKeys, broker: str = "") -> None:
 
 
 async def grant_session_grace(store: Store, shard: int) -> int:
-    """Give every member of a shard's groups one more session timeout: the broker they were sent to is silent.
+    """Extend every session of a shard's groups by one session timeout, because the broker named for it went silent.
 
-    Returns how many. Raises StoreUnavailable.
+    Returns the number of members. Raises StoreUnavailable.
     """
     groups, granted_grace = await _groups_with_members(store, shard), 0
     for at in range(0, len(groups), _AT_ONCE):
@@ -75,9 +75,9 @@ async def grant_session_grace(store: Store, shard: int) -> int:
 
 
 async def clamp_deadlines(store: Store, shard: int, broker: str = "") -> int:
-    """Bring back what is ahead in a shard's groups, for Redis's clock stepped back.
+    """Move deadlines that lie too far ahead back to their longest allowed distance, after Redis's clock stepped back.
 
-    Returns how many deadlines. Raises StoreUnavailable.
+    Returns the number of deadlines. Raises StoreUnavailable.
     """
     groups, clamped = await _groups_with_members(store, shard), 0
     for at in range(0, len(groups), _AT_ONCE):
@@ -96,10 +96,10 @@ async def _groups_with_members(store: Store, shard: int) -> list[GroupKeys]:
 
 
 class GroupExpiry:
-    """Settles the groups whose deadlines pass while no request looks at them.
+    """Expires groups whose deadlines pass while no request reads them.
 
-    `prefers(shard)` says whether this broker is the one to look after a shard; others' shards are taken only
-    when they are late. Groups with waiting requests do not depend on it: their own looks settle them.
+    `prefers(shard)` tells whether this broker is responsible for a shard; it sweeps other brokers' shards only when
+    their deadlines are late. Groups with waiting requests do not depend on the sweep: their refreshes expire them.
     """
 
     def __init__(self, store: Store, prefers: Callable[[int], bool], broker: BrokerName = nobody) -> None:
@@ -110,16 +110,16 @@ class GroupExpiry:
         self._granting_grace = TaskSet()
 
     async def start(self) -> None:
-        """Begin to sweep."""
+        """Start the sweep."""
         await self._deadlines.start()
 
     async def close(self) -> None:
-        """Stop sweeping."""
+        """Stop the sweep."""
         await self._deadlines.close()
         self._granting_grace.cancel()
 
     def broker_silent(self, was_named: Callable[[int], bool]) -> None:
-        """Spare the members that a broker was named for (by shard), where this one is named now."""
+        """Extend the sessions of shards that a silent broker was named for and this broker is named for now."""
         shards = [shard for shard in range(self._store.settings.coordinator_shards) if was_named(shard)]
         self._granting_grace.start(self._grant_session_grace([one for one in shards if self._prefers(one)]))
 
@@ -128,7 +128,7 @@ class GroupExpiry:
         for shard in shards:
             try:
                 granted_grace += await grant_session_grace(self._store, shard)
-            except StoreUnavailable as error:  # in Redis Cluster other shards' nodes may be there
+            except StoreUnavailable as error:  # in Redis Cluster the nodes of other shards may be available
                 left[shard] = str(error)
         if left:
             logger.warning("session_grace_not_granted", shards=list(left), reason=next(iter(left.values())))
@@ -136,7 +136,7 @@ class GroupExpiry:
             logger.info("session_grace_granted", members=granted_grace)
 
     async def sweep_now(self) -> None:
-        """Settle what is due at this moment in every shard (for tests)."""
+        """Expire what is due now in every shard (for tests)."""
         await self._deadlines.poll_now()
 
     async def _clamp(self, shard: int, stepped_back_ms: int) -> None:
@@ -151,6 +151,6 @@ class GroupExpiry:
         )
         for ref, reply in zip(refs, replies, strict=True):
             if isinstance(reply, StoreUnavailable):
-                logger.warning("group_not_expired", group=ref, reason=str(reply))  # due again in a while
+                logger.warning("group_not_expired", group=ref, reason=str(reply))  # the next sweep tries again
             elif isinstance(reply, BaseException):
                 raise reply

@@ -1,6 +1,7 @@
-"""Groups and topics under the names of kafka_exporter and kminion, with their labels and meanings.
+"""Group and topic metrics under the names of kafka_exporter and kminion, with their labels and semantics.
 
-Those know no organisations: what is not of `default` has a further label `org`, or names could meet.
+Those exporters have no organisations: series of an organisation other than `default` get a further label `org`, so that
+names stay unique.
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ _DEFAULT_ORG: Final = "default"
 
 @dataclass(slots=True)
 class TopicLag:
-    """What a group lags in one topic: by partition what is committed and the lag, and together."""
+    """A group's lag in one topic: committed offset and lag by partition, and their sums."""
 
     partitions: dict[int, tuple[int, int]] = field(default_factory=dict)
     records: int = 0
     seconds: float = 0.0
 
     def add(self, partition: int, committed: int, lag: int, seconds: float) -> None:
-        """One more partition."""
+        """Add one partition."""
         self.partitions[partition] = committed, lag
         self.records += lag
         self.seconds = max(self.seconds, seconds)
 
     @property
     def committed_sum(self) -> int:
-        """All committed offsets together."""
+        """Sum of the committed offsets."""
         return sum(committed for committed, _ in self.partitions.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """Who is live, and whom clients are told to ask."""
+    """The live brokers and the coordinators that clients are told to ask."""
 
     live: Callable[[], Sequence[BrokerInfo]]
     preferred: Callable[[], Sequence[BrokerInfo]]
@@ -53,26 +54,26 @@ class Brokers:
 
 
 class Names(Protocol):
-    """One exporter."""
+    """The metric names of one exporter."""
 
     @property
     def families(self) -> Iterable[Declared]:
-        """What it tells."""
+        """The declarations of its metrics."""
 
     def group(
         self, page: Page, group: GroupRead, owners: Mapping[Place, str], topics: Mapping[str, TopicLag], whole: bool
     ) -> None:
-        """A group; `whole`: its partitions too."""
+        """Add a group; `whole`: with its partitions."""
 
     def topic(self, page: Page, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
-        """A topic and its logs."""
+        """Add a topic and its logs."""
 
     def cluster(self, page: Page) -> None:
-        """The brokers, at the end of a round."""
+        """Add the brokers, at the end of a round."""
 
 
 class ForeignNames:
-    """All exporters that the settings name."""
+    """All exporters that the settings select."""
 
     def __init__(self, chosen: str, brokers: Brokers, find_topic: FindTopic) -> None:
         made: dict[str, Callable[[], Names]] = {
@@ -85,17 +86,17 @@ class ForeignNames:
     def group(
         self, page: Page, group: GroupRead, owners: Mapping[Place, str], topics: Mapping[str, TopicLag], whole: bool
     ) -> None:
-        """A group; `whole`: its partitions too."""
+        """Add a group; `whole`: with its partitions."""
         for one in self._all:
             one.group(page, group, owners, topics, whole)
 
     def topic(self, page: Page, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
-        """A topic and its logs."""
+        """Add a topic and its logs."""
         for one in self._all:
             one.topic(page, topic, log_ends)
 
     def cluster(self, page: Page) -> None:
-        """The brokers, at the end of a round."""
+        """Add the brokers, at the end of a round."""
         for one in self._all:
             one.cluster(page)
 
@@ -115,7 +116,7 @@ class KafkaExporter:
     def group(
         self, page: Page, group: GroupRead, owners: Mapping[Place, str], topics: Mapping[str, TopicLag], whole: bool
     ) -> None:
-        """Where one partition of a topic is committed, the others are told as -1, and added to the sum as such."""
+        """If one partition of a topic has a commit, the others are reported as -1, and the sum includes the -1."""
         org = _org(group.keys.org)
         page.add(names.KE_MEMBERS, labels(consumergroup=group.keys.group_id, **org), group.members)
         for name, lag in topics.items():
@@ -132,7 +133,7 @@ class KafkaExporter:
                 page.add(names.KE_LAG, placed, behind)
 
     def topic(self, page: Page, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
-        """Each partition has one copy to speak of, at the broker that is named for it."""
+        """Each partition has one replica, on the broker that is its partition leader."""
         named, preferred = labels(topic=topic.name, **_org(topic.org)), self._brokers.preferred()
         page.add(names.KE_TOPIC_PARTITIONS, named, topic.partition_count)
         for index, ends in log_ends.items():
@@ -147,7 +148,7 @@ class KafkaExporter:
             page.add(names.KE_UNDER_REPLICATED, placed, 0)
 
     def cluster(self, page: Page) -> None:
-        """The live brokers."""
+        """Add the live brokers."""
         live = self._brokers.live()
         page.add(names.KE_BROKERS, "", len(live))
         for one in live:
@@ -167,7 +168,7 @@ class Kminion:
     def group(
         self, page: Page, group: GroupRead, owners: Mapping[Place, str], topics: Mapping[str, TopicLag], whole: bool
     ) -> None:
-        """Lag for what is committed alone; members by what they own."""
+        """Lag of committed partitions only; members by the partitions that they own."""
         org, preferred = _org(group.keys.org), self._brokers.preferred()
         named = labels(group_id=group.keys.group_id, **org)
         coordinator = coordinator_of(group.keys.shard_keys.shard, preferred).node_id if preferred else -1
@@ -200,7 +201,7 @@ class Kminion:
             page.add(names.KM_TOPIC_MEMBERS, placed, members[topic])
 
     def topic(self, page: Page, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
-        """Bytes count for the broker that is named as leader; they lie in Redis."""
+        """Bytes are counted for the partition leader's broker, although they are stored in Redis."""
         org, preferred = _org(topic.org), self._brokers.preferred()
         named = labels(topic_name=topic.name, **org)
         info = labels(
@@ -218,7 +219,7 @@ class Kminion:
         page.add(names.KM_HIGH_SUM, named, sum(ends.log_end for ends in log_ends.values()))
 
     def cluster(self, page: Page) -> None:
-        """The live brokers; there is no controller, and the first of them is named as one."""
+        """Add the live brokers; there is no controller, so the first broker is reported as the controller."""
         live, (sizes, self._bytes) = self._brokers.live(), (self._bytes, Counter())
         controller = min((one.node_id for one in live), default=-1)
         page.add(names.KM_UP, labels(version=tidegate.__version__), 1)

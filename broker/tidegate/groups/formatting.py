@@ -1,4 +1,4 @@
-"""How the story of a group is worded: times, durations, who somebody is."""
+"""Text formatting for group diagnosis: times, durations, members, counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 COMMAND: Final = "tidegate-group"
-"""The client id of the commands that look at groups; what changes one adds `@machine:process`."""
+"""The client id of the commands that read groups; commands that change groups append `@machine:process`."""
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _NAMED_MAX: Final = 5
@@ -30,17 +30,17 @@ def span(ms: int) -> str:
 
 
 def moment(ms: int) -> str:
-    """A point in time, UTC."""
+    """Date and time, UTC."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def clock(ms: int) -> str:
-    """A point in time near now, UTC."""
+    """Time of day, UTC, for a time close to now."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%H:%M:%S} UTC"
 
 
 def format_member(client_id: str, host: str, instance_id: str | None = None) -> str:
-    """A member as people know it: `billing-2 at 10.0.0.7`, and its instance id if it is static."""
+    """A member for display: `billing-2 at 10.0.0.7`, and its instance id if it is static."""
     named = f"{client_id or 'a client without a name'} at {host.removeprefix('/') or 'an unknown host'}"
     return f"static member {instance_id} ({named})" if instance_id else named
 
@@ -51,7 +51,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def either(count: int, one: str, several: str) -> str:
-    """The form of a word that goes with a count."""
+    """Singular or plural form of a word for a count."""
     return one if count == 1 else several
 
 
@@ -64,7 +64,7 @@ def listed(names: Iterable[str], names_max: int = _NAMED_MAX) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Partitions in short: `0-3,7`."""
+    """Partition numbers as ranges: `0-3,7`."""
     parts: list[str] = []
     start = previous = None
     for number in [*sorted(numbers), None]:

@@ -1,14 +1,14 @@
-"""What Redis may have lost of groups, and that no generation is handed out twice because of it (spec R12).
+"""Prevents a generation from being used twice after Redis lost writes (spec R12).
 
-A fail-over or a restart may lose the end of what Redis was told. A generation that was handed out would then be
-handed out again with other members, and a member that had been removed would go on as if nothing was.
+A fail-over or a restart may lose Redis's last writes. Redis would then assign a lost generation again to other members,
+and a removed member could continue with its old generation.
 
-Every broker hears every generation that opens, whichever broker opened it, sees those that its own requests wait for
-before it answers them, and remembers the groups that changed last. On each new connection, ahead of every other
-command, it says what it remembers; a group that is behind gets a strictly higher generation next, and its members are
-asked to rejoin. Where nothing was lost this changes nothing.
+Every broker receives a message for every generation that opens, on any broker. It also records the generations that its
+own requests wait for, before it answers them, and remembers the groups that changed last. On each new connection,
+before every other command, it reports the remembered generations; a group that is behind gets a strictly higher
+generation next, and its members are asked to rejoin. If nothing was lost, this changes nothing.
 
-Where every broker is new too nobody remembers: then all groups skip ahead (`bump_all_generations`).
+If all brokers are new, none remembers a generation: then all groups skip ahead (`bump_all_generations`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ BUMP_GENERATION = Script("groups/bump_generation")
 logger = structlog.get_logger()
 
 GROUPS_MAX: Final = 10_000
-"""Groups that a broker remembers: those that changed last, for what is lost is the end."""
+"""Groups that a broker remembers: the most recently changed, because a fail-over loses the most recent writes."""
 SKIP: Final = 1_000
-"""Generations skipped where nobody remembers: more than a group opens in what a fail-over loses."""
+"""Generations skipped when no broker remembers: more than a group opens in the time that a fail-over loses."""
 _RAISED_IN: Final = "groups_incarnation"
 _STABLE: Final = GroupState.STABLE.encode()
 _AGAIN_S: Final = 0.1
@@ -45,12 +45,12 @@ _AT_ONCE: Final = 200
 
 
 ReportedGeneration = tuple[int, bool]
-"""A generation, and whether its assignments were handed out."""
+"""A generation, and whether its assignments were sent to members."""
 _NOTHING: Final = (-1, False)
 
 
 class GenerationGuard:
-    """The newest generation of each group that changed lately, and whether its assignments were handed out."""
+    """The newest generation of each recently changed group, and whether its assignments were sent to members."""
 
     def __init__(self, store: Store, broker: BrokerName = nobody) -> None:
         self._store = store
@@ -61,22 +61,22 @@ class GenerationGuard:
         self._closed = False
         self._at: list[Node] = []
         self.failover_epoch = -1
-        """What was remembered is told to this one."""
+        """The failover epoch that the remembered generations were reported to."""
 
     async def start(self) -> None:
-        """Hear every shard's wake channel, and tell what was heard on each new connection."""
+        """Subscribe to every shard's wake channel, and report the remembered generations on each new connection."""
         await subscribe_group_changes(self._store, self._on_group_change)
         self._at = self._nodes()
         self._store.follow_nodes(self._added, lambda _: None)
         self._store.on_moved.append(self._moved)
 
     def _nodes(self) -> list[Node]:
-        """Where each shard is."""
+        """The node of each shard."""
         store = self._store
         return [store.node(store.shard_keys(shard).groups) for shard in range(store.settings.coordinator_shards)]
 
     def _moved(self) -> None:
-        """A replica that took over may be connected, by a redirect, before it has all of its slots in our table."""
+        """Slots moved: a redirect may connect a promoted replica before our table has all of its slots."""
         before, self._at = self._at, self._nodes()
         moved = {shard for shard, node in enumerate(self._at) if node is not before[shard] and node.control.connected}
         if moved and not self._closed:
@@ -87,7 +87,7 @@ class GenerationGuard:
         node.control.on_up.append(lambda _: self._announce(node))
 
     async def close(self) -> None:
-        """Forget."""
+        """Unsubscribe and drop what is remembered."""
         if self._timer is not None:
             self._timer.cancel()
         self._closed = True
@@ -98,13 +98,14 @@ class GenerationGuard:
             return
         ref, generation, state, _ = payload.rsplit(b":", 3)
         reported, known = (int(generation), state == _STABLE), self._known.get(ref, _NOTHING)
-        # A lower one is of a group that was deleted and made again.
+        # A lower generation belongs to a group that was deleted and created again.
         self._note(ref, max(reported, known) if reported[0] == known[0] else reported)
 
     def apply_status(self, keys: GroupKeys, status: GroupStatus) -> None:
-        """A broker that dies may never send the message: whoever answers by what it saw knows at once.
+        """Record the generation of a status that this broker is about to answer requests with.
 
-        What was seen and what is heard come on two connections, so the older of the two may come last.
+        The broker that opened the generation may die before it publishes the message. Status and message arrive on two
+        connections, so the older of the two may arrive last.
         """
         ref = keys.ref.encode()
         observed = status.generation, status.state == GroupState.STABLE
@@ -117,12 +118,12 @@ class GenerationGuard:
             del self._known[next(iter(self._known))]
 
     def announce(self) -> None:
-        """Raise the groups that are behind what was heard. What is sent after it finds them raised."""
+        """Bump the generations of groups that are behind; commands sent afterwards find them bumped."""
         self._refused.clear()
         self._bump(self._known)
 
     def _announce(self, node: Node) -> None:
-        """The same for the groups of a node that is back, or new in another's place."""
+        """Do the same for the groups of one node that reconnected or was replaced."""
         if not self._closed:
             sharded = self._store.is_sharded
             there = [ref for ref in self._known if not sharded or self._node_of(ref) is node]
@@ -145,7 +146,7 @@ class GenerationGuard:
                 _log(keys, reply)
                 refused, self._refused = self._refused, {}
                 self._bump(refused)
-            elif self._node_of(ref).control.connected:  # it cannot write yet, so nobody else can
+            elif self._node_of(ref).control.connected:  # the node accepts no writes yet from any broker
                 self._refused[ref] = reported
                 if self._timer is None:
                     self._timer = asyncio.get_running_loop().call_later(_AGAIN_S, self._try_one)
@@ -154,16 +155,16 @@ class GenerationGuard:
         self._store.send_script(BUMP_GENERATION, group_script_keys(keys), args, answered)
 
     def _try_one(self) -> None:
-        """Redis may refuse for long: one group asks for all."""
+        """Retry with one group while Redis refuses, instead of with all of them."""
         self._timer = None
         if self._refused:
             ref = next(iter(self._refused))
             self._bump_one(ref, self._refused.pop(ref))
 
     def on_failover_handled(self, failover_epoch: int) -> None:
-        """What could be lost before this incarnation is dealt with: brokers that start now need not skip ahead.
+        """Report that the losses before this failover epoch are handled: brokers that start now need not skip ahead.
 
-        A connection was told as it began; but its server may have become another primary since.
+        The connection reported its generations when it opened, but its server may have been replaced as primary since.
         """
         if failover_epoch != self.failover_epoch:
             self.failover_epoch = failover_epoch
@@ -184,9 +185,9 @@ def _log(keys: GroupKeys, reply: Sequence[int]) -> None:
 
 
 async def bump_all_generations(store: Store, failover_epoch: int, broker: str = "") -> int:
-    """Have every group skip ahead, unless a broker dealt with this incarnation already. Returns how many did.
+    """Let every group skip ahead, unless a broker handled this failover epoch already. Returns the number of groups.
 
-    For a broker that starts, before it serves: those that live through a change of incarnation remember.
+    For a starting broker, before it serves; brokers that run through a change of the epoch remember their generations.
     Raises StoreUnavailable.
     """
     info = store.cluster_keys.info

@@ -1,4 +1,4 @@
-"""The story of a group, read from the events of its shard: what happened, and each rebalance with its cause."""
+"""The history of a group, read from its shard's event stream: events, and rebalances with their causes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _COMES_AND_GOES: Final = frozenset(
     {"member_joined", "member_left", "member_removed", "member_expired", "member_evicted", "member_replaced"}
 )
 _CLIENTS_HABIT: Final = "need to re-join with the given member-id"
-"""What Java says of the second round trip of every first join (KIP-394): no reason of anybody's."""
+"""Java's reason in the second round trip of every first join (KIP-394); no reason given by a user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One entry of the stream; docs/explain.md tells what each field holds for each kind."""
+    """One entry of the stream; docs/explain.md describes the fields of each kind."""
 
     time_ms: int
     generation: int
@@ -40,49 +40,49 @@ class Event:
 
     @property
     def who(self) -> str:
-        """The member, as people know it."""
+        """The member for display."""
         return format_member(self.client_id, self.host, self.instance_id)
 
     @property
     def key(self) -> tuple[str, str]:
-        """What stays of a member over its member ids: its instance, else its client id and host."""
+        """Identity of a member across member ids: its instance id, otherwise its client id and host."""
         return ("instance", self.instance_id) if self.instance_id else (self.client_id, self.host)
 
     @property
     def client_reason(self) -> str:
-        """The client's own reason, if it is one."""
+        """The client's own reason; "" for the standard text of KIP-394."""
         return "" if self.reason.startswith(_CLIENTS_HABIT) else self.reason
 
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """One join phase and what came of it. Durations are None where that step was not reached."""
+    """One join phase and its outcome. Durations are None for steps that were not reached."""
 
     started: Event
     trigger: Event | None
-    """Who came or went, where that began it."""
+    """The event of the member that joined or left, if one started the rebalance."""
     generation: int | None = None
-    """What it opened; None while it is open, or where another began first."""
+    """The generation that it opened; None while it is open, or if another rebalance started first."""
     leader: str = ""
     protocol: str = ""
     members: int | None = None
     joining_ms: int | None = None
     syncing_ms: int | None = None
     stable_ms: int | None = None
-    """From its begin until every member had synced."""
+    """From its start until every member had synced."""
     outcome: str = "joining"
-    """`joining`, `syncing`, `settling` (assigned, but not everybody synced), `stable`, `emptied`, `cut short`."""
+    """`joining`, `syncing`, `settling` (assigned, but not all members synced), `stable`, `emptied`, `cut short`."""
     lost: tuple[Event, ...] = ()
-    """Members that were removed while it lasted."""
+    """Members that were removed during the rebalance."""
 
     @property
     def cause(self) -> str:
-        """What began it, in words."""
+        """The cause as text."""
         return cause_in_words(self.started, self.trigger)
 
 
 def event_of(fields: Mapping[str, str]) -> Event:
-    """An event from its fields; those that an older broker did not write are empty."""
+    """An event from its stream fields; fields that an older broker did not write are empty."""
     text = {name: fields.get(name, "") for name in ("kind", "cause", "instance_id", "client_id", "host")}
     return Event(
         int(fields["time"]),
@@ -100,9 +100,10 @@ def event_of(fields: Mapping[str, str]) -> Event:
 async def read_shard(
     store: Store, stream: str, count_max: int = EVENTS_READ_MAX, span_ms: int | None = None, ref: str | None = None
 ) -> list[tuple[str, Event]]:
-    """The newest events of a shard with their groups' names, oldest first; `span_ms`: not much older than the last.
+    """The newest events of a shard with their groups' names, oldest first; `span_ms` limits their age before the
+    newest.
 
-    `ref`: of this group alone; `count_max` counts the others' as well. Raises StoreUnavailable.
+    `ref` selects one group; `count_max` counts the other groups' events as well. Raises StoreUnavailable.
     """
     found: list[tuple[str, Event]] = []
     end, left, group = "+", count_max, None if ref is None else ref.encode()
@@ -124,13 +125,13 @@ async def read_shard(
 
 
 async def read_events(store: Store, keys: GroupKeys) -> list[Event]:
-    """What is kept of a group's events, oldest first. Raises StoreUnavailable."""
+    """The stored events of a group, oldest first. Raises StoreUnavailable."""
     return [event for _, event in await read_shard(store, keys.shard_keys.events, ref=keys.ref)]
 
 
 @dataclass(slots=True)
 class _RebalanceFolder:
-    """Rebalances while the events are read."""
+    """State while events are folded into rebalances."""
 
     done: list[Rebalance] = field(default_factory=list)
     open: Rebalance | None = None
@@ -178,7 +179,7 @@ class _RebalanceFolder:
 
 
 def rebalances(events: Iterable[Event]) -> list[Rebalance]:
-    """The rebalances that some events of one group tell of, oldest first; the last may still be open."""
+    """The rebalances of one group's events, oldest first; the last may still be open."""
     folder = _RebalanceFolder()
     for event in events:
         folder.observe(event)
@@ -199,7 +200,7 @@ CAUSES: Final = {
 
 
 def cause_in_words(started: Event, trigger: Event | None = None) -> str:
-    """What began a rebalance, and what the client said of it."""
+    """The cause of a rebalance as text, with the client's reason."""
     words = CAUSES.get(started.cause, started.cause.replace("_", " ") or "unknown").format(who=started.who)
     if trigger is not None and trigger.kind == "member_removed":
         host, _, client_id = trigger.detail.partition(" ")
@@ -246,5 +247,5 @@ def describe_event(event: Event) -> str:
 
 
 def since(events: Sequence[Event], time_ms: int) -> list[Event]:
-    """The events from a moment on."""
+    """The events at or after a time."""
     return [event for event in events if event.time_ms >= time_ms]
