@@ -1,4 +1,4 @@
-"""One consistent picture of a group, for who asks why it does what it does: more than DescribeGroups tells."""
+"""A consistent snapshot of a group for diagnosis, with more detail than DescribeGroups returns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tidegate.store.store import Store
 
 _ATTEMPTS_MAX: Final = 10
 _MARKS: Final = ("version", "round", "generation", "joined_count", "awaiting_sync")
-"""Fields that tell two pictures apart."""
+"""Fields whose change means that two snapshots differ."""
 
 Doing = str
-"""What a member does in the present state: `joined`, `missing` (it has yet to rejoin), `waiting` for the leader's
-assignment, `unsynced` (it has yet to ask for its own), `synced`."""
+"""A member's activity in the present state: `joined`, `missing` (has not rejoined yet), `waiting` for the leader's
+assignment, `unsynced` (has not requested its assignment yet), `synced`."""
 
 Partitions = Mapping[str, tuple[int, ...]]
 """Topic -> partitions."""
@@ -31,7 +31,7 @@ Partitions = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class MetadataDecoders:
-    """How to read the bytes that members hand each other; None where they cannot be read."""
+    """Decoders of the members' opaque bytes; they return None for bytes that they cannot decode."""
 
     topics: Callable[[bytes], frozenset[str] | None]
     partitions: Callable[[bytes], Mapping[str, list[int]] | None]
@@ -41,8 +41,8 @@ class MetadataDecoders:
 class MemberSnapshot:
     """One member. `last_contact_ms` is its last heartbeat, join or sync.
 
-    None while a parked request holds its session, and where it is not known: a broker fell silent, members were given
-    more time, and this one was not heard beyond that.
+    It is None while a parked request holds the session, and while it is unknown: a broker went silent, sessions were
+    extended, and this member has sent no heartbeat since.
     """
 
     member_id: str
@@ -63,7 +63,7 @@ class MemberSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PendingMemberSnapshot:
-    """A member id handed out (KIP-394) and not yet back."""
+    """A member id that was assigned (KIP-394) and has not been used to join yet."""
 
     member_id: str
     client_id: str
@@ -73,7 +73,7 @@ class PendingMemberSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class CommitSnapshot:
-    """What is committed for a partition."""
+    """The committed offset of a partition."""
 
     topic: str
     partition: int
@@ -84,7 +84,7 @@ class CommitSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """A group at one moment, `now_ms` of Redis's clock. Deadlines are 0 where there is none."""
+    """A group at `now_ms` by Redis's clock. Deadlines are 0 where there is none."""
 
     group_id: str
     org: str
@@ -112,7 +112,7 @@ class GroupSnapshot:
 
     @property
     def topics(self) -> frozenset[str] | None:
-        """What the members subscribe to now; None where that of one cannot be read."""
+        """The topics that the members subscribe to; None if one member's subscription cannot be decoded."""
         subscribed: set[str] = set()
         for member in self.members:
             if member.topics is None:
@@ -124,10 +124,10 @@ class GroupSnapshot:
 async def read_snapshot(
     store: Store, keys: GroupKeys, broker: str, blobs: MetadataDecoders, now_ms: int | None = None
 ) -> GroupSnapshot:
-    """A group, settled, then read plain, and read again where it changed meanwhile.
+    """Expire what is overdue, then read the group without a script; retry if the group changed meanwhile.
 
-    `now_ms` stands in for Redis's clock where a test steps it. Raises GroupIdNotFound, StoreUnavailable,
-    CoordinatorLoadInProgress where the group never holds still.
+    `now_ms` replaces Redis's clock in tests that step it. Raises GroupIdNotFound, StoreUnavailable, and
+    CoordinatorLoadInProgress if the group changes during every retry.
     """
     await expire_group(store, keys, broker)
     marks: list[Arg] = ["HMGET", keys.group, *_MARKS]
@@ -239,7 +239,7 @@ def _member(
     ends_ms, timeout_ms = ends.get(name, 0), record["session_timeout_ms"]
     granted_grace = (
         grace_granted_ms > 0 and ends_ms == grace_granted_ms + 2 * timeout_ms
-    )  # as spare_members.lua sets it
+    )  # as grant_session_grace.lua sets it
     protocol = group.protocol if group.protocol in record["protocols"] else next(iter(record["protocols"]), "")
     metadata = metadata_of(subscriptions.get(name, b""), protocol)
     owned = blobs.partitions(assignments.get(name, b""))

@@ -1,9 +1,9 @@
-"""How a member heartbeats, learned from its heartbeats alone, and how long their answers may be kept back.
+"""Learns a member's heartbeat interval from its heartbeats, and from that how long answers may be delayed.
 
-An answer that is kept back must reach the member before it would send again, or the member's timer must not mind.
-So first the interval is measured; then short probes show whether the timer runs from the send (the next heartbeat
-comes when it would have come anyway) or from the answer (it comes later by as much as the answer). Only the former
-is held for long. What was learned is checked at every heartbeat, and belongs to one connection.
+A delayed answer must reach the member before it would send the next heartbeat, or the member's timer must not depend on
+the answer. So the interval is measured first; then short delays probe whether the timer starts at the send (the next
+heartbeat arrives when it would have arrived anyway) or at the answer (it arrives later by the delay). Only in the first
+case are answers delayed for long. Every heartbeat checks the result again, and the result belongs to one connection.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import Final
 
 MARGIN_S: Final = 0.15
-"""An answer leaves this long before the next heartbeat is due."""
+"""An answer is sent this long before the next heartbeat is due, s."""
 SESSION_SHARE: Final = 2 / 3
-"""Of what a session timeout leaves beyond an interval: clients count their session from one answer to the next."""
+"""Share of the session timeout beyond one interval; clients count their session from one answer to the next."""
 PROBE_S: Final = 0.5
 PROBE_SHARE: Final = 0.25
 DELAY_S_MIN: Final = 0.1
-"""Shorter holds are not worth their bookkeeping."""
+"""Shorter delays are not worth their bookkeeping, s."""
 
 _FAILURES_MAX: Final = 3
 _REST_BEATS: Final = 100
@@ -28,11 +28,11 @@ _SMOOTHING: Final = 0.25
 class HeartbeatIntervalEstimator:
     """One member's heartbeats on one connection. Times are seconds of the event loop's clock.
 
-    measuring: until the first gap; answers are given at once.
-    probing:   a short hold must leave the next heartbeat where it was.
-    trusted:   answers are held for as long as the rule lets them, and each hold is a probe of the next.
-    resting:   three holds in a row moved the next heartbeat: answers are given at once for a hundred heartbeats. Either
-               the timer runs from the answer, or the machine is too busy to tell.
+    measuring: until the first gap between heartbeats; answers are sent at once.
+    probing:   a short delay must leave the next heartbeat where it was.
+    trusted:   answers are delayed as long as the rule allows; each delay is a probe for the next one.
+    resting:   three delays in a row moved the next heartbeat: answers are sent at once for a hundred heartbeats. Either
+               the timer starts at the answer, or the machine is too busy to measure.
     """
 
     __slots__ = (
@@ -48,7 +48,7 @@ class HeartbeatIntervalEstimator:
 
     def __init__(self, delay_s_max: float) -> None:
         self.session_s: float | None = None
-        """The member's session timeout; until it is known nothing is held."""
+        """The member's session timeout, s; nothing is delayed until it is known."""
         self._delay_s_max = delay_s_max
         self._arrived_s: float | None = None
         self._held_s = 0.0
@@ -57,7 +57,7 @@ class HeartbeatIntervalEstimator:
         self._failures = self._resting = 0
 
     def arrived(self, now_s: float) -> None:
-        """A heartbeat came."""
+        """Record the arrival of a heartbeat."""
         before_s, self._arrived_s = self._arrived_s, now_s
         if before_s is None:
             return
@@ -70,17 +70,17 @@ class HeartbeatIntervalEstimator:
         self._held_s = 0.0
 
     def answered(self, now_s: float) -> None:
-        """It was answered, and the member goes on heartbeating."""
+        """Record that it was answered; the member continues to heartbeat."""
         if self._arrived_s is not None:
             self._held_s = now_s - self._arrived_s
 
     def interrupted(self) -> None:
-        """The member is told to do something else: when it heartbeats next says nothing about its timer."""
+        """Record an answer that makes the member rejoin: the next interval does not reflect its timer."""
         self._arrived_s = None
         self._held_s = 0.0
 
     def delay_s(self) -> float:
-        """How long the answer to the heartbeat that came last may be kept back; 0: not at all."""
+        """How long the answer to the latest heartbeat may be delayed, s; 0: not at all."""
         if self._interval_s is None or self.session_s is None:
             return 0.0
         slack_s = (self.session_s - self._interval_s) * SESSION_SHARE
@@ -94,7 +94,7 @@ class HeartbeatIntervalEstimator:
         return min(PROBE_S, interval_s * PROBE_SHARE)
 
     def _check(self, gap_s: float, interval_s: float) -> None:
-        """Judge the last hold by when the next heartbeat came."""
+        """Judge the last delay by the arrival of the next heartbeat."""
         proof = self._held_s >= 0.9 * min(self._probe_s(interval_s), self._delay_s_max)
         if proof and gap_s > interval_s + self._held_s / 2:
             self._fail()
@@ -106,7 +106,7 @@ class HeartbeatIntervalEstimator:
                 self._trusted, self._failures = True, 0
 
     def _fail(self) -> None:
-        """Measure again, for the interval may have been wrong; after too many times in a row, not so soon."""
+        """Measure again, because the interval may have been wrong; after too many failures in a row, pause first."""
         self._interval_s, self._trusted = None, False
         self._failures += 1
         if self._failures == _FAILURES_MAX:

@@ -1,4 +1,4 @@
-"""Heartbeats, gathered per shard and event-loop tick: one script answers them all."""
+"""Heartbeats, batched by shard and event-loop tick: one script answers all of them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ OnCode = Callable[[int], None]
 """Called once with the code of a heartbeat."""
 
 QueuedHeartbeat = tuple[MemberRef, OnCode]
-"""A heartbeat, and who is told its code."""
+"""A heartbeat and the callback for its code."""
 
 _PER_SCRIPT_MAX: Final = 500
 
 
 class Heartbeats:
-    """The heartbeats of this broker's tick. `broker` is who the events name."""
+    """The queued heartbeats of this broker's tick. `broker` is the broker name in events."""
 
     def __init__(self, store: Store, settings: Settings, broker: BrokerName = nobody) -> None:
         self._store = store
@@ -37,10 +37,8 @@ class Heartbeats:
         self._tick: Coalescer[QueuedHeartbeat] = Coalescer(self._flush)
 
     def add(self, keys: GroupKeys, member_ref: MemberRef, on_code: OnCode) -> None:
-        """File a heartbeat; `on_code` gets NONE or why not: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
-
-        ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or COORDINATOR_NOT_AVAILABLE while Redis is away.
-        """
+        """Queue a heartbeat; `on_code` gets NONE, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
+        REBALANCE_IN_PROGRESS, or COORDINATOR_NOT_AVAILABLE while Redis is unavailable."""
         self._tick.add(keys, (member_ref, on_code))
 
     def _flush(self, groups: Gathered[QueuedHeartbeat]) -> None:

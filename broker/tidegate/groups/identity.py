@@ -1,8 +1,8 @@
-"""Who a group is: an entity of its organisation, with an id of its own and a resource locator.
+"""Identity of a group: an entity of its organisation, with an id of its own and a resource locator.
 
-The id `cgp_<ULID>` is minted by the group's first join or simple commit and kept until the group is deleted. The
-locator `<org>/consumer-groups/<slug>` has slashes, so it never goes into one segment of a URL's path. Both are
-fields of the group's hash. A group belongs to an organisation, not to an environment or a cluster.
+The group's first join or simple commit creates the id `cgp_<ULID>`; it lasts until the group is deleted. The locator
+`<org>/consumer-groups/<slug>` contains slashes, so it never fits into one segment of a URL's path. Both are fields of
+the group's hash. A group belongs to an organisation, not to an environment or a cluster.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _OTHER: Final = re.compile(r"[^a-z0-9]+")
 
 
 def sanitize(text: str) -> str:
-    """Free text as words of `[a-z0-9]` joined by single hyphens, at most `SLUG_LENGTH_MAX`; "" if it has none.
+    """Reduce text to words of `[a-z0-9]` joined by single hyphens, at most `SLUG_LENGTH_MAX` long; "" if none is left.
 
-    Letters are folded to lower case and lose their accents (NFKD); each run of anything else is one hyphen.
+    Letters are folded to lower case and lose their accents (NFKD); each run of other characters becomes one hyphen.
     """
     folded = unicodedata.normalize("NFKD", text).casefold()
     letters = "".join(char for char in folded if not unicodedata.combining(char))
@@ -34,10 +34,10 @@ def sanitize(text: str) -> str:
 
 @lru_cache(maxsize=4_096)
 def slug(group_id: str) -> str:
-    """The group's name in its locator: the group id itself where that is a slug already.
+    """The group's name in its locator: the group id itself if it is a valid slug.
 
-    Where sanitizing changes it, eight hex digits of its SHA-256 follow: "Orders", "orders!" and "orders" are three
-    groups and keep three locators, without asking which of them was first. An id of other letters is its digest alone.
+    Otherwise eight hex digits of its SHA-256 follow the sanitized id: "Orders", "orders!" and "orders" are three groups
+    with three locators, independent of which was created first. An id without any such letters is its digest alone.
     """
     words = sanitize(group_id)
     if words == group_id and words:
@@ -48,11 +48,10 @@ def slug(group_id: str) -> str:
 
 
 def locator(org: str, group_id: str) -> str:
-    """The group's resource locator."""
     short = slug(group_id) if len(group_id) <= CACHED_NAME_LENGTH_MAX else slug.__wrapped__(group_id)
     return f"{org}/consumer-groups/{short}"
 
 
 def candidate(keys: GroupKeys) -> str:
-    """What a script that finds no group makes it: `<new id> <locator>`."""
+    """The identity `<new id> <locator>` that a script gives to a group that it creates."""
     return f"cgp_{str(ULID()).lower()} {locator(keys.org, keys.group_id)}"

@@ -1,4 +1,4 @@
-"""Joins, and syncs, of one event-loop tick: one script enters those of a group, each with an answer of its own."""
+"""Joins, and syncs, of one event-loop tick: one script enters all requests of a group and answers each separately."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _PER_SCRIPT_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class BatchReply:
-    """What the script said of one request."""
+    """The script's result for one request."""
 
     answer: list[Any]
-    """Code first."""
+    """The request's own answer; its error code comes first."""
     due_ms: int
-    """Until something of the group falls due; -1: nothing does."""
+    """Time until the group's next deadline, ms; -1: it has none."""
     status: GroupStatus | None
-    """What ended the wait of others, told to the last of the script's requests, behind which nothing else changed."""
+    """The group's status if the script ended other requests' waits; only on the last request of the script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,10 @@ class _Request:
 
 
 class RequestBatcher:
-    """The way into groups by one script. `shared` are its arguments that are the same for every request.
+    """Enters requests into groups with one script. `shared` are the script arguments common to all requests.
 
-    `apply_status` hears what ended a wait; those whose wait begins with the same answer are told first.
+    `apply_status` gets the status that ends other requests' waits, after the requests of the same script have begun
+    theirs.
     """
 
     def __init__(
@@ -68,9 +69,9 @@ class RequestBatcher:
         self._tick: Coalescer[_Request] = Coalescer(self._flush)
 
     async def submit(self, keys: GroupKeys, args: Sequence[Arg], trailing_args: Sequence[Arg] = ()) -> BatchReply:
-        """Enter a request; once more where the answer was lost, for the script knows its arguments again.
+        """Enter a request; retried if the reply was lost, which is safe because the arguments identify the request.
 
-        `trailing_args` goes behind all requests, so one that has it goes alone. Raises StoreUnavailable.
+        A request with `trailing_args`, which follow all requests, is sent alone. Raises StoreUnavailable.
         """
         try:
             return await self._ask(keys, args, trailing_args)
@@ -103,7 +104,6 @@ class RequestBatcher:
     def script_args(
         self, keys: GroupKeys, requests: Sequence[Sequence[Arg]], trailing_args: Sequence[Arg] = ()
     ) -> list[Arg]:
-        """All arguments of the script."""
         args = [*group_script_args(self._store, keys, self._broker()), len(requests)]
         args += self._common_args(self._store.settings)
         for request in requests:

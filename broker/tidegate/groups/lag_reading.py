@@ -1,6 +1,6 @@
-"""What a round of samples reads: groups with what they have committed, then where their logs end.
+"""Reads for a round of lag samples: first groups with their committed offsets, then the ends of their logs.
 
-In that order nobody has committed beyond the end that is told.
+In this order no committed offset exceeds the reported log end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidegate.topics.model import Topic
 READ_LAG = Script("log/read_lag")
 
 _LOGS_AT_ONCE: Final = 10
-"""A look takes Redis up to two milliseconds where entries are a megabyte; heartbeats are to come between."""
+"""Limit of logs read at once: one read takes Redis up to 2 ms with entries of 1 MB, and must not delay heartbeats."""
 _HEAD: Final = (
     "id", "version", "state", "state_since", "generation", "protocol", "protocol_type", "joined_count", "awaiting_sync",
 )  # fmt: skip
@@ -32,12 +32,12 @@ FindTopic = Callable[[str, str], Topic | None]
 Place = tuple[str, int]
 """Topic, partition."""
 Commits = dict[Place, tuple[int, int]]
-"""Place -> committed offset, and when that was, ms."""
+"""Place -> committed offset, and its commit time, ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRead:
-    """A group as a round finds it. `missing`: members that a barrier waits for."""
+    """A group as read in a round. `missing`: members that a barrier waits for."""
 
     keys: GroupKeys
     state: str
@@ -49,12 +49,12 @@ class GroupRead:
     missing: int
     commits: Commits
     mark: tuple[bytes | None, ...]
-    """Another one where members or their assignments may be others."""
+    """Changes when the members or their assignments may have changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEndsReading:
-    """A log when a sample was taken. `times` are those at the offsets that were asked for, -1 for none, in ms."""
+    """A log at the time of a sample. `times` are those of the requested offsets, ms, -1 for none."""
 
     log_start: int
     log_end: int
@@ -64,16 +64,16 @@ class LogEndsReading:
     times: Mapping[int, int]
 
     def lag(self, committed: int) -> int:
-        """Records from what is committed, or from what is left, to the end."""
+        """Records from the committed offset, or the log's start if that is later, to the log's end."""
         return max(self.log_end - max(committed, self.log_start), 0)
 
 
 LogEndsReadings = dict[tuple[str, Place], LogEndsReading]
-"""By organisation and place; what is not there has no log."""
+"""By organisation and place; a missing entry has no log."""
 
 
 class LagReader:
-    """Reads groups and logs. What it remembers only saves reading it again."""
+    """Reads groups and logs; cached values only avoid repeated reads."""
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class LagReader:
         self._owners: dict[str, tuple[Any, dict[Place, str]]] = {}
 
     def forget(self, but: Iterable[str] = ()) -> None:
-        """Forget groups, but those of these names."""
+        """Drop cached groups except those with these names."""
         self._owners = {ref: self._owners[ref] for ref in but if ref in self._owners}
 
     async def group(self, keys: GroupKeys) -> GroupRead | None:
-        """A group; None where it is gone. Raises StoreUnavailable."""
+        """Read a group; None if it does not exist. Raises StoreUnavailable."""
         offsets, head, members = await asyncio.gather(
             self._store.read("HGETALL", keys.offsets),
             self._store.command("HMGET", keys.group, *_HEAD),
@@ -117,7 +117,7 @@ class LagReader:
         )
 
     def _commits(self, org: str, offsets: Mapping[bytes, bytes]) -> Commits:
-        """What a group committed, without partitions that are gone and topics that were made again since."""
+        """The group's commits, without deleted partitions and without topics that were recreated since."""
         commits: Commits = {}
         for name, value in sorted(offsets.items()):
             place, stored = split_field(name.decode()), json.loads(value)
@@ -127,7 +127,7 @@ class LagReader:
         return commits
 
     async def read_log_ends(self, groups: Iterable[GroupRead]) -> LogEndsReadings:
-        """Each log once, with the offsets of all groups. Raises StoreUnavailable."""
+        """Read each log once, with the offsets of all groups. Raises StoreUnavailable."""
         wanted: defaultdict[tuple[str, Place], set[int]] = defaultdict(set)
         for group in groups:
             for place, (offset, _) in group.commits.items():
@@ -135,7 +135,7 @@ class LagReader:
         return await self.read_ends_of(wanted)
 
     async def read_ends_of(self, wanted: Mapping[tuple[str, Place], Iterable[int]]) -> LogEndsReadings:
-        """Logs, with the times at some offsets of each. Raises StoreUnavailable."""
+        """Read logs, with the record times at some offsets of each. Raises StoreUnavailable."""
         log_ends: LogEndsReadings = {}
         asked = list(wanted.items())
         for start in range(0, len(asked), _LOGS_AT_ONCE):

@@ -1,9 +1,9 @@
-"""How far behind every group is, every `lag_sample_interval_ms`, in `{cluster}:lag`; by one broker at a time.
+"""Lag of every group, sampled every `lag_sample_interval_ms` into `{cluster}:lag` by one broker at a time.
 
-An entry is one group's sample: `time`; `group`, `<org>/<group>` as in its shard's keys; then for each partition that it
-has committed for the field `<topic>:<partition>` with a text that `sample_text` makes. Groups without commits have
-none. The round is spread over the interval, a few groups at a time. The same round makes what `/metrics` tells of the
-cluster (`cluster_page.py`), so that nothing is read twice.
+An entry is one group's sample: `time`; `group`, `<org>/<group>` as in its shard's keys; then for each committed
+partition the field `<topic>:<partition>` with a text from `sample_text`. Groups without commits have none. The round is
+spread over the interval, a few groups at a time. The same round produces the cluster metrics on `/metrics`
+(`cluster_page.py`), so that nothing is read twice.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
 
 SAMPLES_MAX: Final = 50_000
-"""Samples of lag that are kept, of all groups together."""
+"""Limit of stored lag samples, over all groups."""
 _GROUPS_AT_ONCE: Final = 20
 _PARTITIONS_PER_ENTRY_MAX: Final = 500
 _ASKED_PER_LEASE: Final = 4
-"""How often the duty is asked for in the time that it is taken for, an interval: so soon another broker has it."""
+"""Lease attempts per lease duration (one interval); bounds the time until another broker takes over."""
 _BUSY: Final = 0.8
-"""The part of an interval over which a round is spread."""
+"""Share of an interval over which a round is spread."""
 _RELEASE_S: Final = 1.0
 
 
 class Reader(Protocol):
-    """Who else is to know what a round finds."""
+    """Another consumer of a round's readings."""
 
     def begin(self, groups: list[GroupKeys], now_ms: int) -> None:
-        """A round begins, over these groups."""
+        """Start a round over these groups."""
 
     def group(self, group: GroupRead, owners: Mapping[Place, str], log_ends: LogEndsReadings) -> None:
-        """A group, who owns what in it, and the logs that it has committed for."""
+        """Add a group, the owners of its partitions, and the log ends of the partitions that it has committed."""
 
     async def end(self, reader: LagReader) -> None:
-        """The round is whole. Raises StoreUnavailable."""
+        """Complete the round. Raises StoreUnavailable."""
 
 
 def sample_text(committed: int, committed_at: int, status: LogEndsReading, member_id: str) -> str:
-    """What is stored for a partition; the member id comes last, as it may hold anything."""
+    """The stored text of a partition; the member id comes last, because it may contain any character."""
     return (
         f"committed={committed} start={status.log_start} end={status.log_end} lag={status.lag(committed)} "
         f"committed_at={committed_at} next_time={status.times[committed]} head_time={status.head_time} "
@@ -59,7 +59,7 @@ def sample_text(committed: int, committed_at: int, status: LogEndsReading, membe
 
 
 class LagSampler:
-    """Takes samples while this broker has the duty."""
+    """Takes samples while this broker holds the singleton lease."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class LagSampler:
         self._loops = BackgroundTasks()
 
     async def start(self) -> None:
-        """Begin to sample, or to wait for the duty."""
+        """Start to sample, or to wait for the lease."""
         if self._interval_ms:
             self._loops.run("lag-samples", self._run)
 
     async def close(self) -> None:
-        """Stop, and leave the duty to others."""
+        """Stop, and release the lease."""
         await self._loops.close()
         if self._store.available:
             with contextlib.suppress(KafkaError, TimeoutError):
@@ -105,7 +105,7 @@ class LagSampler:
                     break
 
     async def sample(self) -> bool:
-        """One round over all groups, if this broker has the duty; returns whether it had it to the end.
+        """Run one round over all groups if this broker holds the lease; returns whether it held it to the end.
 
         Raises StoreUnavailable.
         """
@@ -130,7 +130,7 @@ class LagSampler:
         return True
 
     async def _groups(self) -> list[GroupKeys]:
-        """All groups, those of one log together: it is looked at once for all."""
+        """All groups, ordered so that groups of one log are adjacent and share its read."""
         shards = [self._store.shard_keys(shard) for shard in range(self._store.settings.coordinator_shards)]
         listed = await asyncio.gather(*(self._store.command("HKEYS", shard.groups) for shard in shards))
         groups = [group_of(self._store, name.decode()) for names in listed for name in names]
@@ -139,7 +139,7 @@ class LagSampler:
         return sorted(groups, key=lambda keys: (first.get(keys.ref, ("", 0)), keys.ref))
 
     async def _sample_some(self, some: list[GroupKeys]) -> None:
-        """What is committed first, then where the logs end: so nobody has committed beyond the end that is told."""
+        """Read commits before log ends, so that no committed offset exceeds the reported end."""
         read = await asyncio.gather(*map(self._reader.group, some))
         groups = [group for group in read if group is not None]
         self._first_places |= {group.keys.ref: min(group.commits) for group in groups if group.commits}
@@ -156,7 +156,7 @@ class LagSampler:
 
 
 def _entries(group: GroupRead, owned: Mapping[Place, str], log_ends: LogEndsReadings) -> list[list[Arg]]:
-    """The entries of the stream that tell of a group."""
+    """The stream entries of a group."""
     fields: list[Arg] = []
     for place, (offset, committed_at) in group.commits.items():
         status = log_ends.get((group.keys.org, place))

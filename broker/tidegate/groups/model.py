@@ -1,4 +1,4 @@
-"""Classic consumer groups as values: states, requests and answers. What is stored is in docs/redis-layout.md."""
+"""Classic consumer groups as values: states, requests and answers. docs/redis-layout.md describes what is stored."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ _NAME_LENGTH_MAX: Final = 255
 
 
 class GroupState(enum.StrEnum):
-    """Where a group is between two generations. A group that does not exist answers like an empty one."""
+    """A group's state. A group that does not exist answers like an empty one."""
 
     EMPTY = "Empty"
-    """No members; offsets and the generation live on.
+    """No members; offsets and the generation remain.
 
-    Join: a new member is parked, and the first phase waits a while for more (KIP-134).
+    Join: a new member is parked, and the first phase waits for further members (KIP-134).
     Sync, Heartbeat: UNKNOWN_MEMBER_ID. Commit: only without a generation.
-    Leaves by: a member added -> PreparingRebalance; deletion.
+    Ends by: a member added -> PreparingRebalance; deletion.
     """
     PREPARING = "PreparingRebalance"
-    """The join phase: the group waits until all its members have joined again, or their time is up.
+    """The join phase: the group waits until all members have rejoined or the join deadline passes.
 
-    Join: parked. Sync, Heartbeat: REBALANCE_IN_PROGRESS (the heartbeat counts). Commit: accepted.
-    Leaves by: all joined or the join deadline -> CompletingRebalance, or Empty if nobody is left; generation + 1.
+    Join: parked. Sync, Heartbeat: REBALANCE_IN_PROGRESS (the heartbeat renews the session). Commit: accepted.
+    Ends by: all joined or the join deadline -> CompletingRebalance, or Empty if no member is left; generation + 1.
     """
     COMPLETING = "CompletingRebalance"
     """A generation is open and its leader computes the assignment.
 
-    Join: answered at once if nothing changed, else a new phase. Sync: parked; the leader's ends the state.
+    Join: answered at once if nothing changed, else a new phase. Sync: parked; the leader's sync ends the state.
     Heartbeat: NONE. Commit: REBALANCE_IN_PROGRESS.
-    Leaves by: the leader's sync -> Stable; any change of members, the sync deadline -> PreparingRebalance.
+    Ends by: the leader's sync -> Stable; any change of members, the sync deadline -> PreparingRebalance.
     """
     STABLE = "Stable"
     """Every member can read its assignment.
 
     Join: answered at once for a follower that changed nothing, else a new phase. Sync: the stored assignment.
     Heartbeat: NONE. Commit: accepted.
-    Leaves by: any change of members, the leader joining again, the sync deadline of those that never synced
+    Ends by: any change of members, the leader joining again, the sync deadline of members that never synced
     -> PreparingRebalance.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRef:
-    """Who a member says it is: its id, its generation, and its instance if it is static."""
+    """The identity that a member claims: its id, its generation, and its instance id if it is static."""
 
     member_id: str
     generation: int
@@ -59,7 +59,7 @@ class MemberRef:
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """One JoinGroup. The candidates and the token make a repeat of it harmless."""
+    """One JoinGroup. The candidate id and the token make a repeat idempotent."""
 
     member_id: str
     instance_id: str | None
@@ -71,35 +71,35 @@ class JoinRequest:
     protocols: Sequence[tuple[str, bytes]]
     """Name and metadata, in order of preference."""
     id_required: bool = True
-    """A new dynamic member must come back with the id that it is given (KIP-394, v4)."""
+    """A new dynamic member must rejoin with the id that it is given (KIP-394, v4)."""
     static_leader_list: bool = True
-    """A restarted static leader is told that it leads, and to skip the assignment (KIP-814, v9)."""
+    """A restarted static leader is answered as leader, with skip_assignment (KIP-814, v9)."""
     reason: str = ""
     client_software: str = ""
-    """Name and version (KIP-511), as far as it told them."""
+    """Name and version (KIP-511), as far as the client sent them."""
     token: str = field(default_factory=lambda: token_hex(8))
     suffix: str = ""
 
     def __post_init__(self) -> None:
-        if not self.member_id and not self.suffix:  # only a new member makes a member id
+        if not self.member_id and not self.suffix:  # only a new member needs a new member id
             object.__setattr__(self, "suffix", str(uuid4()))
 
     @property
     def candidate_id(self) -> str:
-        """The member id that this join makes, where it makes one: `<instance or client id>-<uuid>`.
+        """The id for a member that this join creates: `<instance or client id>-<uuid>`.
 
-        Of a longer name only the begin: it may have 32 kB, and the id is repeated wherever the member is named.
+        Longer names are truncated: a name may have 32 kB, and the id is repeated in every reference to the member.
         """
         return f"{(self.instance_id or self.client_id)[:_NAME_LENGTH_MAX]}-{self.suffix}"
 
     def again(self, member_id: str) -> JoinRequest:
-        """The same join entered once more, as the member that it is by now."""
+        """The same join, repeated under the member id that it has by now."""
         return replace(self, member_id=member_id, token=token_hex(8))
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """One member of the list that the leader gets; `metadata` is of the protocol chosen."""
+    """One member of the list that the leader gets; `metadata` is for the selected protocol."""
 
     member_id: str
     instance_id: str | None
@@ -120,7 +120,7 @@ class Joined:
 
 
 class JoinRefused(Exception):
-    """A join that failed: with which error, and which member id its answer carries."""
+    """A failed join: the error, and the member id that its answer carries."""
 
     def __init__(self, error: KafkaError, member_id: str) -> None:
         super().__init__(error.code.name)
@@ -137,7 +137,7 @@ class SyncRequest:
     protocol: str | None = None
     assignments: Sequence[tuple[str, bytes]] = ()
     owners: str = ""
-    """Who they give which partitions to, as the event tells it (docs/explain.md); "" where that is not known."""
+    """Partition owners as text for the event (docs/explain.md); "" if they are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """One member that leaves. Without a member id the instance's owner is meant, whoever it is."""
+    """One member that leaves. Without a member id, the current member of the instance is removed."""
 
     member_id: str
     instance_id: str | None = None

@@ -1,8 +1,8 @@
-"""An administrator's move of a group's offsets: one script removes the members, if need be, and writes the offsets.
+"""Administrative offset reset: one script removes the members if requested, and writes the offsets.
 
-What the removed members still send under their ids is refused. Some clients (aiokafka with auto-commit) forget their
-id when they are removed, and commit their old position without any before they join again: an empty group takes that
-from everybody, so such commits are refused for a while, unless somebody joins before.
+Later requests under the removed members' ids are refused. Some clients (aiokafka with auto-commit) drop their id when
+they are removed, and commit their old position without an id before they rejoin. An empty group accepts such commits,
+so they are refused for a while, or until a member joins.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tidegate.store.store import Store
 RESET_OFFSETS = Script("groups/reset_offsets")
 
 COMMITS_FENCED_MS: Final = 10_000
-"""Clients learn that they were removed at their next heartbeat, after 3 s by default."""
+"""Clients learn of their removal at their next heartbeat, after 3 s by default."""
 _FENCE_REASON: Final = "fenced: its group's offsets are reset"
 _UNKNOWN_EPOCH: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetMove:
-    """Where a partition's committed offset goes; `offset` None forgets it."""
+    """The new committed offset of a partition; `offset` None deletes it."""
 
     topic: str
     topic_id: str
@@ -39,7 +39,7 @@ class OffsetMove:
 
     @property
     def entry(self) -> str:
-        """Its JSON, open for the commit time; "" to forget."""
+        """Its JSON without the commit time and the closing brace; "" to delete."""
         if self.offset is None:
             return ""
         return entry_json(self.offset, _UNKNOWN_EPOCH, self.topic_id, self.metadata)
@@ -55,9 +55,9 @@ async def reset_offsets(
     client_id: str = "",
     client_host: str = "",
 ) -> int:
-    """Move offsets, all or none; how many members were removed, which is what `fence` allows.
+    """Move offsets, all or none; returns the number of members removed, which `fence` permits.
 
-    A group that does not exist is made. Raises NonEmptyGroup, StoreUnavailable.
+    Creates a group that does not exist. Raises NonEmptyGroup, StoreUnavailable.
     """
     args: list[Arg] = [client_id, client_host, _FENCE_REASON if fence else "", COMMITS_FENCED_MS, candidate(keys)]
     for move in moves:

@@ -1,8 +1,8 @@
-"""Committed offsets: commit and fetch, gathered per group and event-loop tick; delete; how they are stored.
+"""Committed offsets: commit and fetch, batched by group and event-loop tick; delete; the stored form.
 
-A committed offset is one field of the group's `offsets` hash, `<topic>:<partition>`, whose value is JSON
-for people: offset, leader_epoch, topic_id, metadata, commit_time, and expire_time where the client named
-one. All commits of a tick for one group are one script; equal reads of a tick are one command.
+A committed offset is one field of the group's `offsets` hash, `<topic>:<partition>`, whose value is readable JSON:
+offset, leader_epoch, topic_id, metadata, commit_time, and expire_time if the client sent one. One script stores all
+commits of a tick for one group; one command serves equal reads of a tick.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ COMMIT_OFFSETS = Script("groups/commit_offsets")
 DELETE_OFFSETS = Script("groups/delete_offsets")
 
 WITHOUT_LEASE: Final = 0
-"""The end of a lease that a caller does not have."""
+"""The lease end of a caller without a broker lease."""
 
 _ENTRIES_PER_SCRIPT_MAX: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a group committed for one partition."""
+    """The committed offset of one partition."""
 
     offset: int
     leader_epoch: int
@@ -56,13 +56,13 @@ class Committed:
 _PLAIN_ENTRY: Final = re.compile(
     rb'{"offset":(-?\d+),"leader_epoch":(-?\d+),"topic_id":"([0-9a-f]*)","metadata":"([^"\\]*)",'
 )
-"""A stored value as `entry_json` writes it, with nothing in the metadata that JSON escapes."""
+"""A stored value as `entry_json` writes it, without JSON escapes in the metadata."""
 
 OnCode = Callable[[int | Exception], None]
-"""Called once with the code of a commit, or the exception that kept it from being judged."""
+"""Called once with the code of a commit, or with the exception that prevented its evaluation."""
 
 OnFetched = Callable[[dict[str, Committed] | Exception], None]
-"""Called once with what is committed by field; a field without a commit is absent."""
+"""Called once with the commits by field; a field without a commit is absent."""
 
 
 @dataclass(slots=True)
@@ -74,13 +74,13 @@ class Commit:
     instance_id: str | None
     entries: list[str] = field(default_factory=list)
     retention_ms: int = -1
-    """How long the offsets are kept, where a client of version 2 to 4 says so; -1 leaves it to the broker."""
+    """Retention of the offsets, set by clients of version 2 to 4, ms; -1: the broker's setting applies."""
     client_id: str = ""
     client_host: str = ""
 
 
 QueuedBatch = tuple[Commit, OnCode]
-"""A commit, and who is told its code."""
+"""A commit and the callback for its code."""
 
 
 def offset_field(topic: str, partition: int) -> str:
@@ -95,7 +95,7 @@ def split_field(text: str) -> tuple[str, int]:
 
 
 def entry_json(offset: int, leader_epoch: int, topic_id: str, metadata: str) -> str:
-    """The stored JSON but for its end: the script adds the commit time, by Redis's clock, and closes it."""
+    """The stored JSON without its end: the script appends the commit time, by Redis's clock, and the closing brace."""
     return (
         f'{{"offset":{offset},"leader_epoch":{leader_epoch},"topic_id":"{topic_id}",'
         f'"metadata":{encode_basestring(metadata)}'
@@ -103,7 +103,7 @@ def entry_json(offset: int, leader_epoch: int, topic_id: str, metadata: str) -> 
 
 
 def parse_entry(value: bytes) -> Committed:
-    """A stored value."""
+    """Decode a stored value."""
     plain = _PLAIN_ENTRY.match(value)
     if plain is not None:
         offset, leader_epoch, topic_id, metadata = plain.groups()
@@ -113,14 +113,14 @@ def parse_entry(value: bytes) -> Committed:
 
 
 def metadata_fits(metadata: str, units_max: int) -> bool:
-    """Whether commit metadata has at most so many UTF-16 units, as Kafka counts it despite the setting's name."""
+    """Whether commit metadata has at most `units_max` UTF-16 units; Kafka counts these, despite the setting's name."""
     if len(metadata) > units_max:
         return False
     return 2 * len(metadata) <= units_max or len(metadata.encode("utf-16-le", "surrogatepass")) // 2 <= units_max
 
 
 class Offsets:
-    """Commits and fetches of this broker's tick. A group's fetch sees every commit filed before it."""
+    """Queued commits and fetches of this broker's tick. A group's fetch sees every commit queued before it."""
 
     def __init__(
         self,
@@ -130,11 +130,12 @@ class Offsets:
         lease_ends_ms: Callable[[], int] = lambda: WITHOUT_LEASE,
     ) -> None:
         self.held: dict[str, deque[Any]] = {}
-        """By group: commits that wait for a look at the catalogue, and those behind them. The handlers' own."""
+        """By group: commits that wait for a catalogue refresh, and the commits queued behind them. Used by the
+        handlers."""
         self._store = store
         self._topics_version = 0
         self._asked = self._on_group_change = 0
-        """Questions for the catalogue's version in the store; the newest answered one gave `_topics_version`."""
+        """Reads of the catalogue's version in the store; the newest one answered set `_topics_version`."""
         self._metadata_units_max = settings.offset_metadata_max_bytes
         self._broker, self._lease_ends_ms = broker, lease_ends_ms
         self._sharded = store.is_sharded
@@ -150,22 +151,23 @@ class Offsets:
 
     @property
     def next_question(self) -> int:
-        """The question that the commits which are filed now go out behind: which version the catalogue has."""
+        """The number of the version read that is sent ahead of the commits that are queued now."""
         return self._asked + 1
 
     def topics_were(self, version: int, question: int) -> bool:
-        """Whether that was answered, and no topic had changed since that version.
+        """Whether that read was answered, and no topic had changed since that version.
 
-        In Redis Cluster it is another node that answers, later than the commits at times.
+        In Redis Cluster another node answers the read, sometimes after the commits.
         """
         return self._on_group_change >= question and self._topics_version == version
 
     def commit(self, keys: GroupKeys, commit: Commit, on_code: OnCode) -> None:
-        """File a commit for this tick's script. `on_code` gets 0, or the code that applies to all its entries:
+        """Queue a commit for this tick's script. `on_code` gets 0, a code that applies to all entries, or
+        StoreUnavailable.
 
-        COORDINATOR_NOT_AVAILABLE where this broker's lease ended before Redis judged the commit,
-        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or GROUP_ID_NOT_FOUND
-        where the group does not exist and the commit names a generation; or StoreUnavailable.
+        The codes: COORDINATOR_NOT_AVAILABLE if this broker's lease ended before Redis evaluated the commit,
+        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or GROUP_ID_NOT_FOUND if the
+        group does not exist and the commit names a generation.
         """
         queued = self._commits.get(keys.group)
         if queued is None:
@@ -175,7 +177,7 @@ class Offsets:
             queued[1].append((commit, on_code))
 
     def fetch(self, keys: GroupKeys, fields: Sequence[str] | None, on_fetched: OnFetched) -> None:
-        """Read what is committed for `fields`, or for every partition if None."""
+        """Read the commits of `fields`, or of every partition if None."""
         if keys.group in self._commits:
             self._ask_version()
             self._send_commits([self._commits.pop(keys.group)])
@@ -212,7 +214,7 @@ class Offsets:
         self._reads.clear()
 
     def _ask_version(self) -> None:
-        """Ahead of commits, so that they are known to be of topics that were there."""
+        """Read the catalogue's version ahead of the commits, to verify that their topics existed."""
         self._asked += 1
         question = self._asked
 
@@ -223,7 +225,7 @@ class Offsets:
         self._store.send(["HGET", self._store.cluster_keys.info, "topics_version"], answered)
 
     def _send_commits(self, groups: Gathered[QueuedBatch]) -> None:
-        """Commits of one shard, in as few scripts as their entries allow; one commit is never parted."""
+        """Send one shard's commits in as few scripts as their entries allow; a single commit is never split."""
         call, size = self._call(), 0
         for keys, queued in groups:
             self._reads.pop(keys.group, None)
@@ -243,7 +245,7 @@ class Offsets:
         return ExpiringCall(self._store, self._expire, COMMIT_OFFSETS, self._arguments, _hand_out)
 
     def _arguments(self, groups: Gathered[QueuedBatch]) -> tuple[list[str], list[Arg]]:
-        # The group's server may have another clock than the one that the lease is held by.
+        # The group's server may have another clock than the server that holds the lease.
         lease_ends_ms = WITHOUT_LEASE if self._sharded else self._lease_ends_ms()
         return commit_arguments(groups, self._store.settings.group_events_max, self._broker(), lease_ends_ms)
 
@@ -251,12 +253,12 @@ class Offsets:
 def commit_arguments(
     groups: Gathered[QueuedBatch], events_max: int, broker: str, lease_ends_ms: int = WITHOUT_LEASE
 ) -> tuple[list[str], list[Arg]]:
-    """KEYS and ARGV of the script; `broker` is who the events name, until `lease_ends_ms` by Redis's clock."""
+    """KEYS and ARGV of the script. `broker` is the broker name in events, `lease_ends_ms` is by Redis's clock."""
     shard = groups[0][0].shard_keys
     key_names, args = [shard.groups, shard.events], list[Arg]((events_max, broker, lease_ends_ms))
     for keys, queued in groups:
         key_names += (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets)
-        # Only a commit without generation can make a group, or reset its offsets: only then it is said who does.
+        # Only a commit without a generation can create a group or reset its offsets: only then is the client named.
         simple = next((commit for commit, _ in queued if commit.generation < 0), None)
         made = who = ""
         if simple is not None:
@@ -276,7 +278,7 @@ def commit_arguments(
 
 
 def _hand_out(queued: list[QueuedBatch], answer: Sequence[int] | Exception) -> None:
-    """Give each commit of a group its code, or the exception."""
+    """Call each commit's callback with its code or with the exception."""
     if isinstance(answer, Exception):
         for _, on_code in queued:
             on_code(answer)
@@ -290,7 +292,7 @@ def _read_command(key: str, fields: tuple[str, ...] | None) -> list[Arg]:
 
 
 class _Read:
-    """One read of a group's offsets, and everybody of the tick who asked for just that."""
+    """One read of a group's offsets, shared by all equal requests of the tick."""
 
     __slots__ = ("_fields", "waiting")
 
@@ -315,13 +317,13 @@ class _Read:
 
 
 async def committed_partitions(store: Store, keys: GroupKeys) -> tuple[str, list[tuple[str, int]]]:
-    """A group's own id, "" if there is none, and the partitions that it has offsets of. Raises StoreUnavailable."""
+    """A group's own id, "" if there is none, and its partitions with committed offsets. Raises StoreUnavailable."""
     own_id, fields = await asyncio.gather(store.command("HGET", keys.group, "id"), store.command("HKEYS", keys.offsets))
     return (own_id or b"").decode(), [split_field(field.decode()) for field in fields]
 
 
 async def delete(store: Store, keys: GroupKeys, broker: str, topics: Mapping[str, Sequence[int]]) -> set[str]:
-    """Forget a group's offsets of partitions (KIP-496). Returns the topics refused as subscribed.
+    """Delete a group's offsets of partitions (KIP-496). Returns the topics refused because they are subscribed.
 
     Raises GroupIdNotFound, NonEmptyGroup (members of another protocol type than `consumer`), StoreUnavailable.
     """

@@ -1,4 +1,4 @@
-"""Rebalances by cause and how long barriers took, counted from the events of all shards as they come."""
+"""Counts rebalances by cause and the durations of barriers, from the events of all shards."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tidegate.telemetry.metrics import metrics
 
 _EVENTS_AT_ONCE: Final = 500
 _PAGES_MAX: Final = 20
-"""Of a shard and round; what comes beyond it is counted in the next ones."""
+"""Limit of pages for one shard in one round; later rounds count the rest."""
 _KNOWN: Final = frozenset(CAUSES) | {"writes_lost"}
 _PHASES: Final = {"barrier_joined": "join", "assignment_stored": "sync"}
 
 
 class RebalanceCounts:
-    """Counts what happened since the last round; where that is long ago, since an interval of samples ago."""
+    """Counts events since the last round; if that was long ago, since one sample interval ago."""
 
     def __init__(self, store: Store, interval_ms: int) -> None:
         self._store, self._interval_ms = store, interval_ms
         self._after: dict[int, str] = {}
-        """Shard -> the last event that was counted."""
+        """Shard -> the last counted event."""
         self._counted_ms = 0
 
     async def count(self, now_ms: int) -> None:
-        """Count up to now. Raises StoreUnavailable; what was counted is not counted again."""
+        """Count up to now. Raises StoreUnavailable; a later call counts no event twice."""
         since_ms = now_ms - 2 * self._interval_ms
         if self._counted_ms < since_ms:  # another broker counted meanwhile
             self._after.clear()

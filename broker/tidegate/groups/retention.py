@@ -1,4 +1,4 @@
-"""Offsets that nobody needs any more: past their retention (KIP-211), or of a topic that was deleted."""
+"""Deletes committed offsets that passed their retention (KIP-211), and offsets of deleted topics."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _FIELDS_PER_SCRIPT_MAX: Final = 500
 _GROUPS_AT_ONCE: Final = 50
 
 OnGone = Callable[[GroupKeys, str, Sequence[tuple[str, int]]], None]
-"""Called when a group goes with its last offset: its own id, and the partitions that it had offsets of."""
+"""Called when a group is deleted with its last offset: its own id, and the partitions that it had offsets of."""
 
 
 class Retention:
-    """The sweep of one broker over the groups of the shards that it is named for. Losing a sweep only delays."""
+    """One broker's sweep over the groups of the shards that it is named for. A lost sweep only delays the deletion."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class Retention:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Sweep every `offsets_retention_check_interval_ms` from now on."""
+        """Start to sweep every `offsets_retention_check_interval_ms`."""
         self._task = asyncio.create_task(self._sweep_for_ever(), name="offsets-retention")
 
     async def close(self) -> None:
-        """Stop; a sweep under way is cut short, the next one goes on."""
+        """Stop; a running sweep is cancelled, the next broker's sweep continues."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -71,7 +71,7 @@ class Retention:
 
 
 async def sweep(store: Store, shards: Iterable[int], broker: str, on_gone: OnGone | None = None) -> int:
-    """Expire what is due in every group of some shards. Returns how many offsets went. Raises StoreUnavailable."""
+    """Expire offsets in every group of some shards. Returns the number of offsets deleted. Raises StoreUnavailable."""
     expired = 0
     for shard in shards:
         groups = [
@@ -84,11 +84,12 @@ async def sweep(store: Store, shards: Iterable[int], broker: str, on_gone: OnGon
 
 
 async def expire(store: Store, keys: GroupKeys, broker: str, on_gone: OnGone | None = None) -> int:
-    """Forget a group's offsets that are past their retention; then the group, if it is empty and has none left.
+    """Delete a group's offsets that passed their retention; then the group, if it is empty and has no offsets left.
 
-    An offset of an empty group that had members is kept for `offsets_retention_minutes` from the emptying or from
-    its own commit, whichever is later; of a group without members ever, from its commit; of a Stable group of
-    consumers, only topics that no member is subscribed to expire. Returns how many went.
+    An offset of an empty group that had members is retained for `offsets_retention_minutes` from the time when the
+    group became empty or from its own commit, whichever is later; an offset of a group that never had members, from its
+    commit; in a Stable group of consumers, only offsets of topics without a subscription expire. Returns the number
+    deleted.
     """
     observed: list[str] = []
     try:
@@ -115,7 +116,7 @@ async def expire(store: Store, keys: GroupKeys, broker: str, on_gone: OnGone | N
 
 
 async def _expire_fields(store: Store, keys: GroupKeys, broker: str, fields: list[str]) -> tuple[int, bool, bool]:
-    """How many of the fields went, whether the group's state lets offsets expire, whether the group went."""
+    """Number of fields deleted, whether the group's state permits expiry, whether the group was deleted."""
     extend_sessions_after_outage(store, keys)
     retention_ms = store.settings.offsets_retention_minutes * 60_000
     key_names = [*group_script_keys(keys), keys.offsets]
@@ -125,10 +126,10 @@ async def _expire_fields(store: Store, keys: GroupKeys, broker: str, fields: lis
 
 
 async def forget_topic(store: Store, org: str, topic: str, partition_count: int, topic_id: str = "") -> int:
-    """Forget a deleted topic's offsets in every group of an organisation, subscribed to or not.
+    """Delete a deleted topic's offsets in every group of an organisation, subscribed to or not.
 
-    `topic_id` in hex keeps the offsets of a later topic of the same name. Safe to repeat. Returns how many went.
-    Raises StoreUnavailable: then repeat.
+    `topic_id` in hex keeps the offsets of a later topic of the same name. Safe to repeat, and to be repeated after
+    StoreUnavailable, which it raises. Returns the number of offsets deleted.
     """
     fields = [offset_field(topic, partition) for partition in range(partition_count)]
     parts = [fields[at : at + _FIELDS_PER_SCRIPT_MAX] for at in range(0, len(fields), _FIELDS_PER_SCRIPT_MAX)]

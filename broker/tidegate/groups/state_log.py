@@ -1,7 +1,8 @@
-"""One log line for each state that a group enters, and why, from the broker that is named as its coordinator.
+"""One log line for each state that a group enters, with its cause, from the broker named as the coordinator.
 
-A phase that ends as it begins is one line, the next generation's. It comes from the wake-ups that every broker hears
-anyway, so no request pays for it. What is lost with a message is in the events, which scripts write (docs/explain.md).
+A phase that ends as it begins is one line, that of the next generation. The lines come from the notifications that
+every broker receives anyway, so they cost no request anything. The events, which scripts write, contain what a lost
+notification omits here (docs/explain.md).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tidegate.store.store import Store
 logger = structlog.get_logger()
 
 GROUPS_MAX: Final = 10_000
-"""Groups whose last line is remembered, so that none is written twice."""
+"""Groups whose last line is remembered, to avoid duplicate lines."""
 
 LINES: Final = {
     GroupState.PREPARING.encode(): "rebalance_started",
@@ -31,7 +32,7 @@ LINES: Final = {
 
 
 class StateLog:
-    """What is logged of groups. `prefers(shard)` says whether this broker is named for a shard."""
+    """Logs state changes of groups. `prefers(shard)` tells whether this broker is named for a shard."""
 
     def __init__(self, store: Store, prefers: Callable[[int], bool]) -> None:
         self._store = store
@@ -39,11 +40,11 @@ class StateLog:
         self._last: dict[bytes, tuple[bytes, bytes]] = {}
 
     async def start(self) -> None:
-        """Hear every shard: who is named for it may change."""
+        """Subscribe to all shards, because the broker named for a shard may change."""
         await subscribe_group_changes(self._store, self._on_group_change)
 
     async def close(self) -> None:
-        """Stop."""
+        """Unsubscribe."""
         unsubscribe_group_changes(self._store, self._on_group_change)
 
     def _on_group_change(self, payload: bytes | None) -> None:
@@ -64,7 +65,7 @@ class StateLog:
         def answered(reply: Any) -> None:
             reason, now = reply if isinstance(reply, list) else (b"", None)
             more = {}
-            if now == b"%d" % generation:  # else the group has gone on meanwhile
+            if now == b"%d" % generation:  # otherwise the group has changed again meanwhile
                 more["reason"] = reason.decode()
             logger.info(line, group=keys.ref, generation=generation, **more)
 

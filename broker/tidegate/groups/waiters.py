@@ -1,4 +1,4 @@
-"""One parked join or sync, and what a look at its group means for it."""
+"""One parked join or sync, and how a refresh of its group answers it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.groups.model import GroupState, JoinRefused, Synced
 
 
 class Again(Enum):
-    """The answer to a waiter whose parked request does not stand any more: enter it once more."""
+    """The answer to a waiter whose parked request is no longer valid: enter it again."""
 
     AGAIN = "again"
 
@@ -21,12 +21,12 @@ class Again(Enum):
 AGAIN: Final = Again.AGAIN
 
 _ENTERED_ITEMS: Final = 3
-"""What joins and syncs return before it."""
+"""Number of items that a reply of joins or syncs has before the status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The generation that a join phase opened: what every member's answer shares."""
+    """The generation that a join phase opened: the part common to every member's answer."""
 
     generation: int
     protocol_type: str
@@ -50,12 +50,12 @@ class GroupStatus:
 
     @staticmethod
     def behind(reply: Sequence[Any]) -> GroupStatus | None:
-        """From the end of what joins or syncs returned; None where they ended nobody's wait."""
+        """From the end of a reply of joins or syncs; None if they ended no other request's wait."""
         return GroupStatus.of(reply[_ENTERED_ITEMS:]) if len(reply) > _ENTERED_ITEMS else None
 
     @staticmethod
     def of(reply: Sequence[Any]) -> GroupStatus:
-        """From what `groups/read_group_status` returned behind its code."""
+        """From the items of `groups/read_group_status` after its code."""
         state, generation, version, phase, protocol_type, protocol, leader, assigned, due_ms = reply
         return GroupStatus(
             state.decode(),
@@ -72,7 +72,7 @@ class GroupStatus:
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """One parked request: the member, and the generation (and phase) it entered at."""
+    """One parked request: the member, and the generation (and phase) in which it entered."""
 
     member_id: str
     instance_id: str | None
@@ -83,7 +83,7 @@ class Waiter:
     checked_version: int = -1
 
     def judge(self, status: GroupStatus, record: bytes | None, owner: bytes | None, assignment: bytes | None) -> None:
-        """Answer, if this look decides it."""
+        """Answer the request if this status decides it."""
         if record is None:
             self._refuse(owner)
         elif self.round >= 0:
@@ -95,7 +95,7 @@ class Waiter:
     def _judge_join(self, status: GroupStatus, record: bytes) -> None:
         if status.generation > self.generation:
             if status.state == GroupState.PREPARING and status.leader == self.member_id:
-                self._reply(AGAIN)  # the list is gone with its generation: this join stands for the next phase
+                self._reply(AGAIN)  # its member list was deleted: this join counts for the next phase
             else:
                 self._reply(Opened(status.generation, status.protocol_type, status.protocol, status.leader))
         elif b'"join_round":%d,' % self.round not in record:
@@ -123,5 +123,5 @@ class Waiter:
             self.answer.set_exception(error)
 
     def unavailable(self, error: StoreUnavailable) -> None:
-        """The store has been away for too long."""
+        """Fail the request: the store has been unavailable for too long."""
         self._fail(error)

@@ -1,11 +1,11 @@
-"""Requests that wait for a group: parked joins and syncs. Listen, look, wait, look again.
+"""Requests that wait for a group: parked joins and syncs. Subscribe, read, wait, read again.
 
-Each group with waiting requests has one entry here and one task, whatever their number. The task looks when
-a wake-up says so, when something of the group falls due, and every `POLL_MS`, which bounds what a
-lost wake-up costs. One look serves all who wait. It settles what is overdue, so no broker owns a timer; and
-the task renews the lease by which a parked request holds its member's session.
+Each group with waiting requests has one entry here and one task, whatever their number. The task refreshes the group at
+a notification, at the group's next deadline, and every `POLL_MS`, which bounds the delay after a lost notification. One
+refresh serves all waiting requests. It expires what is overdue, so no broker owns a timer; and the task renews the
+lease by which a parked request holds its member's session.
 
-A waiter that is cancelled (its client went away) leaves nothing behind but its place in the group.
+A cancelled waiter (its client disconnected) leaves only its member in the group.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ READ_GROUP_STATUS = Script("groups/read_group_status")
 RENEW_PARKED = Script("groups/renew_parked")
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
-"""Longest that the first join of a new member waits, as in Kafka."""
+"""Longest wait of a new member's first join, as in Kafka."""
 PARK_LEASE_MS: Final = 10_000
-"""Time for which a waiting request keeps its member without being renewed by its broker, which may have died."""
+"""Time for which a parked request holds its member's session without renewal, in case its broker has died."""
 POLL_MS: Final = 500
-"""Longest that a lost notification delays a waiting request."""
+"""Longest delay of a waiting request by a lost notification."""
 _ATTEMPTS_MAX: Final = 10
 _RENEWALS_PER_LEASE: Final = 3
 
@@ -56,7 +56,7 @@ logger = structlog.get_logger()
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """One group that requests of this broker wait for."""
+    """One group with waiting requests of this broker."""
 
     keys: GroupKeys
     watching: int = 0
@@ -67,16 +67,16 @@ class _Entry:
     read_ends_of: float = 0.0
     timer: asyncio.TimerHandle | None = None
     status: GroupStatus | None = None
-    """What a script of this broker saw as it ended a wait, until it is judged."""
+    """The status that a script of this broker returned when it ended a wait, until it is evaluated."""
     observed_version: int = -1
-    """The group's version at the last look: wake-ups up to it say nothing new."""
+    """The group's version at the last refresh; notifications up to this version are ignored."""
     renewed_at: float = 0.0
     away_since: float | None = None
     task: asyncio.Task[None] | None = None
 
 
 class Watch:
-    """Hears a group from before its request enters until it is answered, so that no wake-up is lost."""
+    """Subscribes to a group from before its request enters until it is answered, so that no notification is lost."""
 
     def __init__(self, waits: GroupWaits, keys: GroupKeys) -> None:
         self._waits = waits
@@ -119,7 +119,7 @@ class Watch:
 
 
 def _join_settings(settings: Settings) -> list[Arg]:
-    """What all joins are given."""
+    """Script arguments common to all joins."""
     return [
         settings.group_initial_rebalance_delay_ms,
         NEW_MEMBER_JOIN_TIMEOUT_MS,
@@ -129,14 +129,14 @@ def _join_settings(settings: Settings) -> list[Arg]:
 
 
 def _sync_settings(settings: Settings) -> list[Arg]:
-    """What all syncs are given."""
+    """Script arguments common to all syncs."""
     return [PARK_LEASE_MS]
 
 
 class GroupWaits:
-    """The requests of one broker that enter groups and wait. `broker` is who the events name.
+    """The requests of one broker that enter groups and wait. `broker` is the broker name in events.
 
-    `on_status` hears how each group was seen, before anybody is answered because of it.
+    `on_status` gets each observed status of a group, before any request is answered from it.
     """
 
     def __init__(self, store: Store, settings: Settings, broker: BrokerName = nobody) -> None:
@@ -149,14 +149,14 @@ class GroupWaits:
         self.joins = RequestBatcher(store, JOIN_GROUP, _join_settings, broker, self.apply_status)
         self.syncs = RequestBatcher(store, SYNC_GROUP, _sync_settings, broker, self.apply_status)
 
-    # -- life
+    # -- lifecycle
 
     async def start(self) -> None:
-        """Hear every shard's wake channel."""
+        """Subscribe to every shard's wake channel."""
         await subscribe_group_changes(self._store, self._on_group_change)
 
     async def close(self) -> None:
-        """Stop waiting; what is parked keeps its place in the groups."""
+        """Stop waiting; parked requests keep their members in the groups."""
         unsubscribe_group_changes(self._store, self._on_group_change)
         tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
         for task in tasks:
@@ -165,25 +165,25 @@ class GroupWaits:
 
     @property
     def waiting(self) -> int:
-        """Requests parked on this broker now."""
+        """Number of requests parked on this broker now."""
         return sum(len(entry.waiters) for entry in self._entries.values())
 
     def watch(self, keys: GroupKeys) -> Watch:
-        """Hear a group while the `with` block runs."""
+        """Subscribe to a group while the `with` block runs."""
         return Watch(self, keys)
 
     async def poll_now(self) -> None:
-        """Look at every group that somebody waits for, and return when all have been looked at (for tests)."""
+        """Refresh every group with waiting requests, and return when all are refreshed (for tests)."""
         await asyncio.gather(*(self._read_status(entry) for entry in list(self._entries.values()) if entry.waiters))
 
     async def renew_now(self) -> None:
         """Renew the lease of every parked request (for tests)."""
         await asyncio.gather(*(self._renew(entry) for entry in list(self._entries.values()) if entry.waiters))
 
-    # -- what a watch does
+    # -- called by Watch
 
     def submit(self, keys: GroupKeys) -> _Entry:
-        """The entry of a group, kept until `leave`."""
+        """The entry of a group, which exists until `leave`."""
         entry = self._entries.get(keys.ref)
         if entry is None:
             entry = self._entries[keys.ref] = _Entry(keys)
@@ -191,7 +191,7 @@ class GroupWaits:
         return entry
 
     def leave(self, entry: _Entry) -> None:
-        """One watch less; the last one ends the entry."""
+        """Remove one watch; the last one removes the entry."""
         entry.watching -= 1
         if entry.watching == 0:
             self._entries.pop(entry.keys.ref, None)
@@ -201,7 +201,7 @@ class GroupWaits:
                 entry.task.cancel()
 
     def park(self, entry: _Entry, waiter: Waiter, due_ms: int, *, missed: bool) -> None:
-        """Have a waiter looked after; `missed` where a wake-up came between entering and now."""
+        """Add a waiter to the entry; `missed`: a notification arrived between its entering and now."""
         entry.waiters[waiter] = None
         loop = asyncio.get_running_loop()
         if entry.task is None:
@@ -213,10 +213,10 @@ class GroupWaits:
         if missed:
             entry.changed.set()
 
-    # -- looking
+    # -- refreshing
 
     def apply_status(self, keys: GroupKeys, status: GroupStatus) -> None:
-        """A script of this broker ended a phase or brought the assignment: its answer serves as the look."""
+        """Use the status in a script's reply, which ended a phase or stored the assignment, as a refresh."""
         self._reply(keys, status)
         entry = self._entries.get(keys.ref)
         if entry is not None:
@@ -243,7 +243,7 @@ class GroupWaits:
         entry.changed.set()
 
     def _poll_group(self, entry: _Entry, due_ms: int) -> None:
-        """Look when something falls due, and after a while in any case."""
+        """Refresh at the next deadline, and after `POLL_MS` in any case."""
         wait_ms = min(due_ms, self._poll_ms) if due_ms >= 0 else self._poll_ms
         loop = asyncio.get_running_loop()
         entry.read_ends_of = loop.time() + max(wait_ms, 1) / 1000
@@ -271,7 +271,7 @@ class GroupWaits:
             self._poll_group(entry, entry.due_ms)
 
     def _note_away(self, entry: _Entry, error: StoreUnavailable) -> None:
-        """A short absence of Redis costs no parked request its place; a longer one is told to the clients."""
+        """Keep requests parked during a short outage of Redis; fail them after a longer one."""
         now = asyncio.get_running_loop().time()
         entry.due_ms = -1
         if entry.away_since is None:
@@ -301,7 +301,7 @@ class GroupWaits:
                 return
 
     async def _judge(self, keys: GroupKeys, status: GroupStatus, waiters: Sequence[Waiter]) -> bool:
-        """Read what concerns the waiters, plain, and answer them; False where the group changed meanwhile."""
+        """Read the waiters' records without a script and answer them; False if the group changed meanwhile."""
         ids = [waiter.member_id for waiter in waiters]
         instances = [waiter.instance_id or "" for waiter in waiters]
         nobody: list[bytes | None] = [None] * len(waiters)

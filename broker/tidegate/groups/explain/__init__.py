@@ -1,4 +1,4 @@
-"""Why a group does what it does: pure analysis of its picture, its partitions and its events."""
+"""Diagnosis of a group: pure analysis of its snapshot, its partitions and its events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Finding", "Partition", "Severity", "explain", "summary"]
 def explain(
     snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event], topics: frozenset[str]
 ) -> list[Finding]:
-    """What is to be said of a group, worst first. `topics` are those that exist."""
+    """All findings about a group, worst first. `topics` are the existing topics."""
     rounds = rebalances(events)
     found = [
         *open_barrier(snapshot, events),
@@ -30,7 +30,7 @@ def explain(
 
 
 def summary(snapshot: GroupSnapshot, findings: Sequence[Finding], partitions: Sequence[Partition]) -> str:
-    """The first line: the state, since when, and whether that is well."""
+    """The first line: the state, its age, and whether it is healthy."""
     worst = max((finding.severity for finding in findings), default=Severity.NOTE)
     verdict = {Severity.STUCK: "It is stuck", Severity.TROUBLE: "It has trouble", Severity.NOTE: "Nothing is wrong"}[
         worst

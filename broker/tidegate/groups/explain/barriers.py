@@ -1,4 +1,4 @@
-"""The barrier that a group stands at: who is missing, since when, how it ends."""
+"""Findings about an open barrier: the missing members, since when, and how it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidegate.groups.model import GroupState
 
 
 def open_barrier(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[Finding]:
-    """What a group waits for, if it does."""
+    """The barrier that the group waits at, if there is one."""
     if snapshot.state == GroupState.PREPARING:
         if snapshot.prev_state == GroupState.EMPTY:
             return [_initial_delay(snapshot), *_pending(snapshot)]
@@ -71,7 +71,7 @@ def _join_barrier(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[Find
 
 
 def _was_notified(snapshot: GroupSnapshot, member: MemberSnapshot) -> bool:
-    """Whether it has sent a heartbeat since the barrier opened: the answer told it to rejoin."""
+    """Whether the member has sent a heartbeat since the barrier opened; the answer told it to rejoin."""
     return member.last_contact_ms is not None and member.last_contact_ms > snapshot.state_since_ms
 
 

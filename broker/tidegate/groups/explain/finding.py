@@ -1,4 +1,4 @@
-"""One thing that is to be said of a group."""
+"""One finding about a group, and text helpers for findings."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tidegate.groups.group_snapshot import GroupSnapshot, MemberSnapshot, Pendin
 
 LINES_MAX: Final = 10
 SOON_MS: Final = 5_000
-"""A state is so young in every healthy rebalance: members learn of one at their next heartbeat."""
+"""Age up to which a state occurs in every healthy rebalance: members learn of one at their next heartbeat."""
 
 
 class Severity(enum.IntEnum):
-    """How bad it is."""
+    """How severe a finding is."""
 
     NOTE = 0
     """Worth knowing."""
     TROUBLE = 1
     """Records wait longer than they should, or soon will."""
     STUCK = 2
-    """Nobody consumes while it lasts."""
+    """No member consumes while it lasts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence that names who and since when, what it rests on, and what to do about it."""
+    """A sentence that names members and times, its evidence, and what to do."""
 
     kind: str
     severity: Severity
@@ -39,12 +39,12 @@ class Finding:
 
 
 def severity_by_age(snapshot: GroupSnapshot) -> Severity:
-    """How bad a state is in which nobody consumes: nothing, as long as a healthy group may be in it."""
+    """Severity of a state in which no member consumes: NOTE while its age is normal for a healthy group."""
     return Severity.STUCK if snapshot.now_ms - snapshot.state_since_ms >= SOON_MS else Severity.NOTE
 
 
 def evicting(snapshot: GroupSnapshot, members: Sequence[MemberSnapshot]) -> str:
-    """The command that removes a member, ready to be copied where it is one."""
+    """The command that removes a member, complete if there is exactly one."""
     which = shlex.quote(members[0].instance_id or members[0].member_id) if len(members) == 1 else "MEMBER"
     command = f"tidegate group evict {shlex.quote(snapshot.group_id)} {which}"
     return f"`{command}` removes {either(len(members), 'it', 'one')},"
@@ -56,24 +56,24 @@ def poll_limit(rebalance_timeout_ms: int) -> str:
 
 
 def few(lines: Iterable[str]) -> tuple[str, ...]:
-    """Evidence of each of many, cut where it helps nobody any more."""
+    """Evidence for the first of many items."""
     every = list(lines)
     rest = (f"and {len(every) - LINES_MAX} more",) if len(every) > LINES_MAX else ()
     return (*every[:LINES_MAX], *rest)
 
 
 def named(member: MemberSnapshot) -> str:
-    """A member as people know it."""
+    """A member for display."""
     return format_member(member.client_id, member.client_host, member.instance_id)
 
 
 def last_contact_text(snapshot: GroupSnapshot, member: MemberSnapshot) -> str:
-    """When a member was heard that does not wait here."""
+    """Time of the last contact with a member that is not parked."""
     if member.last_contact_ms is None:
         return "not known when last heard, for a broker fell silent and members were given more time"
     return f"last heard {span(snapshot.now_ms - member.last_contact_ms)} ago"
 
 
 def named_pending(pending: PendingMemberSnapshot) -> str:
-    """Who asked for a member id."""
+    """The client of a pending member for display."""
     return format_member(pending.client_id, pending.client_host)

@@ -1,4 +1,4 @@
-"""Trouble that shows only over time: what happens to a group again and again."""
+"""Findings that show only over time: recurring events of a group."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tidegate.groups.group_events import Event, Rebalance, since
 from tidegate.groups.group_snapshot import GroupSnapshot
 
 WINDOW_MS: Final = 30 * 60_000
-"""How far back is looked: several times max.poll.interval.ms as clients have it."""
+"""Period that is analysed: several times the usual max.poll.interval.ms."""
 AGAIN: Final = 3
-"""So often is a pattern."""
+"""Occurrences from which events are a pattern."""
 SHORT_LIFE_MS: Final = 5 * 60_000
-"""Who is gone so soon after it joined did not just scale down."""
+"""A member that leaves so soon after it joined was not just scaled down."""
 SECOND_HALF_MS: Final = 10_000
 """A cooperative member rejoins at its next poll after the assignment, hardly later."""
 LOOP: Final = 5
-"""So many rebalances of the same members are a loop, whatever began them."""
+"""This many rebalances of the same members are a loop, whatever started them."""
 
 _DIES: Final = (
     "The process ends and is started again: read its own log. Where it is killed without leaving, a static "
@@ -34,7 +34,7 @@ _POLL: Final = ("poll timeout", "max.poll.interval", "maximum poll interval")
 
 
 def patterns(snapshot: GroupSnapshot, events: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
-    """What recurred in the last half an hour."""
+    """Events that recurred in the last half hour."""
     begin = snapshot.now_ms - WINDOW_MS
     recent = since(events, begin)
     late = [round_ for round_ in _first_halves(rounds) if round_.started.time_ms >= begin]
@@ -49,7 +49,7 @@ def patterns(snapshot: GroupSnapshot, events: Sequence[Event], rounds: Sequence[
 
 
 def _first_halves(rounds: Sequence[Rebalance]) -> list[Rebalance]:
-    """Without those that only end the one before: cooperative members give up partitions, then rejoin to say so."""
+    """Without rebalances that only complete the previous one: cooperative members revoke partitions, then rejoin."""
     found: list[Rebalance] = []
     second = True
     for round_ in rounds:
@@ -61,7 +61,7 @@ def _first_halves(rounds: Sequence[Rebalance]) -> list[Rebalance]:
 
 
 def _by_member(events: Iterable[Event], matches: Callable[[Event], bool]) -> list[list[Event]]:
-    """What recurred, of each member by itself."""
+    """Recurring events, by member."""
     found: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for event in events:
         if matches(event):
@@ -76,7 +76,7 @@ def _times(events: Sequence[Event]) -> str:
 
 
 def _severity(snapshot: GroupSnapshot, last: Event) -> Severity:
-    """A pattern that ended is worth knowing only."""
+    """The severity; a pattern that ended is only a note."""
     return Severity.TROUBLE if snapshot.now_ms - last.time_ms < WINDOW_MS / 3 else Severity.NOTE
 
 
@@ -102,7 +102,7 @@ def _never_syncs(snapshot: GroupSnapshot, recent: Sequence[Event], rounds: Seque
 
 
 def _longest_wait(snapshot: GroupSnapshot, late: Sequence[Event]) -> int:
-    """How long a round waits for its members: the longest rebalance timeout, or what it took when they are gone."""
+    """How long a rebalance waits for members: the longest rebalance timeout, or the observed time if they are gone."""
     longest = max((member.rebalance_timeout_ms for member in snapshot.members), default=0)
     return longest or max(event.duration_ms for event in late)
 
@@ -138,7 +138,7 @@ def _long_processing(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[F
 def _crash_loops(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[Finding]:
     found = []
     gone = ("member_expired", "member_left")
-    # our own command stands guard in a reset: it comes and goes
+    # our own reset command joins and leaves as a guard
     theirs = [event for event in recent if not event.client_id.startswith(f"{COMMAND}@")]
     for ends in _by_member(theirs, lambda event: event.kind in gone and event.duration_ms < SHORT_LIFE_MS):
         key = ends[-1].key
@@ -170,7 +170,7 @@ def _crash_loops(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[Findi
 
 
 def _size(snapshot: GroupSnapshot, ends: Sequence[Event]) -> int:
-    """How many members such a round concerns."""
+    """Number of members that a rebalance concerns."""
     return max(len(snapshot.members), *(event.members + 1 for event in ends))
 
 
@@ -205,7 +205,7 @@ def _flapping(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[Finding]
 
 
 def _restless(snapshot: GroupSnapshot, rounds: Sequence[Rebalance]) -> list[Finding]:
-    """Members that stay and ask for one rebalance after the other."""
+    """Members that stay in the group and request one rebalance after the other."""
     found = []
     asked = [round_.started for round_ in rounds if round_.started.cause in ("leader_rejoined", "subscription_changed")]
     for again in _by_member(asked, lambda _: True):
@@ -231,9 +231,10 @@ def _restless(snapshot: GroupSnapshot, rounds: Sequence[Rebalance]) -> list[Find
 
 
 def _loop(snapshot: GroupSnapshot, recent: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
-    """Many rebalances, some member behind several of them, and in the end the same members as before.
+    """Many rebalances, one member behind several of them, and in the end the same members as before.
 
-    A group that grows, shrinks or is restarted one by one has other members, or one or two rebalances of each.
+    A group that grows, shrinks or restarts member by member ends with other members, or has one or two rebalances for
+    each.
     """
     present = {
         ("instance", member.instance_id) if member.instance_id else (member.client_id, "/" + member.client_host)

@@ -1,4 +1,4 @@
-"""Whether a group gets on: lag, commits, members and partitions without one another."""
+"""Findings about progress: lag, commits, members without partitions, partitions without members."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from tidegate.groups.group_snapshot import GroupSnapshot, MemberSnapshot
 from tidegate.groups.model import GroupState
 
 QUIET_MS: Final = 15_000
-"""Clients commit every 5 s by themselves: who does not for three of these, and for its session timeout, is quiet."""
+"""Clients commit every 5 s by default: a member without commits for three such periods and its session timeout is
+quiet."""
 
 COMMITS_STOPPED_MS: Final = 300_000
-"""A reader without membership whose last commit is older has stopped; Flink commits at checkpoints, minutes apart."""
+"""A reader without membership is stopped if its last commit is older; Flink commits at checkpoints, minutes apart."""
 ABANDONED_MS: Final = 86_400_000
-"""A group that nobody reads for is a leftover from then on."""
+"""A group without readers for this long is abandoned."""
 
 _LEFT: Final = " A client also leaves by itself while it is not polled within max.poll.interval.ms."
 _GOES: Final = frozenset({"member_left", "member_removed", "member_expired", "member_evicted"})
@@ -36,7 +37,7 @@ _GOES: Final = frozenset({"member_left", "member_removed", "member_expired", "me
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition that a group has committed for or subscribes to; None for what is not known or not there."""
+    """A partition that a group has committed for or subscribes to; None for unknown or missing values."""
 
     topic: str
     partition: int
@@ -50,7 +51,7 @@ class Partition:
 
     @property
     def lag(self) -> int | None:
-        """Records between what is committed, else the log's start, and the log's end."""
+        """Records from the committed offset, otherwise from the log's start, to the log's end."""
         if self.log_end is None:
             return None
         begin = self.log_start if self.committed is None else max(self.committed, self.log_start or 0)
@@ -60,7 +61,7 @@ class Partition:
 def progress(
     snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event], topics: frozenset[str]
 ) -> list[Finding]:
-    """What keeps records waiting although no barrier is open."""
+    """Reasons why records wait although no barrier is open."""
     return [
         *_empty(snapshot, partitions, events),
         *_missing_topics(snapshot, topics),
@@ -88,7 +89,7 @@ def _lag(partitions: Iterable[Partition]) -> int:
 
 
 def _empty(snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event]) -> list[Finding]:
-    """Records wait for a group without members. It may have readers: those that assign partitions themselves."""
+    """Records wait for a group without members. It may have readers that assign partitions themselves."""
     waiting = [partition for partition in partitions if partition.committed is not None]
     if snapshot.state != GroupState.EMPTY or not _lag(waiting):
         return []
@@ -124,7 +125,7 @@ def _without_members(snapshot: GroupSnapshot, last_commit_ms: int, lag: int, evi
 
 
 def _abandoned(snapshot: GroupSnapshot, gone: Sequence[Event], lag: int, evidence: tuple[str, ...]) -> Finding:
-    """The members left. Whether by a deployment, an outage or for good, the last one's way out says best."""
+    """The members left. The last member's reason shows best whether by a deployment, an outage or for good."""
     empty_ms = snapshot.now_ms - snapshot.state_since_ms
     lost = bool(gone) and gone[-1].kind != "member_left" and SOON_MS <= empty_ms < ABANDONED_MS
     if gone:
@@ -157,7 +158,7 @@ def _missing_topics(snapshot: GroupSnapshot, topics: frozenset[str]) -> list[Fin
 
 
 def _quiet(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[Finding]:
-    """Members that are alive, have work and commit nothing."""
+    """Members that are alive, own partitions with lag and commit nothing."""
     if snapshot.state != GroupState.STABLE:
         return []
     found = []
@@ -193,7 +194,7 @@ def _is_silent(
 
 
 def _is_resolved(snapshot: GroupSnapshot) -> bool:
-    """Whether what consumers own now is what they are meant to own: cooperative ones rebalance twice in a row."""
+    """Whether consumers own exactly what they are assigned; cooperative consumers rebalance twice in a row."""
     old = snapshot.now_ms - snapshot.state_since_ms >= SOON_MS
     return snapshot.state == GroupState.STABLE and old and snapshot.protocol_type == "consumer"
 
@@ -291,7 +292,7 @@ def _out_of_range(partitions: Sequence[Partition]) -> list[Finding]:
 
 
 def _offsets_lost(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[Finding]:
-    """Offsets that went are the answer to "why does it read everything again?"."""
+    """Deleted offsets explain why a group reads everything again."""
     moved = [event for event in events if event.kind in ("offsets_reset", "offsets_deleted", "offsets_expired")]
     return [
         Finding(
