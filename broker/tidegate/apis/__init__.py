@@ -1,1 +1,1 @@
-"""One function an API: authorise, translate, call the domain, answer."""
+"""One function per API: authorise, translate, call the domain, reply."""

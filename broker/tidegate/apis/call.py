@@ -1,4 +1,4 @@
-"""One request as a handler sees it: who asks, on which version, and how to answer."""
+"""The context of one request in a handler: client, version, and the ways to reply."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 Body = bytes | bytearray | memoryview
-"""Part of a reply's body."""
+"""A piece of a reply's body."""
 
 
 @dataclass(slots=True)
 class BrokerContext:
-    """What handlers reach: the store and this broker's caches and waits. Made by `app.py`, lost with the process."""
+    """The services that handlers use: the store, this broker's caches and waits. `app.py` creates one per process."""
 
     settings: Settings
     store: Store
@@ -53,18 +53,18 @@ class BrokerContext:
     produce_timeouts: Timeouts = field(default_factory=Timeouts)
     usage: Usage = field(default_factory=Usage)
     tasks: TaskSet = field(default_factory=TaskSet)
-    """The rare parts of inline requests, which have to wait for the store."""
+    """Tasks for the parts of inline requests that must wait for the store."""
     mirror: Mirror | None = None
-    """Groups shown as Redis consumer groups; None where they are not."""
+    """Mirrors groups as Redis consumer groups; None if disabled."""
     delayed_heartbeats: DelayedHeartbeats | None = None
-    """None where heartbeats are answered at once."""
+    """None if heartbeats are answered at once."""
     ask_to_drain: Callable[[str], None] = field(default=lambda by: None)
-    """Have this broker drain and its process end, as by SIGTERM; who asks is logged."""
+    """Drain this broker and end its process, as SIGTERM does; the caller's name is logged."""
 
 
 @dataclass(slots=True)
 class Client:
-    """One client connection, for as long as it is open."""
+    """One client connection while it is open."""
 
     connection_id: int
     host: str
@@ -77,12 +77,12 @@ class Client:
     software_version: str = "unknown"
     fetched: bool = False
     delayed_heartbeat: DelayedHeartbeat | None = None
-    """Keeps back the answer to the heartbeat that came last; whatever comes next has it released."""
+    """Delays the answer of the latest heartbeat; any later request releases it."""
     on_closed: list[Callable[[], None]] = field(default_factory=list)
-    """Run once when the connection is gone: parked fetches and watchers cancel here."""
+    """Run once when the connection is closed; parked fetches and watchers cancel here."""
 
     def note_software(self, name: str, version: str) -> None:
-        """The client says what it is (KIP-511); it may say so again."""
+        """Record the client's software (KIP-511); it may be sent more than once."""
         self.software_name, self.software_version = name, version
         self.software.connections -= 1
         self.software = software_of(name)
@@ -90,16 +90,16 @@ class Client:
 
     @property
     def called_itself(self) -> str:
-        """Its software and version in a word; "" where it did not say (KIP-511)."""
+        """Its software and version as one word; "" if it sent none (KIP-511)."""
         return "" if self.software_name == "unknown" else f"{self.software_name} {self.software_version}"
 
     @property
     def held(self) -> int:
-        """Requests whose answer is there and kept back: a heartbeat, or none."""
+        """Number of requests with a delayed answer: 0 or 1 heartbeats."""
         return 1 if self.delayed_heartbeat is not None and self.delayed_heartbeat.is_delayed else 0
 
     def end(self) -> None:
-        """Its connection is closed: run `on_closed`."""
+        """Run `on_closed` after the connection was closed."""
         for closed in self.on_closed:
             try:
                 closed()
@@ -107,14 +107,14 @@ class Client:
                 logger.exception("on_closed_failed", connection=self.connection_id)
 
     def release(self, reason: Released) -> None:
-        """Answer a heartbeat whose answer is kept back, if there is one."""
+        """Send the answer of the delayed heartbeat, if there is one."""
         if self.delayed_heartbeat is not None:
             self.delayed_heartbeat.release(reason)
 
 
 @dataclass(slots=True)
 class Call:
-    """One request. Cold handlers return their response; hot ones call `reply` (or `drop`) exactly once."""
+    """One request. Task handlers return their response; inline handlers call `reply` (or `drop`) exactly once."""
 
     context: BrokerContext
     client: Client
@@ -123,15 +123,15 @@ class Call:
     correlation_id: int
     client_id: str
     reply: Callable[[Body | Sequence[Body]], None]
-    """Answer with the body's bytes, without header, in one piece or several."""
+    """Send the body's bytes, without header, in one piece or several."""
     drop: Callable[[], None]
-    """Give no answer at all (Produce with acks=0)."""
+    """Send no reply at all (Produce with acks=0)."""
     close: Callable[[str], None]
     """Close the connection, with the reason for the log."""
     run_alone: Callable[[], None]
     """Start no later request of the connection before this one is answered."""
     draining: asyncio.Event
-    """Set when this broker drains: long polls answer early."""
+    """Set when this broker drains; long polls then answer early."""
 
     @property
     def org(self) -> str:
@@ -140,5 +140,4 @@ class Call:
 
     @property
     def store(self) -> Store:
-        """The store."""
         return self.context.store

@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup and LeaveGroup (they may wait for others), Heartbeat (hot: no task and no future)."""
+"""JoinGroup, SyncGroup and LeaveGroup (they may wait for other members), Heartbeat (inline: no task and no future)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _LEAVES: Final = metrics.apis[ApiKey.LEAVE_GROUP]
 
 @api(ApiKey.JOIN_GROUP, first=0, last=9)
 async def join_group(call: Call, request: Any) -> list[bytes]:
-    """Join a group, or join it again, and wait for the others.
+    """Join or rejoin a group and wait for the end of the join phase.
 
-    v0: the session timeout is also the rebalance timeout. v4: new members come back with the id that they are
-    given (KIP-394). v5: static members (KIP-345). v7: protocol type (KIP-559). v8: reason (KIP-800).
-    v9: skip_assignment (KIP-814).
+    v0: the session timeout is also the rebalance timeout. v4: new members rejoin with the id that they are given
+    (KIP-394). v5: static members (KIP-345). v7: protocol type (KIP-559). v8: reason (KIP-800). v9: skip_assignment
+    (KIP-814).
     """
     if not request.group_id:
         raise InvalidGroupId
@@ -86,9 +86,9 @@ def _join_request(call: Call, request: Any) -> JoinRequest:
 
 
 def _note_subscribed(call: Call, keys: GroupKeys, joined: Joined) -> None:
-    """What the generation subscribes to protects offsets from deletion; without the note all topics are protected."""
+    """Record the generation's subscribed topics, which protects their offsets; without the record all are protected."""
     topics: set[str] | None = set()
-    subscriptions = {member.metadata for member in joined.members}  # most members say the same
+    subscriptions = {member.metadata for member in joined.members}  # most members have the same subscription
     readable = sum(map(topic_count, subscriptions)) <= TOPICS_MAX
     for metadata in subscriptions:
         subscribed = subscribed_topics(metadata) if readable else None
@@ -103,7 +103,7 @@ def _note_subscribed(call: Call, keys: GroupKeys, joined: Joined) -> None:
 
 @api(ApiKey.SYNC_GROUP, first=0, last=5)
 async def sync_group(call: Call, request: Any) -> bytes:
-    """Hand in the leader's assignments, or wait for one's own. v3: static members. v5: protocol named (KIP-559)."""
+    """Store the leader's assignments, or wait for the member's own. v3: static members. v5: protocol (KIP-559)."""
     if call.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         raise InconsistentGroupProtocol
     if not request.group_id:
@@ -130,7 +130,7 @@ async def sync_group(call: Call, request: Any) -> bytes:
 
 @inline_api(ApiKey.HEARTBEAT, first=0, last=4)
 def heartbeat(call: Call, request: Any) -> None:
-    """Keep a member alive, and tell it of a rebalance (KIP-62). v3: static members (KIP-345)."""
+    """Renew a member's session, and report a rebalance to it (KIP-62). v3: static members (KIP-345)."""
     if not request.group_id:
         raise InvalidGroupId
     version, reply = call.version, call.reply
@@ -153,7 +153,7 @@ def heartbeat(call: Call, request: Any) -> None:
 def _delay_heartbeat(
     call: Call, delayed_heartbeats: DelayedHeartbeats
 ) -> Callable[[GroupKeys, MemberRef, OnCode], None]:
-    """How a heartbeat is filed: its answer may be kept back on a connection that carries nothing but the group's."""
+    """The function that queues a heartbeat; delays need a supported client and a connection without fetches."""
     client = call.client
     if (
         client.fetched
@@ -168,7 +168,7 @@ def _delay_heartbeat(
 
 @api(ApiKey.LEAVE_GROUP, first=0, last=5)
 async def leave_group(call: Call, request: Any) -> LeaveGroupResponse:
-    """Members go, or an administrator removes them: one rebalance for all. v3: several members (KIP-345)."""
+    """Remove members, at their own or an administrator's request, with one rebalance. v3: several members (KIP-345)."""
     if not request.group_id:
         raise InvalidGroupId
     keys = call.store.group_keys(call.org, request.group_id)

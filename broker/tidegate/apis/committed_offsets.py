@@ -1,4 +1,4 @@
-"""OffsetCommit (hot: no task and no future while the topics are known) and OffsetDelete."""
+"""OffsetCommit (inline: no task and no future while the topics are cached) and OffsetDelete."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ _TRY_AGAIN: Final = ErrorCode.coordinator_load_in_progress.value
 _METER: Final = metrics.apis[ApiKey.OFFSET_COMMIT]
 
 Judged = list[tuple[Any, Topic | None]]
-"""The topics of a request that are answered, each with what this broker knew of it."""
+"""The answered topics of a request, each with the topic that this broker had cached."""
 Results = list[tuple[Label, list[tuple[int, int]]]]
-"""Per topic that is answered: what the answer calls it, and its partitions with their codes."""
+"""Per answered topic: its name or id in the answer, and its partitions with their codes."""
 
 
 # -- OffsetCommit
 
 
 class _PartCall(Call):
-    """A part of a commit of many partitions: what it comes to is not answered but handed to `future`."""
+    """One part of a commit of many partitions; its result is set on `future` instead of sent."""
 
     __slots__ = ("future",)
 
@@ -63,7 +63,7 @@ class _PartCall(Call):
 
 
 def _commit_large(call: Call, request: Any) -> None:
-    """A commit of many partitions, stored part by part."""
+    """Store a commit of many partitions, part by part."""
     call.context.tasks.start(_commit_in_parts(call, request))
 
 
@@ -82,10 +82,10 @@ async def _commit_in_parts(call: Call, request: Any) -> None:
 
 @inline_api(ApiKey.OFFSET_COMMIT, first=2, last=10, large=_commit_large)
 def offset_commit(call: Call, request: Any) -> None:
-    """Store the offsets of a member, or of anybody while the group is empty.
+    """Store the offsets of a member, or of any client while the group is empty.
 
-    v2-4: retention_time (KIP-211 ended it). v6: leader epoch. v7: static members (KIP-345). v9: an unknown
-    group is GROUP_ID_NOT_FOUND. v10: topics by id. The group's error is repeated on each partition.
+    v2-4: retention_time (removed by KIP-211). v6: leader epoch. v7: static members (KIP-345). v9: an unknown group is
+    GROUP_ID_NOT_FOUND. v10: topics by id. The group's error is repeated on each partition.
     """
     held, group = call.context.offsets.held, call.store.group_keys(call.org, request.group_id).group
     if group in held:
@@ -96,7 +96,7 @@ def offset_commit(call: Call, request: Any) -> None:
 
 
 async def _commit_held(held: dict[str, deque[tuple[Call, Any]]], group: str) -> None:
-    """Ask the store about topics unknown here; commits of the group that arrive meanwhile keep their turn."""
+    """Refresh topics that are not cached; commits of the group that arrive meanwhile stay in order."""
     try:
         while held[group]:
             call, request = held[group].popleft()
@@ -119,7 +119,7 @@ async def _commit_after_refresh(call: Call, request: Any) -> None:
 
 
 def _unknown_topics(call: Call, request: Any) -> set[Label]:
-    """Topics of the request that this broker does not know, or not that many partitions of."""
+    """Topics of the request that this broker has not cached, or has cached with fewer partitions."""
     missing = set()
     for wanted in request.topics:
         label = label_of(call, wanted)
@@ -130,9 +130,9 @@ def _unknown_topics(call: Call, request: Any) -> set[Label]:
 
 
 def _commit(call: Call, request: Any, refreshed: bool) -> bool:
-    """Judge the partitions by what this broker knows, and file the rest for the group's script.
+    """Validate the partitions by the cached topics, and queue the valid ones for the group's script.
 
-    Does nothing and returns False where a partition is unknown and the store was not `refreshed` at for it yet.
+    Does nothing and returns False if a partition is unknown and the cache was not `refreshed` for it yet.
     """
     context, org, by_name = call.context, call.client.org, call.version <= NAMES_UNTIL
     get_topic, takes_metadata = context.catalog.get, context.offsets.takes_metadata
@@ -162,7 +162,7 @@ def _commit(call: Call, request: Any, refreshed: bool) -> bool:
             entries.append(offset_field(name, index))
             entries.append(entry_json(one.committed_offset, one.committed_leader_epoch, topic_id, metadata))
             codes.append((index, _NONE))
-        if codes or topic is None:  # as in Kafka, a topic that exists is not answered without partitions
+        if codes or topic is None:  # as in Kafka, an existing topic without partitions is not answered
             topics.append((wanted, topic))
             results.append((label, codes))
     if not to_judge:
@@ -193,7 +193,7 @@ def _committed(
     results: Results,
     answer: int | Exception,
 ) -> None:
-    """Repeat the group's code on every partition that exists, and answer."""
+    """Repeat the group's code on every partition that exists, and reply."""
     code = answer if isinstance(answer, int) else code_of(answer, ErrorCode.coordinator_not_available)
     if code == _NONE:
         catalog = call.context.catalog
@@ -213,10 +213,10 @@ def _committed(
 
 
 async def _confirm(call: Call, request: Any, topics: Judged, results: Results) -> None:
-    """The topics changed as the offsets were stored: whether these are still theirs.
+    """The topics changed while the offsets were stored: verify that the offsets belong to the current topics.
 
-    An offset stored for a topic that had been deleted, and perhaps made again, will be read by nobody: the client is
-    told to try again, and nothing is acknowledged that is lost.
+    Nothing reads an offset stored for a topic that was deleted, and possibly recreated: the client gets a retriable
+    code, so that no lost offset is acknowledged.
     """
     try:
         await call.context.catalog.refresh()
@@ -248,7 +248,7 @@ def _stored(call: Call, request: Any, topics: Judged, results: Results) -> None:
 
 
 def _count_own(results: Results) -> None:
-    """Count the errors that are a partition's own, each code once."""
+    """Count the errors of single partitions, each code once."""
     own = {code for _, codes in results for _, code in codes}
     if own != {_NONE}:
         for code in own - {_NONE}:
@@ -267,7 +267,7 @@ def _reply_commit(call: Call, results: Results) -> None:
 
 @api(ApiKey.OFFSET_DELETE, first=0, last=0)
 async def offset_delete(call: Call, request: Any) -> OffsetDeleteResponse:
-    """Forget a group's offsets of topics that it is not subscribed to (KIP-496)."""
+    """Delete a group's offsets of topics that it is not subscribed to (KIP-496)."""
     missing = _unknown_topics(call, request)
     if missing:
         await refresh_again(call, missing)

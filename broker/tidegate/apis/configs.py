@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: what topics go by; a broker's settings are shown only."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: topic configs can change, broker configs are read-only."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def _configs_of(call: Call, resource: Any) -> list[Described]:
         return configs.describe_topic(settings, topic.overrides)
     if resource.resource_type == BROKER:
         if not resource.resource_name:
-            return []  # what is set for all brokers at run time: nothing can be
+            return []  # dynamic defaults for all brokers: there are none
         shown = broker_lease.shown_node_id(call.client.listener)
         if resource.resource_name not in (str(broker_lease.node_id), str(shown)):
             raise InvalidRequest(f"this is broker {shown}, not {resource.resource_name!r}")
@@ -96,7 +96,7 @@ def _result(config: Described, request: Any) -> DescribeConfigsResourceResult:
 
 @api(ApiKey.ALTER_CONFIGS, first=0, last=2)
 async def alter_configs(call: Call, request: Any) -> AlterConfigsResponse:
-    """Replace all own configs of topics; what is not named goes back to its default."""
+    """Replace all of the topics' own configs; configs that are not named return to their defaults."""
     times = _times(request)
     responses = [
         AlterConfigsResourceResponse(**await _alter(call, one, times, request.validate_only, replace=True))
@@ -123,7 +123,7 @@ def _times(request: Any) -> Counter[tuple[int, str]]:
 async def _alter(
     call: Call, resource: Any, times: Counter[tuple[int, str]], validate_only: bool, *, replace: bool
 ) -> dict[str, Any]:
-    """Change one resource; its line of the answer."""
+    """Alter one resource; returns its line of the answer."""
     code, message = ErrorCode.none, None
     try:
         if times[resource.resource_type, resource.resource_name] > 1:

@@ -1,8 +1,8 @@
-"""What is served and who is there: ApiVersions, Metadata, FindCoordinator, DescribeCluster.
+"""ApiVersions, Metadata, FindCoordinator, DescribeCluster.
 
-The first two are hot: no task and no future while nothing must be looked up.
+The first two are inline: no task and no future while everything is cached.
 
-Who is named as leader or coordinator is a hint; every broker serves every partition and group.
+The named leader or coordinator is a hint; every broker serves every partition and group.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SOFTWARE_LENGTH_MAX: Final = 256
 _GROUP, _TRANSACTION = 0, 1
 _BROKERS, _CONTROLLERS = 1, 2
 _FEATURES_EPOCH: Final = 0
-"""What is finalized never changes while the cluster lives: a broker's features are those of its version."""
+"""Epoch of the finalized features; a broker's features depend on its version only and never change at run time."""
 
 
 # -- ApiVersions
@@ -43,7 +43,7 @@ _FEATURES_EPOCH: Final = 0
 
 @inline_api(ApiKey.API_VERSIONS, first=0, last=4)
 def api_versions(call: Call, request: Any) -> None:
-    """What is served (KIP-35). v3: the client's software (KIP-511). A version of the future is dispatch's to answer."""
+    """Served APIs (KIP-35). v3: the client's software (KIP-511). The dispatcher answers versions that are too new."""
     if call.version >= 3:
         name, version = request.client_software_name, request.client_software_version
         if not (_is_software(name) and _is_software(version)):
@@ -70,10 +70,10 @@ def _listed() -> list[tuple[int, int, int]]:
 
 @inline_api(ApiKey.METADATA, first=0, last=13)
 def metadata(call: Call, request: Any) -> None:
-    """Brokers, topics and the leaders that clients are told.
+    """Brokers, topics and partition leaders.
 
-    v1: null is all topics. v4: allow_auto_topic_creation. v7: leader epochs. v12: topics by id. Unknown topics
-    are looked up in the store, and created before the answer where that is allowed: no retry is needed.
+    v1: null is all topics. v4: allow_auto_topic_creation. v7: leader epochs. v12: topics by id. Unknown topics are
+    refreshed from the store, and created before the answer if that is allowed, so that clients need no retry.
     """
     if call.version in (10, 11) and any(one.topic_id or one.name is None for one in request.topics or ()):
         raise InvalidRequest("topic ids are read from version 12 on")
@@ -96,7 +96,7 @@ def metadata(call: Call, request: Any) -> None:
 async def _metadata_after_refresh(
     call: Call, request: Any, question: Question, unknown: list[answers.Wanted] | None
 ) -> None:
-    """Answer after a look at the store for what is `unknown` (None: find out), in slices where there is much."""
+    """Refresh the `unknown` topics from the store (None: compute them first), then answer; large answers in slices."""
     try:
         held = unknown is not None and not unknown
         if unknown is None:
@@ -126,7 +126,7 @@ _KEYS_SLICE: Final = 100
 
 @api(ApiKey.FIND_COORDINATOR, first=0, last=6)
 async def find_coordinator(call: Call, request: Any) -> bytes:
-    """Which broker to ask about a group or transactional id. v4: several keys (KIP-699). v6: share groups (no)."""
+    """The coordinator of a group or transactional id. v4: several keys (KIP-699). v6: share groups (not supported)."""
     if request.key_type not in (_GROUP, _TRANSACTION):
         message = f"coordinators of type {request.key_type} are not served"
         found = [_no_coordinator(key, ErrorCode.invalid_request, message) for key in request.coordinator_keys]
@@ -141,7 +141,7 @@ def _coordinator(call: Call, key: str) -> Coordinator:
         return _no_coordinator(key, ErrorCode.coordinator_not_available, "no broker is live")
     info = coordinator_of(shard_of(key, call.context.settings.coordinator_shards), brokers)
     host, port = info.endpoint(call.client.listener)
-    message = "NONE" if call.version < _KEYS_IN_BATCHES else ""  # as Kafka says that there is no error
+    message = "NONE" if call.version < _KEYS_IN_BATCHES else ""  # Kafka's message for no error
     return key, info.node_id, host, port, ErrorCode.none.value, message
 
 
@@ -154,7 +154,7 @@ def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
 
 @api(ApiKey.DESCRIBE_CLUSTER, first=0, last=2)
 async def describe_cluster(call: Call, request: Any) -> DescribeClusterResponse:
-    """The live brokers (KIP-700). v1: endpoint type (KIP-919). v2: fenced brokers, of which there are none."""
+    """The live brokers (KIP-700). v1: endpoint type (KIP-919). v2: fenced brokers, which do not exist here."""
     if request.endpoint_type == _CONTROLLERS:
         raise MismatchedEndpointType("this is a broker's listener")
     if request.endpoint_type != _BROKERS:

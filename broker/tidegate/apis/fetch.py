@@ -1,8 +1,8 @@
-"""Fetch: long polls over one partition or thousands, in a session or not.
+"""Fetch: long polls over one partition or thousands, with or without a session.
 
-A request reads what is due (`fetch_reading`). With enough bytes, an error or no time to wait it is answered;
-else it listens to its partitions, and a change has only that partition read on. While nothing happens a
-waiting fetch costs a timer. Source: KafkaApis.handleFetchRequest, ReplicaManager.readFromLog, DelayedFetch.
+A request reads its due partitions (`fetch_reading`). It is answered if it has enough bytes, an error, or no time to
+wait. Otherwise it subscribes to its partitions, and a change resumes reading of that partition only. While nothing
+changes, a waiting fetch costs a timer. Source: KafkaApis.handleFetchRequest, ReplicaManager.readFromLog, DelayedFetch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidegate.protocol import fast_writers
 from tidegate.protocol.fast_writers import FetchPartition
 
 SESSIONS_MAX: Final = 1_000
-"""Fetch sessions of a broker; beyond them a client fetches without a session, which costs bytes and nothing else."""
+"""Limit of a broker's fetch sessions; beyond it a client fetches without a session, which only costs bandwidth."""
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -45,7 +45,7 @@ def fetch(call: Call, request: Any) -> None:
 
 
 class Fetching(Reading):
-    """One fetch under way."""
+    """One fetch in progress."""
 
     __slots__ = ("_full", "_min_bytes", "_parked", "_session_id", "_timer", "_timer_s", "_woken")
 
@@ -65,7 +65,7 @@ class Fetching(Reading):
     # -- waiting
 
     def _reply_or_park(self) -> None:
-        """All that was due is evaluated: answer, or wait for more."""
+        """All due partitions are evaluated: answer, or wait for more."""
         blocked, self._blocked = self._blocked, None
         if blocked is not None and not self._size and blocked.log is not None:
             budget = min(blocked.bytes_max, self._max_bytes)
@@ -99,19 +99,19 @@ class Fetching(Reading):
             self.wake()
 
     def wake(self) -> None:
-        """A partition has changed."""
+        """A partition has changed: resume at the end of the tick."""
         if not self._woken and self._parked:
             self._woken = True
             self._call.context.fetch_waits.wake(self)
 
     def resume(self) -> None:
-        """Read on where something changed."""
+        """Resume reading the partitions that changed."""
         self._woken = False
         if not self._answered and not self._reading and self._set.due:
             self._begin()
 
     def cancel(self) -> None:
-        """The client is gone."""
+        """Stop, because the client disconnected."""
         self._answered = True
         if self._timer is not None:
             self._timer.cancel()
@@ -121,7 +121,7 @@ class Fetching(Reading):
     # -- answering
 
     def answer(self) -> None:
-        """Answer with what there is."""
+        """Answer with the records read so far."""
         if self._answered:
             return
         self._answered = True
@@ -150,7 +150,7 @@ class Fetching(Reading):
         call.reply(body)
 
     def _reported(self) -> list[Wanted]:
-        """All partitions, or in an incremental answer those with something new since the client was told last."""
+        """All partitions, or in an incremental answer those that changed since the last answer."""
         if self._full:
             return [wanted for wanted in self._set.wanted.values() if wanted.result is not None]
         reported = [
@@ -159,7 +159,7 @@ class Fetching(Reading):
         return sorted(reported, key=BY_ORDER)
 
     def _remember(self) -> None:
-        """What the session knows from now on: what was told, whose turn it is, and what must be looked at again."""
+        """Update the session: what was answered, the order of partitions, and the partitions to evaluate again."""
         fetch_set = self._set
         for wanted in self._evaluated:
             result = wanted.result

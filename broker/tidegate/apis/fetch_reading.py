@@ -1,8 +1,8 @@
-"""Read what a fetch is due, in order, as far as its byte budget reaches. When all is read, the fetch settles.
+"""Read the due partitions of a fetch, in order, within its byte budget; then answer or wait.
 
-The log calls back, at once for what is cached. Reads that are not go side by side as long as all that they
-may bring is within the budget. What must be awaited (an unknown topic, a log not opened yet, epochs that
-differ) runs beside, rarely.
+The log calls back, synchronously for cached data. Other reads run concurrently as long as their largest possible
+results fit into the budget. What must be awaited (an unknown topic, a log not opened yet, differing epochs) runs in a
+separate task, rarely.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ BY_ORDER: Final = attrgetter("order")
 
 
 class Reading:
-    """The reading half of a fetch. Sizes in bytes; `_reserved` is what the reads under way may still bring.
+    """The reading half of a fetch. Sizes in bytes; `_reserved` is the largest possible size of the reads in progress.
 
-    `_urgent` is set by what must be told at once; `_deadline_s` is the loop's time when waiting ends.
+    `_urgent` is set by results that must be answered at once; `_deadline_s` is the loop's time when waiting ends.
     """
 
     __slots__ = (
@@ -93,7 +93,7 @@ class Reading:
         self._filling = self._filling_later = self._urgent = self._answered = False
 
     def _reply_or_park(self) -> None:
-        """All that was due is evaluated."""
+        """All due partitions are evaluated: answer, or wait for more."""
         raise NotImplementedError
 
     # -- evaluating
@@ -110,14 +110,14 @@ class Reading:
         self._begin()
 
     def _locate_again(self, wanted: Wanted) -> None:
-        """Topics have changed: is it the same log?"""
+        """Topics have changed: evaluate the partition again if its log was replaced."""
         if wanted.log is not None and wanted.log is not self._locate(wanted):
             self._set.stop_listening(wanted)
             self._set.due[wanted] = None
             wanted.log = None
 
     def _begin(self) -> None:
-        """Take what is due, in order."""
+        """Evaluate the due partitions, in order."""
         due = self._set.due
         self._todo, self._at = sorted(due, key=BY_ORDER), 0
         self._evaluated.update(due)
@@ -125,7 +125,7 @@ class Reading:
         self._fill()
 
     def _fill(self) -> None:
-        """Evaluate as far as the budget surely reaches; settle when nothing is left."""
+        """Evaluate as many partitions as surely fit into the budget; finish when none is left."""
         if self._filling or self._filling_later or self._answered:
             return
         self._filling = True
@@ -149,7 +149,7 @@ class Reading:
         self._fill()
 
     def _locate(self, wanted: Wanted) -> PartitionLog | KafkaError | None:
-        """The log of a partition; None when the cache holds no such topic."""
+        """The log of a partition; None if the cache has no such topic."""
         context, org, key = self._call.context, self._call.client.org, wanted.key
         topic = context.catalog.get(org, key) if isinstance(key, str) else context.catalog.by_id(org, UUID(bytes=key))
         if topic is None:
@@ -188,7 +188,7 @@ class Reading:
         self._read(wanted, log, known, left)
 
     def _epochs_agree(self, wanted: Wanted, log: PartitionLog, known: LogOffsets, left: int) -> bool:
-        """Whether the client knows this log's epochs (KIP-320, KIP-595); if not, that is or will be the answer."""
+        """Whether the client's epochs match this log's (KIP-320, KIP-595); otherwise the answer becomes an error."""
         if 0 <= wanted.leader_epoch != known.leader_epoch:
             old = wanted.leader_epoch < known.leader_epoch
             self._fail(wanted, FencedLeaderEpoch() if old else UnknownLeaderEpoch())
@@ -200,7 +200,7 @@ class Reading:
         return False
 
     async def _verify(self, wanted: Wanted, log: PartitionLog, known: LogOffsets) -> None:
-        """Does the client's last epoch end where ours does? If so it is not asked again until the client moves on."""
+        """Check that the client's last epoch ends where ours does; a match is cached until that epoch changes."""
         epoch, end_offset = await log.epoch_end(wanted.last_epoch)
         if epoch < 0:
             raise OffsetOutOfRange(f"there was no leader epoch {wanted.last_epoch}")
@@ -212,7 +212,7 @@ class Reading:
         wanted.result = FetchPartition(wanted.index, 0, *offsets, diverging=(epoch, end_offset))
 
     def _beside(self, wanted: Wanted, left: int, work: Awaitable[Any]) -> None:
-        """What must be awaited first, rarely; then the partition is evaluated again."""
+        """Await some rare work in a task, then evaluate the partition again."""
         self._resolved.add(wanted)
         self._reading[wanted] = left
         self._reserved += left
@@ -238,7 +238,7 @@ class Reading:
     # -- reading
 
     def _read(self, wanted: Wanted, log: PartitionLog, known: LogOffsets | None, left: int) -> None:
-        """Read from the offset asked for, or on from what was read before."""
+        """Read from the requested offset, or continue after the records read before."""
         result = wanted.result
         if result is not None and result.size:
             budget = min(wanted.bytes_max - result.size, left)
@@ -289,7 +289,8 @@ class Reading:
             self._note_blocked(wanted, found.high_watermark)
 
     def _note_blocked(self, wanted: Wanted, high_watermark: int) -> None:
-        """Nothing was read: is there a batch that does not fit? The first such partition gives it, if all give none."""
+        """Nothing was read: record a batch that exceeds the budget. If no partition has data, the first such batch is
+        sent."""
         if wanted.offset < high_watermark and (self._blocked is None or wanted.order < self._blocked.order):
             self._blocked = wanted
 
@@ -301,7 +302,7 @@ class Reading:
         )  # fmt: skip
 
     def _fail(self, wanted: Wanted, error: Exception) -> None:
-        """The partition's answer is an error. That a tier is away is told after a pause, lest clients spin."""
+        """Answer the partition with an error; if storage is unavailable, after a pause, so that clients do not spin."""
         if wanted.result is not None:
             self._size -= wanted.result.size
         if isinstance(error, StoreUnavailable | KafkaStorageError):
@@ -326,7 +327,7 @@ def _holds(known: LogOffsets, offset: int) -> bool:
 
 
 def holds_zstd(buffers: Sequence[bytes | bytearray | memoryview]) -> bool:
-    """Whether a batch of a read is compressed with zstd; a buffer is whole batches, or one's place, then its rest."""
+    """Whether a batch is compressed with zstd; a buffer is whole batches, or a batch's head, then the rest."""
     skip = False
     for i, buffer in enumerate(buffers):
         if skip:

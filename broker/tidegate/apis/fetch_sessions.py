@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227): the partitions that a client fetches, remembered between its requests.
 
-A session lives in this broker's memory and belongs to one connection; a client that comes elsewhere is told
-FETCH_SESSION_ID_NOT_FOUND and begins anew. A partition that stood at its end and was not heard of since is
-not looked at again, so that a request costs what has changed, not what is subscribed. Source: FetchSession.scala.
+A session is in this broker's memory and belongs to one connection; on another broker the client gets
+FETCH_SESSION_ID_NOT_FOUND and opens a new one. A partition that was read to its end and has not changed since is not
+evaluated again, so a request costs what has changed, not what is subscribed. Source: FetchSession.scala.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Waiter(Protocol):
     """The fetch that waits on a set."""
 
     def wake(self) -> None:
-        """Something is due."""
+        """A partition is due."""
 
 
 class Wanted:
-    """One partition that a client fetches: where and how much, what was found, and what the client was told last.
+    """One partition that a client fetches: request, result, and the values in the last answer.
 
-    `key` is the topic's name, or the 16 bytes of its id. `result` is None until it is evaluated;
-    `end_offset` is where its records end, `bases` where the entries that they are from start.
+    `key` is the topic's name, or the 16 bytes of its id. `result` is None until the partition is evaluated;
+    `end_offset` is the end of its records, `bases` are the starts of the entries that contain them.
     """
 
     __slots__ = (
@@ -63,7 +63,7 @@ class Wanted:
 
 
 class FetchSet:
-    """The partitions of a fetch. `due` are those that must be looked at before the next answer."""
+    """The partitions of a fetch. `due` are those to evaluate before the next answer."""
 
     __slots__ = ("by_ids", "catalog_version", "closed", "due", "order", "waiter", "wanted")
 
@@ -77,7 +77,7 @@ class FetchSet:
         self.closed = False
 
     def want(self, request: Any) -> None:
-        """Add the partitions of a request, or replace what was asked of them."""
+        """Add the partitions of a request, or replace their parameters."""
         for topic in request.topics:
             key = _key(topic, self.by_ids)
             for asked in topic.partitions:
@@ -92,7 +92,7 @@ class FetchSet:
                 self.due[wanted] = None
 
     def forget(self, request: Any) -> None:
-        """Remove what a request no longer wants."""
+        """Remove the partitions that a request drops."""
         for topic in request.forgotten_topics_data:
             key = _key(topic, self.by_ids)
             for index in topic.partitions:
@@ -102,12 +102,12 @@ class FetchSet:
                     self.stop_listening(wanted)
 
     def rotate(self, wanted: Wanted) -> None:
-        """Put a partition behind all others."""
+        """Move a partition behind all others."""
         self.order += 1
         wanted.order = self.order
 
     def listen(self, wanted: Wanted) -> None:
-        """Hear of the partition's changes; what changed since it was read makes it due at once."""
+        """Subscribe to the partition's changes; a change since it was read makes it due at once."""
         log, result = wanted.log, wanted.result
         if log is None or result is None or self.closed:
             return
@@ -126,13 +126,13 @@ class FetchSet:
             self.waiter.wake()
 
     def stop_listening(self, wanted: Wanted) -> None:
-        """Hear of it no more; so it must be looked at again."""
+        """Unsubscribe from the partition's changes; the caller must evaluate it again."""
         if wanted.stop_listening is not None:
             wanted.stop_listening()
             wanted.stop_listening = None
 
     def close(self) -> None:
-        """Let go of every log."""
+        """Unsubscribe from every log."""
         self.closed = True
         for wanted in self.wanted.values():
             self.stop_listening(wanted)
@@ -145,7 +145,7 @@ def _key(topic: Any, by_ids: bool) -> str | bytes:
 
 
 class Session(FetchSet):
-    """A fetch set that outlives its requests. `epoch` is the one that the next request must carry."""
+    """A fetch set that persists between requests. `epoch` is the one that the next request must carry."""
 
     __slots__ = ("connection_id", "created_s", "epoch", "session_id", "used_s")
 
@@ -159,7 +159,7 @@ class Session(FetchSet):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a request means: the set to fetch, and whether all of it is told; or the error that answers it."""
+    """The meaning of a request: the set to fetch, and whether all of it is answered; or the error to answer."""
 
     fetch_set: FetchSet | None
     session_id: int = NO_SESSION
@@ -168,7 +168,7 @@ class Opened:
 
 
 class FetchSessions:
-    """The sessions of a broker, at most as many as the setting says, the longest unused first."""
+    """The sessions of a broker, up to the limit; ordered by last use, the oldest first."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -179,7 +179,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def open(self, request: Any, version: int, connection_id: int, slots: int) -> Opened:
-        """Find out which partitions a request fetches; see the module and KIP-227 for the table."""
+        """Determine the partitions that a request fetches; KIP-227 has the table of cases."""
         by_ids = version >= TOPIC_IDS_FROM
         session_id, epoch = request.session_id, request.session_epoch
         if version < SESSIONS_FROM or epoch in (_SESSIONLESS_EPOCH, _NEW_SESSION_EPOCH):
@@ -211,7 +211,7 @@ class FetchSessions:
         return Opened(session, session_id, full=False)
 
     def close_connection(self, connection_id: int) -> None:
-        """The client is gone, and its sessions with it."""
+        """Remove the sessions of a closed connection."""
         for session_id in self._of_connection.pop(connection_id, ()):
             session = self._sessions.pop(session_id, None)
             if session is not None:
@@ -241,7 +241,7 @@ class FetchSessions:
         return session
 
     def _make_room(self, size: int, slots: int) -> bool:
-        """Whether a session of `size` partitions may come in: an idle one goes, else an older, smaller one."""
+        """Make space for a session of `size` partitions: evict an idle one or a smaller, older one; False if none."""
         if len(self._sessions) < slots:
             return True
         now_s = self._clock()

@@ -1,4 +1,4 @@
-"""Fetches that wait for data: woken together once a tick, answered early on a drain, dropped with their client."""
+"""Fetches that wait for data: resumed together once a tick, answered early on a drain, cancelled on disconnect."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class WaitingFetch(Protocol):
     """A parked fetch."""
 
     def resume(self) -> None:
-        """Look at what changed, and answer if that is enough."""
+        """Read what changed, and answer if that is enough."""
 
     def answer(self) -> None:
-        """Answer with what there is."""
+        """Answer with the records read so far."""
 
     def cancel(self) -> None:
-        """The client is gone."""
+        """Stop, because the client disconnected."""
 
 
 class FetchWaits:
@@ -28,19 +28,19 @@ class FetchWaits:
         self._drain: asyncio.Task[None] | None = None
 
     def follow(self, connection_id: int) -> bool:
-        """Whether the connection is new here."""
+        """Register a connection; returns whether it is new."""
         if connection_id in self._parked:
             return False
         self._parked[connection_id] = set()
         return True
 
     def close_connection(self, connection_id: int) -> None:
-        """The client is gone."""
+        """Cancel the fetches of a closed connection."""
         for fetch in self._parked.pop(connection_id, ()):
             fetch.cancel()
 
     def park(self, connection_id: int, fetch: WaitingFetch, draining: asyncio.Event) -> bool:
-        """Hold a fetch until it leaves; False when its client has gone already."""
+        """Park a fetch until `leave`; False if its connection is closed already."""
         parked = self._parked.get(connection_id)
         if parked is None:
             return False
@@ -50,7 +50,7 @@ class FetchWaits:
         return True
 
     def leave(self, connection_id: int, fetch: WaitingFetch) -> None:
-        """It is answered."""
+        """Remove an answered fetch."""
         parked = self._parked.get(connection_id)
         if parked is not None:
             parked.discard(fetch)

@@ -1,4 +1,4 @@
-"""OffsetFetch (hot: no task and no future while the topics are known)."""
+"""OffsetFetch (inline: no task and no future while the topics are cached)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FetchedTopics = list[tuple[Label, list[tuple[int, int, int, str, int]]]]
 
 
 def _fetch_large(call: Call, request: Any) -> None:
-    """Many partitions, read part by part."""
+    """Read many partitions, part by part."""
     call.context.tasks.start(_fetch_in_parts(call, request))
 
 
@@ -56,11 +56,11 @@ async def _fetch_in_parts(call: Call, request: Any) -> None:
 
 @inline_api(ApiKey.OFFSET_FETCH, first=1, last=10, large=_fetch_large)
 def offset_fetch(call: Call, request: Any) -> None:
-    """Read a group's committed offsets; members and generations play no part, nothing is changed.
+    """Read a group's committed offsets, independent of members and generations; changes nothing.
 
-    v2: topics null means all; an error at the top. v5: leader epoch. v7: require_stable (KIP-447), which changes
-    nothing while there are no transactions. v8: several
-    groups (KIP-709). v9: member id and epoch, which classic groups ignore. v10: topics by id.
+    v2: topics null means all; an error at the top. v5: leader epoch. v7: require_stable (KIP-447), without effect while
+    there are no transactions. v8: several groups (KIP-709). v9: member id and epoch, which classic groups ignore. v10:
+    topics by id.
     """
     reply = _FetchReply(call, request)
     unknown = reply.unknown() if call.version > NAMES_UNTIL else []
@@ -71,7 +71,7 @@ def offset_fetch(call: Call, request: Any) -> None:
 
 
 class _FetchReply:
-    """One OffsetFetch while its groups are read; each group has a place in the answer."""
+    """One OffsetFetch while its groups are read; each group has a fixed index in the answer."""
 
     __slots__ = ("_by_id", "_call", "_groups", "_outstanding", "_wanted")
 
@@ -82,15 +82,15 @@ class _FetchReply:
         self._groups: list[tuple[str, int, FetchedTopics]] = [(group.group_id, _NONE, []) for group in request.groups]
         self._outstanding = len(self._groups)
 
-    # -- asking
+    # -- reading
 
     def unknown(self) -> list[Label]:
-        """Topic ids of the request that this broker does not know."""
+        """Topic ids of the request that this broker has not cached."""
         asked = {topic.topic_id for group in self._wanted for topic in group.topics or ()}
         return [topic_id for topic_id in asked if topic_of(self._call, topic_id) is None]
 
     async def ask_after_refresh(self, unknown: list[Label]) -> None:
-        """Ask when the store was looked at for topics; what is unknown still is answered so."""
+        """Refresh the topics, then read; topics that are still unknown are answered as unknown."""
         try:
             await refresh_again(self._call, unknown)
         except Exception as error:  # noqa: BLE001 - the request must be answered
@@ -116,14 +116,14 @@ class _FetchReply:
             self._call.context.offsets.fetch(keys, fields, partial(self._fetched, place))
 
     def _name(self, wanted: Any) -> str | None:
-        """The name of a topic asked for; None for an id that is unknown."""
+        """The name of a requested topic; None for an unknown id."""
         if not self._by_id:
             name: str = wanted.name
             return name
         topic = topic_of(self._call, wanted.topic_id)
         return None if topic is None else topic.name
 
-    # -- what was read
+    # -- results
 
     def _fetched(self, place: int, answer: dict[str, Committed] | Exception) -> None:
         if isinstance(answer, Exception):
@@ -136,9 +136,9 @@ class _FetchReply:
             self._found(place, answer)
 
     def _of_other_topics(self, found: dict[str, Committed]) -> set[str]:
-        """Fields whose commit names another topic id than this broker knows for the name; partition by partition,
+        """Fields whose commit has another topic id than the cached topic of that name.
 
-        for a topic that was made again may have offsets of its own beside those that the old one left behind.
+        Checked by partition, because a recreated topic may have offsets of its own beside those of the deleted topic.
         """
         get, org, other = self._call.context.catalog.get, self._call.org, set()
         for name, committed in found.items():
@@ -148,7 +148,7 @@ class _FetchReply:
         return other
 
     async def _after_refresh(self, place: int, found: dict[str, Committed], other: set[str]) -> None:
-        """What this broker knows may be old: only after a look is a commit known to be of a topic that is gone."""
+        """Refresh the cache: only then is a commit with another topic id known to belong to a deleted topic."""
         try:
             await refresh_again(self._call, {split_field(name)[0] for name in other})
             gone = self._of_other_topics(found)
@@ -184,7 +184,7 @@ class _FetchReply:
     # -- the answer
 
     def _refused(self, place: int, error: Exception) -> None:
-        """Before v8 also on each partition: a client that looks only there would take it for "nothing committed"."""
+        """Before v8 the error is also on each partition; clients that read only those would assume no commits."""
         code = code_of(error, ErrorCode.not_coordinator)
         topics: FetchedTopics = []
         if self._call.version < 8 and self._wanted[place].topics is not None:
@@ -206,7 +206,7 @@ class _FetchReply:
 
 
 class _PartReply(_FetchReply):
-    """A part of a group's partitions, which is not answered but handed to `future`."""
+    """One part of a group's partitions; its result is set on `future` instead of sent."""
 
     __slots__ = ("future",)
 

@@ -1,4 +1,4 @@
-"""ListGroups, DescribeGroups, DeleteGroups: what an administrator asks about classic groups."""
+"""ListGroups, DescribeGroups, DeleteGroups for classic groups."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
 _GROUP_OPERATIONS: Final = i32(
     1 << _READ | 1 << _DELETE | 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS | 1 << _ALTER_CONFIGS
 )
-"""Bits of what may be done to a group: everything that Kafka knows, while there are no access rules."""
+"""Bits of the permitted operations on a group: all that Kafka defines, while there are no access rules."""
 
 _NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 
 
 @api(ApiKey.LIST_GROUPS, first=0, last=5)
 async def list_groups(call: Call, request: Any) -> ListGroupsResponse:
-    """List the groups that this broker is named as coordinator of: clients ask every broker that they see, and merge.
+    """List the groups whose named coordinator is this broker: clients query every broker and merge.
 
     v4: states (KIP-518). v5: types (KIP-848).
     """
@@ -62,9 +62,9 @@ async def list_groups(call: Call, request: Any) -> ListGroupsResponse:
 
 @api(ApiKey.DESCRIBE_GROUPS, first=0, last=6)
 async def describe_groups(call: Call, request: Any) -> DescribeGroupsResponse:
-    """Describe groups and their members, each on its own.
+    """Describe groups and their members; each group succeeds or fails by itself.
 
-    v3: what the caller may do (KIP-430). v4: static members. v6: a group that does not exist is
+    v3: the caller's permitted operations (KIP-430). v4: static members. v6: a group that does not exist is
     GROUP_ID_NOT_FOUND instead of just `Dead` (KIP-1043).
     """
     groups = await asyncio.gather(*(_describe(call, group_id) for group_id in request.groups))
@@ -124,7 +124,7 @@ def _undescribed(group_id: GroupId, code: ErrorCode, state: str, message: str | 
 
 @api(ApiKey.DELETE_GROUPS, first=0, last=2)
 async def delete_groups(call: Call, request: Any) -> DeleteGroupsResponse:
-    """Delete empty groups and their offsets (KIP-229), each on its own; named twice is named once."""
+    """Delete empty groups and their offsets (KIP-229); each succeeds or fails by itself, duplicates are merged."""
     group_ids = list(dict.fromkeys(request.groups_names))
     codes = await asyncio.gather(*(_delete(call, group_id) for group_id in group_ids))
     return DeleteGroupsResponse(

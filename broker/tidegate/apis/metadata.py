@@ -1,4 +1,4 @@
-"""What a Metadata answer says, and the encoded answers that are given again while nothing has changed."""
+"""Metadata answers, and the cache of encoded answers for as long as nothing has changed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CLUSTER_OPERATIONS: Final = 0b1_1111_1010_0000
 """CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
 
 CACHE_BYTES_MAX: Final = 32 << 20
-"""Encoded replies that a broker keeps for reuse until topics or brokers change."""
+"""Limit of the encoded replies that a broker caches until topics or brokers change."""
 _NO_TIME: Final = datetime.timedelta(0)
 _AT_ONCE: Final = 16
 
@@ -52,7 +52,7 @@ Wanted = tuple[str | None, UUID | None]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One Metadata request: `wanted` None is all topics; `operations` which of (topic, cluster) are asked for."""
+    """One Metadata request: `wanted` None is all topics; `operations` tells which of (topic, cluster) are requested."""
 
     org: str
     listener: str
@@ -80,11 +80,11 @@ class Question:
         )
 
     def unknown(self, catalog: Catalog) -> list[Wanted]:
-        """Those that the cache does not know and the store might."""
+        """Requested topics that are not cached and may exist in the store."""
         return [wanted for wanted in self.wanted or () if self.is_unknown(catalog, wanted)]
 
     def is_unknown(self, catalog: Catalog, wanted: Wanted) -> bool:
-        """Whether the cache does not know it and the store might."""
+        """Whether the topic is not cached and may exist in the store."""
         name, topic_id = wanted
         if topic_id:
             return catalog.by_id(self.org, topic_id) is None
@@ -92,7 +92,7 @@ class Question:
 
 
 class Encoded:
-    """Answers in bytes, while neither topics, brokers nor leader epochs change. What was unknown is never kept."""
+    """Encoded answers, valid while topics, brokers and leader epochs do not change. Unknown topics are never cached."""
 
     def __init__(self) -> None:
         self._state: tuple[int, int, int] = (-1, -1, -1)
@@ -101,7 +101,7 @@ class Encoded:
         self._bytes = 0
 
     def get(self, call: Call, question: Question) -> bytes | None:
-        """The answer, if it was given before and still holds."""
+        """The cached answer, if it is still valid."""
         state = self.state_of(call)
         if state != self._state:
             self._state, self._bytes = state, 0
@@ -109,13 +109,13 @@ class Encoded:
         return self._bodies.get(question)
 
     def state_of(self, call: Call) -> tuple[int, int, int]:
-        """What answers are made from: the versions of topics and brokers, and the leader epoch."""
+        """The inputs of answers: the versions of topics and brokers, and the leader epoch."""
         return call.context.catalog.version, call.context.broker_lease.version, self.leader_epoch(call)
 
     def leader_epoch(self, call: Call) -> int:
-        """The leader epoch of every partition, as `log/fence_log` writes it: the server's incarnation less 1.
+        """The leader epoch of every partition, as `log/fence_log` writes it: the server's failover epoch less 1.
 
-        While the incarnation is not known it is the last one: an epoch that goes back is old news to clients.
+        While the failover epoch is unknown it is the previous one, because clients ignore an epoch that goes back.
         """
         number = call.context.logs.failover_epochs.number
         if number is not None:
@@ -123,7 +123,7 @@ class Encoded:
         return self._leader_epoch
 
     def put(self, call: Call, question: Question, body: bytes) -> None:
-        """Keep an answer while there is room."""
+        """Cache an answer while the size limit permits."""
         size = len(body) + 100 * len(question.wanted or ())
         if self._bytes + size <= CACHE_BYTES_MAX:
             self._bytes += size
@@ -134,7 +134,7 @@ _encoded: weakref.WeakKeyDictionary[Catalog, Encoded] = weakref.WeakKeyDictionar
 
 
 def encoded_of(catalog: Catalog) -> Encoded:
-    """The encoded answers over one catalogue."""
+    """The encoded answers of one catalogue."""
     found = _encoded.get(catalog)
     if found is None:
         found = _encoded[catalog] = Encoded()
@@ -143,13 +143,13 @@ def encoded_of(catalog: Catalog) -> Encoded:
 
 @dataclass(slots=True)
 class RefreshedTopics:
-    """What a look at the store, or a creation, could not give: name or id -> code."""
+    """Topics that a refresh or a creation failed to provide: name or id -> code."""
 
     failed: dict[str | UUID, ErrorCode] = field(default_factory=dict)
 
 
 def is_large(call: Call, question: Question) -> bool:
-    """Whether its answer is made in slices."""
+    """Whether its answer is encoded in slices."""
     if question.wanted is not None:
         return len(question.wanted) > SLICE or _partitions_asked(call, question) > SLICE
     return sum(topic.partition_count for topic in call.context.catalog.topics(question.org)) > SLICE
@@ -165,7 +165,7 @@ def _partitions_asked(call: Call, question: Question) -> int:
 
 
 async def answer_in_slices(call: Call, question: Question, refreshed: RefreshedTopics) -> bytes:
-    """The same as `answer`; the event loop has its turn after every some hundred partitions."""
+    """The same as `answer`, but the event loop runs other work after every few hundred partitions."""
     broker_lease, listener = call.context.broker_lease, question.listener
     nameable = broker_lease.nameable(listener)
     catalog = call.context.catalog
@@ -195,7 +195,7 @@ async def answer_in_slices(call: Call, question: Question, refreshed: RefreshedT
 
 
 def _found(catalog: Catalog, question: Question) -> Iterator[tuple[Topic | None, Wanted]]:
-    """Each topic once, however often it was asked for, or what was asked where there is none."""
+    """Each topic once, even if requested repeatedly, or the requested name or id if it does not exist."""
     if question.wanted is None:
         for topic in list(catalog.topics(question.org)):
             yield topic, (None, None)
@@ -210,7 +210,7 @@ def _found(catalog: Catalog, question: Question) -> Iterator[tuple[Topic | None,
 
 
 def answer(call: Call, question: Question, refreshed: RefreshedTopics) -> bytes:
-    """The encoded answer from what this broker knows now."""
+    """The encoded answer from this broker's caches."""
     broker_lease, listener = call.context.broker_lease, question.listener
     nameable = broker_lease.nameable(listener)
     epoch = encoded_of(call.context.catalog).leader_epoch(call)
@@ -240,7 +240,7 @@ def _broker(info: BrokerInfo, listener: str) -> MetadataResponseBroker:
 def _topics(
     catalog: Catalog, question: Question, refreshed: RefreshedTopics, nameable: list[BrokerInfo], epoch: int
 ) -> Iterator[MetadataResponseTopic]:
-    """One entry a topic, however often it was asked for."""
+    """One entry per topic, even if requested repeatedly."""
     operations = TOPIC_OPERATIONS if question.operations[0] else NO_OPERATIONS
     for found, (name, topic_id) in _found(catalog, question):
         yield _topic(found, nameable, epoch, operations) if found else _no_topic(name, topic_id, refreshed)
@@ -264,7 +264,7 @@ def _topic(
 
 
 def _partition(index: int, leader_id: int, epoch: int) -> MetadataResponsePartition:
-    """A partition has one replica, its leader: copies are the store's business."""
+    """A partition has one replica, its leader: replication is the store's responsibility."""
     values: dict[str, Any] = {
         "error_code": ErrorCode.none,
         "partition_index": index,
@@ -294,7 +294,7 @@ def _no_topic(name: str | None, topic_id: UUID | None, refreshed: RefreshedTopic
 
 
 async def refresh(call: Call, question: Question, unknown: list[Wanted]) -> RefreshedTopics:
-    """Ask the store about topics that the cache does not know, and create those that may be."""
+    """Read topics from the store that are not cached, and create those that may be created."""
     refreshed = RefreshedTopics()
 
     async def one(wanted: Wanted) -> None:

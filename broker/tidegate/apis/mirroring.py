@@ -1,6 +1,6 @@
-"""What handlers tell the mirrors of groups: records handed out, offsets committed, assignments stored, groups deleted.
+"""Reports to the group mirrors: records delivered, offsets committed, assignments stored, groups deleted.
 
-All of it when the client's answer is settled, and nothing here fails a request. Without a mirror it does nothing.
+Each report follows the decision on the client's answer and never fails the request. Without a mirror it does nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _CONSUMER: Final = "consumer"
 
 
 def note_fetched(call: Call, reported: Iterable[Wanted]) -> None:
-    """A client was handed these partitions' records, or stands at their ends."""
+    """Report the partitions whose records a client received, or whose end it has reached."""
     if call.context.mirror is None:
         return
     try:
         _note_fetched(call.context.mirror, call, reported)
-    except Exception:  # the answer is yet to be sent
+    except Exception:  # the answer is not sent yet
         logger.exception("fetch_not_mirrored")
 
 
@@ -55,7 +55,7 @@ def note_committed(
     topics: Sequence[tuple[Any, Topic | None]],
     results: Sequence[tuple[Any, Sequence[tuple[int, int]]]],
 ) -> None:
-    """A group's commit stands; of each topic what was asked, the topic itself, and in `results` its codes."""
+    """Report a group's stored commit: for each topic the request, the topic itself, and in `results` its codes."""
     mirror = call.context.mirror
     if mirror is None:
         return
@@ -68,7 +68,7 @@ def note_committed(
 
 
 def note_assigned(call: Call, keys: GroupKeys, request: Any, synced: Synced) -> None:
-    """A leader's assignments are stored: note each partition's owner, beside."""
+    """A leader's assignments are stored: report each partition's owner, in a task."""
     mirror = call.context.mirror
     if mirror is not None and request.assignments and synced.protocol_type == _CONSUMER:
         mirror.tasks.start(quietly(_own(call, mirror, keys, request)))
@@ -86,12 +86,12 @@ async def _own(call: Call, mirror: Mirror, keys: GroupKeys, request: Any) -> Non
         owner = Owner(found.own_id, request.generation_id, member.member_id, *client)
         assigned = assigned_partitions(member.assignment) or {}
         owners += [(topic, index, owner) async for topic, index in _known(call, assigned)]
-        await asyncio.sleep(0)  # others first: this is work for as many partitions as the group has
+        await asyncio.sleep(0)  # other requests first: the work grows with the group's partitions
     await mirror.own(keys.group_id, owners)
 
 
 async def _known(call: Call, assigned: Mapping[str, Sequence[int]]) -> AsyncIterator[tuple[Topic, int]]:
-    """The partitions that there are, of topics that are mirrored."""
+    """The assigned partitions that exist, of mirrored topics."""
     for name, indexes in assigned.items():
         topic = await call.context.catalog.find(call.org, name)
         if topic is not None and topic.config.mirror:
@@ -101,9 +101,9 @@ async def _known(call: Call, assigned: Mapping[str, Sequence[int]]) -> AsyncIter
 
 
 async def mirrors_of(call: Call, keys: GroupKeys) -> Callable[[], None]:
-    """What removes the mirrors of a group, beside, once the group is deleted: where it has committed offsets.
+    """A function that removes a group's mirrors, in a task, after its deletion: where the group has committed offsets.
 
-    Others go when their partitions' owners are read next. Raises StoreUnavailable.
+    Other mirrors are removed when their partitions' owners are read next. Raises StoreUnavailable.
     """
     if call.context.mirror is None:
         return lambda: None
@@ -112,7 +112,7 @@ async def mirrors_of(call: Call, keys: GroupKeys) -> Callable[[], None]:
 
 
 def forget_mirrors(context: BrokerContext, keys: GroupKeys, own_id: str, partitions: Sequence[tuple[str, int]]) -> None:
-    """A group is deleted: remove its mirrors on these partitions, beside."""
+    """Remove a deleted group's mirrors on these partitions, in a task."""
     if context.mirror is not None:
         found = [(context.catalog.get(keys.org, name), index) for name, index in partitions]
         known = [(topic, index) for topic, index in found if topic is not None]

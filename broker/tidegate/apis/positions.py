@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: where in a log, asked by partition. Each answer follows a look at the log."""
+"""ListOffsets and OffsetForLeaderEpoch: positions in logs, by partition. Each answer follows a refresh of the log."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _NOWHERE: Final = (-1, -1, -1)
 
 @api(ApiKey.LIST_OFFSETS, first=1, last=10)
 async def list_offsets(call: Call, request: Any) -> ListOffsetsResponse:
-    """The offset at a time or at an end.
+    """The offset for a timestamp, or at an end of the log.
 
     v2: isolation. v4: leader epochs. v5: not available. v7: max timestamp. v8, v9: tiers.
     """
@@ -114,7 +114,7 @@ async def _find(call: Call, name: str, asked: Any, isolation: int, twice: set[tu
 
 
 async def _latest(call: Call, log: PartitionLog) -> LogOffsets:
-    """The offsets with a high watermark that is known. Raises OffsetNotAvailable as old clients know it (KIP-207)."""
+    """The offsets with a known high watermark. Raises OffsetNotAvailable, in the form for old clients (KIP-207)."""
     try:
         return await log.latest()
     except OffsetNotAvailable:
@@ -135,7 +135,7 @@ async def _at_time(log: PartitionLog, timestamp: int, end: int) -> tuple[int, in
 
 @api(ApiKey.OFFSET_FOR_LEADER_EPOCH, first=2, last=4)
 async def offset_for_leader_epoch(call: Call, request: Any) -> OffsetForLeaderEpochResponse:
-    """Where a leader epoch ended, so that clients find out whether what they read still stands (KIP-320)."""
+    """The end of a leader epoch, by which clients detect that records they read were discarded (KIP-320)."""
     topics = []
     for topic in request.topics:
         partitions = []
@@ -168,7 +168,7 @@ def _epoch_at(log: PartitionLog, known: LogOffsets, offset: int) -> int:
 
 
 def _check_epoch(leader_epoch: int, known: LogOffsets) -> None:
-    """Raises FencedLeaderEpoch, UnknownLeaderEpoch when the client names another epoch; -1 names none."""
+    """Raises FencedLeaderEpoch, UnknownLeaderEpoch if the client names another epoch; -1 names none."""
     if 0 <= leader_epoch < known.leader_epoch:
         raise FencedLeaderEpoch()
     if leader_epoch > known.leader_epoch:
@@ -176,7 +176,7 @@ def _check_epoch(leader_epoch: int, known: LogOffsets) -> None:
 
 
 async def _outcome(work: Awaitable[Any], nothing: Any) -> tuple[ErrorCode, Any]:
-    """A partition's code and answer; its failure is its own."""
+    """A partition's code and answer; its failure does not affect other partitions."""
     try:
         return ErrorCode.none, await work
     except StoreUnavailable:

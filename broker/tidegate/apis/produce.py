@@ -1,9 +1,9 @@
-"""Produce: batches checked in Kafka's order, appended side by side, answered together.
+"""Produce: batches validated in Kafka's order, appended concurrently, answered together.
 
-A partition's outcome is one tuple of the answer (`fast_writers.produce`). Nothing of a request is a task or
-a future: the log calls back, and the last partition's outcome sends the answer. Batches stay closed unless
-their topic or header gives a reason (records.validation). A topic that the cache does not hold is looked up
-once; producing creates no topic. Source: KafkaApis.handleProduceRequest, UnifiedLog, LogValidator.
+A partition's outcome is one tuple of the answer (`fast_writers.produce`). A request needs no task and no future: the
+log calls back, and the last partition's outcome sends the answer. Batches are decompressed only if their topic or
+header requires it (records.validation). A topic that is not cached is read from the store once; producing creates no
+topic. Source: KafkaApis.handleProduceRequest, UnifiedLog, LogValidator.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ logger = structlog.get_logger()
 
 ACKS_ALL: Final = -1
 DECOMPRESSED_BATCH_BYTES_MAX: Final = 128 << 20
-"""Memory that opening one batch may take: a small compressed batch can hold gigabytes of records."""
+"""Limit of memory for one decompressed batch: a small compressed batch can hold gigabytes of records."""
 _ACKS: Final = (ACKS_ALL, 0, 1)
 _ATTRIBUTES_LOW_AT: Final = 22
 _PRODUCER_ID: Final = Struct(">q")
 _PRODUCER_ID_AT: Final = 43
 _COMPACT: Final = "compact"
 _SLICE: Final = 500
-"""Partitions of a request that are filed before others have their turn."""
+"""Partitions of a request that are queued before other requests run."""
 _LOG_APPEND_TIME: Final = "LogAppendTime"
 
 Outcome = tuple[int, int, int, int, int, Sequence[tuple[int, str | None]], str | None]
@@ -77,7 +77,7 @@ def produce(call: Call, body: memoryview) -> None:
 
 
 def _refused_as_a_whole(request: ProduceRequest) -> ErrorCode | None:
-    """What is wrong with the whole request (6.1 of Kafka's order: acks, then transactions)."""
+    """The error of the whole request, if it has one (6.1 of Kafka's order: acks, then transactions)."""
     if request.acks not in _ACKS:
         return ErrorCode.invalid_required_acks
     producer_ids = {
@@ -92,7 +92,7 @@ def _refused_as_a_whole(request: ProduceRequest) -> ErrorCode | None:
 
 
 class _MustOpen(Exception):
-    """The batch is too large to be opened on the event loop."""
+    """The batch is too large to be decompressed on the event loop."""
 
     def __init__(self, batch: Batch, rules: RecordRules) -> None:
         self.batch = batch
@@ -100,7 +100,7 @@ class _MustOpen(Exception):
 
 
 class Producing:
-    """One request under way: `_outcomes` has a place for each partition, None until it is known."""
+    """One request in progress: `_outcomes` has an element for each partition, None until its outcome is known."""
 
     __slots__ = ("_call", "_left", "_outcomes", "_request", "_unreachable", "answered", "deadline_s")
 
@@ -108,7 +108,7 @@ class Producing:
         self._call = call
         self._request = request
         self._outcomes: list[Outcome | None] = []
-        self._left = 1  # the filing itself, so that nothing is answered before all is filed
+        self._left = 1  # one for the queueing itself, so that the answer waits until all batches are queued
         self._unreachable = ""
         self.answered = False
         self.deadline_s = 0.0
@@ -121,7 +121,7 @@ class Producing:
         self._answer()
 
     def start(self) -> None:
-        """File every batch; answer when the last outcome is known, or when the client's time is up."""
+        """Queue every batch; answer when the last outcome is known, or at the client's timeout."""
         call = self._call
         org, catalog = call.client.org, call.context.catalog
         now_ms = int((perf_counter() + call.context.store.clock.offset_s) * 1000)  # as `now_ms()`, without its call
@@ -145,7 +145,7 @@ class Producing:
             call.context.produce_timeouts.watch(self, self._request.timeout_ms)
 
     async def _start_in_slices(self, count: int) -> None:
-        """The same for more partitions than others should wait for."""
+        """Do the same for a large request, in slices."""
         call, topics = self._call, self._request.topics
         org, catalog, now_ms = call.client.org, call.context.catalog, call.context.store.clock.now_ms()
         self._outcomes = [None] * count
@@ -163,11 +163,11 @@ class Producing:
                 place += len(part)
                 await asyncio.sleep(0)
                 if self.answered:
-                    return  # timed out: later requests may be under way now, and order would be lost
+                    return  # timed out: later requests may be in progress now, and order would be lost
         self._finished_one()
 
     async def _find_topic(self, key: str | bytes, partitions: Sequence[Partition], place: int) -> None:
-        """The topic may be newer than the cache: look once."""
+        """Refresh a topic once that may be newer than the cache."""
         catalog, org = self._call.context.catalog, self._call.client.org
         error: Exception = UnknownTopicOrPartition() if isinstance(key, str) else UnknownTopicId()
         topic = None
@@ -204,14 +204,14 @@ class Producing:
             logs.partition(topic, index).append(batch, _OnDone(self, i, index), acks_all=acks_all)
 
     async def _open_beside(self, topic: Topic, found: _MustOpen, place: int, index: int) -> None:
-        """Check the records of a large batch in a thread, then append it; later requests wait, so order stays."""
+        """Check the records of a large batch in a thread, then append it; later requests wait, to preserve order."""
         try:
             batch = await PRODUCED.run(open_and_check, found.batch, found.rules, DECOMPRESSED_BATCH_BYTES_MAX)
         except Exception as error:  # noqa: BLE001 - becomes the partition's error
             self._done(place, index, error)
             return
         if self.answered:
-            return  # timed out: nothing was appended, and nothing is now
+            return  # timed out: nothing was appended, and nothing will be
         batch.release_frame()
         log, acks_all = self._call.context.logs.partition(topic, index), self._request.acks == ACKS_ALL
         log.append(batch, _OnDone(self, place, index), acks_all=acks_all)
@@ -237,7 +237,7 @@ class Producing:
         return batch
 
     def _done(self, place: int, index: int, outcome: Appended | Exception) -> None:
-        """A partition's outcome is known."""
+        """Record a partition's outcome."""
         if not self.answered:
             if isinstance(outcome, LogUnreachable):
                 self._unreachable = str(outcome)
@@ -250,7 +250,7 @@ class Producing:
             self._answer()
 
     def time_out(self) -> None:
-        """The client's time is up: what is not done yet may or may not come to stand."""
+        """Answer at the client's timeout; batches in progress may or may not be appended."""
         timed_out = RequestTimedOut("not appended within the request's timeout")
         place = 0
         for _, partitions in self._request.topics:
@@ -277,7 +277,7 @@ class Producing:
         for key, partitions in request.topics:
             topics.append((key, self._outcomes[place : place + len(partitions)]))
             place += len(partitions)
-        request.topics = []  # the frame may go
+        request.topics = []  # releases the frame
         call.reply(fast_writers.produce(call.version, topics))  # type: ignore[arg-type]
 
 

@@ -1,8 +1,8 @@
-"""Which APIs are served: key -> versions and handler. ApiVersions and docs/apis.md read this table.
+"""The table of served APIs: key -> versions and handler. ApiVersions answers from it.
 
-`@api` registers a coroutine that returns the newest version's response. `@inline_api` registers a plain
-function for the few hot APIs: no task and no future per request; it files the request and answers later
-through `call.reply`. With `raw=True` it gets the body as a memoryview instead of a decoded request.
+`@api` registers a coroutine that returns the newest version's response. `@inline_api` registers a plain function for
+the few APIs of the hot path: no task and no future per request; it queues the request and answers later through
+`call.reply`. With `raw=True` it gets the body as a memoryview instead of a decoded request.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Api:
     raw: bool
     listed_first: int
     large: Callable[..., None] | None = None
-    """Takes a hot API's requests above `dispatch.LARGE_BYTES` in place of the handler, and works in slices."""
+    """Handles an inline API's requests above `dispatch.LARGE_BYTES` instead of the handler, in slices."""
 
     def serves(self, version: int) -> bool:
-        """Whether a request of that version is handled."""
+        """Whether requests of that version are handled."""
         return self.first <= version <= self.last
 
 

@@ -1,4 +1,4 @@
-"""Long work of one request on the event loop, in slices: others have their turn between them."""
+"""Long work of one request on the event loop, in slices with other work between them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, Final, TypeVar
 from tidegate.protocol.versions import Fields
 
 SLICE: Final = 500
-"""Elements of a request that are worked on in one go: some ms."""
+"""Elements of a request that are processed without a pause: a few ms."""
 
 PARTITIONS: Final = 1_000
-"""Partitions of one script of a request that is stored or read in parts."""
+"""Partitions per script of a request that is stored or read in parts."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[T]:
-    """Each item; the event loop has its turn after every `size` of them."""
+    """Each item; the event loop runs other work after every `size` of them."""
     count = 0
     for item in items:
         yield item
@@ -30,7 +30,7 @@ async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[T]:
 
 
 def parts_of(topics: Iterable[Any], field: str) -> Iterator[Any]:
-    """The topics of a request, each with at most `PARTITIONS` of its partitions, which are its `field`."""
+    """The topics of a request, each with at most `PARTITIONS` of its partitions; `field` names their attribute."""
     for topic in topics:
         partitions = getattr(topic, field)
         for first in range(0, len(partitions), PARTITIONS):
@@ -40,7 +40,7 @@ def parts_of(topics: Iterable[Any], field: str) -> Iterator[Any]:
 
 
 def batches_of(topics: Iterable[Any], field: str) -> Iterator[list[Any]]:
-    """The same, as many at one time as have `PARTITIONS` together; a topic counts as one more."""
+    """The same in batches of `PARTITIONS` partitions together; a topic counts as one more."""
     batch: list[Any] = []
     count = 0
     for topic in parts_of(topics, field):
@@ -55,7 +55,7 @@ def batches_of(topics: Iterable[Any], field: str) -> Iterator[list[Any]]:
 
 
 def join_topics(results: Iterable[tuple[T, list[R]]]) -> list[tuple[T, list[R]]]:
-    """Results of topics in parts -> of whole topics."""
+    """Merge the results of topics in parts into results of whole topics."""
     joined: list[tuple[T, list[R]]] = []
     for label, partitions in results:
         if joined and joined[-1][0] == label:
@@ -66,7 +66,7 @@ def join_topics(results: Iterable[tuple[T, list[R]]]) -> list[tuple[T, list[R]]]
 
 
 async def each(items: Iterable[T], work: Callable[[T], Awaitable[R]], at_once: int) -> list[R]:
-    """The results of work on every item in order, `at_once` of them at one time."""
+    """The results of work on every item in order, `at_once` of them concurrently."""
     results: list[R] = []
     part: list[T] = []
     for item in items:

@@ -1,4 +1,4 @@
-"""Time out requests that wait, without a timer for each."""
+"""Time out waiting requests, without a timer for each."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Protocol
 
 
 class Waiting(Protocol):
-    """A request that may be answered before its time is up."""
+    """A request that is answered at the latest at its timeout."""
 
     answered: bool
     deadline_s: float
 
     def time_out(self) -> None:
-        """Answer with what there is."""
+        """Answer with the results so far."""
 
 
 class Timeouts:
-    """Requests by their timeout: equal timeouts end in the order they began, so one timer serves a queue."""
+    """Requests by their timeout: equal timeouts expire in the order they began, so one timer serves a queue."""
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[Waiting]] = {}
 
     def watch(self, request: Waiting, timeout_ms: int) -> None:
-        """Call `request.time_out` when it is not answered within `timeout_ms`."""
+        """Call `request.time_out` if it is not answered within `timeout_ms`."""
         loop = asyncio.get_running_loop()
         timeout_ms = max(timeout_ms, 0)
         request.deadline_s = loop.time() + timeout_ms / 1000

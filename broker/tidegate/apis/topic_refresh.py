@@ -1,4 +1,4 @@
-"""What handlers of offsets ask of the catalogue, and do when this broker may know a topic no more or not yet."""
+"""Topic lookups of the offset APIs, with a refresh when this broker's cached topics may be outdated."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tidegate.topics.model import Topic
 logger = structlog.get_logger()
 
 NAMES_UNTIL = 9
-"""OffsetCommit and OffsetFetch name topics up to this version; later ones have their ids."""
+"""The last version in which OffsetCommit and OffsetFetch use topic names; later ones use ids."""
 
 Label = str | UUID | None
-"""What an answer calls a topic: its name, or from v10 on its id."""
+"""A topic's name, or from v10 on its id, in an answer."""
 
 
 def label_of(call: Call, wanted: Any) -> Label:
-    """What a topic of a request is called in the answer."""
+    """The name or id of a requested topic in the answer."""
     label: Label = wanted.name if call.version <= NAMES_UNTIL else wanted.topic_id
     return label
 
 
 def topic_of(call: Call, label: Label) -> Topic | None:
-    """A topic as this broker knows it."""
+    """The cached topic."""
     catalog, org = call.context.catalog, call.client.org
     if isinstance(label, str):
         return catalog.get(org, label)
@@ -37,7 +37,7 @@ def topic_of(call: Call, label: Label) -> Topic | None:
 
 
 async def refresh_again(call: Call, labels: Iterable[Label]) -> None:
-    """Ask the store about topics that this broker does not know, or knows otherwise. Raises StoreUnavailable."""
+    """Refresh topics that are not cached, or cached with other properties. Raises StoreUnavailable."""
     catalog, names = call.context.catalog, [label for label in labels if isinstance(label, str)]
     if not names or any(catalog.get(call.org, name) is not None for name in names):
         await catalog.refresh()
@@ -47,7 +47,7 @@ async def refresh_again(call: Call, labels: Iterable[Label]) -> None:
 
 
 def code_of(error: Exception, away: ErrorCode) -> int:
-    """The code of a failure; `away` where it is the store that does not answer."""
+    """The code of an exception; `away` if the store is unavailable."""
     if isinstance(error, StoreUnavailable):
         return away.value
     if isinstance(error, KafkaError):

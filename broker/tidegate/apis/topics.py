@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: each topic of a request stands for itself."""
+"""CreateTopics, DeleteTopics, CreatePartitions: each topic of a request succeeds or fails by itself."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from tidegate.topics.catalog import Topic
 logger = structlog.get_logger()
 
 REPLICAS: Final = 1
-"""What clients are told: copies are the store's business."""
+"""The reported replication factor: replication is the store's responsibility."""
 
 _AT_ONCE: Final = 16
 
 
 def failure(error: KafkaError) -> tuple[ErrorCode, str | None]:
-    """Code and message of one topic that failed; a store that is away is worth another try."""
+    """Code and message of one failed topic; an unavailable store gets a retriable code."""
     code = ErrorCode.request_timed_out if isinstance(error, StoreUnavailable) else error.code
     return code, error.message
 
@@ -50,7 +50,7 @@ def failure(error: KafkaError) -> tuple[ErrorCode, str | None]:
 
 @api(ApiKey.CREATE_TOPICS, first=2, last=7)
 async def create_topics(call: Call, request: Any) -> CreateTopicsResponse:
-    """Make topics. v4: -1 for the default counts (KIP-464). v5: what was made (KIP-525). v7: topic ids."""
+    """Create topics. v4: -1 for the default counts (KIP-464). v5: the created properties (KIP-525). v7: topic ids."""
     times = Counter(topic.name for topic in request.topics)
     once = {topic.name: topic for topic in request.topics}
 
@@ -66,7 +66,7 @@ async def create_topics(call: Call, request: Any) -> CreateTopicsResponse:
 
 
 async def _create(call: Call, wanted: Any, times: int, validate_only: bool) -> CreatableTopicResult:
-    """Check in Kafka's order, then make the topic."""
+    """Validate in Kafka's order, then create the topic."""
     catalog, settings = call.context.catalog, call.context.settings
     names.check_creatable(wanted.name)
     if times > 1:
@@ -96,7 +96,7 @@ def _made_with(config: configs.Described) -> CreatableTopicConfigs:
 
 
 def _partition_count(wanted: Any, default: int) -> int:
-    """How many partitions are asked for, by count or by assignment. Any number of replicas is as good as one."""
+    """The requested number of partitions, by count or by assignment. Every replication factor is accepted."""
     if not wanted.assignments:
         if wanted.num_partitions != -1 and wanted.num_partitions < 1:
             raise InvalidPartitions("number of partitions must be at least 1")
@@ -113,7 +113,7 @@ def _partition_count(wanted: Any, default: int) -> int:
 
 
 def _check_replicas(assignments: Sequence[Sequence[int]]) -> None:
-    """Replicas are not placed here, yet a list of them that cannot be is refused. Raises InvalidReplicaAssignment."""
+    """Replicas are not placed here, but an invalid list of them is refused. Raises InvalidReplicaAssignment."""
     for replicas in assignments:
         if not replicas or len(set(replicas)) != len(replicas):
             raise InvalidReplicaAssignment("a partition's replicas are empty or stand twice")
@@ -124,7 +124,7 @@ def _check_replicas(assignments: Sequence[Sequence[int]]) -> None:
 
 @api(ApiKey.DELETE_TOPICS, first=1, last=6)
 async def delete_topics(call: Call, request: Any) -> DeleteTopicsResponse:
-    """Remove topics with their records and committed offsets. v6: by name or id."""
+    """Delete topics with their records and committed offsets. v6: by name or id."""
     times = Counter((topic.name, topic.topic_id) for topic in request.topics)
 
     async def one(wanted: tuple[str | None, UUID | None]) -> DeletableTopicResult:
@@ -163,7 +163,7 @@ async def _find_to_delete(call: Call, name: str | None, topic_id: UUID | None, t
 
 @api(ApiKey.CREATE_PARTITIONS, first=0, last=3)
 async def create_partitions(call: Call, request: Any) -> CreatePartitionsResponse:
-    """Let topics grow (KIP-195); new partitions begin at offset 0."""
+    """Add partitions (KIP-195); they begin at offset 0."""
     times = Counter(topic.name for topic in request.topics)
     once = {topic.name: topic for topic in request.topics}
 

@@ -1,4 +1,4 @@
-"""InitProducerId for idempotent producers. Transactional ids are refused for as long as no transactions are served."""
+"""InitProducerId for idempotent producers. Transactional ids are refused: there are no transactions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIMEOUT_MAX_MS: Final = 900_000
 
 @api(ApiKey.INIT_PRODUCER_ID, first=0, last=5)
 async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """Give an idempotent producer a new id, epoch 0 (KIP-98), whatever id and epoch it names."""
+    """Give an idempotent producer a new id with epoch 0 (KIP-98), whatever id and epoch it sends."""
     if request.transactional_id is not None:
         raise _refusal(request)
     producer_id = await call.context.producer_ids.take()
@@ -36,7 +36,7 @@ async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitPr
 
 
 def _refusal(request: InitProducerIdRequest) -> KafkaError:
-    """Why a transactional producer gets no id. Clients end fatally, with this code's text."""
+    """The error for a transactional producer. Clients fail fatally, with this code's text."""
     if not request.transactional_id:
         return InvalidRequest("an empty transactional id")
     timeout_ms = request.transaction_timeout // _MILLISECOND
