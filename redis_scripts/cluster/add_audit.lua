@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
---[[ Add an entry to the stream of what administrators did. Its time is by our clock; its id is by the server's.
+--[[ Add an entry to the stream of administrators' actions. Its time is by our clock; its id is by the server's.
 
-A full server takes it too: what frees memory is to be told as well.
+A full server accepts it too, because actions that free memory must be recorded as well.
 
 KEYS[1]  audit  stream
-ARGV[1]  entries to be kept, about
+ARGV[1]  approximate limit of entries
 ARGV[2]  and on: field, value, ...
-Returns  {NONE}; run twice, the entry is there twice, which its readers bear
+Returns  {NONE}; run twice, the entry is stored twice, which readers tolerate
 Errors   none
 ]]
 -- @include lib/errors

@@ -1,12 +1,12 @@
 #!lua
 --[[ Add an entry to a capped stream of samples. Its time is by our clock, as everywhere; its id is by the server's.
 
-A full server refuses it: what is told of its use must not be what fills it.
+A full server refuses it: samples of memory use must not fill the memory.
 
 KEYS[1]  samples  stream
-ARGV[1]  entries to be kept, about
+ARGV[1]  approximate limit of entries
 ARGV[2]  and on: field, value, ...
-Returns  {NONE}; run twice, the sample is there twice, which its readers bear
+Returns  {NONE}; run twice, the sample is stored twice, which readers tolerate
 Errors   none
 ]]
 -- @include lib/errors

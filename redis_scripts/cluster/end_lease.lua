@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
---[[ A broker leaves: its lease has ended now, its node id rests until another process may have it.
+--[[ End a broker's lease now; its node id stays reserved until another process may take it.
 
 KEYS[1]  leases   zset  node id -> when its lease was last renewed, ms
-KEYS[2]  brokers  hash  node id -> what the broker says of itself
+KEYS[2]  brokers  hash  node id -> the broker's record (JSON)
 ARGV[1]  node id
-ARGV[2]  process that holds it
-ARGV[3]  ms after the last renewal until a lease has ended
+ARGV[2]  process that holds the lease
+ARGV[3]  lease duration: ms after the last renewal
 Returns  {NONE}; safe to run twice
 Errors   none
 ]]

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
---[[ The cluster's identity and the settings that all its brokers share: made by the first, read by all.
+--[[ Store the cluster's identity and the settings that all its brokers share: the first broker writes, all read.
 
 KEYS[1]  info  hash  cluster_id, layout, and one field for each shared setting
-ARGV[1]  and on: field, value to be kept where there is none yet, ...
-Returns  {NONE, the value kept for each field, in the same order}; safe to run twice
+ARGV[1]  and on: field, value to store if there is none yet, ...
+Returns  {NONE, the stored value of each field, in the same order}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors

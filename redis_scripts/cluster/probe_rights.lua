@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---[[ Do once what the product does with its keys, so that missing rights show at the start.
+--[[ Use each permission that the product needs once, so that missing rights show at the start.
 
 KEYS[1]  probe  string  written and removed
 ARGV[1]  channel that a message is sent to

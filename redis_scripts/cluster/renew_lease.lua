@@ -1,20 +1,20 @@
 #!lua flags=allow-oom
---[[ Renew a broker's lease and show it the others, in one round trip.
+--[[ Renew a broker's lease and return the live brokers, in one round trip.
 
 KEYS[1]  leases   zset  node id -> when its lease was last renewed, ms
-KEYS[2]  brokers  hash  node id -> what the broker says of itself
+KEYS[2]  brokers  hash  node id -> the broker's record (JSON)
 KEYS[3]  info     hash  brokers_version, drain:<node id>
 ARGV[1]  node id
-ARGV[2]  process that holds it
-ARGV[3]  its record, kept where it differs
-ARGV[4]  ms after the last renewal until a lease has ended
-ARGV[5]  brokers_version whose records the caller has
-ARGV[6]  ms since the caller last renewed it, by a clock that does not step; more than Redis's clock says where that
-         stepped back, less where it stepped forward: then the lease is no less its own
+ARGV[2]  process that holds the lease
+ARGV[3]  its record, stored if it differs
+ARGV[4]  lease duration: ms after the last renewal
+ARGV[5]  brokers_version whose records the caller has cached
+ARGV[6]  ms since the caller's last renewal, by a monotonic clock; more than by Redis's clock if that stepped back,
+         less if it stepped forward: the lease is valid in either case
 Returns  {NONE, 1, ms since the last renewal, brokers_version, {node id, ms since its renewal, ...}, {record, ...}, drain, now}:
-         the records in the order of the node ids, or none where the caller has them; drain is 1 where that is asked
-         of this process, else 0; now is Redis's clock, ms;
-         {NONE, 0} where the lease has ended; safe to run twice
+         the records in the order of the node ids, or none if the caller has them; drain is 1 if this process is asked
+         to drain, else 0; now is Redis's clock, ms;
+         {NONE, 0} if the lease has ended; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors

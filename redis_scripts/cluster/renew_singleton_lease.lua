@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
---[[ Take a duty that one broker at a time has, or keep it.
+--[[ Take or renew a singleton lease: one broker at a time holds it.
 
 KEYS[1]  duty  hash  broker, until
-ARGV[1]  broker that asks
-ARGV[2]  ms for which it has the duty then; 0 gives it up
-Returns  {NONE, ms that it has it, or less than 0: ms until nobody has it, ms that nobody had it before or -1, now};
-         safe to run twice
+ARGV[1]  broker that asks for the lease
+ARGV[2]  lease duration, ms; 0 releases it
+Returns  {NONE, ms for which the broker holds it, or less than 0: minus the ms until it ends for its holder, ms that it
+         was free before or -1, now}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors
@@ -17,7 +17,7 @@ local holder, held_until = unpack(redis.call("HMGET", singleton_lease, "broker",
 if holder then
   local left_ms = tonumber(held_until) - now
   if hold_ms > 0 and left_ms > hold_ms + STEP_MS then
-    left_ms = hold_ms -- Redis's clock stepped back: nobody has it for longer than it can be asked for
+    left_ms = hold_ms -- Redis's clock stepped back: no lease lasts longer than its duration
     redis.call("HSET", singleton_lease, "until", string.format("%.0f", now + hold_ms))
   end
   if holder ~= broker and left_ms > 0 then return { ERROR.NONE, -left_ms, idle_ms, now } end

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
---[[ Ask the broker that holds a node id to drain: it reads that with the next renewal of its lease.
+--[[ Ask the broker that holds a node id to drain; it reads the request at the next renewal of its lease.
 
 KEYS[1]  leases   zset  node id -> when its lease was last renewed, ms
-KEYS[2]  brokers  hash  node id -> what the broker says of itself
-KEYS[3]  info     hash  drain:<node id>: the process that is asked; the next one of that id is not
+KEYS[2]  brokers  hash  node id -> the broker's record (JSON)
+KEYS[3]  info     hash  drain:<node id>: the process that must drain; a later process with that id need not
 ARGV[1]  node id
-ARGV[2]  ms after the last renewal until a lease has ended
+ARGV[2]  lease duration: ms after the last renewal
 Returns  {NONE}; safe to run twice
 Errors   BROKER_ID_NOT_REGISTERED  no live broker has this node id
 ]]

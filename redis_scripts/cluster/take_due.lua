@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
---[[ Take what is overdue in one shard; a taken item comes back after a while unless it was settled.
+--[[ Take what is overdue in one shard; a taken item is returned again after a while unless it was expired.
 
-A sweep leaves a mark of its time, about once a second, while the shard has anything to fall due: a gap between two
-marks says that nobody swept or that Redis's clock stepped forward, a mark ahead of the clock that it stepped back.
+A sweep writes a mark of its time, about once a second, while the shard has deadlines: a gap between two marks means
+that no broker swept or that Redis's clock stepped forward, a mark ahead of the clock that it stepped back.
 
 KEYS[1]  deadlines  zset  kind|group -> earliest deadline, ms; the marks of sweeps, below 0
-ARGV[1]  how long something must be overdue, ms
-ARGV[2]  how long it is taken for, ms
-ARGV[3]  most items
-ARGV[4]  1: leave a mark
-Returns  {NONE, ms until the next is due or -1, ms that the clock stepped back or 0, items...}; run twice, the second
-         takes what the first left, and finds no step
+ARGV[1]  minimum age of a deadline, ms
+ARGV[2]  time until a taken item is returned again, ms
+ARGV[3]  maximum number of items
+ARGV[4]  1: write a mark
+Returns  {NONE, ms until the next deadline or -1, ms that the clock stepped back or 0, items...}; run twice, the second
+         run takes the items that the first one left, and finds no clock step
 Errors   none
 ]]
 -- @include lib/errors

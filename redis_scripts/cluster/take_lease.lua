@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
---[[ Give a broker process a node id: the one it had, the one it asks for, or the lowest that is free.
+--[[ Give a broker process a node id: its previous one, the requested one, or the lowest that is free.
 
 KEYS[1]  leases   zset  node id -> when its lease was last renewed, ms
-KEYS[2]  brokers  hash  node id -> what the broker says of itself
+KEYS[2]  brokers  hash  node id -> the broker's record (JSON)
 KEYS[3]  info     hash  brokers_version, drain:<node id>
 ARGV[1]  process that asks
 ARGV[2]  its record (JSON with process, address)
-ARGV[3]  node id asked for, or ""
-ARGV[4]  ms after the last renewal until a lease has ended
-ARGV[5]  ms after the end of a lease until its node id is given to another process
-ARGV[6]  1: a lease of the same address has ended, for its process cannot have the port any more
-Returns  {NONE, node id, 0}, or where the node id asked for is held {NONE, -1, when it was last renewed}; safe to run twice
+ARGV[3]  requested node id, or ""
+ARGV[4]  lease duration: ms after the last renewal
+ARGV[5]  ms after the end of a lease until another process may take its node id
+ARGV[6]  1: end a lease of the same address, because its process cannot own the port any more
+Returns  {NONE, node id, 0}, or if the requested node id is held {NONE, -1, when it was last renewed}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors

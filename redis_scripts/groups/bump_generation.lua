@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
---[[ Raise a group above generations that were handed out and that Redis has lost (spec R12); its members meet again.
+--[[ Bump a group above generations that members received and that Redis has lost (spec R12); its members rejoin.
 
 KEYS[1]   group          hash    state, generation, round, leader, protocol, deadlines
 KEYS[2]   members        hash    member id -> its record
 KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata, packed
 KEYS[4]   assignments    hash    member id -> the leader's bytes
-KEYS[5]   protocols      hash    tallies of the members: who supports, offers, waits how long
+KEYS[5]   protocols      hash    counts over the members: protocols, offered lists, timeouts
 KEYS[6]   instances      hash    static instance id -> member id
 KEYS[7]   sessions       zset    member id (also pending) -> deadline or lease, ms
-KEYS[8]   pending        hash    ids handed out and not yet back -> client
+KEYS[8]   pending        hash    assigned member ids that have not joined yet -> client
 KEYS[9]   groups         hash    group -> type, state, protocol type
 KEYS[10]  deadlines      zset    kind|group -> earliest deadline, ms
 KEYS[11]  events         stream  transitions of the shard's groups
@@ -16,11 +16,11 @@ ARGV[1]   group's name in the shard's keys
 ARGV[2]   wake channel
 ARGV[3]   events kept, 0 none
 ARGV[4]   broker
-ARGV[5]   the generation that was handed out, -1 where nobody knows
-ARGV[6]   1: its assignments were handed out too
-ARGV[7]   how many generations to skip where nobody knows; once for each incarnation
-ARGV[8]   incarnation
-Returns   {NONE, 1 if the group was behind}; safe to run twice: what was raised is not behind
+ARGV[5]   the newest generation that a broker remembers, -1 if no broker remembers it
+ARGV[6]   1: members received its assignments too
+ARGV[7]   how many generations to skip if ARGV[5] is -1; once for each failover epoch
+ARGV[8]   failover epoch
+Returns   {NONE, 1 if the group was behind}; safe to run twice: a bumped group is not behind
 Errors    none
 ]]
 -- @include lib/errors
@@ -35,7 +35,7 @@ local function is_behind()
   return assigned and handed_out == generation and state == "CompletingRebalance"
 end
 
--- Nearly every group ends here: brokers ask for all that they know, at each connection.
+-- Nearly every call ends here: brokers report all groups that they remember on each connection.
 if not is_behind() then return { ERROR.NONE, 0 } end
 if handed_out < 0 then
   handed_out = math.max(generation, floor) + tonumber(ARGV[7])

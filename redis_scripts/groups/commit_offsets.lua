@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
---[[ Commit offsets: what one tick brought for groups of one shard, in order; each commit is judged by itself and stored
-whole.
+--[[ Commit offsets: the commits of one tick for groups of one shard, in order; each commit is validated by itself and
+stored completely or not at all.
 
 KEYS[1]     groups  hash    the shard's groups: name -> "<type> <state> <protocol type>"
 KEYS[2]     events  stream  transitions of the shard's groups
@@ -10,22 +10,22 @@ KEYS[3...]  group   hash    id, type, state, generation, deadlines, commits_fenc
             metadata, commit time); five keys for each group
 ARGV[1]     events kept, 0 none
 ARGV[2]     broker
-ARGV[3]     when the broker's lease ends, ms by Redis's clock, as its last renewal said; 0 for a caller without one
-ARGV[4...]  for each group: its name in the shard's keys, "<id> <locator>" should a commit without generation make it,
-            and "<host> <client id>" of who sends that (both "" where there is none), count of commits; for each commit:
+ARGV[3]     when the broker's lease ends, ms by Redis's clock, from its last renewal; 0 for a caller without a lease
+ARGV[4...]  for each group: its name in the shard's keys, "<id> <locator>" in case a commit without generation creates
+            it, "<host> <client id>" of that commit's client (both "" without such a commit), count of commits; for each:
             generation, member id, "" or "=" and the instance id, retention ms or -1, count of entries; for each entry:
             its field and its JSON, open for the commit time
-Returns  {NONE, code of each commit ...}; safe to run twice: the same values again, last writer wins
+Returns  {NONE, code of each commit ...}; safe to run twice: the same values again, the last write wins
 Errors   of each:
-         COORDINATOR_NOT_AVAILABLE  the lease has ended: the broker stood still, or the script waited; newer commits may
-                                 have come through another broker
-         OVERDUE                 a deadline of its group has passed: settle it, then ask again
+         COORDINATOR_NOT_AVAILABLE  the lease has ended: the broker or the script was delayed; newer commits may have been
+                                 stored through another broker
+         OVERDUE                 a deadline of its group has passed: expire the group, then retry
          GROUP_ID_NOT_FOUND      no such group, and the commit names a generation
-         UNKNOWN_MEMBER_ID       not a member; or no member named while the group has members, or soon after they were
-                                 removed to move its offsets
+         UNKNOWN_MEMBER_ID       not a member; or no member id while the group has members, or soon after an offset reset
+                                 removed them
          FENCED_INSTANCE_ID      another member took over the static instance
          ILLEGAL_GENERATION      a generation other than the group's
-         REBALANCE_IN_PROGRESS   the leader's assignment is awaited; the session is not extended
+         REBALANCE_IN_PROGRESS   the group waits for the leader's assignment; the session is not extended
 ]]
 -- @include lib/errors
 -- @include lib/clock
@@ -53,7 +53,7 @@ end
 local function judge_without_members(generation, entry_count)
   local simple = string.byte(generation) == 45
   if state then
-    -- Who was removed by a reset of the offsets may have forgotten its id: its old offset must not undo the reset.
+    -- A member removed by an offset reset may commit without its id: its old offset must not undo the reset.
     local fenced_until = simple and current ~= "0" and call("HGET", group, "commits_fenced_until")
     if not simple or (fenced_until and now < tonumber(fenced_until)) then return ERROR.UNKNOWN_MEMBER_ID end
     return ERROR.NONE
@@ -79,7 +79,7 @@ local function judge(generation, member_id, instance)
   if not record then return ERROR.UNKNOWN_MEMBER_ID end
   if generation ~= current then return ERROR.ILLEGAL_GENERATION end
   if state == "CompletingRebalance" then return ERROR.REBALANCE_IN_PROGRESS end
-  -- Only forward: a parked member's lease may reach further than its session.
+  -- Never shorten a session: a parked member's lease may end later than its session.
   call("ZADD", sessions, "XX", "GT", now + string.match(record, '^{"session_timeout_ms":(%d+)'), member_id)
   return ERROR.NONE
 end
@@ -106,7 +106,7 @@ local function commit(at, entry_count)
   if code == ERROR.NONE and entry_count > 0 then
     local tail = ',"commit_time":' .. now_text
     if retention ~= "-1" then tail = string.format('%s,"expire_time":%.0f', tail, now + retention) end
-    if state == "Empty" and current ~= "0" then -- only then are the functions of it made
+    if state == "Empty" and current ~= "0" then -- these functions are defined only in this case
 -- @include lib/offsets_reset
       note_reset(who, at + 5, entry_count)
     end

@@ -1,23 +1,23 @@
 #!lua flags=allow-oom
---[[ Delete an empty group and its offsets. Member ids handed out and not yet back do not protect it.
+--[[ Delete an empty group and its offsets. Assigned member ids that have not joined yet do not protect it.
 
 KEYS[1]   group          hash    state, protocol_type, generation, subscribed and its generation, deadlines
 KEYS[2]   members        hash    member id -> its record
 KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata
 KEYS[4]   assignments    hash    member id -> bytes
-KEYS[5]   protocols      hash    tallies of the members: who supports, offers, waits how long
+KEYS[5]   protocols      hash    counts over the members: protocols, offered lists, timeouts
 KEYS[6]   instances      hash    static instance id -> member id
 KEYS[7]   sessions       zset    member id -> session deadline, ms
-KEYS[8]   pending        hash    member ids handed out and not yet back
+KEYS[8]   pending        hash    assigned member ids that have not joined yet
 KEYS[9]   groups         hash    the shard's groups: name -> "<type> <state> <protocol type>"
-KEYS[10]  deadlines      zset    the shard's hints of overdue work
+KEYS[10]  deadlines      zset    the shard's index of deadlines
 KEYS[11]  events         stream  the shard's events
 KEYS[12]  offsets        hash    <topic>:<partition> -> JSON
 ARGV[1]   the group's name in the shard's keys
 ARGV[2]   the shard's wake channel
 ARGV[3]   events kept
 ARGV[4]   this broker, for events
-Returns   {NONE}; run twice it answers GROUP_ID_NOT_FOUND, or deletes what was made in between: callers do not repeat it
+Returns   {NONE}; run twice it answers GROUP_ID_NOT_FOUND, or deletes a group created in between: callers do not retry
 Errors    GROUP_ID_NOT_FOUND  no such group
           NON_EMPTY_GROUP     it has members
 ]]

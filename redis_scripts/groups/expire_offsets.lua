@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
---[[ Forget offsets that are past their retention (KIP-211), and the group once it is empty and has none.
+--[[ Delete offsets that are past their retention (KIP-211), and the group once it is empty and has no offsets.
 
 KEYS[1]   group          hash    state, protocol_type, generation, subscribed and its generation, deadlines
 KEYS[2]   members        hash    member id -> its record
 KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata
 KEYS[4]   assignments    hash    member id -> bytes
-KEYS[5]   protocols      hash    tallies of the members: who supports, offers, waits how long
+KEYS[5]   protocols      hash    counts over the members: protocols, offered lists, timeouts
 KEYS[6]   instances      hash    static instance id -> member id
 KEYS[7]   sessions       zset    member id -> session deadline, ms
-KEYS[8]   pending        hash    member ids handed out and not yet back
+KEYS[8]   pending        hash    assigned member ids that have not joined yet
 KEYS[9]   groups         hash    the shard's groups: name -> "<type> <state> <protocol type>"
-KEYS[10]  deadlines      zset    the shard's hints of overdue work
+KEYS[10]  deadlines      zset    the shard's index of deadlines
 KEYS[11]  events         stream  the shard's events
 KEYS[12]  offsets        hash    <topic>:<partition> -> JSON
 ARGV[1]   the group's name in the shard's keys
@@ -18,8 +18,8 @@ ARGV[2]   the shard's wake channel
 ARGV[3]   events kept
 ARGV[4]   this broker, for events
 ARGV[5]   retention, ms
-ARGV[6]   then fields of `offsets` to look at: a part of them, the caller goes through all
-Returns   {NONE, how many went, 1 if offsets of the group may expire in its state, 1 if the group went}
+ARGV[6]   then fields of `offsets` to examine: one page of them; the caller iterates over all
+Returns   {NONE, number deleted, 1 if the group's state permits expiry of offsets, 1 if the group was deleted}
           safe to run twice
 Errors    GROUP_ID_NOT_FOUND  no such group
 ]]
@@ -33,7 +33,7 @@ expire_overdue()
 finish()
 local retention_ms = tonumber(ARGV[5])
 
--- The topics whose offsets are kept whatever their age; nil if that is all of them.
+-- The topics whose offsets never expire; nil if that is every topic.
 local function kept_topics()
   if g.state == EMPTY then return {} end
   if g.protocol_type ~= "consumer" or g.state ~= STABLE then return nil end
@@ -41,7 +41,7 @@ local function kept_topics()
   return subscribed_topics(g.state, g.protocol_type, g.generation, known[1], known[2])
 end
 
--- A group that had members starts the clock of all its offsets when it becomes empty; an admin's later commit its own.
+-- Retention of a group that had members starts when it becomes empty; that of a later admin commit, at the commit.
 local function expired(stored)
   local expire_time = tonumber(stored:match(',"expire_time":(%d+)}$'))
   if expire_time then return now >= expire_time end
@@ -60,7 +60,7 @@ for i = 6, kept and #ARGV or 0 do
 end
 
 if gone > 0 then event("offsets_expired", nil, nil, { detail = table.concat(fields, " ") }) end
--- A group that had members keeps its id and generation as long as its offsets would be kept, though it has none.
+-- A group that had members keeps its id and generation for the retention time, even without offsets.
 local is_retained = g.protocol_type ~= "" and now - g.state_since < retention_ms
 local nothing_left = redis.call("EXISTS", offsets, pending) == 0
 if g.state == EMPTY and nothing_left and not is_retained then

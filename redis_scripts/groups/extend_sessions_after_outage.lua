@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
---[[ Give who is overdue one more session timeout: Redis was away, so nobody could be heard.
+--[[ Extend overdue sessions by one session timeout, because no member could reach Redis during the outage.
 
-Members whose sessions are over; and a barrier whose time is up while somebody is missing, for who that is may have
-been kept from it.
+Extends expired sessions, and the overdue deadline of a barrier with missing members, because those may have been
+unable to rejoin.
 
 KEYS[1]  group     hash  state, prev_state, joined_count, join_deadline, sync_deadline
 KEYS[2]  members   hash  member id -> its record
 KEYS[3]  sessions  zset  member id -> session deadline or lease, ms
-Returns  {NONE, how many}; safe to run twice: who was forgiven is not overdue
+Returns  {NONE, number of deadlines extended}; safe to run twice: an extended deadline is not overdue
 Errors   none
 ]]
 -- @include lib/errors

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
---[[ Forget a group's offsets of a deleted topic, whatever the group is doing.
+--[[ Delete a group's offsets of a deleted topic, in any state of the group.
 
 KEYS[1]  offsets  hash  <topic>:<partition> -> JSON
-ARGV[1]  topic id in hex: offsets of another topic of that name stay; "" for any
+ARGV[1]  topic id in hex: offsets of another topic of that name remain; "" for any
 ARGV[2]  then the fields
-Returns  {NONE, how many went}; safe to run twice
+Returns  {NONE, number deleted}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
---[[ Give every member one more session timeout: the broker through which they were heard has fallen silent.
+--[[ Extend every session by one session timeout, because the broker that served the members went silent.
 
-Its clients may still wait for it. Not again before those that were spared last are judged, or brokers that falter
-again and again would keep dead members for ever.
+Its clients may still wait for it. Refused until the sessions extended last have had time to expire; otherwise
+repeated broker failures would keep dead members forever.
 
-KEYS[1]  group     hash  state, round, generation, grace_granted_at
+KEYS[1]  group     hash  state, round, generation, spared_at (the time of the last grace, ms)
 KEYS[2]  members   hash  member id -> its record
 KEYS[3]  sessions  zset  member id -> session deadline or lease, ms
-Returns  {NONE, how many}; safe to run twice: the second time is too soon
+Returns  {NONE, number of sessions extended}; safe to run twice: the second run is refused as too soon
 Errors   none
 ]]
 -- @include lib/errors
@@ -17,7 +17,7 @@ local group, members, sessions = KEYS[1], KEYS[2], KEYS[3]
 local now, everyone = now_ms(), redis.call("HGETALL", members)
 local state, round, generation, grace_granted_at = unpack(redis.call("HMGET", group, "state", "round", "generation", "spared_at"))
 
--- What a parked request holds is a lease: its end says that the broker which parked it is gone.
+-- A parked request holds a lease, not a session: the lease ends if the broker that parked it is gone.
 local parked
 if state == "PreparingRebalance" then parked = string.format('"join_round":%s,', round) end
 if state == "CompletingRebalance" then parked = string.format('"sync_generation":%s,', generation) end

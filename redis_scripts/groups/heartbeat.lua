@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
---[[ Extend classic members' sessions; say whether a rebalance is on (KIP-62). One script for a tick's heartbeats
-of a shard, each group judged by itself.
+--[[ Extend the sessions of classic members and report a rebalance (KIP-62). One script takes a tick's heartbeats
+of a shard; each group is evaluated by itself.
 
 KEYS[1...]  group  hash  state, generation, deadlines; behind it the group's members (hash, member id -> its record),
             sessions (zset, member id -> session deadline, ms), instances (hash, static instance id -> member id);
@@ -8,12 +8,12 @@ KEYS[1...]  group  hash  state, generation, deadlines; behind it the group's mem
 ARGV[1...]  for each group: count of heartbeats, and for each: member id, generation, instance id ("" for none);
             at most 500 in all
 Returns  {NONE, code of each in order}; safe to run twice
-Errors   of each: OVERDUE                something is due in its group: the caller settles it (groups/expire_group),
-                                         then asks again
-                  UNKNOWN_MEMBER_ID      not a member (pending ids are not), or no such group
+Errors   of each: OVERDUE                a deadline of its group has passed: the caller runs groups/expire_group,
+                                         then retries
+                  UNKNOWN_MEMBER_ID      not a member (pending ids are not members), or no such group
                   FENCED_INSTANCE_ID     another member id owns the instance
                   ILLEGAL_GENERATION     another generation (the session is not extended)
-                  REBALANCE_IN_PROGRESS  the group waits for members to rejoin (the session is extended all the same)
+                  REBALANCE_IN_PROGRESS  the group waits for members to rejoin (the session is extended)
 ]]
 -- @include lib/errors
 -- @include lib/clock
@@ -57,7 +57,7 @@ local function beat(group, members, sessions, instances, first, last)
     end
     codes[#codes + 1] = code
   end
-  -- Only forward: a parked member's lease may reach further than its session.
+  -- Never shorten a session: a parked member's lease may end later than its session.
   if #deadlines > 0 then call("ZADD", sessions, "GT", unpack(deadlines)) end
 end
 

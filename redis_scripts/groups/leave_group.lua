@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
---[[ Members go, or an administrator removes them; one rebalance for all (LeaveGroup).
+--[[ Remove members that leave, or that an administrator removes; one rebalance for all (LeaveGroup).
 
 KEYS[1]   group          hash    state, generation, round, leader, protocol, deadlines
 KEYS[2]   members        hash    member id -> its record
 KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata, packed
 KEYS[4]   assignments    hash    member id -> the leader's bytes
-KEYS[5]   protocols      hash    tallies of the members: who supports, offers, waits how long
+KEYS[5]   protocols      hash    counts over the members: protocols, offered lists, timeouts
 KEYS[6]   instances      hash    static instance id -> member id
 KEYS[7]   sessions       zset    member id (also pending) -> deadline or lease, ms
-KEYS[8]   pending        hash    ids handed out and not yet back -> client
+KEYS[8]   pending        hash    assigned member ids that have not joined yet -> client
 KEYS[9]   groups         hash    group -> type, state, protocol type
 KEYS[10]  deadlines      zset    kind|group -> earliest deadline, ms
 KEYS[11]  events         stream  transitions of the shard's groups
@@ -16,12 +16,12 @@ ARGV[1]   group's name in the shard's keys
 ARGV[2]   wake channel
 ARGV[3]   events kept, 0 none
 ARGV[4]   broker
-ARGV[5]   client id of who asks
-ARGV[6]   its host, "" if nobody can tell
+ARGV[5]   client id of the requester
+ARGV[6]   its host, "" if unknown
 ARGV[7...]  member id, instance id, reason, one triple after the other
 Returns   {NONE, code of each in order}
-          Run twice, those that left are UNKNOWN_MEMBER_ID the second time, as in Kafka; nothing else changes.
-Errors    of each: UNKNOWN_MEMBER_ID   not a member, neither pending; or no such group
+          Run twice, removed members are UNKNOWN_MEMBER_ID the second time, as in Kafka; nothing else changes.
+Errors    of each: UNKNOWN_MEMBER_ID   neither a member nor a pending member id; or no such group
                    FENCED_INSTANCE_ID  another member id owns the instance
 ]]
 -- @include lib/classic_group

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
---[[ Note which topics a generation's members subscribe to; an older generation's note is ignored.
+--[[ Record which topics a generation's members subscribe to; the record of an older generation is ignored.
 
 KEYS[1]  group  hash  generation, subscribed, subscribed_generation
 ARGV[1]  generation
-ARGV[2]  JSON list of topics, or "" where a member's subscription cannot be read
+ARGV[2]  JSON list of topics, or "" if a member's subscription cannot be decoded
 Returns  {NONE}; safe to run twice
-Errors   ILLEGAL_GENERATION  the group has moved on
+Errors   ILLEGAL_GENERATION  the group has another generation
 ]]
 -- @include lib/errors
 local group, generation, topics = KEYS[1], ARGV[1], ARGV[2]

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
---[[ Look at a group for the requests that wait on it; what is overdue is settled first.
+--[[ Read a group for the requests that wait for it; overdue deadlines are applied first.
 
 KEYS[1]   group          hash    state, generation, round, leader, protocol, deadlines
 KEYS[2]   members        hash    member id -> its record
 KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata, packed
 KEYS[4]   assignments    hash    member id -> the leader's bytes
-KEYS[5]   protocols      hash    tallies of the members: who supports, offers, waits how long
+KEYS[5]   protocols      hash    counts over the members: protocols, offered lists, timeouts
 KEYS[6]   instances      hash    static instance id -> member id
 KEYS[7]   sessions       zset    member id (also pending) -> deadline or lease, ms
-KEYS[8]   pending        hash    ids handed out and not yet back -> client
+KEYS[8]   pending        hash    assigned member ids that have not joined yet -> client
 KEYS[9]   groups         hash    group -> type, state, protocol type
 KEYS[10]  deadlines      zset    kind|group -> earliest deadline, ms
 KEYS[11]  events         stream  transitions of the shard's groups
@@ -17,8 +17,8 @@ ARGV[2]   wake channel
 ARGV[3]   events kept, 0 none
 ARGV[4]   broker
 Returns   {NONE, state, generation, version, round, protocol type, protocol, leader of the last generation,
-           generation of the assignments, ms until something falls due or -1}; state "" where there is no group.
-          Safe to run twice: only what is overdue changes anything.
+           generation of the assignments, ms until the next deadline or -1}; state "" if the group does not exist.
+          Safe to run twice: only overdue deadlines change anything.
 Errors    none
 ]]
 -- @include lib/clock
@@ -27,7 +27,7 @@ Errors    none
 -- @include lib/group_status
 
 if g.absent then return { ERROR.NONE, "", 0, 0, 0, "", "", "", 0, -1 } end
--- Most looks find nothing overdue: they end here, before the functions of the rules are made, which costs as much.
+-- Most calls find nothing overdue and end here, before the functions of the rules are defined, which is as expensive.
 if not earliest_due() then return { ERROR.NONE, status_reply() } end
 
 -- @include lib/classic_group

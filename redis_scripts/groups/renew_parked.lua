@@ -5,10 +5,10 @@ KEYS[1]   group          hash    state, generation, round, leader, protocol, dea
 KEYS[2]   members        hash    member id -> its record
 KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata, packed
 KEYS[4]   assignments    hash    member id -> the leader's bytes
-KEYS[5]   protocols      hash    tallies of the members: who supports, offers, waits how long
+KEYS[5]   protocols      hash    counts over the members: protocols, offered lists, timeouts
 KEYS[6]   instances      hash    static instance id -> member id
 KEYS[7]   sessions       zset    member id (also pending) -> deadline or lease, ms
-KEYS[8]   pending        hash    ids handed out and not yet back -> client
+KEYS[8]   pending        hash    assigned member ids that have not joined yet -> client
 KEYS[9]   groups         hash    group -> type, state, protocol type
 KEYS[10]  deadlines      zset    kind|group -> earliest deadline, ms
 KEYS[11]  events         stream  transitions of the shard's groups
@@ -17,7 +17,7 @@ ARGV[2]   wake channel
 ARGV[3]   events kept, 0 none
 ARGV[4]   broker
 ARGV[5]   lease, ms
-ARGV[6...]  member ids that this broker parks
+ARGV[6...]  ids of members whose requests this broker has parked
 Returns   {NONE}; safe to run twice
 Errors    none
 ]]
@@ -29,7 +29,7 @@ local added = string.format('"added_round":%.0f,', g.round)
 local parked = string.format('"join_round":%.0f,', g.round)
 if g.state ~= PREPARING then parked = string.format('"sync_generation":%.0f,', g.generation) end
 
--- Until when the record's member is held; nil where it is not parked. A first join is held for so long at most.
+-- The end of the lease for this record; nil if its member is not parked. A first join's lease has a latest end.
 local function held_until(record)
   if (g.state ~= PREPARING and g.state ~= COMPLETING) or not record:find(parked, 1, true) then return nil end
   if g.state == COMPLETING or not record:find(added, 1, true) then return held end

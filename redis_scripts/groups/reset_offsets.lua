@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
---[[ Move or forget a group's offsets for an administrator, in one step with the removal of its members.
+--[[ Move or delete a group's offsets for an administrator, atomically with the removal of its members.
 
-KEYS[1]   group          hash    state, generation, round, deadlines; commits_fenced_until, reset_by and reset_at are set
+KEYS[1]   group          hash    state, generation, round, deadlines; sets commits_fenced_until, reset_by and reset_at
 KEYS[2]   members        hash    member id -> its record
 KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata, packed
 KEYS[4]   assignments    hash    member id -> the leader's bytes
-KEYS[5]   protocols      hash    tallies of the members: who supports, offers, waits how long
+KEYS[5]   protocols      hash    counts over the members: protocols, offered lists, timeouts
 KEYS[6]   instances      hash    static instance id -> member id
 KEYS[7]   sessions       zset    member id (also pending) -> deadline or lease, ms
-KEYS[8]   pending        hash    ids handed out and not yet back -> client
+KEYS[8]   pending        hash    assigned member ids that have not joined yet -> client
 KEYS[9]   groups         hash    group -> type, state, protocol type
 KEYS[10]  deadlines      zset    kind|group -> earliest deadline, ms
 KEYS[11]  events         stream  transitions of the shard's groups
@@ -17,15 +17,15 @@ ARGV[1]   group's name in the shard's keys
 ARGV[2]   wake channel
 ARGV[3]   events kept, 0 none
 ARGV[4]   broker
-ARGV[5]   client id of who asks
+ARGV[5]   client id of the requester
 ARGV[6]   its host
-ARGV[7]   reason for which members are removed, "" to refuse where there are any
-ARGV[8]   how long commits without a generation are refused then, ms
-ARGV[9]   "<id> <locator>" should the offsets make the group
-ARGV[10...]  field, and its JSON open for the commit time or "" to forget it, one pair after the other
+ARGV[7]   reason for the removal of members, "" to refuse a group with members
+ARGV[8]   how long commits without a generation are refused after a removal, ms
+ARGV[9]   "<id> <locator>" in case this call creates the group
+ARGV[10...]  field, and its JSON without commit time and closing brace or "" to delete it, one pair after the other
 Returns   {NONE, members removed}
-          Run twice, the second time removes nobody and writes the same offsets.
-Errors    NON_EMPTY_GROUP  it has members, and they are not to be removed
+          Run twice, the second run removes no member and writes the same offsets.
+Errors    NON_EMPTY_GROUP  the group has members, and ARGV[7] is ""
 ]]
 -- @include lib/classic_group
 -- @include lib/offset_keys
@@ -52,7 +52,7 @@ local function remove_all()
   return removed
 end
 
--- As a commit without a generation makes it.
+-- As a commit without a generation creates it.
 local function create_group()
   local id, locator, org = string.match(ARGV[9], "^(%S+) (([^/]+)/%S+)$")
   redis.call("HSET", group, "id", id, "org", org, "tier", "org", "locator", locator, "type", "classic", "state", EMPTY,
@@ -60,7 +60,7 @@ local function create_group()
   redis.call("HSET", groups, ref, "classic Empty ")
 end
 
--- What moves, "<topic>:<partition> <from> <to> ...", of the first that are named.
+-- The moved offsets, "<topic>:<partition> <from> <to> ...", of the first fields.
 local function move_offsets()
   local moved = {}
   for i = 10, #ARGV, 2 do

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
---[[ Take the leader's assignments, or wait for them (SyncGroup). Takes the syncs of a tick at once, each by itself.
+--[[ Store the leader's assignments, or wait for them (SyncGroup). Takes the syncs of a tick, each evaluated by itself.
 
 KEYS[1]   group          hash    state, generation, round, leader, protocol, deadlines
 KEYS[2]   members        hash    member id -> its record
 KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata, packed
 KEYS[4]   assignments    hash    member id -> the leader's bytes
-KEYS[5]   protocols      hash    tallies of the members: who supports, offers, waits how long
+KEYS[5]   protocols      hash    counts over the members: protocols, offered lists, timeouts
 KEYS[6]   instances      hash    static instance id -> member id
 KEYS[7]   sessions       zset    member id (also pending) -> deadline or lease, ms
-KEYS[8]   pending        hash    ids handed out and not yet back -> client
+KEYS[8]   pending        hash    assigned member ids that have not joined yet -> client
 KEYS[9]   groups         hash    group -> type, state, protocol type
 KEYS[10]  deadlines      zset    kind|group -> earliest deadline, ms
 KEYS[11]  events         stream  transitions of the shard's groups
@@ -16,22 +16,22 @@ ARGV[1]   group's name in the shard's keys
 ARGV[2]   wake channel
 ARGV[3]   events kept, 0 none
 ARGV[4]   broker
-ARGV[5]   how many syncs
+ARGV[5]   number of syncs
 ARGV[6]   lease of a parked sync, ms
 ARGV[7...]  of each sync: member id, instance id ("" for none), generation, "=" and the protocol type, "=" and the
-          protocol ("" where the request has none); behind them, where there are assignments, who has which partitions
-          and member id, assignment, one pair after the other: they count where the leader is among the syncs
-Returns   {NONE, ms until something falls due or -1, answers}; what groups/read_group_status returns follows where one of
-          these syncs, or what was overdue, ends the wait of others. The answer to each sync:
+          protocol ("" if the request has none); after the last sync, if there are assignments, the owners of partitions
+          as text, and member id, assignment, one pair after the other: used if the leader is among the syncs
+Returns   {NONE, ms until the group's next deadline or -1, answers}; the items of groups/read_group_status follow if one
+          of these syncs, or an overdue deadline, ends the wait of other requests. The answer to each sync:
           {NONE, "parked"}
           {NONE, "now", assignment, protocol type, protocol}
-          Safe to run twice: the first assignments stand.
-Errors    {code} as the answer to a sync, after anything overdue was settled
-          UNKNOWN_MEMBER_ID            not a member (any more), or no such group
+          Safe to run twice: the first assignments remain.
+Errors    {code} as the answer to a sync, after overdue deadlines were applied
+          UNKNOWN_MEMBER_ID            not a member, or not any more; or no such group
           FENCED_INSTANCE_ID           another member id owns the instance
           ILLEGAL_GENERATION           another generation
           INCONSISTENT_GROUP_PROTOCOL  not the group's protocol type or protocol
-          REBALANCE_IN_PROGRESS        a join phase is on
+          REBALANCE_IN_PROGRESS        a join phase is open
 ]]
 -- @include lib/group_steps
 local PARTS, park_lease_ms = 5, tonumber(ARGV[6])
@@ -60,7 +60,7 @@ local function answer_late(record)
   return answer()
 end
 
--- The answer; none, but the leader's record, where its assignments are to be stored first.
+-- The answer to one sync; none, but the leader's record, if its assignments must be stored first.
 local function enter()
   local record, code = record_of(member_id, instance_id)
   if code then return { code } end
@@ -74,7 +74,7 @@ local function enter()
   return nil, record
 end
 
--- Answer one sync after the other; the leader's record where it is the leader's turn to store its assignments.
+-- Answer the syncs in order; returns the leader's record when the leader must store its assignments.
 local function enter_all()
   while position < assignments_from do
     take_next()
@@ -95,7 +95,7 @@ if not overdue then
   if not leader then return reply() end
 end
 
--- Most syncs ended above. The rules are for what is overdue, and for the leader's assignments.
+-- Most calls ended above. The rules are for overdue deadlines, and for the leader's assignments.
 -- @include lib/classic_group
 -- @include lib/assign
 if overdue then

@@ -1,4 +1,4 @@
--- Let a member into the group, or in again; its join is parked until the phase ends (spec P4, P5).
+-- Add a member to the group, or let it rejoin; its join is parked until the phase ends (spec P4, P5).
 local function lease_end(member)
   local lease = now + park_lease_ms
   return member.added_round == g.round and math.min(lease, member.join_by) or lease
@@ -12,7 +12,7 @@ local function park_join(member_id, member)
   hold(member_id, lease_end(member))
 end
 
--- What of the join's metadata counts for the group's total, nil of none: groups of small metadata pay nothing for it.
+-- The size of the join's metadata that counts for the group's sum, bytes; nil for small metadata, which is not counted.
 local function counted_metadata()
   return #subscription > METADATA_COUNTED_FROM and #subscription or nil
 end
@@ -35,7 +35,7 @@ local function parked(member_id, generation)
   return { ERROR.NONE, member_id, "parked", generation, g.round }
 end
 
--- Park, inside the phase under way or one that this join begins.
+-- Park the join in the open phase, or in a phase that this join starts.
 local function join_phase(member_id, member, cause)
   local begins, entered = g.state ~= PREPARING, g.generation
   if begins then begin_rebalance(cause, member_id, member, reason) end

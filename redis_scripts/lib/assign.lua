@@ -1,7 +1,7 @@
--- The leader's assignments become the generation's, once (spec S11); who was left out gets no bytes.
+-- Store the leader's assignments for the generation, once (spec S11); members left out get no bytes.
 --
--- Redis keeps a hash of short values as a list, which it searches for each field added: 500 assignments take 0.9 ms
--- so, and 0.15 ms in a table. A value above its limit (64 bytes) makes a table of it.
+-- Redis stores a hash of short values as a listpack, which it searches for each field added: 500 assignments take
+-- 0.9 ms that way, and 0.15 ms in a hash table. A value above Redis's limit (64 bytes) converts it to a hash table.
 local LISTED_MAX, LONG = 100, string.rep(" ", 65)
 
 local function store_assignments(ids)

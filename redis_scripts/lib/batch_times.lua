@@ -1,5 +1,5 @@
--- The times of a record batch, ms, from its header: of its first record, and the largest. -1 for none. Where the
--- broker stamped the batch (LogAppendTime, bit 3 of the attributes) all of its records have the largest.
+-- The times of a record batch, ms, from its header: of its first record, and the largest; -1 for none. If the
+-- broker stamped the batch (LogAppendTime, bit 3 of the attributes), all of its records have the largest time.
 local function time_at(batch, first)
   local a, b, c, d, e, f, g, h = string.byte(batch, first, first + 7)
   if not h or a > 127 then return -1 end

@@ -1,4 +1,4 @@
--- All that a script needs to change a classic group. A script that includes it begins with `expire_overdue()`.
+-- All functions that change a classic group. A script that includes this file begins with `expire_overdue()`.
 -- @include lib/group_steps
 -- @include lib/tallies
 -- @nest

@@ -1,4 +1,4 @@
--- The join phase ends (spec P9): the late go, a leader and a protocol are chosen, the next generation opens.
+-- The join phase ends (spec P9): remove late members, elect a leader, select a protocol, open the next generation.
 local function drop_late()
   if g.joined_count == redis.call("HLEN", members) then return end
   local everyone, joined = redis.call("HGETALL", members), string.format('"join_round":%.0f,', g.round)
@@ -14,7 +14,7 @@ local function drop_late()
   end
 end
 
--- The joined member that has been in the group for longest.
+-- The joined member that has been in the group the longest.
 local function elect()
   local everyone, first, first_at = redis.call("HGETALL", members), nil, nil
   for i = 1, #everyone, 2 do
@@ -35,7 +35,7 @@ local function become_empty()
   move(EMPTY)
 end
 
--- Only absent static members are left: wait on, one rebalance timeout after the other, until sessions end.
+-- Only absent static members are left: wait one rebalance timeout after the other, until their sessions end.
 local function wait_on()
   local wait = math.max(max_rebalance_timeout(), 1)
   local missed = math.max(math.floor((now - at) / wait), 0)

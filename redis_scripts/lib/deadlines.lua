@@ -1,6 +1,6 @@
--- When something of the group falls due, and the shard's index of that, by which the sweeper finds silent groups.
--- `session_due` is the lowest session deadline, or less: to look early does no harm, so a session that is extended
--- leaves it alone, and the index too.
+-- The group's next deadline, and the shard's index of deadlines, by which the sweep finds groups without requests.
+-- `session_due` is the lowest session deadline or less: an early check is harmless, so the extension of a session
+-- changes neither this field nor the index.
 local session_due, session_moved
 
 local function first_session()
@@ -13,7 +13,7 @@ local function note_session(deadline)
   if deadline < session_due then session_due, session_moved = deadline, true end
 end
 
--- Keep a member (or an id handed out) until a deadline, ms.
+-- Set the session deadline of a member (or of a pending member id), ms.
 local function hold(member_id, deadline)
   redis.call("ZADD", sessions, string.format("%.0f", deadline), member_id)
   note_session(deadline)

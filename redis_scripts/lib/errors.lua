@@ -1,4 +1,4 @@
--- The codes that scripts return: Kafka's, and two of our own below -99.
+-- The codes that scripts return: Kafka's codes, and two of our own below -99.
 local ERROR = {
   NONE = 0,
   UNKNOWN_SERVER_ERROR = -1,
@@ -22,5 +22,5 @@ local ERROR = {
   FENCED_INSTANCE_ID = 82,
   GROUP_SUBSCRIBED_TO_TOPIC = 86,
   BROKER_ID_NOT_REGISTERED = 102,
-  OVERDUE = -100, -- not an answer: settle the group, then ask again
+  OVERDUE = -100, -- not an answer: expire the group, then retry
 }

@@ -1,7 +1,7 @@
--- One entry of the shard's event stream: what happened to a group, to whom and why (docs/explain.md lists the kinds).
--- Of `more`: `cause` is a word for programs, `reason` what the client said itself (KIP-800), `detail` the kind's own,
--- `since` what the duration is counted from, else the present state's begin. Every entry has the same fields in the
--- same order, which Redis then stores once. What clients call themselves may be 32 kB long, and is cut here.
+-- Add an entry to the shard's event stream: the change, the member and the cause (docs/explain.md lists the kinds).
+-- In `more`: `cause` is a code word, `reason` the client's own text (KIP-800), `detail` depends on the kind, `since` is
+-- the start of the duration, by default that of the present state. Every entry has the same fields in the same order,
+-- which Redis then stores once. Client texts may be 32 kB long, and are truncated here.
 local NOTHING, NAME_MAX = {}, 255
 
 local function event(kind, member_id, member, more)

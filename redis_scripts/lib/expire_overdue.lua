@@ -1,4 +1,4 @@
--- Apply what is overdue, in deadline order (ties: session, join, sync), each as of the time it fell due.
+-- Apply what is overdue, in deadline order (ties: session, join, sync), each with the time of its deadline.
 local function after_removal(cause, member_id, member)
   if g.state == STABLE or g.state == COMPLETING then
     prepare_rebalance(cause, member_id, member)
@@ -7,7 +7,7 @@ local function after_removal(cause, member_id, member)
   end
 end
 
--- A parked request holds its member's session by a lease; past it, the broker that parked it is gone.
+-- A parked request holds its member's session by a lease; a lease that ended means that its broker is gone.
 local function lose_lease(member_id, member)
   if is_joined(member) then
     put("joined_count", g.joined_count - 1)
@@ -22,7 +22,7 @@ local function lose_lease(member_id, member)
   event("lease_lost", member_id, member)
 end
 
--- Who was not heard since sweeping was resumed has a whole session timeout from then on (see `lib/sweep_marks`).
+-- A member without contact since the sweep resumed gets a whole session timeout from then on (see `lib/sweep_marks`).
 local function grant_session(member_id, member)
   local granted = sweep_resumed_at() + member.session_timeout_ms
   if at >= granted or granted <= now then return false end
@@ -30,7 +30,7 @@ local function grant_session(member_id, member)
   return true
 end
 
--- The same for a barrier that began before it, while somebody is missing.
+-- The same for a barrier that began before that time, while members are missing.
 local function grant_barrier(field)
   local resumed_at, longest = sweep_resumed_at(), 0
   if g[field] - max_rebalance_timeout() >= resumed_at then return false end

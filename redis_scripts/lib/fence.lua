@@ -1,6 +1,6 @@
--- Tie a log to an incarnation of the server; returns its leader epochs. Where the log knows an earlier one its
--- end may have been lost: a new leader epoch starts at what is left, and the epoch is the incarnation less 1. What was
--- proved is limited by what is left too.
+-- Bind a log to a failover epoch of the server; returns its leader epochs. If the log is bound to an earlier one, its
+-- end may have been lost: a new leader epoch starts at the remaining end; the epoch is the failover epoch less 1. The
+-- high watermark is limited to the remaining end too.
 -- @include lib/log_end
 local function fence(log, meta, failover_epoch)
   local known, epochs, proved = unpack(redis.call("HMGET", meta, "incarnation", "epochs", "high_watermark"))

@@ -1,4 +1,4 @@
--- What every changing script does last: write the group's hash, its hints in the shard, and wake the waiters.
+-- The last step of every script that changes a group: write its hash and its entries in the shard, notify waiters.
 local function finish()
   if g.absent then return end
   if changed.version then put("version", g.version + 1) end

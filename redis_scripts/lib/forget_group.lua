@@ -1,4 +1,4 @@
--- Everything that a group is, gone: its keys, its name in the shard, its deadlines.
+-- Delete a group: its keys, its name in the shard, its deadlines.
 local function forget_group(cause)
   redis.call("UNLINK", group, members, subscriptions, assignments, protocols, instances, sessions, pending, offsets)
   redis.call("HDEL", groups, ref)

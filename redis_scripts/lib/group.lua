@@ -1,5 +1,5 @@
--- The group that a script changes: its keys, its hash as the table `g`, and `put`, which notes what to write.
--- `now` is Redis's time; `at` is when what is being applied fell due (the same, unless a deadline is late).
+-- The group that a script changes: its keys, its hash as the table `g`, and `put`, which records a field to write.
+-- `now` is Redis's time; `at` is the deadline being applied (equal to `now` unless the deadline is overdue).
 local group, members, subscriptions, assignments = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local protocols, instances, sessions, pending = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local groups, deadlines, events = KEYS[9], KEYS[10], KEYS[11]
@@ -8,7 +8,7 @@ local EMPTY, PREPARING, COMPLETING, STABLE = "Empty", "PreparingRebalance", "Com
 local now = now_ms()
 local at, changed = now, {}
 
--- Every call pays for this one, so the table is written out: a loop over the names costs half as much again.
+-- Every call executes this, so the table is written out: a loop over the names costs 50% more.
 local function load_group()
   local v = redis.call("HMGET", group, "state", "prev_state", "protocol_type", "protocol", "leader", "elected",
     "generation", "version", "round", "joined_count", "awaiting_sync", "assigned_generation", "state_since",

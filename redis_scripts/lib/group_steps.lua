@@ -1,4 +1,4 @@
--- What every script on a classic group needs: read it, say when something falls due, write what changed.
+-- Functions common to all scripts on a classic group: read it, compute its next deadline, write what changed.
 -- @include lib/errors
 -- @include lib/clock
 -- @include lib/member

@@ -1,4 +1,4 @@
--- Who may join, and how: the order of checks is Kafka's (spec 6.1 to 6.3).
+-- Whether a join is accepted, and how: the order of checks is Kafka's (spec 6.1 to 6.3).
 local function refuse(code, reply_member_id)
   return { code, reply_member_id }
 end
@@ -15,7 +15,7 @@ local function metadata_fits(holder)
   return tonumber(redis.call("HGET", protocols, "metadata_bytes:large") or 0) + more <= METADATA_BYTES_MAX
 end
 
--- The last to rejoin lose their place when the group is too large (KAFKA-9885), and so does an id that was handed out.
+-- If the group is too large, the members that rejoin last are removed (KAFKA-9885), and so are pending member ids.
 local function refuse_full(holder_id, holder)
   if holder then
     remove_member(holder_id, holder, "member_evicted", { cause = "group_full" })

@@ -1,4 +1,4 @@
--- Is this a member, and the owner of its instance? An instance is checked before the membership (spec P1).
+-- Whether this is a member, and the owner of its instance. The instance is checked before the membership (spec P1).
 local function record_of(member_id, instance_id)
   if instance_id ~= "" then
     local owner = redis.call("HGET", instances, instance_id)

@@ -1,5 +1,5 @@
--- The last entry of a log at or below an id, where it ends, and the id of the last that no broker appended, if that is
--- behind it; nil for none. A stream with more of those than a person types is no log any more, and gets an error.
+-- The last entry of a log at or below an id, its end offset, and the id of the last entry that no broker appended if
+-- that is later; nil for none. A stream with many such entries is not treated as a log any more: error.
 -- @include lib/entry_end
 local STRAYS_MAX = 10000
 

@@ -1,4 +1,4 @@
--- The last id that a stream ever took, whether its entry is there or not; 0-0 for a user without the right to ask.
+-- The last id that a stream ever assigned, even if its entry is deleted; 0-0 for a user without XINFO rights.
 local function last_id(stream)
   local info = redis.pcall("XINFO", "STREAM", stream)
   for i = 1, #info, 2 do

@@ -1,4 +1,4 @@
--- Leases of node ids. A lease is held until `gone_ms` after its last renewal, by the process in its record.
+-- Leases of node ids. The process in its record holds a lease until `gone_ms` after the last renewal.
 local lease = {}
 
 function lease.renewed_at(leases, node_id)
@@ -10,7 +10,7 @@ function lease.process(brokers, node_id)
   return record and cjson.decode(record).process
 end
 
--- The set of brokers or what they say of themselves is another: everybody reads the records again.
+-- The set of brokers or a broker's record changed: every broker reads the records again.
 function lease.changed(info)
   redis.call("HINCRBY", info, "brokers_version", 1)
 end

@@ -1,6 +1,6 @@
--- One member's record: JSON for people, its hot numbers first and in order, so that a pattern reads them.
--- joined: answered the present join phase. syncing: its SyncGroup of the present generation is parked.
--- `about` is the record's end, kept as it was read until one of its fields changes.
+-- One member's record: readable JSON whose hot numbers come first in a fixed order, so that a Lua pattern reads them.
+-- joined: it joined the present join phase. syncing: its SyncGroup of the present generation is parked.
+-- `about` is the record's end, kept as text until one of its fields changes.
 local SESSION_TIMEOUT = '^{"session_timeout_ms":(%d+)'
 local ABOUT = '"instance_id":.*$'
 local RECORD = '{"session_timeout_ms":%.0f,"rebalance_timeout_ms":%.0f,"join_round":%.0f,"sync_generation":%.0f'

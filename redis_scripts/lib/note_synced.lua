@@ -1,5 +1,5 @@
--- A member's sync of this generation came; with the last of them nobody is waited for any more. Where that is the
--- leader, its assignments are stored first.
+-- Record a member's sync of this generation; the last one ends the sync barrier. If the member is the leader, its
+-- assignments are stored first.
 local SYNC_GENERATION = '"sync_generation":%d+,'
 
 local function note_synced(record)

@@ -1,6 +1,6 @@
--- Wake whoever waits for this group, once a script, when it ends: a hint to look, never per joiner. Who has seen
--- the version that it names need not look. It names version 0, which is news to no parked request, where only those
--- whose heartbeats wait for their answer have something to learn: that a rebalance begins, or who was replaced.
+-- Notify the waiters of this group, once per script, at its end: a hint to refresh, not one message per join. A waiter
+-- that has observed the named version ignores it. Version 0, which parked requests ignore, is for members with delayed
+-- heartbeats only: a rebalance begins, or a member was replaced.
 local waking, notifying = false, false
 
 local function wake()

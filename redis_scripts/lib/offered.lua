@@ -1,4 +1,4 @@
--- The protocols (assignors) that a join offers, and whether the group can take them (spec P2).
+-- The protocols (assignors) that a join offers, and whether the group can accept them (spec P2).
 local function names_of(packed)
   local offered, seen, position = {}, {}, 1
   while position <= #packed do
@@ -20,7 +20,7 @@ local function same_list(a, b)
   return true
 end
 
--- What a member offers again was acceptable when it came, and whoever came later had to agree with it.
+-- Protocols that a member offers again were accepted at its first join, and later members had to match them.
 local function acceptable(offered_type, offered, holder)
   if #offered == 0 then return false end
   if g.state == EMPTY then return offered_type ~= "" end

@@ -1,2 +1,2 @@
--- The key of a group's offsets, in scripts that also take the group's own.
+-- The key of a group's offsets, in scripts that also take the group's other keys.
 local offsets = KEYS[12]

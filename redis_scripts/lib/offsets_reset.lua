@@ -1,8 +1,8 @@
--- A commit without a generation moves the offsets of a group that has had members: somebody reset them. The same
--- client's next commits are noted only where they go back, or a minute later: it may be one that consumes so.
+-- A commit without a generation that moves the offsets of a group which has had members is an offset reset. Further
+-- commits of that client are recorded only if they go back, or a minute later: it may consume without membership.
 local NAMED_MAX, NAME_MAX, QUIET_MS, OFFSET = 50, 255, 60000, '^{"offset":(-?%d+)'
 
--- What moves, "<topic>:<partition> <from> <to> ...", and whether any of it goes back.
+-- The moved offsets, "<topic>:<partition> <from> <to> ...", and whether any of them goes back.
 local function moves(first, entry_count)
   local fields, moved, back = {}, {}, false
   for i = first, first + 2 * math.min(entry_count, NAMED_MAX) - 2, 2 do fields[#fields + 1] = ARGV[i] end

@@ -1,5 +1,5 @@
--- A join phase begins (spec P7), in two steps: whoever causes it stores its own join between them. `reason` is what
--- that client says of it, nil or "" if nothing.
+-- Start a join phase (spec P7), in two steps: the request that causes it stores its own join between them. `reason` is
+-- the client's text, nil or "" for none.
 local function fail_parked_syncs()
   arm_synced()
   redis.call("DEL", assignments)
@@ -18,7 +18,7 @@ local function begin_rebalance(cause, member_id, member, reason)
   move(PREPARING, (reason or "") == "" and words or words .. ": " .. reason)
 end
 
--- From Empty the first phase waits a while for more members, and never completes on the spot (KIP-134).
+-- From Empty the first phase waits a while for more members, and never completes at once (KIP-134).
 local function await_joins()
   if g.prev_state == EMPTY then
     put("join_deadline", at + g.initial_delay)

@@ -1,5 +1,5 @@
--- Forget one member; `more` says why, and the event how long it was one. What follows (a rebalance, a completed phase)
--- is the caller's.
+-- Remove one member; `more` has the cause, the event its time of membership. The caller does what follows (a rebalance,
+-- a completed phase).
 local function remove_member(member_id, member, kind, more)
   if is_joined(member) then
     put("joined_count", g.joined_count - 1)

@@ -1,4 +1,4 @@
--- A static member restarts: its new id takes the old one's place (spec section 7).
+-- A static member restarts: its new id replaces the old one (spec section 7).
 local function rename(old_id, member)
   local assignment = redis.call("HGET", assignments, old_id)
   if assignment then redis.call("HSET", assignments, member_id, assignment) end

@@ -1,4 +1,4 @@
--- The vote: each member for its first protocol that all support. Ties go by the leader's order.
+-- The vote: each member votes for its first protocol that all support. The leader's order breaks ties.
 local function select_protocol()
   local counted, size, votes = read_tallies(), redis.call("HLEN", members), {}
   for name, supporters in pairs(counted.supports) do

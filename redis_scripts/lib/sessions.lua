@@ -1,4 +1,4 @@
--- Session timers of many members at once; `earliest` is the first of them to end.
+-- Session deadlines of many members at once; `earliest` is the lowest of them.
 local function arm(scores, earliest)
   if #scores == 0 then return end
   note_session(earliest)
@@ -7,7 +7,7 @@ local function arm(scores, earliest)
   end
 end
 
--- The session timeout that all members share; nil where they differ.
+-- The session timeout common to all members; nil if they differ.
 local function common_timeout()
   local timeouts = read_tallies().session_timeout_ms
   local timeout_ms = next(timeouts)
@@ -20,7 +20,7 @@ local function arm_ids(ids, timeout_ms)
   arm(scores, now + timeout_ms)
 end
 
--- Of everyone, or of those whose record has this text.
+-- Of all members, or of those whose record contains this text.
 local function arm_records(text)
   local scores, n, earliest, everyone = {}, 0, math.huge, redis.call("HGETALL", members)
   for i = 1, #everyone, 2 do
@@ -39,7 +39,7 @@ local function arm_all(ids)
   arm_records()
 end
 
--- Members whose sync of this generation came: what was parked for them is answered now.
+-- Members with a parked sync of this generation, which is answered now.
 local function arm_synced(ids)
   if g.awaiting_sync == 0 then return arm_all(ids) end
   if g.awaiting_sync == redis.call("HLEN", members) then return end

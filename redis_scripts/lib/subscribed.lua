@@ -1,4 +1,4 @@
--- What the members of a group are subscribed to: a set; nil where it is not known, which protects every topic.
+-- The set of topics that the members of a group subscribe to; nil if unknown, which protects every topic.
 local function subscribed_topics(state, protocol_type, generation, subscribed, subscribed_generation)
   if state == "Empty" or protocol_type ~= "consumer" then return {} end
   if not subscribed or tonumber(subscribed_generation) ~= tonumber(generation) then return nil end

@@ -1,5 +1,6 @@
--- Marks in a shard's index of deadlines, below zero: minus the time of its last sweep, and of the first one after a gap.
--- `sweep_resumed_at()` reads both: nobody was there before it, or Redis's clock stepped forward, so silence says nothing.
+-- Marks in a shard's index of deadlines, with negative scores: minus the time of the last sweep, and of the first sweep
+-- after a gap. `sweep_resumed_at()` reads both: before it no broker ran, or Redis's clock stepped forward, so a member
+-- without contact need not be dead.
 local SWEPT, RESUMED, SWEEP_GAP_MS = "swept", "resumed", 3000
 
 local function marked_at(mark)

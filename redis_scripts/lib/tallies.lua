@@ -1,6 +1,6 @@
--- Counts over all members, kept at each join and removal, so that no rule has to read every member:
+-- Counts over all members, updated at each join and removal, so that no rule has to read every member:
 -- `supports:<protocol>`, `offers:<its whole list>`, `session_timeout_ms:<n>`, `rebalance_timeout_ms:<n>`;
--- `metadata_bytes:large` is the sum of what members have of large metadata.
+-- `metadata_bytes:large` is the sum of the sizes of the members' large metadata.
 local function tally(field, step)
   if redis.call("HINCRBY", protocols, field, step) <= 0 then redis.call("HDEL", protocols, field) end
 end

@@ -1,4 +1,4 @@
--- One topic's record in the catalogue: JSON for people, its fields always in the same order.
+-- One topic's record in the catalogue: readable JSON, its fields always in the same order.
 local topic = {}
 
 function topic.read(topics, name)
@@ -6,7 +6,7 @@ function topic.read(topics, name)
   if text then return cjson.decode(text) end
 end
 
--- Every change raises the catalogue's version; the message tells brokers which topic to read again.
+-- Every change increments the catalogue's version; the message names the topic that brokers must read again.
 function topic.announce(info, channel, name)
   local version = redis.call("HINCRBY", info, "topics_version", 1)
   redis.call("PUBLISH", channel, string.format("%.0f %s", version, name))

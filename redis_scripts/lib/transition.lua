@@ -1,4 +1,4 @@
--- The steps of the state machine that rules share, and what a member is doing in the present state.
+-- Steps of the state machine common to the rules, and a member's activity in the present state.
 local function touch()
   changed.version = true
 end

@@ -1,15 +1,15 @@
 #!lua
---[[ Decide that a topic grows; its new partitions are made next, then `finish_topic` shows them.
+--[[ Record a topic's new partition count; the caller creates the partitions next, then `finish_topic` shows them.
 
 KEYS[1]  topics  hash  <org>/<topic> -> record
 KEYS[2]  info    hash  topics_version
 ARGV[1]  <org>/<topic>
 ARGV[2]  topic id, hex
-ARGV[3]  number of partitions wanted, with those there are
+ARGV[3]  number of partitions requested, including the existing ones
 ARGV[4]  channel of topic changes
-Returns  {NONE, record}; a repeat before the end finds its own wish, one after the end INVALID_PARTITIONS
+Returns  {NONE, record}; a repeat before `finish_topic` finds its own request, one after it gets INVALID_PARTITIONS
 Errors   UNKNOWN_TOPIC_OR_PARTITION  no topic of this id, or it is being deleted
-         INVALID_PARTITIONS          not more than there are, or than are wanted already
+         INVALID_PARTITIONS          not more than exist, or than are requested already
 ]]
 -- @include lib/errors
 -- @include lib/topic

@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
---[[ Replace a topic's own configs, if they are still those that the change was planned on.
+--[[ Replace a topic's own configs, if they are unchanged since the change was planned.
 
 KEYS[1]  topics  hash  <org>/<topic> -> record
 KEYS[2]  config  hash  the topic's configs that differ from the defaults
 KEYS[3]  info    hash  topics_version
 ARGV[1]  <org>/<topic>
 ARGV[2]  topic id, hex
-ARGV[3]  number of the configs that the change was planned on
+ARGV[3]  version number of the configs that the change was planned on
 ARGV[4]  channel of topic changes
-ARGV[5]  and on: config key, value, ...: all that the topic has from now on
-Returns  {NONE, 1}, or {NONE, 0} where the configs are others by now: look and plan again; a repeat gets 0
+ARGV[5]  and on: config key, value, ...: all own configs that the topic then has
+Returns  {NONE, 1}, or {NONE, 0} if the configs have changed: refresh and plan again; a repeat gets 0
 Errors   UNKNOWN_TOPIC_OR_PARTITION  no topic of this id, or it is being deleted
 ]]
 -- @include lib/errors

@@ -1,5 +1,5 @@
 #!lua
---[[ Take a name for a new topic, in state `creating`: its partitions are made next, each in its own slot.
+--[[ Reserve a name for a new topic, in state `creating`; the caller creates its partitions next, each in its own slot.
 
 KEYS[1]  topics       hash  <org>/<topic> -> record
 KEYS[2]  config       hash  the topic's configs that differ from the defaults
@@ -12,7 +12,7 @@ ARGV[4]  number of partitions
 ARGV[5]  format
 ARGV[6]  channel of topic changes
 ARGV[7]  and on: config key, value, ...
-Returns  {NONE, record}: another id means that the name is taken; safe to run twice
+Returns  {NONE, record}: another id means that the name is in use; safe to run twice
 Errors   INVALID_TOPIC_EXCEPTION  a topic exists whose name differs only by . and _
 ]]
 -- @include lib/errors

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---[[ Hide a topic from clients; its partitions and offsets are removed next, then `forget_topic` frees its name.
+--[[ Hide a topic from clients; the caller removes partitions and offsets next, then `forget_topic` frees the name.
 
 KEYS[1]  topics  hash  <org>/<topic> -> record
 KEYS[2]  info    hash  topics_version

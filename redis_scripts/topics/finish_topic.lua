@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
---[[ All partitions up to a count are made: show them to clients.
+--[[ Show the partitions up to a count to clients, after the caller created them.
 
 KEYS[1]  topics  hash  <org>/<topic> -> record
 KEYS[2]  info    hash  topics_version
 ARGV[1]  <org>/<topic>
 ARGV[2]  topic id, hex
-ARGV[3]  how many partitions are made
+ARGV[3]  number of partitions created
 ARGV[4]  channel of topic changes
 Returns  {NONE, record}; safe to run twice
 Errors   UNKNOWN_TOPIC_OR_PARTITION  no topic of this id, or it is being deleted

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
---[[ Take a block of producer ids that were never given out before, and never will be again.
+--[[ Take a block of producer ids that were never assigned before, and never will be again.
 
-A server that came back or took over may have forgotten the last blocks. It has another replication id then,
-so the counter leaps over whatever can have been given out: a million ids, and at least to the clock's
-milliseconds, which also covers a server that came back empty.
+A restarted server or a promoted replica may have lost the last blocks. It has another replication id then, so the
+counter skips all ids that may have been assigned: it adds a million, and becomes at least the clock's milliseconds,
+which also covers a server that restarted empty.
 
 KEYS[1]  producer_ids  string  "<next id> <replication id of the server that counted>"
 ARGV[1]  ids in a block
-Returns  {NONE, first id as text}; run twice it takes two blocks: the first is lost, which harms nothing
+Returns  {NONE, first id as text}; run twice it takes two blocks: the first is unused, which is harmless
 Errors   none
 ]]
 -- @include lib/errors
