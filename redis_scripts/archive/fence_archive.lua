@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
---[[ A new start of the archive query takes a partition: whoever published before is refused from now on.
+--[[ A new start of the archive query takes a partition: publications of earlier starts are refused from now on.
 
 KEYS[1]  archive  hash  fence, archiver, start, end
-ARGV[1]  number of the start: above every fence that it found
+ARGV[1]  number of the start: above every fence that it read
 ARGV[2]  archiver: a token of the start
-Returns  {NONE, fence, start, end}, -1 for offsets where nothing was published; a repeat changes nothing
+Returns  {NONE, fence, start, end}, -1 for offsets if nothing was published; a repeat changes nothing
 Errors   none
 ]]
 -- @include lib/errors

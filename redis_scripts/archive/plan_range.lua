@@ -1,23 +1,23 @@
 #!lua flags=no-writes
---[[ Walk a range of a log and tell what it holds: offsets, counts and bytes. Values never leave Redis.
+--[[ Iterate over a range of a log and return its offsets, counts and bytes. Record values never leave Redis.
 
-A walk starts with the entry that holds its first offset, and ends at what it may take at most, or after 8 MiB: the
-caller goes on where it stands. Entries are told in steps; an entry that would make a step larger than a grain begins
-the next. A step is {base offset of its first entry, end offset, entries, records, bytes, largest timestamp, ms}.
-Between the entries of a compacted log there are offsets that none holds.
+A call starts with the entry that contains its first offset, and ends at its limits, or after 8 MiB; the caller
+continues from the returned offset. Entries are reported in steps; an entry that would make a step exceed the grain
+begins the next. A step is {base offset of its first entry, end offset, entries, records, bytes, largest timestamp, ms}.
+A compacted log has offsets between its entries that no entry contains.
 
 KEYS[1]  log   stream
-KEYS[2]  meta  hash  state, log_start, local_start (the first offset that Redis holds; where absent, log_start), epochs
-ARGV[1]  offset to start at; the first that Redis shows, where this is below it
+KEYS[2]  meta  hash  state, log_start, local_start (the first offset that Redis holds; if absent, log_start), epochs
+ARGV[1]  offset to start at, or the first visible offset in Redis if that is higher
 ARGV[2]  offset to stop at, exclusive; -1 for the end of the log
-ARGV[3]  most bytes taken
-ARGV[4]  most records taken
-ARGV[5]  1: the first entry is taken even if it is more
-ARGV[6]  grain, bytes
-ARGV[7]  grain, records
-Returns  {NONE, log start, first offset that Redis shows, log end, epochs, where the walk stands, steps}; safe to run twice
-Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never made
-         KAFKA_STORAGE_ERROR         and the id of an entry on the way, or at the end, that no broker appended
+ARGV[3]  limit of bytes
+ARGV[4]  limit of records
+ARGV[5]  1: the first entry is included even if it exceeds the limits
+ARGV[6]  grain: limit of a step, bytes
+ARGV[7]  grain: limit of a step, records
+Returns  {NONE, log start, first visible offset in Redis, log end, epochs, next offset, steps}; safe to run twice
+Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never created
+         KAFKA_STORAGE_ERROR         and the id of an entry in the range, or at the end, that no broker appended
 ]]
 -- @include lib/errors
 -- @include lib/last_entry
@@ -46,7 +46,7 @@ local function measure(entry)
       if high < 2147483648 then timestamp = math.max(timestamp, high * 4294967296 + uint32(batch, 40)) end
     end
   end
-  return entry_end(entry, true), records, bytes, timestamp -- readers put a batch with a wrong delta into quarantine
+  return entry_end(entry, true), records, bytes, timestamp -- readers quarantine a batch with a wrong delta
 end
 
 local function first_id()

@@ -1,11 +1,11 @@
 #!lua flags=no-writes
---[[ Where a capped stream stands, and where a part of it would end; entries are counted, not sent.
+--[[ Read the position of a capped stream, and the end of a part of it; entries are counted, not returned.
 
 KEYS[1]  stream  stream  group events or lag samples
 ARGV[1]  id of the entry before the part
-ARGV[2]  id of the last entry that may be in it, or +
-ARGV[3]  most entries of the part, 0 to look only
-Returns  {NONE, entries ever added, of these cut off, id of the last added, id of the part's last, entries in the part};
+ARGV[2]  id of the last entry that may belong to it, or +
+ARGV[3]  maximum number of entries of the part, 0 to read the position only
+Returns  {NONE, entries ever added, of these trimmed, id of the last added, id of the part's last, entries in the part};
          running twice changes nothing
 Errors   none
 ]]

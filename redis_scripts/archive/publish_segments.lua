@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
---[[ Add what one micro-batch wrote of a partition where its archive ends: all segments, or none.
+--[[ Append the segments that one micro-batch wrote of a partition to the end of its archive: all, or none.
 
-Judged by offsets, never by the number of the micro-batch: Spark counts from 0 again after a lost checkpoint.
-All at once, because a micro-batch that runs again reads the same range, but may cut it elsewhere.
+Evaluated by offsets, never by the number of the micro-batch: Spark counts from 0 again after a lost checkpoint.
+All at once, because a repeated micro-batch reads the same range, but may split it elsewhere.
 
 KEYS[1]  segments  zset  JSON of each segment -> its last offset
 KEYS[2]  archive   hash  archiver, fence, start, end
@@ -10,13 +10,13 @@ KEYS[3]  meta      hash  state
 ARGV[1]  number of the archiver's start: it takes a partition whose fence is lower
 ARGV[2]  archiver: the token of that start
 ARGV[3]  from offset of the first segment
-ARGV[4]  end offset of the last
+ARGV[4]  end offset of the last segment
 ARGV[5]  and on: last offset, JSON, ... of each segment, in order
-Returns  {NONE, outcome, start, end}, offsets as they are now, -1 where nothing was published; a repeat is a duplicate
-         added      they began where the archive ended, or began it
-         duplicate  the archive holds this range
+Returns  {NONE, outcome, start, end}, the present offsets, -1 if nothing was published; a repeat is a duplicate
+         added      they began at the end of the archive, or started it
+         duplicate  the archive contains this range
          conflict   neither
-         fenced     an archiver that started later has the partition
+         fenced     a later start of an archiver has the partition
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
 ]]
 -- @include lib/errors

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
---[[ Forget segments that lie wholly below an offset, and below the log start; the archive starts after them.
+--[[ Remove segments that lie wholly below an offset, and below the log start; the archive starts after them.
 
 KEYS[1]  segments  zset  JSON of each segment -> its last offset
 KEYS[2]  archive   hash  start, end
 KEYS[3]  meta      hash  log_start
 ARGV[1]  offset
-ARGV[2]  most segments that are forgotten
-Returns  {NONE, start of the archive or -1, JSON of a forgotten segment, ...}; safe to run twice
-Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never made
+ARGV[2]  limit of segments removed
+Returns  {NONE, start of the archive or -1, JSON of a removed segment, ...}; safe to run twice
+Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never created
 ]]
 -- @include lib/errors
 local segments, archive, meta = KEYS[1], KEYS[2], KEYS[3]

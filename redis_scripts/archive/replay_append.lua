@@ -1,9 +1,9 @@
 #!lua
---[[ Append batches that were read elsewhere where this log ends: each once, as one entry (replay).
+--[[ Append batches that were read elsewhere to the end of this log: each once, as one entry (replay).
 
-The entry is what a broker's XADD leaves, so brokers that append at the same time are refused, look, and go on
-behind it. What is not newer than the last source offset written here is skipped. The batches have no producer: where
-the producer snapshot stands at the end of the log it moves on, and the time index with it, as both stay exact.
+The entry is the same as from a broker's XADD, so brokers that append at the same time are refused, refresh, and append
+behind it. Source offsets up to the last one written here are skipped. The batches have no producer: if the producer
+snapshot is at the end of the log, it advances with the log, and so does the time index, as both remain exact.
 
 KEYS[1]    log           stream
 KEYS[2]    meta          hash    state, incarnation, epochs, bytes, batches
@@ -12,17 +12,17 @@ KEYS[4]    producers     hash    offset of the snapshot, max_timestamp, max_time
 KEYS[5]    replayed      hash    source -> the last source offset written here
 KEYS[6]    translations  zset    `<source> <first, 19 digits> <last> <target's first> <target's last>`, all of score 0
 ARGV[1]    source: `<job>|<topic>/<topic id>:<partition>`
-ARGV[2]    incarnation
-ARGV[3]    master_replid of the server that it belongs to
-ARGV[4]    wake channel: hears `<end>:<writer>`
+ARGV[2]    failover epoch
+ARGV[3]    master_replid of the server of that failover epoch
+ARGV[4]    wake channel: gets `<end>:<writer>`
 ARGV[5]    writer
-ARGV[6]    the first source offset of all
-ARGV[7...] source offset after the one before, first and last of the batch, batch, ...: without gap, without producer;
-           an empty batch says that the offsets up to its last have nothing for this partition
+ARGV[6]    first source offset of the whole replay
+ARGV[7...] source offset after the previous batch, first and last of the batch, batch, ...: without gaps and producers;
+           an empty batch means that the offsets up to its last have no records for this partition
 Returns    {NONE, offset after the last batch, batches appended}; safe to run twice
-Errors     UNKNOWN_TOPIC_OR_PARTITION  deleted, or never made
-           FENCED_LEADER_EPOCH         another server, or a later incarnation: ask which, and come again
-           OFFSET_OUT_OF_RANGE         and the last source offset written here: they do not go on behind that
+Errors     UNKNOWN_TOPIC_OR_PARTITION  deleted, or never created
+           FENCED_LEADER_EPOCH         another server, or a later failover epoch: refresh the epoch and retry
+           OFFSET_OUT_OF_RANGE         and the last source offset written here: the batches do not continue after it
 ]]
 -- @include lib/errors
 -- @include lib/fence
@@ -40,7 +40,7 @@ local base = log_end(log)
 local stop, bytes, batches, newest, runs = base, 0, 0, -1, {}
 local command = { "XADD", log, "NOMKSTREAM", string.format("%.0f-1", base), "w", writer }
 
-local function note(first, final, length) -- a run goes on where both sides do, offset for offset
+local function note(first, final, length) -- a run continues if both sides are contiguous
   local run = runs[#runs]
   if run and run.dense and first == run.final + 1 and final - first == length - 1 then
     run.final, run.stop = final, stop + length
@@ -63,7 +63,7 @@ for i = 7, #ARGV, 4 do
     last = final
   end
 end
-if batches > 0 then -- before anything is noted: it alone might be refused
+if batches > 0 then -- before the bookkeeping, because only this command may be refused
   fence(log, meta, failover_epoch)
   redis.call(unpack(command))
 end

@@ -1,26 +1,26 @@
 #!lua
---[[ Put a stream that begins earlier in a log's place: what was archived and left Redis is there again (restore).
+--[[ Replace a log by a stream that begins earlier and contains archived records again (restore).
 
-The caller has filled the new stream from the archive, then with what the log holds. Entries that came since are
-copied here, if they are few. Readers keep their place: each Redis group of the log stands in the new one where it stood.
+The caller has filled the new stream from the archive, then with the log's entries. This script copies entries appended
+since then, if they are few. Each Redis group of the log keeps its position in the new stream.
 
 KEYS[1]  log       stream  replaced
 KEYS[2]  restored  stream  becomes the log
 KEYS[3]  meta      hash    state, incarnation, log_version, log_start, local_start, bytes
-ARGV[1]  incarnation when the new stream was begun
+ARGV[1]  failover epoch when the new stream was begun
 ARGV[2]  master_replid then: a server with another history may have lost a part of the new stream
 ARGV[3]  log_version then
-ARGV[4]  the offset with which Redis holds the log from now on
-ARGV[5]  bytes that the new stream has more
-ARGV[6]  most entries copied here
-ARGV[7]  wake channel: hears "restored"
-ARGV[8]  the first offset that Redis showed when the new stream was planned
-ARGV[9]  entries of the new stream: where another restore removed or filled it too, it is not the caller's
-Returns  {NONE, 1} when the new stream is the log, {NONE, 0} where more than those entries are missing: copy, and come
-         again; running twice: the second time it is refused
+ARGV[4]  the new local start offset
+ARGV[5]  bytes by which the new stream is larger
+ARGV[6]  limit of entries copied here
+ARGV[7]  wake channel: gets "restored"
+ARGV[8]  the first visible offset in Redis when the new stream was planned
+ARGV[9]  entries of the new stream: another number means that another restore removed or filled it too
+Returns  {NONE, 1} if the new stream is the log, {NONE, 0} if more entries than ARGV[6] are missing: copy them and
+         retry; running twice: the second run is refused
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or there is no new stream
-         FENCED_LEADER_EPOCH         another server, another incarnation, or other streams than then
-         OFFSET_OUT_OF_RANGE         trimmed since then: the new stream may lack what went before it was copied
+         FENCED_LEADER_EPOCH         another server, another failover epoch, or other streams than then
+         OFFSET_OUT_OF_RANGE         trimmed since then: the new stream may lack entries trimmed before they were copied
 ]]
 -- @include lib/errors
 local log, restored, meta = KEYS[1], KEYS[2], KEYS[3]
@@ -40,7 +40,7 @@ local last = redis.call("XREVRANGE", restored, "+", "-", "COUNT", 1)[1][1]
 local missing = redis.call("XRANGE", log, "(" .. last, "+", "COUNT", most + 1)
 if #missing > most then return { ERROR.NONE, 0 } end
 for _, entry in ipairs(missing) do
-  if #entry[2] > 7000 then return { ERROR.NONE, 0 } end -- more than Lua hands to one command
+  if #entry[2] > 7000 then return { ERROR.NONE, 0 } end -- the limit of arguments that Lua can pass to one command
 end
 
 for _, entry in ipairs(missing) do

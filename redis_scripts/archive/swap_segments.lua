@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
---[[ Put one segment in the place of several with the same range, if all of them are still there (compaction).
+--[[ Replace several segments by one with the same range, if all of them are still in the index (compaction).
 
 KEYS[1]  segments  zset  JSON of each segment -> its last offset
 ARGV[1]  last offset of the new segment
 ARGV[2]  JSON of the new segment
 ARGV[3]  and on: JSON of each segment that it replaces
-Returns  {NONE, 1 if it is in the index now, else 0}; safe to run twice
+Returns  {NONE, 1 if the new segment is in the index now, else 0}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors

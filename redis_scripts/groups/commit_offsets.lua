@@ -8,21 +8,21 @@ KEYS[3...]  group   hash    id, type, state, generation, deadlines, commits_fenc
             (hash, member id -> its record), instances (hash, static instance id -> member id), sessions (zset, member
             id -> session deadline, ms), offsets (hash, <topic>:<partition> -> JSON of offset, leader epoch, topic id,
             metadata, commit time); five keys for each group
-ARGV[1]     events kept, 0 none
+ARGV[1]     maximum number of stored events, 0 for none
 ARGV[2]     broker
 ARGV[3]     when the broker's lease ends, ms by Redis's clock, from its last renewal; 0 for a caller without a lease
 ARGV[4...]  for each group: its name in the shard's keys, "<id> <locator>" in case a commit without generation creates
-            it, "<host> <client id>" of that commit's client (both "" without such a commit), count of commits; for each:
-            generation, member id, "" or "=" and the instance id, retention ms or -1, count of entries; for each entry:
-            its field and its JSON, open for the commit time
+            it, "<host> <client id>" of that commit's client (both "" without such a commit), count of commits; for
+            each: generation, member id, "" or "=" and the instance id, retention ms or -1, count of entries; for each
+            entry: its field and its JSON without commit time and closing brace
 Returns  {NONE, code of each commit ...}; safe to run twice: the same values again, the last write wins
 Errors   of each:
-         COORDINATOR_NOT_AVAILABLE  the lease has ended: the broker or the script was delayed; newer commits may have been
-                                 stored through another broker
+         COORDINATOR_NOT_AVAILABLE  the lease has ended: the broker or the script was delayed; newer commits may
+                                 have been stored through another broker
          OVERDUE                 a deadline of its group has passed: expire the group, then retry
          GROUP_ID_NOT_FOUND      no such group, and the commit names a generation
-         UNKNOWN_MEMBER_ID       not a member; or no member id while the group has members, or soon after an offset reset
-                                 removed them
+         UNKNOWN_MEMBER_ID       not a member; or no member id while the group has members, or soon after an offset
+                                 reset removed them
          FENCED_INSTANCE_ID      another member took over the static instance
          ILLEGAL_GENERATION      a generation other than the group's
          REBALANCE_IN_PROGRESS   the group waits for the leader's assignment; the session is not extended

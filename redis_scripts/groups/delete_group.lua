@@ -15,7 +15,7 @@ KEYS[11]  events         stream  the shard's events
 KEYS[12]  offsets        hash    <topic>:<partition> -> JSON
 ARGV[1]   the group's name in the shard's keys
 ARGV[2]   the shard's wake channel
-ARGV[3]   events kept
+ARGV[3]   maximum number of stored events
 ARGV[4]   this broker, for events
 Returns   {NONE}; run twice it answers GROUP_ID_NOT_FOUND, or deletes a group created in between: callers do not retry
 Errors    GROUP_ID_NOT_FOUND  no such group

@@ -15,7 +15,7 @@ KEYS[11]  events         stream  the shard's events
 KEYS[12]  offsets        hash    <topic>:<partition> -> JSON
 ARGV[1]   the group's name in the shard's keys
 ARGV[2]   the shard's wake channel
-ARGV[3]   events kept
+ARGV[3]   maximum number of stored events
 ARGV[4]   this broker, for events
 ARGV[5]   then for each topic: its name, count of partitions, and the partitions
 Returns   {NONE, NONE or GROUP_SUBSCRIBED_TO_TOPIC for each topic ...}; safe to run twice

@@ -15,7 +15,7 @@ KEYS[11]  events         stream  the shard's events
 KEYS[12]  offsets        hash    <topic>:<partition> -> JSON
 ARGV[1]   the group's name in the shard's keys
 ARGV[2]   the shard's wake channel
-ARGV[3]   events kept
+ARGV[3]   maximum number of stored events
 ARGV[4]   this broker, for events
 ARGV[5]   retention, ms
 ARGV[6]   then fields of `offsets` to examine: one page of them; the caller iterates over all

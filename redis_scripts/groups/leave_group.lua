@@ -14,7 +14,7 @@ KEYS[10]  deadlines      zset    kind|group -> earliest deadline, ms
 KEYS[11]  events         stream  transitions of the shard's groups
 ARGV[1]   group's name in the shard's keys
 ARGV[2]   wake channel
-ARGV[3]   events kept, 0 none
+ARGV[3]   maximum number of stored events, 0 for none
 ARGV[4]   broker
 ARGV[5]   client id of the requester
 ARGV[6]   its host, "" if unknown

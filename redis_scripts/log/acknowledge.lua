@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
---[[ Acknowledge in a group's mirror what a commit has finished: pending entries that end at or below the offset.
+--[[ Acknowledge in a group's mirror the pending entries that a commit completes: those that end at or below the offset.
 
 A log has no gaps, so all but the last of the entries that start below the offset end below it; only that one is
-looked into. An entry that was trimmed is finished. The mirror stands where its reader is, and where no member ever
-owned the partition (a consumer that assigns itself, an administrator) at the commit. One that is missing is made.
-The offset is kept: what another broker shows later as handed out is not pending where it ends at or below that.
+read. A trimmed entry counts as completed. The mirror's position is its reader's; if no member ever owned the partition
+(a consumer that assigns itself, an administrator), it is the committed offset. A missing mirror is created. The offset
+is stored: an entry that another broker reports as delivered later is not pending if it ends at or below the offset.
 
 KEYS[1]  log           stream
-KEYS[2]  owners        hash    group -> who owns the partition
-KEYS[3]  acknowledged  hash    group -> the offset that it committed last, its own id if that is known
+KEYS[2]  owners        hash    group -> the partition's owner (JSON)
+KEYS[3]  acknowledged  hash    group -> its last committed offset, the group's own id if known
 ARGV[1]  group: the mirror's name
 ARGV[2]  committed offset
-ARGV[3]  most entries acknowledged, at least 2
+ARGV[3]  limit of entries acknowledged, at least 2
 Returns  {NONE, entries acknowledged, 1 if there are more}; safe to run twice
 Errors   UNKNOWN_TOPIC_OR_PARTITION  there is no such stream
 ]]
@@ -36,7 +36,7 @@ local owner, pending, ids = redis.call("HGET", owners, group), {}, {}
 if owner then
   pending = redis.pcall("XPENDING", log, group, "-", before, most)
   if pending.err then pending = stand("CREATE") end
-else -- so nothing was ever handed out
+else -- no entry was ever delivered
   pending = stand("SETID")
   if pending.err then pending = stand("CREATE") end
 end

@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
---[[ The cluster's incarnation: higher at the first sight of a primary whose replication id is another.
+--[[ Assign the cluster's failover epoch: a higher one when a primary has an unknown replication id.
 
-A new id means that a fail-over or a restart came between, and that the end of a log may be lost. One number holds for
-all primaries of a Redis Cluster, so that the leader epoch is the same for all partitions. It never goes back, and no
-number is given twice: a server that crashes again may forget the last one, with nobody left who knows it, so each is at
-least the seconds since 2020, which fit a leader epoch (int32) until 2088. Only a new cluster begins at 1.
+A new id means a fail-over or a restart, which may have lost the end of a log. One number is valid for all primaries of
+a Redis Cluster, so that all partitions have the same leader epoch. It never decreases, and no number is assigned twice:
+a server that crashes again may lose the last number when no broker remembers it, so each is at least the seconds since
+2020, which fit a leader epoch (int32) until 2088. Only a new cluster begins at 1.
 
-KEYS[1]  info     hash  incarnation, master_replid: the ids of the newest set of primaries
-KEYS[2]  replids  hash  id -> the incarnation under which it was first seen
-ARGV[1]  the highest incarnation that the broker has used, or found in a log
-ARGV[2]  and on: master_replid of each primary that it sees; first that of the server which runs this
-Returns  {NONE, incarnation}; safe to run twice
+KEYS[1]  info     hash  incarnation (the failover epoch), master_replid: the ids of the newest set of primaries
+KEYS[2]  replids  hash  id -> the failover epoch under which it was first observed
+ARGV[1]  the highest failover epoch that the broker has used, or found in a log
+ARGV[2]  and on: master_replid of each connected primary; the first is that of the server which runs this script
+Returns  {NONE, failover epoch}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors
@@ -35,14 +35,14 @@ end
 local new, common, first_seen = {}, 0, 0
 for i, id in ipairs(set) do
   local known = tonumber(seen[i] or (is_newest[id] and number))
-  if known and not seen[i] then redis.call("HSET", replids, id, known) end -- written before there were `replids`
+  if known and not seen[i] then redis.call("HSET", replids, id, known) end -- stored before the key `replids` existed
   if not known then new[#new + 1] = id end
   if is_newest[id] then common = common + 1 end
   first_seen = math.max(first_seen, known or 0)
 end
 
 if #new > 0 then
-  -- A server that took this one's place may not know the last numbers, and logs of the other primaries do.
+  -- A promoted replica may have lost the last numbers; the logs of the other primaries contain them.
   local step = (new[1] == set[1] and math.max(#set, newest_count) > 1 and number > 0) and LEAP or 1
   local is_first = number == 0 and floor == 0
   number = math.max(number, floor) + step
@@ -59,7 +59,8 @@ if #new > 0 then
   redis.call("HSET", info, "master_replid", table.concat(set, " "))
   return take(number)
 end
--- Neither less of the newest set, nor more, by what was away when that was seen: one is a primary that was replaced.
+-- Every id is known. A subset or superset of the newest set differs only by primaries that were unavailable; any other
+-- set contains a primary that was replaced since, and gets the epoch under which it was first observed.
 if common < #set and common < newest_count then return { ERROR.NONE, first_seen } end
 if floor > number then return take(floor) end
 return { ERROR.NONE, number }

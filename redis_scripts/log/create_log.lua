@@ -1,10 +1,10 @@
 #!lua
---[[ Make one partition's log: an empty stream that takes 0-1 first, and its meta.
+--[[ Create one partition's log: an empty stream whose first entry gets id 0-1, and its meta.
 
-KEYS[1]  log   stream  made empty, last id 0-0
+KEYS[1]  log   stream  created empty, last id 0-0
 KEYS[2]  meta  hash    state, log_start, epochs, log_version, bytes, batches
 Returns  {NONE}; safe to run twice
-Errors   UNKNOWN_TOPIC_OR_PARTITION  this topic id was deleted: no ghost returns
+Errors   UNKNOWN_TOPIC_OR_PARTITION  this topic id was deleted and must not be created again
 ]]
 -- @include lib/errors
 local log, meta = KEYS[1], KEYS[2]

@@ -1,18 +1,18 @@
 #!lua flags=allow-oom
---[[ Remove one partition's data; its meta says `deleted` for a while, so that no ghost returns.
+--[[ Remove one partition's data; its meta is `deleted` for a while, so that a late write cannot recreate the log.
 
 KEYS[1]  log        stream  removed
 KEYS[2]  meta       hash    state = deleted, and nothing else
 KEYS[3]  times      zset    removed
 KEYS[4]  producers  hash    removed
 KEYS[5]  owners     hash    removed
-KEYS[6]  segments   zset    removed; the files stay until the pipeline's gc finds that nobody names them
+KEYS[6]  segments   zset    removed; the files remain until the pipeline's gc finds them unreferenced
 KEYS[7]  archive    hash    removed
 KEYS[8]  replayed   hash    removed
 KEYS[9]  translations  zset  removed
 KEYS[10] acknowledged  hash  removed
-ARGV[1]  how long meta stays, ms
-ARGV[2]  wake channel: hears "deleted"
+ARGV[1]  how long meta remains, ms
+ARGV[2]  wake channel: gets "deleted"
 Returns  {NONE}; safe to run twice
 Errors   none
 ]]

@@ -1,23 +1,23 @@
 #!lua flags=allow-oom
---[[ Show in a group's mirror what a member was handed: how far that reaches, and which entries await its commit.
+--[[ Record in a group's mirror what a member fetched: the last entry id, and the entries that await its commit.
 
-Leaves what `XGROUP SETID` and then `XREADGROUP GROUP <group> <member> ... STREAMS <log> >` would leave, but takes no
-entry into its hands: XCLAIM FORCE JUSTID makes an entry pending, or moves it to this member, by its id alone.
-An entry that was trimmed meanwhile is passed over, and so is one that the group's commit has finished: another broker
-may have shown that commit first.
+Has the result of `XGROUP SETID` and then `XREADGROUP GROUP <group> <member> ... STREAMS <log> >`, but reads no entry:
+XCLAIM FORCE JUSTID makes an entry pending, or moves it to this member, by its id alone.
+Entries that were trimmed meanwhile are skipped, and so are entries that the group's commit has completed: another
+broker may have recorded that commit first.
 
 KEYS[1]    log           stream
-KEYS[2]    owners        hash    group -> who owns the partition
-KEYS[3]    acknowledged  hash    group -> the offset that it committed last, its own id if that is known
+KEYS[2]    owners        hash    group -> the partition's owner (JSON)
+KEYS[3]    acknowledged  hash    group -> its last committed offset, the group's own id if known
 ARGV[1]    group: the mirror's name
-ARGV[2]    its owner's record, as the caller read it
+ARGV[2]    the owner's record that the caller has read
 ARGV[3]    member
-ARGV[4]    id up to which all was handed out
-ARGV[5]    most entries pending; the oldest are let go
-ARGV[6]    1: the first that the caller hands to this member, so what others held is released
-ARGV[7...] ids of the entries handed out
-Returns    {NONE}; safe to run twice, but for the time of delivery
-Errors     ILLEGAL_GENERATION          the owner is another one by now
+ARGV[4]    id of the last entry delivered
+ARGV[5]    limit of pending entries; the oldest are released
+ARGV[6]    1: the caller's first delivery to this member, so entries of other members are released
+ARGV[7...] ids of the delivered entries
+Returns    {NONE}; safe to run twice, except for the time of delivery
+Errors     ILLEGAL_GENERATION          the owner has changed
            UNKNOWN_TOPIC_OR_PARTITION  there is no such stream
 ]]
 -- @include lib/errors
@@ -25,7 +25,7 @@ Errors     ILLEGAL_GENERATION          the owner is another one by now
 local log, owners, acknowledged = KEYS[1], KEYS[2], KEYS[3]
 local group, member, position, pending_max, first = ARGV[1], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == "1"
 
--- What this group committed, not an earlier one of its name.
+-- The offset committed by this group, not by an earlier group of its name.
 local function committed()
   local offset, id = string.match(redis.call("HGET", acknowledged, group) or "", "^(%d+) (.*)$")
   local own = string.match(ARGV[2], '^{"id":"([^"]*)"')

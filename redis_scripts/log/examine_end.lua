@@ -1,10 +1,10 @@
 #!lua flags=no-writes
---[[ Whether anything can be appended to a log: where it ends, and the last id that its stream took.
+--[[ Read a log's end and its stream's last id, to find out whether the log accepts appends.
 
 KEYS[1]  log   stream
 KEYS[2]  meta  hash    state
 Returns  {NONE, log end, last id}; running twice changes nothing
-Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never made
+Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never created
 ]]
 -- @include lib/errors
 -- @include lib/log_end

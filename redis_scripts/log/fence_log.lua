@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
---[[ Tie a log to an incarnation of the server before a view of it is loaded.
+--[[ Bind a log to a failover epoch of the server before its state is loaded.
 
-Where the log knows an earlier incarnation its end may have been lost: a new leader epoch starts at what is
-left, and no append of the new incarnation comes before that. The epoch is the incarnation less 1, so that
-every broker can tell clients the epoch of any partition without a look at its log.
+If the log is bound to an earlier failover epoch, its end may have been lost: a new leader epoch starts at the
+remaining end, before any append under the new failover epoch. The leader epoch is the failover epoch less 1, so that
+every broker can report the leader epoch of any partition without reading its log.
 
 KEYS[1]  log   stream
 KEYS[2]  meta  hash    state, incarnation, epochs, log_start, local_start, log_version, bytes, high_watermark
-ARGV[1]  incarnation
-Returns  {NONE, log_start, epochs, bytes, number of entries, local_start or nil, log_version or nil, the incarnation that
-         the log is tied to, which is not less, high_watermark as stored or nil, the stream's last id}; safe to run twice
-Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never made
+ARGV[1]  failover epoch
+Returns  {NONE, log_start, epochs, bytes, number of entries, local_start or nil, log_version or nil, the log's failover
+         epoch, which is not lower, high_watermark as stored or nil, the stream's last id}; safe to run twice
+Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never created
 ]]
 -- @include lib/errors
 -- @include lib/fence

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
---[[ Remove a deleted group's mirror, and who owned the partition in it.
+--[[ Remove a deleted group's mirror, and its record of the partition's owner.
 
 KEYS[1]  log           stream
-KEYS[2]  owners        hash    group -> JSON; begins with the group's own id
-KEYS[3]  acknowledged  hash    group -> the offset that it committed last, its own id
+KEYS[2]  owners        hash    group -> JSON that begins with the group's own id
+KEYS[3]  acknowledged  hash    group -> its last committed offset, its own id
 ARGV[1]  group: the mirror's name
-ARGV[2]  the deleted group's own id; the mirror of a group made again stays
+ARGV[2]  the deleted group's own id; the mirror of a recreated group remains
 Returns  {NONE, mirrors removed}; safe to run twice
 Errors   none
 ]]

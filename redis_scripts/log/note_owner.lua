@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
---[[ Note which member of a group owns the partition, for the group's mirror.
+--[[ Record which member of a group owns the partition, for the group's mirror.
 
 KEYS[1]  log     stream
 KEYS[2]  owners  hash    group -> JSON of the group's own id, generation, member, client
 ARGV[1]  group
-ARGV[2]  the group's own id, cgp_<ULID>: of a group made again it is a later one
+ARGV[2]  the group's own id, cgp_<ULID>: a recreated group has a later one
 ARGV[3]  generation
-ARGV[4]  JSON; begins with the two
+ARGV[4]  JSON that begins with the two
 Returns  {NONE}; safe to run twice
-Errors   ILLEGAL_GENERATION          an owner of a later generation, or of a later group of this name, is known
-         UNKNOWN_TOPIC_OR_PARTITION  deleted: no ghost returns
+Errors   ILLEGAL_GENERATION          an owner of a later generation, or of a later group of this name, is stored
+         UNKNOWN_TOPIC_OR_PARTITION  deleted
 ]]
 -- @include lib/errors
 local log, owners = KEYS[1], KEYS[2]

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---[[ Bring a log's estimates, its time index and its high watermark up to date, about once a second.
+--[[ Update a log's estimates, its time index and its high watermark, about once a second.
 
 KEYS[1]  meta   hash  state, bytes, batches, incarnation, high_watermark
 KEYS[2]  times  zset  base offset, 19 digits -> largest timestamp up to and with that entry, ms
@@ -7,8 +7,8 @@ ARGV[1]  bytes appended since
 ARGV[2]  batches appended since
 ARGV[3]  base offset to index, 19 digits, or "" for none
 ARGV[4]  its timestamp
-ARGV[5]  offset up to which `durability` was proved, or "" for none; a lower one than the stored is passed over
-ARGV[6]  the incarnation under which it was proved: of an earlier one the end may have been lost since
+ARGV[5]  offset up to which `durability` is confirmed, or "" for none; ignored if it is lower than the stored one
+ARGV[6]  the failover epoch in which it was confirmed: after a later fail-over that end may be lost
 Returns  {NONE}; running twice counts twice: these are estimates
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
 ]]

@@ -1,12 +1,12 @@
 #!lua flags=no-writes
---[[ Where a log begins and ends, and from when its last records are and those at some offsets.
+--[[ Read a log's start and end, and the times of its last records and of those at some offsets.
 
-The time at an offset is that of the batch that holds it; below what Redis holds, that of the first one that it does.
+The time at an offset is that of the batch that contains it; below the local start, that of the first batch in Redis.
 
 KEYS[1]  log   stream  <base offset>-1 -> record batches
 KEYS[2]  meta  hash    state, log_start, bytes
 ARGV[1]  and on: offsets
-Returns  {NONE, log start, log end, bytes, now, ms of the last batch, ms at each offset}, -1 where there is none;
+Returns  {NONE, log start, log end, bytes, now, ms of the last batch, ms at each offset}, -1 for none;
          running twice changes nothing
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
 ]]
@@ -23,7 +23,7 @@ log_end = log_end or 0
 local head_time = last and largest_time(last[2][#last[2]]) or -1
 local reply = { ERROR.NONE, tonumber(log_start), log_end, tonumber(bytes or 0), now_ms(), head_time }
 
--- The batch of an entry that holds an offset: batches follow each other, and gaps are only between entries.
+-- The batch of an entry that contains an offset: batches are contiguous, gaps are only between entries.
 local function holding(entry, offset)
   local base, fields = tonumber(string.match(entry[1], "^%d+")), entry[2]
   for i = 1, #fields, 2 do

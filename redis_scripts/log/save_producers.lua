@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
---[[ Keep a producer table as it stood at an offset; only a higher offset replaces what is kept.
+--[[ Store the snapshot of a producer table at an offset; only a higher offset replaces the stored snapshot.
 
 KEYS[1]  producers  hash  "offset", "max_timestamp", "max_timestamp_base", and producer id -> its state as text
 KEYS[2]  meta       hash  state, incarnation
-ARGV[1]  incarnation of the view it comes from
+ARGV[1]  failover epoch of the log state that the snapshot comes from
 ARGV[2]  offset
 ARGV[3]  largest timestamp below the offset, ms
 ARGV[4]  base offset of its entry
 ARGV[5]  and on: producer id, state, ...
-Returns  {NONE, 1 if kept}; safe to run twice
+Returns  {NONE, 1 if stored}; safe to run twice
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
 ]]
 -- @include lib/errors

@@ -1,26 +1,26 @@
 #!lua flags=allow-oom
---[[ Put a stream with the good entries of a log in its place: appends go on where the last of them ends (repair).
+--[[ Replace a log by a stream with its good entries: appends continue at the end of the last of them (repair).
 
-The caller has filled the new stream with everything up to an id. Leader epochs, starts and the producer snapshot that
-count on what was left out fall back to the end; the newest leader epoch stays, so that clients never meet a lower one.
-Each Redis group of the log stands in the new one where it stood, at its end at most.
+The caller has filled the new stream with everything up to an id. Leader epochs, starts and a producer snapshot beyond
+the new end are lowered to it; the newest leader epoch remains, so that clients never observe a lower one. Each Redis
+group of the log keeps its position in the new stream, limited to the end.
 
 KEYS[1]  log        stream  replaced
 KEYS[2]  repaired   stream  becomes the log
 KEYS[3]  meta       hash    state, incarnation, log_version, log_start, local_start, epochs, bytes,
                            high_watermark
 KEYS[4]  producers  hash    offset of the snapshot
-ARGV[1]  incarnation when the new stream was begun
+ARGV[1]  failover epoch when the new stream was begun
 ARGV[2]  master_replid then: a server with another history may have lost a part of the new stream
 ARGV[3]  log_version then
-ARGV[4]  entries of the new stream: where somebody else removed or filled it too, it is not the caller's
+ARGV[4]  entries of the new stream: another number means that another process removed or filled it too
 ARGV[5]  id of the log's last entry that the caller read
 ARGV[6]  bytes of the new stream's batches
-ARGV[7]  wake channel: hears "repaired"
-Returns  {NONE, 1, end} when the new stream is the log, {NONE, 0, 0} where the log has gone on: copy, and come again;
-         running twice: the second time it is refused
+ARGV[7]  wake channel: gets "repaired"
+Returns  {NONE, 1, end} if the new stream is the log, {NONE, 0, 0} if the log has grown: copy the rest and retry;
+         running twice: the second run is refused
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or there is no new stream
-         FENCED_LEADER_EPOCH         another server, another incarnation, or other streams than then
+         FENCED_LEADER_EPOCH         another server, another failover epoch, or other streams than then
 ]]
 -- @include lib/errors
 -- @include lib/log_end

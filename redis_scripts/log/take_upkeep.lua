@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
---[[ Hand due upkeep to one broker, and make it due again later: a broker that dies loses nothing.
+--[[ Assign due upkeep to one broker, and make it due again later, in case that broker dies.
 
 KEYS[1]  upkeep  zset  <org>/<topic>:<partition>:<topic id> -> due, ms
-ARGV[1]  most items
+ARGV[1]  maximum number of items
 ARGV[2]  ms until an item is due again
 Returns  {NONE, {item, ...}}; running twice takes other items
 Errors   none

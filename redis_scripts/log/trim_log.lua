@@ -1,25 +1,25 @@
 #!lua flags=allow-oom
 --[[ Raise the log start and the local start offset, and remove a slice of the entries wholly below the latter.
 
-The log start holds for Redis and the archive together; from the local start on Redis holds the log. What lies
-between them only the archive has, so above the log start the local start rises only over what is archived. That
-is asked here: an archive that was reset loses nothing.
-The last entry is never removed (it alone knows where the log ends), nor the one that holds the local start.
-Whole nodes of the stream go; what stays below the local start is hidden by it.
+The log start applies to Redis and the archive together; from the local start on, Redis holds the log. Only the archive
+holds the offsets between them, so above the log start the local start rises only over archived offsets. The script
+checks this, so that nothing is lost if the archive was reset.
+The last entry is never removed (only it shows where the log ends), nor the one that contains the local start.
+Whole nodes of the stream are removed; the local start hides the entries left below it.
 
 KEYS[1]  log        stream
 KEYS[2]  meta       hash  state, log_start, local_start, bytes
 KEYS[3]  times      zset  base offset, 19 digits -> largest timestamp
-KEYS[4]  producers  hash  offset of the snapshot, which the local start never passes
+KEYS[4]  producers  hash  offset of the snapshot, which the local start never exceeds
 KEYS[5]  archive    hash  start, end
 ARGV[1]  log start offset
-ARGV[2]  local start offset; the log start where that is higher
-ARGV[3]  most entries removed
+ARGV[2]  local start offset; the log start applies if that is higher
+ARGV[3]  limit of entries removed
 ARGV[4]  bytes that the caller counted below the new local start
-ARGV[5]  wake channel: hears "trimmed"
+ARGV[5]  wake channel: gets "trimmed"
 Returns  {NONE, log start offset, local start offset, entries removed}; safe to run twice
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
-         OFFSET_OUT_OF_RANGE         above the snapshot: write that first; or above what is archived
+         OFFSET_OUT_OF_RANGE         above the snapshot: write the snapshot first; or above what is archived
 ]]
 -- @include lib/errors
 -- @include lib/last_entry
