@@ -65,7 +65,6 @@ class Fetching(Reading):
     # -- waiting
 
     def _reply_or_park(self) -> None:
-        """All due partitions are evaluated: answer, or wait for more."""
         blocked, self._blocked = self._blocked, None
         if blocked is not None and not self._size and blocked.log is not None:
             budget = min(blocked.bytes_max, self._max_bytes)

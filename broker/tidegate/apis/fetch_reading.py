@@ -117,7 +117,6 @@ class Reading:
             wanted.log = None
 
     def _begin(self) -> None:
-        """Evaluate the due partitions, in order."""
         due = self._set.due
         self._todo, self._at = sorted(due, key=BY_ORDER), 0
         self._evaluated.update(due)
@@ -289,8 +288,7 @@ class Reading:
             self._note_blocked(wanted, found.high_watermark)
 
     def _note_blocked(self, wanted: Wanted, high_watermark: int) -> None:
-        """Nothing was read: record a batch that exceeds the budget. If no partition has data, the first such batch is
-        sent."""
+        """Nothing was read: record a batch beyond the budget; the first one is sent if no partition has data."""
         if wanted.offset < high_watermark and (self._blocked is None or wanted.order < self._blocked.order):
             self._blocked = wanted
 

@@ -237,7 +237,6 @@ class Producing:
         return batch
 
     def _done(self, place: int, index: int, outcome: Appended | Exception) -> None:
-        """Record a partition's outcome."""
         if not self.answered:
             if isinstance(outcome, LogUnreachable):
                 self._unreachable = str(outcome)
@@ -282,8 +281,6 @@ class Producing:
 
 
 class _OnDone:
-    """The callback of one batch."""
-
     __slots__ = ("_index", "_place", "_producing")
 
     def __init__(self, producing: Producing, place: int, index: int) -> None:

@@ -128,8 +128,7 @@ class DelayedHeartbeat:
         self._ask()
 
     def rejoins(self, session_s: float) -> None:
-        """The member rejoins, possibly with another session timeout; the interval to its next heartbeat is not
-        measured."""
+        """The member rejoins, possibly with another session timeout; its next interval is not measured."""
         self.interval_estimator.interrupted()
         if self.interval_estimator.session_s is not None:
             self.interval_estimator.session_s = session_s

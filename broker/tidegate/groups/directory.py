@@ -58,8 +58,7 @@ class DescribedGroup:
 
 
 def matches(group: ListedGroup, states: Sequence[str], types: Sequence[str]) -> bool:
-    """Whether a group matches ListGroups' filters; an empty filter matches all, states are trimmed and
-    case-insensitive."""
+    """Whether a group matches ListGroups' filters; an empty filter matches all, states ignore case and outer spaces."""
     if states and group.state.lower() not in {state.strip().lower() for state in states}:
         return False
     return not types or group.type.lower() in {kind.lower() for kind in types}

@@ -71,7 +71,6 @@ class GenerationGuard:
         self._store.on_moved.append(self._moved)
 
     def _nodes(self) -> list[Node]:
-        """The node of each shard."""
         store = self._store
         return [store.node(store.shard_keys(shard).groups) for shard in range(store.settings.coordinator_shards)]
 

@@ -22,8 +22,11 @@ _MARKS: Final = ("version", "round", "generation", "joined_count", "awaiting_syn
 """Fields whose change means that two snapshots differ."""
 
 Doing = str
-"""A member's activity in the present state: `joined`, `missing` (has not rejoined yet), `waiting` for the leader's
-assignment, `unsynced` (has not requested its assignment yet), `synced`."""
+"""A member's activity in the present state.
+
+`joined`, `missing` (has not rejoined yet), `waiting` for the leader's assignment, `unsynced` (has not requested its
+assignment yet), `synced`.
+"""
 
 Partitions = Mapping[str, tuple[int, ...]]
 """Topic -> partitions."""

@@ -156,7 +156,6 @@ class LagSampler:
 
 
 def _entries(group: GroupRead, owned: Mapping[Place, str], log_ends: LogEndsReadings) -> list[list[Arg]]:
-    """The stream entries of a group."""
     fields: list[Arg] = []
     for place, (offset, committed_at) in group.commits.items():
         status = log_ends.get((group.keys.org, place))

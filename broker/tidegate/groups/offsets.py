@@ -130,8 +130,7 @@ class Offsets:
         lease_ends_ms: Callable[[], int] = lambda: WITHOUT_LEASE,
     ) -> None:
         self.held: dict[str, deque[Any]] = {}
-        """By group: commits that wait for a catalogue refresh, and the commits queued behind them. Used by the
-        handlers."""
+        """By group: commits that wait for a catalogue refresh, and the commits behind them. Used by the handlers."""
         self._store = store
         self._topics_version = 0
         self._asked = self._on_group_change = 0

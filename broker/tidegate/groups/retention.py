@@ -128,8 +128,8 @@ async def _expire_fields(store: Store, keys: GroupKeys, broker: str, fields: lis
 async def forget_topic(store: Store, org: str, topic: str, partition_count: int, topic_id: str = "") -> int:
     """Delete a deleted topic's offsets in every group of an organisation, subscribed to or not.
 
-    `topic_id` in hex keeps the offsets of a later topic of the same name. Safe to repeat, and to be repeated after
-    StoreUnavailable, which it raises. Returns the number of offsets deleted.
+    `topic_id` in hex keeps the offsets of a later topic of the same name. Returns the number of offsets
+    deleted. Raises StoreUnavailable; callers must then repeat the call, which is safe.
     """
     fields = [offset_field(topic, partition) for partition in range(partition_count)]
     parts = [fields[at : at + _FIELDS_PER_SCRIPT_MAX] for at in range(0, len(fields), _FIELDS_PER_SCRIPT_MAX)]

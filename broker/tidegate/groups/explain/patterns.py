@@ -76,7 +76,7 @@ def _times(events: Sequence[Event]) -> str:
 
 
 def _severity(snapshot: GroupSnapshot, last: Event) -> Severity:
-    """The severity; a pattern that ended is only a note."""
+    """A pattern that ended is only a note."""
     return Severity.TROUBLE if snapshot.now_ms - last.time_ms < WINDOW_MS / 3 else Severity.NOTE
 
 

@@ -23,8 +23,7 @@ from tidegate.groups.group_snapshot import GroupSnapshot, MemberSnapshot
 from tidegate.groups.model import GroupState
 
 QUIET_MS: Final = 15_000
-"""Clients commit every 5 s by default: a member without commits for three such periods and its session timeout is
-quiet."""
+"""Clients commit every 5 s by default; without commits for 3 periods and its session timeout, a member is quiet."""
 
 COMMITS_STOPPED_MS: Final = 300_000
 """A reader without membership is stopped if its last commit is older; Flink commits at checkpoints, minutes apart."""
