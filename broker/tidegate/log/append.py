@@ -1,9 +1,24 @@
-"""Append: judge, commit together, one plain conditional XADD in flight; the stream is its own compare-and-set.
+"""Append record batches to a partition's log.
 
-The entry that starts at offset `base` has the id `<base>-1`, and Redis refuses an id that is not above the
-last one: an append from an old view is refused, reads what it missed, and is judged again. After an unknown
-outcome the writer's own mark `w <uuid>:<counter>` tells whether the entry is there; until then its batches are
-answered with REQUEST_TIMED_OUT, if at all (`unresolved`).
+The algorithm has four steps, and each partition has at most one append command in flight.
+
+1. Judge. Each queued batch of an idempotent producer is checked against the producer table of the cached
+   LogState: accepted, duplicate, sequence gap, or refused. A refusal is sent only after a refresh that began after
+   the batch was queued, because the cached state may be older than the log.
+2. Combine. The accepted batches, up to `log_entry_bytes_max`, become one stream entry.
+3. Send. The entry that starts at offset `base` gets the id `<base>-1`, in one XADD with NOMKSTREAM. Redis refuses
+   an id that is not above the stream's last id. This refusal is the compare-and-set: if another broker appended
+   first, the XADD fails, this broker reads the entries that it missed, and judges the batches again.
+4. Resolve. A successful XADD proves that the cached state was current, so the entry is applied to it without a read,
+   and the producers receive their offsets. The next entry is sent before the replies of this one are written.
+
+If no reply arrives, the outcome of the XADD is unknown. The entry contains `w <uuid>:<counter>`, which names this
+process and this append; the next read of the log either finds that field or proves that the entry is absent.
+Until then the batches stay queued, and those whose deadline passes are answered with REQUEST_TIMED_OUT, which does
+not claim that the batch was not stored (`unresolved.py`).
+
+Invariants: at most one entry in flight; `on_done` is called exactly once per batch; batches of one producer
+keep their order.
 """
 
 from __future__ import annotations
@@ -35,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Appended", "Appends", "OnAppended"]
 
 SEQUENCE_GAP_TIMEOUT_MS: Final = 500
-"""Time that a batch waits for the one before it, which another broker may be appending."""
+"""Time that a batch waits for its predecessor, which another broker may be appending."""
 _GAP_REFRESH_S: Final = 0.05
 
 
@@ -53,10 +68,10 @@ class Appends:
         self._timer: asyncio.TimerHandle | None = None
         self._commands = Commands(log.keys)
 
-    # -- filing
+    # -- queueing
 
     def append(self, batch: Batch, on_done: OnAppended, acks_all: bool) -> None:
-        """File a batch; `on_done` is called exactly once, never before this returns."""
+        """Queue a batch; `on_done` is called exactly once, never before this returns."""
         log = self._log
         self._queue.append(QueuedBatch(batch, on_done, acks_all, log.loop.time() + log.patience_s))
         self._schedule()
@@ -82,7 +97,7 @@ class Appends:
             self._send(view, items, producers, size)
 
     def _refuse_all(self, stray: StrayEntry) -> None:
-        """Nothing can be appended behind it: refuse what was filed before the last look, look for the others."""
+        """Nothing can follow `stray`: refuse the batches queued before the last refresh, refresh for the others."""
         kept: deque[QueuedBatch] = deque()
         for item in self._queue:
             if item.proved and not item.done:
@@ -107,7 +122,7 @@ class Appends:
     # -- judging
 
     def _take(self, view: LogState) -> tuple[list[QueuedBatch], dict[int, ProducerState], int]:
-        """The batches of the next entry, in order, and what they make of their producers."""
+        """Dequeue the batches of the next entry; return them, their producers' next states and their bytes."""
         queue, limit = self._queue, self._log.settings.log_entry_bytes_max
         taken: list[QueuedBatch] = []
         producers: dict[int, ProducerState] = {}
@@ -137,7 +152,7 @@ class Appends:
                     offset, item.timestamp, clock.now_ms(),
                 )  # fmt: skip
                 if kept and any(other.batch.producer_id == batch.producer_id for other in kept):
-                    queue.extendleft(reversed(kept))  # it may be what a batch kept back waits for
+                    queue.extendleft(reversed(kept))  # a batch in `kept` may wait for this one
                     kept.clear()
             taken.append(item)
             size += batch.size
@@ -146,9 +161,9 @@ class Appends:
         return taken, producers, size
 
     def _accepts(self, view: LogState, item: QueuedBatch, state: ProducerState | None, planned: bool) -> bool:
-        """Whether an idempotent batch goes into the next entry; if not, it was answered or stays filed.
+        """Whether an idempotent batch joins the next entry; if not, it was answered or stays in the queue.
 
-        `planned`: the state counts on batches of that entry, so nothing may be refused for it yet.
+        With `planned`, `state` includes batches of the entry that is being built, so a refusal would be premature.
         """
         batch = item.batch
         verdict = judge(state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
@@ -164,10 +179,10 @@ class Appends:
             return False
         if verdict is Verdict.GAP or verdict is Verdict.UNKNOWN_GAP:
             now = self._log.loop.time()
-            if item.gap_view is not view:  # while Redis was away the missing batch had no time to come
+            if item.gap_view is not view:  # an outage of Redis does not count against the gap
                 item.gap_view, item.gap_until = view, now + SEQUENCE_GAP_TIMEOUT_MS / 1000
             if now < item.gap_until:
-                item.proved = False  # the missing batch may come through another broker: look again before the end
+                item.proved = False  # another broker may append the predecessor
                 self._later(min(_GAP_REFRESH_S, item.gap_until - now))
                 return False
             return self._accepts_after_gap(item, verdict)
@@ -175,7 +190,6 @@ class Appends:
         return False
 
     def _accepts_after_gap(self, item: QueuedBatch, verdict: Verdict) -> bool:
-        """The missing batch did not come in time. Was it given up, so that it will come again?"""
         answer = self.unresolved.answer_behind(item, self._log.loop.time())
         if answer is None and verdict is Verdict.UNKNOWN_GAP:
             if not self._log.store.outage.recently_recovered:
@@ -193,7 +207,7 @@ class Appends:
         if state is None:
             return
         known = find_duplicate(state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
-        if known is None:  # its first copy goes out with this very entry: wait for that
+        if known is None:  # the first copy is in the entry being built: wait
             return
         append_time_ms = known.timestamp if self._log.log_append_time else -1
         answer = Appended(known.base_offset, append_time_ms, view.log_start, view.leader_epoch)
@@ -257,8 +271,8 @@ class Appends:
             self._schedule()
 
     def _on_append_failed(self, sent: InFlightEntry, failure: Failure) -> None:
-        """The entry's batches are queued again where the entry is not in the log, or may not be."""
-        if isinstance(failure, Unknown):  # the next load of the log's state shows
+        """Queue the entry's batches again: the entry is not in the log, or its outcome is unknown."""
+        if isinstance(failure, Unknown):  # loading the log's state resolves it
             self._log.void(failure.text)
             self.unresolved.outcome_unknown(sent, self._log.loop.time())
         else:
@@ -281,8 +295,6 @@ class Appends:
                 self._give_up_overdue(failure.error)
 
     def _read_missed(self, sent: InFlightEntry) -> None:
-        """Another writer was first: read what was missed, then judge again."""
-
         def refreshed(failure: Exception | None) -> None:
             view = self._log.view
             if isinstance(failure, UnknownTopicOrPartition):
@@ -306,7 +318,7 @@ class Appends:
             if not item.done and (now > item.deadline or producer_id in producers):
                 self._give_up(item, self.unresolved.answer(item, failure, now))
                 if producer_id >= 0:
-                    producers.add(producer_id)  # what is behind it cannot be appended without it
+                    producers.add(producer_id)  # later batches of this producer need this one
 
     def _give_up(self, item: QueuedBatch, answer: KafkaError) -> None:
         if item.batch.producer_id >= 0:
@@ -316,7 +328,6 @@ class Appends:
     # -- outcomes
 
     def _confirm(self, sent: InFlightEntry) -> None:
-        """This broker's entry is in the log at its base: proved by its own success."""
         self.unresolved.entries.pop(sent.counter, None)
         log, view = self._log, sent.view
         if log.view is view and view.end == sent.base:
@@ -325,7 +336,7 @@ class Appends:
             self.unresolved.discard_below(view.end, None)
             log.appended(view, sent.entry)
             if self._queue:
-                self._flush()  # on its way before anybody is answered
+                self._flush()  # send the next entry before the replies of this one
             self._resolve(sent)
             if log.durability.immediate:
                 log.subscription.notify()
@@ -333,7 +344,7 @@ class Appends:
             self._resolve(sent)
 
     def found(self, entry: Entry) -> None:
-        """An entry was read from the log. Is it one of ours that nobody answered for?"""
+        """Resolve this process's append of `entry`, which was read from the log, if its outcome was unknown."""
         writer, _, counter = entry.writer.rpartition(b":")
         if writer == self._log.writer.name:
             sent = self.unresolved.entries.pop(int(counter), None)
@@ -341,7 +352,7 @@ class Appends:
                 self._resolve(sent)
 
     def discard_unresolved_below(self, end: int) -> None:
-        """The log ends at `end`, and all below was read."""
+        """The log was read completely up to `end`: unresolved entries below it are not in the log."""
         self.unresolved.discard_below(end, self._in_flight)
 
     def _resolve(self, sent: InFlightEntry) -> None:
@@ -371,13 +382,13 @@ class Appends:
         self._log.guarded(item.on_done, outcome)
 
     def close(self, reason: Exception) -> None:
-        """No more looks for gaps; what is filed gets the reason."""
+        """Stop the gap timer and fail the queued batches with `reason`."""
         if self._timer is not None:
             self._timer.cancel()
         self.fail(reason)
 
     def fail(self, failure: Exception) -> None:
-        """Nothing filed can be appended."""
+        """Answer every queued batch with `failure`, or with REQUEST_TIMED_OUT where it may be stored."""
         if isinstance(failure, UnknownTopicOrPartition):
             self.unresolved.clear()
         now = self._log.loop.time()

@@ -1,7 +1,7 @@
-"""Hearing of other brokers' appends: a message behind each XADD, and a poll for those that were lost.
+"""Notifications of other brokers' appends: a pub/sub message after each XADD, and a poll that covers lost messages.
 
-A message is a hint to look. A partition is heard while somebody listens, and some seconds longer; while it
-is heard its view is at most one lost message old, and the poll bounds that (docs/decisions).
+A message only triggers a refresh. The subscription lasts while the partition has listeners and `LINGER_S` longer.
+While subscribed, the cached state lags by at most one lost message, and the poll bounds that lag (docs/decisions).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LINGER_S: Final = 5.0
 
 
 class AppendSubscription:
-    """The listeners of one partition on this broker, and its subscription."""
+    """The listeners of one partition on this broker, and its pub/sub subscription."""
 
     __slots__ = ("_confirmed", "_idle_since", "_listeners", "_log", "_next_id", "_subscribed")
 
@@ -33,12 +33,12 @@ class AppendSubscription:
 
     @property
     def is_subscribed(self) -> bool:
-        """Whether appends elsewhere are being told: the known end may be answered without a look."""
+        """Whether appends by other brokers are being notified, so the cached log end may be used without a refresh."""
         return self._confirmed and self._log.store.push.connected
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody listens."""
+        """Whether the partition has a listener."""
         return bool(self._listeners)
 
     def on_change(self, listener: Listener) -> Callable[[], None]:
@@ -55,17 +55,17 @@ class AppendSubscription:
         return remove
 
     def notify(self) -> None:
-        """Something changed: call every listener."""
+        """Call every listener."""
         for listener in list(self._listeners.values()):
             self._log.guarded(listener)
 
     def sweep(self, now_s: float) -> None:
-        """Stop hearing what nobody has listened to for a while."""
+        """Unsubscribe if there was no listener for `LINGER_S`."""
         if self._subscribed and not self._listeners and now_s - self._idle_since > LINGER_S:
             self.stop()
 
     def stop(self) -> None:
-        """Stop hearing."""
+        """Unsubscribe now."""
         if self._subscribed:
             self._subscribed = self._confirmed = False
             self._log.store.pubsub.forget(self._log.keys.wake, self._message)
@@ -78,7 +78,7 @@ class AppendSubscription:
 
     def _on_subscribed(self, ack: asyncio.Future[None]) -> None:
         if self._subscribed and not ack.cancelled() and ack.exception() is None:
-            self._log.refresher.refresh(self._on_refreshed)  # what came before the subscription told nobody
+            self._log.refresher.refresh(self._on_refreshed)  # earlier appends were not notified
 
     def _on_refreshed(self, failure: Exception | None) -> None:
         self._confirmed = self._subscribed and failure is None
@@ -95,4 +95,4 @@ class AppendSubscription:
 
 
 def _ignore(_: Exception | None) -> None:
-    """What the look found was applied, and told the listeners."""
+    """The refresh itself applied the entries and notified the listeners."""

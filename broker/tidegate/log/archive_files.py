@@ -1,7 +1,7 @@
-"""The archive's files as one broker reads them: in threads, each read shared, footers and row groups kept.
+"""The archive's files as one broker reads them: in threads, concurrent reads of one file combined, with LRU caches.
 
-Everything but `_open` and `SegmentFile.read` runs on the event loop, which no file holds up. pyarrow is imported
-where there is an archive, nowhere else.
+Only `_open` and `SegmentFile.read` run in a thread; the rest runs on the event loop and performs no file I/O.
+pyarrow is imported only where an archive is configured.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ Key = TypeVar("Key", str, tuple[str, int])
 Read = TypeVar("Read")
 
 READ_THREADS: Final = 4
-"""Reads of the archive that a broker has under way; one waits for storage, not for the processor."""
+"""Concurrent reads of the archive per broker; each waits for storage, not for the processor."""
 READ_TIMEOUT_MS: Final = 10_000
-"""Time after which a read without an answer fails, for the client to try again."""
+"""A read without a result fails after this time; the client retries."""
 FOOTERS_MAX: Final = 256
-"""Segments whose footers are kept, each with its file open; that of a segment of 128 MiB takes about 1 MiB."""
+"""Cached footers, each with an open file; the footer of a segment of 128 MiB takes about 1 MiB."""
 CACHE_BYTES_MAX: Final = 64 << 20
-"""Row groups kept for reads."""
+"""Bytes of cached row groups."""
 _LOG_INTERVAL_S: Final = 10.0
 _BUSY_PER_THREAD: Final = 2
 _OF_OPEN_FILES: Final = 4
-"""What kept segments may take of the files that a process may have open: clients' connections need the rest."""
+"""Cached segments use at most one in this many of the process's file descriptors; clients need the rest."""
 
 
 class ArchiveFiles:
-    """The archive of a broker. Without `archive_path` every read raises SegmentUnreadable that says so."""
+    """The archive of a broker. Without `archive_path` every read raises SegmentUnreadable."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises CannotStart where there is a path and it cannot be opened, or pyarrow is not installed."""
+        """Raises CannotStart if the path cannot be opened, or pyarrow is not installed."""
         self.timeout_s = READ_TIMEOUT_MS / 1000
         self.reads = self.bytes = self.failures = self.row_groups_read = self.size = 0
         self._filesystem: Any = None
@@ -66,41 +66,41 @@ class ArchiveFiles:
 
     @property
     def present(self) -> bool:
-        """Whether this broker has an archive to read."""
+        """Whether this broker has an archive."""
         return self._filesystem is not None
 
     @property
     def busy(self) -> bool:
-        """Whether the threads have more to do than reading ahead is worth."""
+        """Whether the threads have too much queued work for read-ahead."""
         return len(self._loading) >= _BUSY_PER_THREAD * READ_THREADS
 
     def close(self) -> None:
-        """Let the threads go; a read that hangs in one holds up nobody."""
+        """Shut the threads down without waiting for a read that hangs."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     # -- reading
 
     def path_of(self, segment: Segment) -> str:
-        """Where a segment is in the archive's filesystem."""
+        """The path of a segment in the archive's filesystem."""
         return f"{self._root}/{segment.file}"
 
     def cached_footer(self, path: str) -> SegmentFile | None:
-        """A segment whose footer is kept."""
+        """The opened segment at `path`, if it is cached."""
         footer = self._footers.get(path)
         if footer is not None:
             self._footers.move_to_end(path)
         return footer
 
     def cached_row_group(self, segment: SegmentFile, index: int) -> Batches | None:
-        """A row group that is kept."""
+        """The row group, if it is cached."""
         batches = self._row_groups.get((segment.path, index))
         if batches is not None:
             self._row_groups.move_to_end((segment.path, index))
         return batches
 
     async def footer(self, path: str) -> SegmentFile:
-        """A segment, opened. Raises SegmentMissing, SegmentUnreadable."""
+        """The opened segment at `path`. Raises SegmentMissing, SegmentUnreadable."""
         found = self.cached_footer(path)
         if found is None:
             found = await self._shared(path, lambda: self._open(path), self._keep_footer)
@@ -114,7 +114,7 @@ class ArchiveFiles:
         return found
 
     def forget(self, path: str) -> None:
-        """The file is gone."""
+        """Drop the footer of a file that no longer exists."""
         self._footers.pop(path, None)
 
     def _open(self, path: str) -> SegmentFile:
@@ -123,7 +123,7 @@ class ArchiveFiles:
         return SegmentFile(self._filesystem, path)
 
     async def _shared(self, key: Key, read: Callable[[], Read], keep: Callable[[Key, Read], None]) -> Read:
-        """Read in a thread, once for all that ask meanwhile. Whoever waits no longer cancels nothing."""
+        """Read in a thread, once for all concurrent callers. Cancelling a caller does not cancel the read."""
         if self._threads is None:
             raise SegmentUnreadable("this broker has no archive: archive_path is not set")
         loading = self._loading.get(key)
@@ -150,16 +150,16 @@ class ArchiveFiles:
         while self.size > CACHE_BYTES_MAX:
             self.size -= self._row_groups.popitem(last=False)[1].data.nbytes
 
-    # -- telling
+    # -- metrics
 
     def served(self, size: int, seconds: float, *, cached: bool) -> None:
-        """A read was answered with `size` bytes."""
+        """Count a read that returned `size` bytes."""
         self.reads += 1
         self.bytes += size
         metrics.archived_reads("cache" if cached else "archive").observe(seconds)
 
     def failed(self, log: str, reason: str) -> None:
-        """A read failed: counted, and a line every ten seconds at most."""
+        """Count a failed read; log at most one every ten seconds."""
         self.failures += 1
         now_s = asyncio.get_running_loop().time()
         if now_s - self._logged_at_s >= _LOG_INTERVAL_S:

@@ -1,6 +1,6 @@
-"""Where in what only the archive holds: by timestamp, and the largest timestamp.
+"""Searches by timestamp in the archived part of a log (below the local start).
 
-The index says which segments can reach a time, their footers which row groups, batches' headers which batches.
+The index of segments excludes segments, their footers exclude row groups, and the batch headers exclude batches.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def _segments(log: PartitionLog, view: LogState) -> AsyncGenerator[Segment
 async def _batches(
     log: PartitionLog, view: LogState, segment: Segment, timestamp_ms: int
 ) -> AsyncGenerator[tuple[int, Buffer], None]:
-    """Base offset and bytes of a segment's batches between log start and local start that reach a time."""
+    """(base offset, bytes) of a segment's batches between log start and local start that reach `timestamp_ms`."""
     at, stop = max(segment.base_offset, view.log_start), min(segment.end_offset, view.local_start)
     while at < stop:
         group = await log.archived_reads.footer_of_row_group(at, stop)

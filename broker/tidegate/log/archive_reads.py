@@ -1,8 +1,8 @@
-"""Reads below the local start: whole batches out of the archive's row groups, as views of what was read.
+"""Reads below the local start: whole batches from the archive's row groups, as memoryviews of the cached bytes.
 
-A read is answered at once where its row group is kept, else when a thread has read it. It takes what is at hand and
-no more: the rest of a row group, then the next ones as far as they are kept. Whoever goes on where a read ended
-has the next row group read ahead. Where the archive's part ends, at the local start, the next read is Redis's.
+A read of a cached row group calls back at once; otherwise a thread reads the row group first. A result contains the
+rest of that row group and following row groups as far as they are cached. A reader that continues where its last
+read ended is sequential: its next row group is read ahead. At the local start the next read goes to Redis.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LAST: Final = attrgetter("last_offset")
 
 
 class Cold(NamedTuple):
-    """Whole batches of the archive, and the offset after them."""
+    """Whole batches from the archive, their bytes, and the offset after them."""
 
     buffers: list[Buffer]
     size: int
@@ -59,10 +59,10 @@ class ArchiveReads:
         self._tasks = TaskSet()
 
     def read(self, offset: int, limit: int, bytes_max: int, at_least_one: bool, on_done: OnArchive) -> None:
-        """Whole batches from the one that holds `offset`, of those that start below `limit`, which is above it.
+        """Read whole batches that start below `limit`, from the one that contains `offset`; `limit` is above `offset`.
 
-        Calls back at once where the row group is kept. An empty answer says that none fits, or with an
-        `end_offset` above `offset` that the archive holds none up to there. Gets KafkaStorageError.
+        Calls back at once if the row group is cached. An empty result means that no batch fits `bytes_max`, or, with
+        an `end_offset` above `offset`, that the archive has no batch up to there. Errors arrive as KafkaStorageError.
         """
         asked_s = perf_counter()
         batches = self._at_hand(offset)
@@ -80,26 +80,26 @@ class ArchiveReads:
             self._files.served(found.size, perf_counter() - asked_s, cached=False)
             return found
 
-        def done(task: asyncio.Task[Cold]) -> None:  # a task that is cancelled before it begins runs no part of itself
+        def done(task: asyncio.Task[Cold]) -> None:  # a task cancelled before it starts runs no code
             closed = KafkaStorageError("the log is closed")
             self._log.guarded(on_done, closed if task.cancelled() else task.exception() or task.result())
 
         self._tasks.start(run()).add_done_callback(done)
 
     async def row_group(self, offset: int, limit: int) -> Batches | None:
-        """The row group of the first batch that ends above `offset`; None where none does that starts below `limit`.
+        """The row group of the first batch that ends above `offset`; None if no such batch starts below `limit`.
 
         Raises KafkaStorageError, StoreUnavailable.
         """
         return await self._answered(lambda: self._load(offset, limit))
 
     async def footer_of_row_group(self, offset: int, limit: int) -> RowGroup | None:
-        """What the footer says of that row group. Raises KafkaStorageError, StoreUnavailable."""
+        """The footer's entry for that row group. Raises KafkaStorageError, StoreUnavailable."""
         located = await self._answered(lambda: self._locate(offset, limit))
         return None if located is None else located[0].row_groups[located[1]]
 
     async def _answered(self, work: Callable[[], Awaitable[Found]]) -> Found:
-        """In time, and every failure of a file as KafkaStorageError."""
+        """Apply the time limit, and turn every failure of a file into KafkaStorageError."""
         try:
             async with asyncio.timeout(self._files.timeout_s):
                 return await _while_replaced(work)
@@ -107,19 +107,19 @@ class ArchiveReads:
             raise
         except TimeoutError:
             reason = f"no answer from the archive within {self._files.timeout_s:g} s"
-        except Exception as error:  # noqa: BLE001 - whatever a file holds, the client is answered
+        except Exception as error:  # noqa: BLE001 - a damaged file can raise anything
             reason = str(error) or repr(error)
         self._files.failed(self._log.keys.log, reason)
         raise KafkaStorageError(reason)
 
     def close(self) -> None:
-        """Answer those that wait, and stop."""
+        """Cancel the reads; their callers receive KafkaStorageError."""
         self._tasks.cancel()
 
     # -- finding
 
     def _at_hand(self, offset: int) -> Batches | None:
-        """The row group that holds the offset, if it is kept."""
+        """The row group that contains the offset, if it is cached."""
         segment = self._known(offset)
         footer = self._files.cached_footer(self._files.path_of(segment)) if segment is not None else None
         return self._files.cached_row_group(footer, footer.find(offset)) if footer is not None else None
@@ -140,9 +140,9 @@ class ArchiveReads:
             raise
 
     async def _locate(self, offset: int, limit: int) -> tuple[SegmentFile, int] | None:
-        """Segment and row group of the first batch that ends above the offset; None where there is none below `limit`.
+        """Segment and row-group index of the first batch that ends above the offset; None if none starts below `limit`.
 
-        A segment lacks the batches that are in quarantine: they may be its last ones, or all.
+        A segment lacks quarantined batches, which may be its last batches or all of them.
         """
         while offset < limit:
             segment, file = await self._opened(offset)
@@ -166,7 +166,7 @@ class ArchiveReads:
         self._files.forget(path)
 
     async def _find(self, offset: int) -> Segment:
-        """Ask the index for the segment that holds the offset, and some that follow."""
+        """Read the index for the segment that contains the offset and for the next ones."""
         found = await segments_holding(self._log, offset, _INDEX_SEGMENTS)
         if not found or found[0].from_offset > offset:
             raise SegmentUnreadable(f"the archive does not hold offset {offset}")
@@ -177,7 +177,7 @@ class ArchiveReads:
     # -- taking
 
     def _gathered(self, batches: Batches, offset: int, limit: int, bytes_max: int, at_least_one: bool) -> Cold:
-        """What is at hand from the offset on, beginning with the row group that holds it."""
+        """Whole batches from `offset`, out of `batches` and the cached row groups that follow it."""
         buffers: list[Buffer] = []
         size, at = 0, offset
         following: Batches | None = batches
@@ -199,7 +199,7 @@ class ArchiveReads:
         return Cold(buffers, size, at)
 
     def _went(self, offset: int, end: int, next_row_group: int, limit: int) -> None:
-        """A reader went from `offset` to `end`. If it came from another read, what it wants next is read ahead."""
+        """Record that a read covered `offset` to `end`; if it continued an earlier one, start the read-ahead."""
         sequential = self._ends.pop(offset, self) is None
         self._ends[end] = None
         if len(self._ends) > _READERS_MAX:
@@ -215,12 +215,12 @@ class ArchiveReads:
             self._ahead = self._tasks.start(self._read_ahead(next_row_group, limit))
 
     async def _read_ahead(self, offset: int, limit: int) -> None:
-        with contextlib.suppress(Exception):  # whoever needs it is told
+        with contextlib.suppress(Exception):  # a later read of this row group reports the failure
             await self._load(offset, limit)
 
 
 async def _while_replaced(work: Callable[[], Awaitable[Found]]) -> Found:
-    """Again while another file is missing than the time before: compaction puts files in the place of others."""
+    """Repeat while each attempt misses a different file: compaction replaces files during a read."""
     missing = ""
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What the archive holds of a partition, as its index in Redis says it. No file is opened here."""
+"""The archived offset range and segments of a partition, from the index in Redis. This module opens no file."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _PAGE_SEGMENTS: Final = 256
 
 
 async def archived_range(log: PartitionLog) -> tuple[int, int]:
-    """The offsets that are archived, end exclusive; (0, 0) for none. Raises StoreUnavailable."""
+    """The archived offsets, end exclusive; (0, 0) for none. Raises StoreUnavailable."""
     start, end = await log.store.command("HMGET", log.keys.archive, "start", "end")
     return int(start or 0), int(end or 0)
 
 
 async def segments_holding(log: PartitionLog, offset: int, limit: int) -> list[Segment]:
-    """The segment that holds the offset, and those after it, in order. Raises StoreUnavailable."""
+    """The segment that contains the offset and those after it, in order. Raises StoreUnavailable."""
     found: list[Any] = await log.store.read("ZRANGEBYSCORE", log.keys.segments, offset, "+inf", "LIMIT", 0, limit)
     return [Segment.from_json(text) for text in found]
 
 
 async def segments_from(log: PartitionLog, offset: int) -> AsyncGenerator[Segment, None]:
-    """Every segment from the one that holds the offset on, in order. Raises StoreUnavailable."""
+    """Every segment from the one that contains the offset, in order. Raises StoreUnavailable."""
     while True:
         found = await segments_holding(log, offset, _PAGE_SEGMENTS)
         for segment in found:

@@ -1,8 +1,8 @@
-"""What acks=all means: held in memory, by replicas (WAIT), or on disk (WAITAOF).
+"""The durability that acks=all waits for: memory of the primary, replicas (WAIT), or disk (WAITAOF).
 
-WAIT on a connection that wrote nothing since proves nothing. So after the answers to appends one small
-write goes out on the durable lane with WAIT right behind it: replication and the append-only file are
-ordered, so it covers every append answered before by the same node. One proof serves all that ask in a tick.
+WAIT covers only the writes of its own connection. The broker therefore sends a small write on the durable lane with
+WAIT directly after it. Replication and the append-only file preserve the order of writes, so this proof covers every
+append that the same node answered before. All callers of one event-loop tick share one proof.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tidegate.store.store import Store
 from tidegate.store.write_proofs import WriteProofs
 
 OnProved = Callable[[bool], None]
-"""Called with whether everything appended before the call is held as the setting asks."""
+"""Called with whether everything appended before the call is as durable as the setting requires."""
 
 _SLACK_MS: Final = 1_000
 
 
 class Durability:
-    """The proofs of one broker, by its `durability` setting. `immediate`: nothing needs to be proved."""
+    """The proofs of one broker, by its `durability` setting. With `immediate` no proof is needed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -36,9 +36,9 @@ class Durability:
         store.follow_nodes(self._added, self._removed)
 
     def prove(self, node: Node, on_proved: OnProved) -> None:
-        """Prove what a node has answered for until now, then call. Never calls before it returns."""
+        """Prove the appends that a node has answered so far, then call. Never calls before it returns."""
         proofs = self._nodes.get(node)
-        if proofs is None:  # left meanwhile
+        if proofs is None:  # the node was removed meanwhile
             asyncio.get_running_loop().call_soon(on_proved, False)
         else:
             proofs.prove(on_proved)

@@ -1,7 +1,7 @@
-"""A stream entry as brokers hold it: whole record batches, end to end, and where each ends.
+"""Stream entries in memory: whole record batches, end to end, and the end offset of each.
 
-An entry's id is `<base offset>-1`. Its fields are `w <writer>` and one `b <batch>` for each batch, stored
-as they came: base offset (bytes 0-7) and leader epoch (12-15) are outside the CRC and written on the way out.
+An entry's id is `<base offset>-1`. Its fields are `w <writer>` and one `b <batch>` for each batch, stored unchanged:
+base offset (bytes 0-7) and leader epoch (12-15) are outside the CRC and are written when a batch is served.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONTROL: Final = 0x20
 
 
 class Header(NamedTuple):
-    """The fields of a stored batch that a view needs; timestamps in ms."""
+    """The header fields of a stored batch that LogState needs; timestamps in ms."""
 
     attributes: int
     last_offset_delta: int
@@ -67,7 +67,7 @@ class Entry:
         self._whole: tuple[Buffer, ...] | None = None
 
     def whole(self, epoch: int) -> tuple[Buffer, ...]:
-        """All batches, ready to send; small ones in one piece. Made once."""
+        """All batches, ready to send; small ones joined into one buffer. Cached."""
         if self._whole is None:
             pieces = self.served(epoch)
             flat = tuple(buffer for piece in pieces for buffer in piece)
@@ -78,7 +78,7 @@ class Entry:
         return self._whole
 
     def served(self, epoch: int) -> list[tuple[Buffer, ...]]:
-        """Each batch with its offset and leader epoch in place: a fresh head, the rest not copied. Kept."""
+        """Each batch with its offset and leader epoch written: a new 16-byte head, the rest not copied. Cached."""
         if self.pieces is None:
             base, pieces = self.base, []
             for batch, end in zip(self.batches, self.ends, strict=True):
@@ -96,9 +96,9 @@ def _placed(batch: Buffer, base: int, epoch: int) -> tuple[Buffer, ...]:
 
 
 class StrayEntry(KafkaStorageError):
-    """An entry of a log's stream that no broker appended, or that is torn; `entry_id` is (base, sequence).
+    """A stream entry that no broker appended, or that is damaged; `entry_id` is (base, sequence).
 
-    One that was `removed` hides no record, but appends are refused as if it were there.
+    A `removed` one hides no record, but Redis still refuses appends at or below its id.
     """
 
     def __init__(self, entry_id: tuple[int, int], reason: str, *, removed: bool = False) -> None:
@@ -109,11 +109,11 @@ class StrayEntry(KafkaStorageError):
 
     @property
     def takes_offset(self) -> bool:
-        """Whether it stands where an entry of ours would: no other can have its base."""
+        """Whether its id is one that a broker's entry would have, so no valid entry can have its base."""
         return self.entry_id[1] == _SEQUENCE
 
     def stops(self, end: int) -> bool:
-        """Whether nothing can be appended to a log that ends at `end`: Redis takes no id below its last."""
+        """Whether it blocks appends to a log that ends at `end`: Redis accepts no id below the stream's last id."""
         return self.entry_id >= (end, _SEQUENCE)
 
 
@@ -124,7 +124,7 @@ def parse_id(entry_id: bytes) -> tuple[int, int]:
 
 
 def parse_entries(reply: Sequence[Any]) -> tuple[list[Entry], list[StrayEntry]]:
-    """An XRANGE reply as entries, in order, and what is none."""
+    """The entries of an XRANGE reply in order, and the stray entries among them."""
     entries: list[Entry] = []
     strays: list[StrayEntry] = []
     for item in reply:
@@ -136,13 +136,13 @@ def parse_entries(reply: Sequence[Any]) -> tuple[list[Entry], list[StrayEntry]]:
 
 
 def until_torn(entries: list[Entry], strays: Iterable[StrayEntry]) -> list[Entry]:
-    """The entries below the first stray one that takes offsets: what follows does not continue them."""
+    """The entries below the first stray entry that takes an offset; later ones do not continue them."""
     torn = min((stray.entry_id[0] for stray in strays if stray.takes_offset), default=None)
     return entries if torn is None else [entry for entry in entries if entry.base < torn]
 
 
 def _fault(batch: Any) -> str:
-    """Why this is not one whole batch; "" for none. The CRC is not computed."""
+    """Why `batch` is not one whole batch; "" if it is one. The CRC is not computed."""
     if len(batch) < _BATCH_BYTES_MIN:
         return f"a batch of {len(batch)} bytes"
     if batch[_MAGIC_AT] != _MAGIC:

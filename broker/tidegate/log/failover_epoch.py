@@ -1,9 +1,11 @@
-"""Which life of its servers a broker's connections belong to.
+"""Detect fail-overs of Redis and number them: the failover epoch.
 
-Every reconnection asks its server for `master_replid`, and every connection again each second: a server can be demoted
-and come back while a connection stays. Only when all lanes of a node reach one and the same primary is its life known.
-The incarnation is one number for the lives of all nodes; the first broker to see a new one mints the next number. While
-a node is away the number stays known for the others; when it is back it is asked for again, before views are loaded.
+Each primary has a `master_replid`, which changes at a fail-over or a restart without data. The broker asks for it on
+every lane at each reconnection and once a second, because a server can be demoted and promoted again while a
+connection stays open. A node's replication id is known once all its lanes report the same primary. The failover epoch
+is one number for the replication ids of all nodes; the first broker that observes a new id increments it, by script.
+While one node is away the epoch stays valid for the others; when it returns, the epoch is requested again before any
+log state is loaded from it.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ _CHECK_S: Final = 1.0
 
 
 class FailoverEpochs:
-    """Follows the lanes that a view depends on, node by node.
+    """Follows the lanes of every node.
 
-    `on_lost(node)` runs at once when a lane of a node is gone, and with None when no view may be relied on any more;
-    `on_assigned(number)` whenever the incarnation is known again.
+    `on_lost(node)` runs when a lane of a node is lost, and with None when no cached state is valid any more;
+    `on_assigned(number)` runs whenever the epoch becomes known.
     """
 
     def __init__(self, store: Store) -> None:
@@ -50,7 +52,7 @@ class FailoverEpochs:
         self.on_assigned: list[Callable[[int], None]] = []
 
     def start(self) -> None:
-        """Begin to follow the lanes."""
+        """Start following the lanes."""
         self._store.follow_nodes(self._added, self._removed)
         self._check()
 
@@ -70,7 +72,7 @@ class FailoverEpochs:
                 if lane.connected:
                     self._ask(node, lane)
         if self._store.is_sharded:
-            self._assign()  # another broker may have raised it, or the home node was another one when it was asked for
+            self._assign()  # another broker may have raised the epoch, or the metadata node changed
 
     def close(self) -> None:
         """Stop following."""
@@ -79,7 +81,7 @@ class FailoverEpochs:
             self._check_timer.cancel()
 
     async def ready(self, node: Node | None = None) -> int:
-        """The incarnation, when every lane of a node (or of all) is up and checked. Raises StoreUnavailable."""
+        """The failover epoch, once every lane of `node` (or of all nodes) is checked. Raises StoreUnavailable."""
         try:
             async with asyncio.timeout(self._store.settings.redis_connect_timeout_ms / 1000):
                 while not self._is_ready(node):
@@ -96,21 +98,21 @@ class FailoverEpochs:
         return self._replication_ids.get(node) in self._assigned
 
     def number_at(self, node: Node) -> int | None:
-        """The incarnation, or None while it is not known that the node belongs to it."""
+        """The failover epoch, or None while the node's replication id is not assigned to it."""
         return self._number if self._is_known(node) else None
 
     @property
     def number(self) -> int | None:
-        """The incarnation, or None while it is not known that any node belongs to it."""
+        """The failover epoch, or None while no node's replication id is assigned to it."""
         return self._number if any(self._is_known(node) for node in self._store.nodes) else None
 
     def raise_floor(self, failover_epoch: int) -> None:
-        """A log knows a higher one: the number must not stay below it."""
+        """A log has a higher failover epoch: never use one below it."""
         if failover_epoch > self._floor:
             self._floor = failover_epoch
             self._assign()
 
-    # -- lives
+    # -- replication ids
 
     def _lost(self, node: Node, lane: Link) -> None:
         self._replids.pop(lane, None)
@@ -151,10 +153,10 @@ class FailoverEpochs:
         if not self._closed and lane.connected and lane.failover_epoch == connection:
             self._ask(node, lane)
 
-    # -- the number
+    # -- the epoch
 
     def _assign(self) -> None:
-        """Ask for the number of the lives that are known. At first all must be: each of them alone would be new."""
+        """Request the epoch of the known replication ids; the first request waits until all nodes are known."""
         metadata_node, replication_ids = self._replication_ids.get(self._store.metadata_node), self._replication_ids
         at_first = self._number == 0 and len(replication_ids) < len(self._store.nodes)
         if self._minting or self._closed or metadata_node is None or at_first:
@@ -165,7 +167,7 @@ class FailoverEpochs:
         def assigned(reply: Any) -> None:
             self._minting = False
             if self._closed or self._replication_ids.get(self._store.metadata_node) != metadata_node:
-                return  # asked again when its life is known
+                return  # requested again when its replication id is known
             if isinstance(reply, Exception):
                 asyncio.get_running_loop().call_later(_ASK_AGAIN_S, self._assign)
                 return

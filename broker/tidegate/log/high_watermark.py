@@ -1,9 +1,9 @@
-"""How far one partition's log is shown to consumers: to its end, or as far as `durability` has proved it.
+"""The high watermark of one partition's log: its end, or the offset up to which `durability` is proved.
 
-What was proved is stored with the log about once a second (`Progress`), after the proof. So it may lag, but never
-exceeds what was proved, nor does it on a replica that is promoted. A broker that loads the log and gets no proof shows
-it that far. Up to the end that it loaded another broker may have shown it: until that is proved too, `latest` has no
-answer (KIP-207), because a high watermark never goes back.
+The proved offset is stored with the log about once a second (`Progress`), after its proof. The stored value may
+lag but never exceeds what was proved, also on a replica that is promoted. A broker that loads the log and obtains
+no proof uses the stored value. Another broker may have served records up to the loaded end; until that end is proved,
+ListOffsets `latest` answers OFFSET_NOT_AVAILABLE (KIP-207), because a high watermark must not move backwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HighWatermark:
-    """The proofs of one partition's log, and who waits for them."""
+    """The durability proofs of one partition's log, and the callers that wait for them."""
 
     __slots__ = ("_dirty", "_failed", "_log", "_proving", "_waiting")
 
@@ -32,7 +32,7 @@ class HighWatermark:
         self._waiting: list[tuple[int, Callable[[bool], None]]] = []
 
     async def load(self, view: LogState) -> None:
-        """Set that of a view that was just read: its end if that is proved, else what was stored."""
+        """Set the high watermark of a state that was just read: its end if that is proved, else the stored one."""
         view.high_watermark = view.end
         if self._log.durability.immediate:
             return
@@ -46,14 +46,14 @@ class HighWatermark:
             view.unproved_end = view.end
 
     def installed(self, view: LogState) -> None:
-        """The loaded view is the log's."""
+        """The loaded state became the current one."""
         if view.high_watermark < view.end:
             self.prove()
         else:
             self._proved(view)
 
     def found(self, view: LogState) -> None:
-        """The view's end moved past entries that were read: another broker may have shown them."""
+        """The end moved past entries of other brokers, which may have served them already."""
         if self._log.durability.immediate:
             view.high_watermark = view.end
         else:
@@ -61,9 +61,9 @@ class HighWatermark:
             self.prove()
 
     def when_durable(self, end: int, acks_all: bool, on_proved: Callable[[bool], None]) -> None:
-        """Call once the log is proved up to `end` as `durability` asks, or with False when it was not in time.
+        """Call once the log is durable up to `end`, or with False if the proof did not arrive in time.
 
-        A proof is worth nothing once the view is void: another server may have given it.
+        A proof is discarded once the cached state is void: another server may have given it.
         """
         view = self._log.view
         if self._log.durability.immediate or not acks_all:
@@ -77,7 +77,7 @@ class HighWatermark:
             self.prove()
 
     async def until_known(self, view: LogState) -> None:
-        """Wait for the proof that runs. Raises OffsetNotAvailable: it failed, or the one before it did."""
+        """Wait for the running proof. Raises OffsetNotAvailable if it, or the one before it, failed."""
         if self._failed:
             raise OffsetNotAvailable()
         future: asyncio.Future[bool] = self._log.loop.create_future()
@@ -86,7 +86,7 @@ class HighWatermark:
             raise OffsetNotAvailable()
 
     def prove(self) -> None:
-        """Prove everything up to the view's end; again while there is more."""
+        """Prove everything up to the end; repeat while the end has moved."""
         log = self._log
         view, voids = log.view, log.voids
         if self._proving or (view is None and not self._waiting):
@@ -111,6 +111,6 @@ class HighWatermark:
         log.durability.prove(log.lanes.node, answered)
 
     def _proved(self, view: LogState) -> None:
-        """It is stored with the next progress."""
+        """The next `Progress` write stores it."""
         if not self._log.durability.immediate and view.high_watermark > view.stored_high_watermark:
             self._dirty.add(self._log)

@@ -1,7 +1,18 @@
-"""Build a view: fence the log, take the producer snapshot, read what follows it.
+"""Load the state of a log from Redis.
 
-Order matters: nothing of this incarnation is appended before the fence, and the snapshot is a prefix of
-what is read after it.
+The state is a function of the log: log start, leader epochs, end offset and producer table. Replaying the whole
+stream would be slow, so brokers store a snapshot of the producer table from time to time. Loading has three steps,
+and their order matters.
+
+1. Fence. `fence_log` raises the failover epoch in the log's meta and returns the meta. If the log had an earlier
+   epoch, a fail-over may have lost entries, so the script starts a new leader epoch at the present end. No append of
+   the new failover epoch precedes the fence.
+2. Snapshot. The producer table and the offset of the snapshot are read from `producers`.
+3. Replay. The entries from the snapshot's offset to the end are read in pages and applied.
+
+Each snapshot describes a prefix of the log, so replay continues it without a gap. The exception is a trim between
+steps 2 and 3: the first entry then starts above the snapshot's offset. Trimming writes a newer snapshot first, so
+the load starts again and finds that snapshot.
 """
 
 from __future__ import annotations
@@ -25,23 +36,23 @@ logger = structlog.get_logger()
 FENCE_LOG = Script("log/fence_log")
 
 REPLY_BYTES: Final = 4 << 20
-"""What one reply of entries should come to."""
+"""Target size of one reply of entries."""
 PAGE_ENTRIES_MAX: Final = 256
-"""Bounds what a reply can come to where entries are suddenly large: this times 1 MiB."""
+"""Bounds a reply when entries are larger than the mean suggests: at most this many entries of 1 MiB."""
 _SNAPSHOT_TRIES: Final = 5
 _PRODUCERS_PER_SLICE: Final = 500
-"""States of producers that are parsed before others have their turn: about 5 ms."""
+"""Producer states parsed before the event loop runs other work: about 5 ms."""
 
 
 def page_entries(mean_entry_bytes: float, page_bytes: int = REPLY_BYTES) -> int:
-    """How many entries to ask for, so that a reply stays near `page_bytes`."""
+    """How many entries to request so that a reply has about `page_bytes`."""
     return max(1, min(PAGE_ENTRIES_MAX, int(page_bytes / max(mean_entry_bytes, 64.0))))
 
 
 async def pages(
     store: Store, keys: LogKeys, offset: int, mean_entry_bytes: float, strays: list[StrayEntry] | None = None
 ) -> AsyncGenerator[list[Entry], None]:
-    """The entries that start at or above `offset`, in pages, until the log ends; what is none goes to `strays`."""
+    """The entries that start at or above `offset`, in pages, to the end of the log; stray entries go to `strays`."""
     first = f"{offset}-0"
     while True:
         count = page_entries(mean_entry_bytes)
@@ -58,7 +69,7 @@ async def pages(
 
 
 async def entry_holding(store: Store, keys: LogKeys, offset: int) -> Entry | None:
-    """The last entry that starts at or below the offset. Raises StrayEntry where a torn one stands there."""
+    """The last entry that starts at or below the offset. Raises StrayEntry if a damaged one has that place."""
     last = f"{offset}-1"
     while reply := await store.read("XREVRANGE", keys.log, last, "-", "COUNT", 1):
         try:
@@ -73,13 +84,12 @@ async def entry_holding(store: Store, keys: LogKeys, offset: int) -> Entry | Non
 async def load_view(
     store: Store, keys: LogKeys, failover_epoch: int, writer: bytes
 ) -> tuple[LogState, list[Entry], list[Entry]]:
-    """A view of the log as it is now; the entries of `writer` that were read for it, and the last page.
+    """The current state of the log, the entries of `writer` among those replayed, and the last page of entries.
 
-    The log may be tied to a later incarnation, which the view has then. A log on its way to another node is waited for.
+    The log may have a later failover epoch than `failover_epoch`; the state then carries the later one. A log whose
+    slot is migrating is waited for. Stray entries are skipped; one that blocks appends is set as the state's `stray`.
 
-    Entries that no broker appended are passed over; where nothing can be appended for one, the view has it as `stray`.
-
-    Raises UnknownTopicOrPartition (deleted or never made), StoreUnavailable, KafkaStorageError.
+    Raises UnknownTopicOrPartition (deleted or never created), StoreUnavailable, KafkaStorageError.
     """
     for attempt in range(_SNAPSHOT_TRIES):
         fence = await store.run(FENCE_LOG, [keys.log, keys.meta], failover_epoch)
@@ -92,7 +102,7 @@ async def load_view(
         async with aclosing(pages(store, keys, view.end, view.mean_entry_bytes, strays)) as read:
             async for last in read:
                 if first and last[0].base != view.end:
-                    whole = False  # trimmed between the two reads: a newer snapshot was written before that
+                    whole = False  # trimmed meanwhile: a newer snapshot exists
                     if attempt < _SNAPSHOT_TRIES - 1:
                         break
                     logger.error("log_without_its_snapshot", log=keys.log, snapshot=view.end, first=last[0].base)
@@ -108,7 +118,7 @@ async def load_view(
 
 
 def _stray_at_end(end: int, strays: list[StrayEntry], last_id: tuple[int, int]) -> StrayEntry | None:
-    """What keeps appends out; of an entry that was removed only the stream's last id is left."""
+    """The stray entry that blocks appends; a removed entry leaves only the stream's last id as evidence."""
     stray = next((stray for stray in strays if stray.stops(end)), None)
     if stray is None:
         removed = StrayEntry(last_id, "it was removed, and Redis takes no id below it", removed=True)

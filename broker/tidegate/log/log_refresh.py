@@ -1,7 +1,8 @@
-"""Looking: is a view at the end of its log? Looks of one tick are one read; each begins after it is asked for.
+"""Refresh: bring a partition's cached state to the end of its log. One read serves all refreshes of a tick.
 
-An answer shorter than what was asked for proves the end; anything else is applied and the look repeated.
-The same read tells the log start and the local start, and whether the partition still exists.
+A read begins after the refreshes that it serves were requested. A reply with fewer entries than requested proves the
+end; otherwise the entries are applied and the read is repeated. The same read returns the log start, the local
+start and whether the partition still exists.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from tidegate.log.state import LogState
 
 OnRefreshed = Callable[[Exception | None], None]
-"""Called with None when the view was proved after the call, else with the failure."""
+"""Called with None if the state was verified after the call, else with the failure."""
 
 _TRIES: Final = 5
 
 
 class LogRefresher:
-    """The looks of one partition."""
+    """The refreshes of one partition."""
 
     __slots__ = ("_calls", "_log", "_tries", "_until")
 
@@ -40,7 +41,7 @@ class LogRefresher:
         self._until = 0.0
 
     def refresh(self, on_refreshed: OnRefreshed) -> None:
-        """Prove the view, then call. Never calls before it returns."""
+        """Verify the state, then call. Never calls before it returns."""
         self._calls.add(on_refreshed)
 
     def _begin(self) -> None:
@@ -68,7 +69,7 @@ class LogRefresher:
     def _loaded(self, loaded: LogState | Exception) -> None:
         if isinstance(loaded, Exception):
             self._calls.finish(loaded)
-        else:  # that load may have begun before this look was asked for
+        else:  # the load may have begun before this refresh
             self._again()
 
     def _failed(self, failure: Failure) -> None:
@@ -90,13 +91,13 @@ class LogRefresher:
             self._calls.finish(self._log.gone())
             return
         if int(meta[3] or 0) != view.log_version:
-            self._log.void("the stream is another one")  # it may begin below what the view calls the log start
+            self._log.void("the stream is another one")  # its log start may be lower
             self._again()
             return
         entries, strays = parse_entries(items)
         entries = [entry for entry in entries if entry.base >= view.end]
         if entries and entries[0].base != view.end:
-            self._log.void("the log goes on above the view")  # trimmed meanwhile; a newer snapshot knows
+            self._log.void("the log goes on above the view")  # trimmed meanwhile; a newer snapshot exists
             self._again()
             return
         self._log.found(view, entries, int(meta[1]), int(meta[2] or 0))
@@ -121,7 +122,7 @@ class LogRefresher:
             self._send()
 
     def _later(self, failure: StoreUnavailable) -> None:
-        """Send again when the log has arrived at its other server."""
+        """Send again after a pause: the log's slot is migrating."""
         loop = self._log.loop
         if loop.time() > self._until:
             self._calls.finish(failure)

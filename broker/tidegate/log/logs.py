@@ -1,4 +1,4 @@
-"""The logs of one broker: a partition's log by topic and index, and what all of them share."""
+"""The partition logs of one broker, by topic and index, and the services that they share."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from tidegate.topics.catalog import Topic
 
 POLL_MS: Final = 500
-"""Longest that a lost notification delays a waiting fetch."""
+"""Upper bound on the delay that a lost notification adds to a waiting fetch."""
 _SWEEP_MS: Final = 1_000
 
 
 class Writer:
-    """This process's mark on its entries: `<uuid>:<counter>`."""
+    """Names this process in its entries: `<uuid>:<counter>`."""
 
     __slots__ = ("_counter", "name")
 
@@ -41,16 +41,16 @@ class Writer:
         self._counter = 0
 
     def next(self) -> int:
-        """A counter that was not used before."""
+        """The next unused counter."""
         self._counter += 1
         return self._counter
 
 
 class Logs:
-    """Every partition that this broker has touched, with the cache, marks and proofs that they share.
+    """Every partition that this broker has used, with the shared cache, writer and durability proofs.
 
-    `find_topic(org, name)` tells retention which topics there are; without it this broker does no retention.
-    Raises CannotStart where the archive cannot be opened.
+    `find_topic(org, name)` tells retention which topics exist; without it this broker does no retention.
+    Raises CannotStart if the archive cannot be opened.
     """
 
     def __init__(self, store: Store, settings: Settings, find_topic: FindTopic | None = None) -> None:
@@ -76,7 +76,7 @@ class Logs:
         metrics.sample(declared.STRAY_LOGS, lambda: {(): len(self.stray_logs)})
 
     async def start(self) -> None:
-        """Begin to follow the connections and to sweep. Raises StoreUnavailable."""
+        """Start following the connections, sweeping and polling. Raises StoreUnavailable."""
         self.failover_epochs.start()
         await self.failover_epochs.ready()
         self._loops.every("log-poll", POLL_MS, self._poll)
@@ -85,7 +85,7 @@ class Logs:
             self.retention.start()
 
     async def close(self) -> None:
-        """Write what has gathered and stop."""
+        """Write pending progress and stop."""
         await self._loops.close()
         for log in self.dirty:
             log.guarded(log.progress.write)
@@ -108,28 +108,28 @@ class Logs:
         return log
 
     def forget_topic(self, topic: Topic) -> None:
-        """The topic was removed: those who wait for its partitions find out."""
+        """Close the logs of a removed topic; waiting requests receive UnknownTopicOrPartition."""
         for key in [key for key in self._partitions if key[0] == topic.topic_hex]:
             log = self._partitions.pop(key)
             log.close(UnknownTopicOrPartition())
 
     def drop_views(self, node: Node | None = None) -> None:
-        """Nothing that is known of a node (of any) may be relied on: a connection was cut, or the lease is lost."""
+        """Void the cached states of a node's logs (or of all): a connection or the broker lease was lost."""
         self._upkeep_known.clear()
         for log in self._partitions.values():
             if node is None or log.lanes.depends_on(node):
                 log.void("connections or lease lost")
 
     def _logs_moved(self) -> None:
-        """A view belongs to the node that it is from (design, rule 8): another one's life was not asked for it."""
+        """Void the states whose node changed: failover epochs are checked per node (design, rule 8)."""
         for log in self._partitions.values():
             if log.lanes.has_moved:
                 log.void("the log is at another node")
 
-    # -- what runs beside
+    # -- background tasks
 
     async def _sweep(self) -> None:
-        """Each second: estimates, time index and upkeep of what was appended; stop hearing what nobody hears."""
+        """Each second: write progress and upkeep of what was appended, and end idle subscriptions."""
         dirty, now_s = list(self.dirty), self.loop.time()
         self.dirty.clear()
         due: list[str] = []
@@ -146,7 +146,7 @@ class Logs:
 
             def queued(reply: Any) -> None:
                 if isinstance(reply, Exception):
-                    self._upkeep_known.difference_update(due)  # the next sweep files it again
+                    self._upkeep_known.difference_update(due)  # the next sweep adds it again
                     self.dirty.update(dirty)
 
             self.store.send(args, queued)
@@ -154,7 +154,7 @@ class Logs:
             log.guarded(log.subscription.sweep, now_s)
 
     async def _poll(self) -> None:
-        """The net under lost messages: XREAD of what is heard and was not proved since the last poll."""
+        """Cover lost messages: XREAD the subscribed logs that were not verified since the last poll."""
         stale: list[PartitionLog] = []
         for log in list(self.is_subscribed):
             if log.subscription.wanted:
@@ -168,4 +168,4 @@ class Logs:
 
 
 def _ignore(_: Any) -> None:
-    """Hints and housekeeping: whoever needs to know finds out at the next look."""
+    """Discard the reply; the next refresh reports failures."""

@@ -1,13 +1,13 @@
-"""Kafka groups shown as Redis consumer groups: who was handed which entries, how long ago, and has not committed them.
+"""Mirror Kafka groups as Redis consumer groups, so that Redis tools show delivered and uncommitted entries.
 
-`XINFO GROUPS`, `XINFO CONSUMERS` and `XPENDING` on a partition's stream are the view; the committed offset stays in
-the group's `offsets`, the authority. A fetch is answered first, from the tail cache as always; what it handed out
-is news, as is what a commit finished. News is written behind: at once after a quiet spell, then every `_INTERVAL_S`,
-by one script for a partition and group however many fetches there were. Nobody waits for it, and a failure loses
-that news only: a mirror that is missing is made by the next.
+`XINFO GROUPS`, `XINFO CONSUMERS` and `XPENDING` on a partition's stream show the mirror; the committed offset in the
+group's `offsets` remains authoritative. A fetch is answered first, from the tail cache as usual; its delivered
+entries, and each commit, become events for the mirror. Events are written in the background: at once after an idle
+interval, then every `_INTERVAL_S`, by one script per partition and group regardless of the number of fetches. No
+request waits for the write. A failed write loses only its events: the next write creates a missing mirror.
 
-A Fetch names no group. It counts for the group in which just one owner of the partition (`owners`) has the
-connection's client id and host, while that group stands at the generation that the owner was noted in.
+A Fetch request does not name a group. It counts for the group in which exactly one owner of the partition (`owners`)
+has the connection's client id and host, while the group has the generation recorded with the owner.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ FORGET_MIRROR: Final = Script("log/forget_mirror")
 logger = structlog.get_logger()
 
 PENDING_MAX: Final = 1_000
-"""Entries of a partition that a mirror shows as pending, 170 kB; the oldest are acknowledged first."""
+"""Entries that a partition's mirror shows as pending, 170 kB; the oldest are acknowledged first."""
 _INTERVAL_S: Final = 0.2
 _REST: Final = 4
-"""The pause after a write, in lengths of the write: the mirror takes at most a fifth of the time."""
+"""Pause after a write, as a multiple of its duration: the mirror uses at most a fifth of the time."""
 _AT_ONCE: Final = 64
-"""Partitions that are written together."""
+"""Partitions written concurrently."""
 _OWNERS_S: Final = 1.0
-"""How long owners and generations that were read are taken for true."""
+"""How long cached owners and generations are used."""
 _UNOWNED_S: Final = 2.0
-"""How long news waits for an owner to be noted: behind a rebalance the reader may come first."""
+"""How long events wait for an owner: after a rebalance the first fetch may precede the owner's record."""
 _IDS_MAX: Final = 1_000
 _SLICE: Final = 500
 _IDLE_S: Final = 60.0
@@ -58,7 +58,7 @@ _Handed = tuple[PartitionNews, Reader, Delivered]
 
 
 class Mirror:
-    """The mirrors as far as one broker has news of them. Between `start` and `close` the news is written."""
+    """The mirror events of one broker, written between `start` and `close`."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
@@ -72,26 +72,26 @@ class Mirror:
         self.tasks = TaskSet()
 
     async def start(self) -> None:
-        """Begin to write."""
+        """Start writing."""
         self._loops.run("mirror", self._write_for_ever)
 
     async def close(self) -> None:
-        """Write what there is to tell, for a moment, and stop: a group may be read by nobody for long after this."""
+        """Write pending events for a bounded time and stop: no later fetch may bring the mirror up to date."""
         await self._loops.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_S):
                 await quietly(self.write())
         await self.tasks.close()
 
-    # -- news
+    # -- events
 
     def fetched(
         self, topic: Topic, index: int, reader: Reader, offset: int, end_offset: int, bases: Sequence[int]
     ) -> None:
-        """A client was handed the entries that start at `bases`: the records from `offset` to `end_offset`."""
+        """A client received the entries that start at `bases`: the records from `offset` to `end_offset`."""
         if topic.config.mirror:
             partition = self._partition(topic, index)
-            if bases or partition.stands(reader) != offset:  # at the end it asks again and again
+            if bases or partition.stands(reader) != offset:  # skip repeated fetches at the log end
                 partition.fetched(reader, offset, end_offset, bases, self._loop.time())
                 self._reply(partition)
 
@@ -117,7 +117,7 @@ class Mirror:
     # -- owners
 
     async def own(self, group_id: str, owners: Iterable[tuple[Topic, int, Owner]]) -> None:
-        """Note who owns partitions in a group now."""
+        """Record the owners of partitions in a group."""
 
         def note(topic: Topic, index: int, owner: Owner) -> Awaitable[None]:
             partition = self._partition(topic, index)
@@ -152,7 +152,7 @@ class Mirror:
             await asyncio.sleep(max(_INTERVAL_S, _REST * (self._loop.time() - began_s)))
 
     async def write(self) -> None:
-        """Write all the news there is now."""
+        """Write all pending events."""
         reported, self._pending_positions = list(self._pending_positions), {}
         for at in range(0, len(reported), _AT_ONCE):
             await self._write(reported[at : at + _AT_ONCE])
@@ -172,7 +172,7 @@ class Mirror:
             await _each(self._acknowledge, commits)
 
     async def _read_owners(self, partitions: Iterable[PartitionNews]) -> None:
-        """Bring owners, and the generations of their groups, up to date; an owner whose group is gone leaves."""
+        """Refresh owners and the generations of their groups; drop owners whose group no longer exists."""
         now_s = self._loop.time()
         stale = [one for one in partitions if now_s - one.owners_s > _OWNERS_S]
         for partition, reply in zip(stale, await self._ask(["HGETALL", one.keys.owners] for one in stale), strict=True):
@@ -190,12 +190,12 @@ class Mirror:
                 self.tasks.start(quietly(self._forget(partition, found.group_id, found.owner.id)))
 
     async def _ask(self, commands: Iterable[list[Arg]]) -> list[Any]:
-        """The replies, None for what failed."""
+        """The replies, None for each failed command."""
         replies = await asyncio.gather(*(self._store.command(*one) for one in commands), return_exceptions=True)
         return [None if isinstance(reply, BaseException) else reply for reply in replies]
 
     def _of_owners(self, handed: Iterable[_Handed]) -> Iterator[tuple[PartitionNews, Owned, Reader, Delivered]]:
-        """What was handed to just one group's owner; most readers may be nobody's."""
+        """The deliveries whose client is the owner in exactly one group; most clients may have no group."""
         for partition, reader, delivered in handed:
             found = [one for one in partition.owners.get(reader, ()) if self._is_current(partition.org, one)]
             if len(found) == 1:
@@ -214,7 +214,7 @@ class Mirror:
     async def _show(self, partition: PartitionNews, owned: Owned, reader: Reader, delivered: Delivered) -> None:
         try:
             await self._deliver(partition, owned, delivered)
-        except IllegalGeneration:  # another owner by now
+        except IllegalGeneration:  # the owner changed
             partition.owners_s = float("-inf")
             self._put_back(partition, reader, delivered)
 
@@ -236,7 +236,7 @@ class Mirror:
                 _, more = await self._store.run(ACKNOWLEDGE, keys, group_id, offset, _SLICE)
 
     def _sweep(self, now_s: float) -> None:
-        """Forget what nobody has read for a while."""
+        """Forget partitions that had no fetch for a while."""
         for key, partition in list(self._partitions.items()):
             if partition not in self._pending_positions and now_s - partition.used_s > _IDLE_S:
                 del self._partitions[key]
@@ -244,7 +244,7 @@ class Mirror:
 
 
 async def _each(work: Callable[..., Awaitable[None]], items: Iterable[tuple[Any, ...]]) -> None:
-    """Work for each item, a bounded number at a time. A KafkaError loses that item only; the store has told of it."""
+    """Run `work` for each item with bounded concurrency. A KafkaError loses that item only; the store logged it."""
     items = iter(items)
     while calls := [work(*item) for item in islice(items, _AT_ONCE)]:
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
@@ -253,7 +253,7 @@ async def _each(work: Callable[..., Awaitable[None]], items: Iterable[tuple[Any,
 
 
 async def quietly(work: Coroutine[Any, Any, None]) -> None:
-    """Do something for the mirrors that nobody waits for; a failure is logged."""
+    """Run background work for the mirrors; log a failure."""
     try:
         await work
     except KafkaError as error:

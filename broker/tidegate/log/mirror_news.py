@@ -1,4 +1,4 @@
-"""What the mirrors of a partition have to show next: who was handed what, and what was committed, in order."""
+"""Pending mirror events of one partition, in order: deliveries by client and commits by group."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tidegate.log.stream_ids import id_before, id_of
 from tidegate.store.keys import LogKeys
 
 _REWINDS_MAX: Final = 8
-"""Times that clients may read behind a commit between two writes; more are shown as one."""
+"""Rewinds (reads below a commit) kept between two writes; more are merged into one."""
 _READERS_MAX: Final = 10_000
 
 
 class Delivered:
-    """What one client was handed since `since_s`: bases of entries, in order, and where it stands now."""
+    """Deliveries to one client since `since_s`: entry bases in order, and the client's position."""
 
     __slots__ = ("bases", "position", "since_s")
 
@@ -26,16 +26,16 @@ class Delivered:
         self.since_s = since_s
 
     def add(self, bases: Sequence[int], position: str) -> None:
-        """More of it."""
-        rest = bool(self.bases and bases and self.bases[-1] == bases[0])  # of an entry that was handed out in part
+        """Append a further delivery."""
+        rest = bool(self.bases and bases and self.bases[-1] == bases[0])  # the rest of a partly delivered entry
         self.bases += bases[1:] if rest else bases
         self.position = position
 
 
 class News:
-    """What happened: first the reads, by client, then the commits, by group: the highest, and a later one below it.
+    """One step of events: the deliveries, by client, then the commits, by group: the highest, then a later lower one.
 
-    `rewound` has the commit that one of this news went back behind: what is read below it is read after that.
+    `rewound` is the commit of these events that a group rewound from; lower offsets are delivered after that commit.
     """
 
     __slots__ = ("committed", "delivered", "rewound")
@@ -47,9 +47,9 @@ class News:
 
 
 class PartitionNews:
-    """One partition's news, oldest first, and what is known of its readers and owners.
+    """One partition's events, oldest first, and the known clients and owners.
 
-    `reads` maps a group to the member that this broker showed reading last; `owners` is as of `owners_s`.
+    `reads` maps a group to the member that this broker last recorded as reading; `owners` dates from `owners_s`.
     """
 
     __slots__ = (
@@ -77,11 +77,11 @@ class PartitionNews:
         self._committed: dict[str, int] = defaultdict(int)
 
     def stands(self, reader: Reader) -> int:
-        """The offset behind what a client was handed last; -1 if that is not known."""
+        """The offset after the client's last delivery; -1 if unknown."""
         return self._position.get(reader, -1)
 
     def fetched(self, reader: Reader, offset: int, end_offset: int, bases: Sequence[int], now_s: float) -> None:
-        """A client was handed records, or came to stand at an end."""
+        """A client received records, or reached the log end."""
         if len(self._position) >= _READERS_MAX and reader not in self._position:
             self._position.clear()
         self._position[reader] = end_offset
@@ -93,7 +93,7 @@ class PartitionNews:
         delivered[reader].add(bases, id_of(bases[-1]) if bases else id_before(end_offset))
 
     def _is_committed(self, reader: Reader, offset: int) -> bool:
-        """Whether a commit still to be written is above what is read only now, or went back from there."""
+        """Whether an unwritten commit is above this delivery, or rewound from there."""
         committed, rewound = self._news[-1].committed, self._news[-1].rewound
         owned = self.owners.get(reader)
         commits = committed.values() if owned is None else [committed.get(one.group_id, [-1]) for one in owned]
@@ -112,12 +112,12 @@ class PartitionNews:
         self._committed[group_id] = offset
 
     def take(self) -> list[News]:
-        """All the news, to be shown one after the other."""
+        """All events, to be written one step after the other."""
         news, self._news = self._news, [News()]
         return news
 
     def put_back(self, reader: Reader, delivered: Delivered) -> None:
-        """It cannot be shown yet."""
+        """Keep deliveries that have no owner yet."""
         first = self._news[0].delivered
         newer = first.get(reader)
         if newer is not None:

@@ -1,7 +1,7 @@
-"""Work beside the event loop, in a thread for each kind of it: what only computes and may take more than some ms.
+"""Threads for computation that may take more than some milliseconds; one thread per kind of work.
 
-One thread a kind, so that the loop competes with few for the interpreter: it waits for one switch interval
-(5 ms) at most, and what one client sends queues behind what others sent before it.
+With one thread per kind, few threads compete with the event loop for the interpreter lock: the loop waits for at
+most one switch interval (5 ms). Work of one kind is executed in order of arrival.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ R = TypeVar("R")
 
 
 class Offload:
-    """One thread, started at its first work."""
+    """One thread, started with its first work."""
 
     def __init__(self, name: str) -> None:
         self._threads = ThreadPoolExecutor(1, name)
 
     async def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What `work` returns or raises."""
+        """Run `work` in the thread; returns or raises what it does."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(*args, **kwargs))
 
 
 PRODUCED: Final = Offload("open-produced")
-"""Batches that a producer waits for."""
+"""Batches of pending Produce requests."""
 STORED: Final = Offload("open-stored")
-"""Batches of the log that are searched by time."""
+"""Stored batches that are searched by timestamp."""
 DECODED: Final = Offload("decode")
 """Large requests."""

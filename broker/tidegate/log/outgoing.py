@@ -1,4 +1,4 @@
-"""Batches on their way into a log: filed, sent as one entry, and the bytes that Redis gets."""
+"""Batches on the way into a log: queued batches, the entry in flight, and the RESP bytes of its commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _JOINED_BYTES_MAX: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where a batch stands; `log_append_time_ms` is -1 on CreateTime topics."""
+    """The position of a stored batch; `log_append_time_ms` is -1 on CreateTime topics."""
 
     base_offset: int
     log_append_time_ms: int
@@ -36,7 +36,7 @@ OnAppended = Callable[[Appended | Exception], None]
 
 
 class QueuedBatch:
-    """One batch that waits for its place."""
+    """One batch that waits to be appended."""
 
     __slots__ = (
         "acks_all", "batch", "buffer", "deadline", "done", "gap_until", "gap_view", "on_done", "proved", "timestamp",
@@ -55,7 +55,7 @@ class QueuedBatch:
         self.gap_until = 0.0
         self.gap_view: LogState | None = None
         self.unresolved_in: tuple[int, ...] = ()
-        """Counters of the entries that it was sent in and whose outcome was unknown."""
+        """Counters of the entries of unknown outcome that contained it."""
 
     def stamp(self, now_ms: int) -> None:
         """LogAppendTime: append a copy whose timestamps are `now_ms`."""
@@ -72,7 +72,7 @@ class QueuedBatch:
 
 
 class InFlightEntry:
-    """One entry on its way, or of unknown outcome: its batches stand at `base` if it is in the log."""
+    """One sent entry whose outcome is open; its batches start at `base` if it is in the log."""
 
     __slots__ = ("base", "counter", "entry", "items", "producers", "view")
 
@@ -96,7 +96,7 @@ class InFlightEntry:
     def of(
         cls, counter: int, writer: bytes, view: LogState, items: list[QueuedBatch], producers: dict[int, ProducerState]
     ) -> InFlightEntry:
-        """The batches as an entry at the end of the view."""
+        """An entry of the batches, at the end of the state."""
         end, ends, size, timestamp = view.end, [], 0, -1
         for item in items:
             end += item.batch.last_offset_delta + 1
@@ -108,7 +108,7 @@ class InFlightEntry:
 
 
 class Commands:
-    """The two commands of an append, written as RESP: batches go out as they came, uncopied when large."""
+    """The two commands of an append, written as RESP; large batches are not copied."""
 
     __slots__ = ("_publish", "_xadd")
 

@@ -1,8 +1,8 @@
-"""Who owns a partition in which group: what a fetch, which names no group, is told apart by.
+"""Partition owners by group: they identify the group of a fetch, which does not name one.
 
-The `owners` hash of a partition maps a group to JSON for people: the group's own id, the generation, the member, its
-client id and host. It is written when a group's assignment is stored, only ever by a later generation, and may be
-lost: then a mirror shows less. Whether a record still counts, the group's own id and generation tell.
+The `owners` hash of a partition maps a group to JSON: the group's own id, generation, member, client id and host. It
+is written when a group's assignment is stored, only by a later generation, and may be lost; the mirror then shows
+less. The group's own id and generation decide whether a record is current.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tidegate.store.store import Store
 NOTE_OWNER: Final = Script("log/note_owner")
 
 Reader = tuple[str, str]
-"""A client as its connection shows it: client id, host as groups write it (`/127.0.0.1`)."""
+"""A client as its connection identifies it: client id, and host as groups write it (`/127.0.0.1`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """One group's owner of a partition; `id` and `generation` first, as the script expects."""
+    """One group's owner of a partition; `id` and `generation` come first, as the script expects."""
 
     id: str
     generation: int
@@ -36,7 +36,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """An owner with its group, and the record just as it was read: the script compares that."""
+    """An owner with its group, and the record as read, which the script compares."""
 
     group_id: str
     owner: Owner
@@ -44,7 +44,7 @@ class Owned:
 
 
 def parse_owners(reply: Mapping[bytes, bytes]) -> dict[Reader, list[Owned]]:
-    """The owners of a partition by the client that they would read as; what cannot be read is left out."""
+    """The owners of a partition by client; unreadable records are left out."""
     found: dict[Reader, list[Owned]] = {}
     for group, record in reply.items():
         try:
@@ -64,11 +64,11 @@ def _owner(record: bytes) -> Owner:
 
 
 async def note_owner(store: Store, keys: LogKeys, group_id: str, owner: Owner) -> None:
-    """Note a partition's owner. Raises IllegalGeneration, UnknownTopicOrPartition, StoreUnavailable."""
+    """Record a partition's owner. Raises IllegalGeneration, UnknownTopicOrPartition, StoreUnavailable."""
     await store.run(NOTE_OWNER, [keys.log, keys.owners], group_id, owner.id, owner.generation, _record(owner))
 
 
 @lru_cache(maxsize=1_024)
 def _record(owner: Owner) -> str:
-    """A member owns many partitions."""
+    """The JSON of an owner; cached, since a member owns many partitions."""
     return json.dumps(asdict(owner), separators=(",", ":"))

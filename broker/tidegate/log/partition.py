@@ -1,4 +1,4 @@
-"""One partition's log on one broker: its view, and the appends, reads, looks and listeners that share it."""
+"""One partition's log on one broker: its cached state, and the appends, reads, refreshes and listeners using it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LOG_APPEND_TIME: Final = "LogAppendTime"
 
 
 class PartitionLog:
-    """The log of one partition. Everything here is a cache or a wait: losing it loses nothing."""
+    """The log of one partition. Everything here is a cache or a pending request; losing it loses no data."""
 
     def __init__(self, logs: Logs, topic: Topic, index: int) -> None:
         self.store = logs.store
@@ -72,23 +72,24 @@ class PartitionLog:
         self._appends = Appends(self)
         self._reads = Reads(self)
 
-    # -- what callers use
+    # -- public operations
 
     def append(self, batch: Batch, on_done: OnAppended, *, acks_all: bool = True) -> None:
-        """File a batch for the next entry; `on_done` gets `Appended` or a KafkaError, once, after this returns.
+        """Queue a batch for the next entry; `on_done` gets `Appended` or a KafkaError, once, after this returns.
 
-        OutOfOrderSequenceNumber and InvalidProducerEpoch are answered after a look; UnknownTopicOrPartition
-        when the topic is gone; StoreUnavailable when it was not appended; RequestTimedOut when it may be in the log,
-        or come to be; NotEnoughReplicasAfterAppend when it stands but was not proved as `durability` asks (acks=all
-        only). A batch behind one of its producer that was given up gets the same answer.
+        OutOfOrderSequenceNumber and InvalidProducerEpoch are answered after a refresh; UnknownTopicOrPartition if the
+        topic was deleted; StoreUnavailable if the batch was not appended; RequestTimedOut if it may be in the log now
+        or later; NotEnoughReplicasAfterAppend if it is in the log but was not proved as `durability` requires
+        (acks=all only). A batch whose predecessor from the same producer failed gets the predecessor's answer.
         """
         self._appends.append(batch, on_done, acks_all)
 
     def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: OnSlice) -> None:
-        """Whole batches from the one that holds `offset`, at most `bytes_max` (the first may exceed it if asked).
+        """Read whole batches from the one that contains `offset`, at most `bytes_max`.
 
-        Below the local start they come from the archive. Calls back at once when a cache or the known end
-        answers. Gets OffsetOutOfRange (after a look), UnknownTopicOrPartition, StoreUnavailable, KafkaStorageError.
+        With `at_least_one` the first batch may exceed `bytes_max`. Below the local start they come from the archive.
+        Calls back at once if a cache or the known log end suffices. Errors: OffsetOutOfRange (after a refresh),
+        UnknownTopicOrPartition, StoreUnavailable, KafkaStorageError.
         """
         self._reads.read(offset, bytes_max, at_least_one, on_done)
 
@@ -97,19 +98,19 @@ class PartitionLog:
         return self.subscription.on_change(listener)
 
     def known(self) -> LogOffsets | None:
-        """What this broker knows of the log, without asking; None until a view is loaded."""
+        """The cached offsets, without I/O; None until a state is loaded."""
         return self.view.known() if self.view is not None else None
 
     async def ensure(self) -> LogOffsets:
-        """Load a view if there is none. Raises UnknownTopicOrPartition, StoreUnavailable."""
+        """Load the state if there is none. Raises UnknownTopicOrPartition, StoreUnavailable."""
         return (await self.load()).known()
 
     async def end_offset(self) -> LogOffsets:
-        """The offsets after a look. Raises UnknownTopicOrPartition, StoreUnavailable."""
+        """The offsets after a refresh. Raises UnknownTopicOrPartition, StoreUnavailable."""
         return (await self.refresh()).known()
 
     async def latest(self) -> LogOffsets:
-        """The offsets after a refresh, where the high watermark is known. As `end_offset`, and OffsetNotAvailable."""
+        """The offsets after a refresh, once the high watermark is known. As `end_offset`; also OffsetNotAvailable."""
         view = await self.refresh()
         if not view.high_watermark_known:
             await self.high_watermark.until_known(view)
@@ -120,7 +121,7 @@ class PartitionLog:
         return await positions.offset_for_timestamp(self, timestamp_ms)
 
     async def max_timestamp(self) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record that carries the largest timestamp."""
+        """(offset, timestamp) of the first record with the largest timestamp."""
         return await positions.max_timestamp(self)
 
     async def epoch_end(self, epoch: int) -> tuple[int, int]:
@@ -128,36 +129,36 @@ class PartitionLog:
         return positions.epoch_end(await self.refresh(), epoch)
 
     async def archived_end(self) -> int:
-        """The offset after the last that is archived; 0 for none."""
+        """The offset after the last archived one; 0 for none."""
         return (await archived.archived_range(self))[1]
 
     async def delete_records(self, offset: int) -> int:
         """Move the log start to `offset` (-1: the high watermark). Raises OffsetOutOfRange."""
         return await retention.delete_records(self, offset)
 
-    # -- the view
+    # -- the cached state
 
     @property
     def log_append_time(self) -> bool:
-        """Whether the topic's records carry the broker's time."""
+        """Whether the topic uses LogAppendTime."""
         return bool(self.topic.config.message_timestamp_type == _LOG_APPEND_TIME)
 
     @property
     def closed(self) -> bool:
-        """Whether this object answers nothing any more."""
+        """Whether the log is closed."""
         return self._closed is not None
 
     @property
     def high_watermark_known(self) -> bool:
-        """Whether no broker can have told a higher one; False while a view is to be loaded."""
+        """Whether no broker can have reported a higher one; False until a state is loaded."""
         return self.view is not None and self.view.high_watermark_known
 
     def is_fresh(self, view: LogState) -> bool:
-        """Whether log start and existence were heard of, or asked for, within the poll interval."""
+        """Whether the log start and the topic's existence were notified or verified within the poll interval."""
         return self.subscription.is_subscribed or self.loop.time() - view.verified_at < self.poll_s
 
     def with_view(self, on_view: OnView) -> None:
-        """Call with the view that is being loaded, or with why there is none. Never calls before it returns."""
+        """Load the state, then call with it or with the failure. Never calls before it returns."""
         if self._closed is not None:
             self.loop.call_soon(self.guarded, on_view, self._closed)
             return
@@ -166,7 +167,7 @@ class PartitionLog:
             self._loading = self.loop.create_task(self._load())
 
     async def load(self) -> LogState:
-        """The view, loaded if need be. Raises UnknownTopicOrPartition, StoreUnavailable."""
+        """The state, loaded if necessary. Raises UnknownTopicOrPartition, StoreUnavailable."""
         if self.view is not None:
             return self.view
         future: asyncio.Future[LogState | Exception] = self.loop.create_future()
@@ -177,7 +178,7 @@ class PartitionLog:
         return loaded
 
     async def refresh(self) -> LogState:
-        """The view, proved after the call. Raises UnknownTopicOrPartition, StoreUnavailable."""
+        """The state, verified after the call. Raises UnknownTopicOrPartition, StoreUnavailable."""
         for _ in range(_LOAD_TRIES):
             future: asyncio.Future[Exception | None] = self.loop.create_future()
             self.refresher.refresh(_into(future))
@@ -201,7 +202,7 @@ class PartitionLog:
                 except StoreUnavailable as error:
                     outcome = error
                     if self._is_as(voids, node, failover_epoch):
-                        break  # refused, not cut off
+                        break  # the command was refused; the connection is intact
                     continue
                 await self.high_watermark.load(view)
                 self._logs.failover_epochs.raise_floor(view.failover_epoch)
@@ -226,15 +227,15 @@ class PartitionLog:
 
     @property
     def voids(self) -> int:
-        """How often the view became void: what was asked for before that is worth nothing."""
+        """How often the state became void; callers compare it to detect that a reply is out of date."""
         return self._voids
 
     def _is_as(self, voids: int, node: Node, failover_epoch: int) -> bool:
-        """Whether what was read since then holds."""
+        """Whether data read since then is still valid."""
         return self._voids == voids and self._logs.failover_epochs.number_at(node) == failover_epoch
 
     async def _entries_at(self, bases: list[int]) -> list[Entry]:
-        """Entries of unknown outcome below the snapshot, as far as they are there."""
+        """Those of `bases` (entries of unknown outcome below the snapshot) that are in the log."""
         entries: list[Entry] = []
         for base in bases:
             entry_id = f"{base}-1"
@@ -259,7 +260,7 @@ class PartitionLog:
             self._no_stray()
 
     def found_stray(self, view: LogState, stray: StrayEntry) -> None:
-        """Nothing can be appended behind the view, nor read, until the log is repaired. Logged once for each entry."""
+        """Block appends and reads at the end until the log is repaired. Logged once for each stray entry."""
         view.stray = stray
         if self.stray is None or self.stray.entry_id != stray.entry_id or self.stray.removed != stray.removed:
             logger.error("log_stray_entry", log=self.keys.log, end=view.end, reason=str(stray))
@@ -272,7 +273,7 @@ class PartitionLog:
         self._logs.stray_logs.discard(self)
 
     def void(self, reason: str) -> None:
-        """The view may be wrong from now on, and what is cached with it."""
+        """Discard the state and the caches that depend on it: it may be wrong from now on."""
         self._voids += 1
         if self.view is not None:
             logger.debug("log_state_invalidated", log=self.keys.log, reason=reason)
@@ -281,13 +282,13 @@ class PartitionLog:
             self._reads.forget()
 
     def gone(self) -> UnknownTopicOrPartition:
-        """The partition was deleted."""
+        """Void the state of a deleted partition; returns the error for its callers."""
         self.void("deleted")
         self.subscription.notify()
         return UnknownTopicOrPartition()
 
     def close(self, reason: Exception) -> None:
-        """Stop hearing and loading; what is filed, and what still comes, gets the reason."""
+        """Stop; pending and later requests fail with `reason`."""
         self._closed = reason
         self.void(str(reason))
         self.subscription.notify()
@@ -297,12 +298,12 @@ class PartitionLog:
         self.archived_reads.close()
         if self._loading is not None:
             self._loading.cancel()
-            self._notify_waiting(reason)  # a task that never began runs no part of itself when it is cancelled
+            self._notify_waiting(reason)  # a task cancelled before it starts runs no code
 
     # -- changes
 
     def appended(self, view: LogState, entry: Entry) -> None:
-        """This broker's entry is in the log, and in the view; `Appends` tells the listeners."""
+        """This broker's entry is in the log and in the state; `Appends` notifies the listeners."""
         self.pages.append(entry)
         self.progress.appended(view, entry)
         if self.durability.immediate:
@@ -311,7 +312,7 @@ class PartitionLog:
             self.high_watermark.prove()
 
     def found(self, view: LogState, entries: list[Entry], log_start: int, local_start: int) -> None:
-        """Entries that follow the view, the log start and the local start, as a look read them."""
+        """Apply a refresh: the entries that follow the state, the log start and the local start."""
         changed, now_ms = log_start != view.log_start, self.store.clock.now_ms()
         view.log_start, view.local_start = log_start, max(log_start, local_start)  # a restore lowers them
         for entry in entries:
@@ -325,7 +326,7 @@ class PartitionLog:
             self.subscription.notify()
 
     def guarded(self, callback: Callable[..., Any], *args: Any) -> None:
-        """Call; a fault of one waiter harms no other."""
+        """Call; log an exception, so that one failing listener does not affect the others."""
         try:
             callback(*args)
         except Exception:
@@ -333,7 +334,7 @@ class PartitionLog:
 
 
 def _into(future: asyncio.Future[Outcome]) -> Callable[[Outcome], None]:
-    """A callback that a future waits for; it may have been cancelled meanwhile."""
+    """A callback that sets the result of `future`, unless it was cancelled."""
 
     def done(outcome: Outcome) -> None:
         if not future.done():

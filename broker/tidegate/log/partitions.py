@@ -1,4 +1,4 @@
-"""Make and remove the keys of one partition (the catalogue calls these, each as often as it needs)."""
+"""Create and delete the keys of one partition. The catalog calls these; both are idempotent."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ CREATE_LOG = Script("log/create_log")
 DELETE_LOG = Script("log/delete_log")
 
 DELETED_META_MS: Final = 86_400_000
-"""How long a deleted partition's meta stays, so that a late append or creation finds it."""
+"""How long a deleted partition's meta is kept, so that a late append or creation is refused."""
 
 
 async def create_partition(store: Store, keys: LogKeys) -> None:
-    """Make a partition's empty stream and meta; repeating it changes nothing.
+    """Create a partition's empty stream and meta; idempotent.
 
-    Raises UnknownTopicOrPartition where this topic id was deleted, StoreUnavailable.
+    Raises UnknownTopicOrPartition if this topic id was deleted, StoreUnavailable.
     """
     await store.run(CREATE_LOG, [keys.log, keys.meta])
 
 
 async def delete_partition(store: Store, keys: LogKeys) -> None:
-    """Remove a partition's data and wake whoever reads it; repeating it changes nothing. Raises StoreUnavailable."""
+    """Delete a partition's data and notify its readers; idempotent. Raises StoreUnavailable."""
     own = [keys.log, keys.meta, keys.times, keys.producers, keys.owners]
     all_keys = [*own, keys.segments, keys.archive, keys.replayed, keys.translations, keys.acknowledged]
     await store.run(DELETE_LOG, all_keys, DELETED_META_MS, keys.wake)

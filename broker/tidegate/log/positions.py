@@ -1,6 +1,6 @@
-"""Where in a log: by timestamp, by largest timestamp, by leader epoch (ListOffsets, OffsetForLeaderEpoch).
+"""Searches in a log: by timestamp, by largest timestamp, by leader epoch (ListOffsets, OffsetForLeaderEpoch).
 
-What lies below the local start is asked of the archive first.
+The part below the local start is searched in the archive first.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 INLINE_RECORDS_MAX: Final = 1_000
-"""Records up to which an entry that is not compressed is searched on the event loop."""
+"""An uncompressed entry with at most this many records is searched on the event loop."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 async def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
-    """The first record, in offset order, of the first batch that reaches `timestamp_ms`, at or after it.
+    """The first record at or after `timestamp_ms` in the first batch whose largest timestamp reaches it.
 
-    The time index says from which entry on a batch can reach it: up to there the largest timestamp is smaller.
+    The time index excludes the entries below which the largest timestamp is smaller.
     """
     view = await log.refresh()
     if view.max_timestamp < timestamp_ms:
@@ -49,7 +49,7 @@ async def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> tuple[in
 
 
 async def max_timestamp(log: PartitionLog) -> tuple[int, int] | None:
-    """The first record that carries the largest timestamp of what is not trimmed."""
+    """The first record with the largest timestamp, between log start and log end."""
     view = await log.refresh()
     if view.log_start >= view.high_watermark or view.max_timestamp < 0:
         return None
@@ -63,14 +63,14 @@ async def max_timestamp(log: PartitionLog) -> tuple[int, int] | None:
 
 
 async def _largest_local(log: PartitionLog, view: LogState) -> tuple[int, int] | None:
-    """The same from the local start on."""
+    """The same for the part at and above the local start."""
     if view.max_timestamp_base >= view.local_start:
         async for entries in pages(log.store, log.keys, view.max_timestamp_base, view.mean_entry_bytes):
             found = await _search(entries[0], _first_at, entries[0], view.max_timestamp, view.local_start)
             if found is not None and found[0] < view.high_watermark:
                 return found
             break
-    largest: tuple[int, Entry] | None = None  # it was trimmed, or is not shown yet: search what there is
+    largest: tuple[int, Entry] | None = None  # trimmed, or above the high watermark: search the rest
     base = await _base_holding(log, view.local_start)
     async for entries in pages(log.store, log.keys, base, view.mean_entry_bytes):
         for entry in entries:
@@ -84,7 +84,7 @@ async def _largest_local(log: PartitionLog, view: LogState) -> tuple[int, int] |
 
 
 async def _search(entry: Entry, search: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Search the records of an entry: on the event loop if they are few, beside it if nobody knows."""
+    """Search an entry's records: on the event loop if they are few, otherwise, or if unknown, in a thread."""
     headers = [Batch.parse(batch) for batch in entry.batches]
     compressed = any(one.codec != Codec.NONE for one in headers)
     if not compressed and sum(one.record_count for one in headers) <= INLINE_RECORDS_MAX:
@@ -93,7 +93,7 @@ async def _search(entry: Entry, search: Callable[P, R], *args: P.args, **kwargs:
 
 
 def epoch_end(view: LogState, epoch: int) -> tuple[int, int]:
-    """(leader epoch, end offset): the largest known epoch at or below the asked one, and where the next begins."""
+    """(leader epoch, end offset): the largest epoch at or below the requested one, and the start of the next."""
     if epoch < 0 or epoch > view.leader_epoch:
         return -1, -1
     if epoch == view.leader_epoch:
@@ -105,7 +105,7 @@ def epoch_end(view: LogState, epoch: int) -> tuple[int, int]:
 
 
 async def _indexed_below(log: PartitionLog, timestamp_ms: int) -> int:
-    """The highest indexed base up to which no batch reaches the timestamp."""
+    """The highest indexed base below which no batch reaches the timestamp."""
     found: list[Any] = await log.store.read(
         "ZREVRANGEBYSCORE", log.keys.times, f"({timestamp_ms}", "-inf", "LIMIT", 0, 1
     )
@@ -113,27 +113,26 @@ async def _indexed_below(log: PartitionLog, timestamp_ms: int) -> int:
 
 
 async def _base_holding(log: PartitionLog, offset: int) -> int:
-    """The base of the entry that holds the offset."""
     found = await entry_holding(log.store, log.keys, offset)
     return found.base if found is not None else offset
 
 
 def _largest_of(entry: Entry, start: int) -> int:
-    """The largest timestamp of an entry's records from `start` on."""
+    """The largest timestamp of an entry's records at and above `start`."""
     if entry.base >= start:
         return entry.max_timestamp
     return max(timestamp for offset, timestamp in _records(entry) if offset >= start)
 
 
 def _records(entry: Entry) -> Iterator[tuple[int, int]]:
-    """Offset and timestamp of each record of an entry."""
+    """(offset, timestamp) of each record of an entry."""
     for batch, base in zip(entry.batches, (entry.base, *entry.ends), strict=False):
         for head in iter_heads(Batch.parse(batch)):
             yield base + head.offset_delta, head.timestamp
 
 
 def _first_at(entry: Entry, timestamp_ms: int, start: int) -> tuple[int, int] | None:
-    """The first record of an entry at or after a time, exact inside its batch."""
+    """The first record of an entry at or after a time, searched within its batch."""
     if entry.max_timestamp < timestamp_ms or entry.end <= start:
         return None
     base = entry.base

@@ -1,7 +1,7 @@
-"""What a log says of each idempotent producer, and what that makes of its next batch. Pure.
+"""The producer table: the state of each idempotent producer in a log, and the verdict on its next batch. Pure.
 
-A function of the log alone (design: a view is rebuilt from it), so any broker comes to the same table.
-Sequences count modulo 2^31. Source: KIP-98, KIP-360, Kafka's ProducerStateEntry and ProducerAppendInfo.
+The table is a function of the log alone, so every broker computes the same table. Sequences count modulo 2^31.
+Source: KIP-98, KIP-360, Kafka's ProducerStateEntry and ProducerAppendInfo.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _AHEAD_MAX: Final = 1 << 30
 
 
 class AppendedBatch(NamedTuple):
-    """One of a producer's last batches; `timestamp` is its max timestamp in ms, `base_offset` where it stands."""
+    """One of a producer's last batches; `timestamp` is its max timestamp in ms."""
 
     base_sequence: int
     last_sequence: int
@@ -26,7 +26,7 @@ class AppendedBatch(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """A producer of one partition: its newest epoch, last batches in order, and when it was last seen (ms)."""
+    """A producer of one partition: its newest epoch, last batches in order, and time of its last append (ms)."""
 
     epoch: int
     batches: tuple[AppendedBatch, ...]
@@ -34,7 +34,7 @@ class ProducerState(NamedTuple):
 
 
 class Verdict(Enum):
-    """What becomes of a batch."""
+    """The result of judging a batch."""
 
     ACCEPT = "append it"
     DUPLICATE = "answer with the original base offset"
@@ -52,7 +52,7 @@ REFUSALS: Final[dict[Verdict, type[KafkaError]]] = {
 
 
 def judge(state: ProducerState | None, epoch: int, base_sequence: int, last_offset_delta: int) -> Verdict:
-    """Judge a batch with a producer id against the state of its producer."""
+    """Judge a batch against the state of its producer."""
     if state is None:
         return Verdict.ACCEPT if base_sequence == 0 else Verdict.UNKNOWN_GAP
     if epoch < state.epoch:
@@ -70,14 +70,14 @@ def judge(state: ProducerState | None, epoch: int, base_sequence: int, last_offs
 
 
 def is_after(sequence: int, other: int) -> bool:
-    """Whether a sequence is above another one, modulo 2^31."""
+    """Whether a sequence is above another, modulo 2^31."""
     return 0 < (sequence - other) & _MASK < _AHEAD_MAX
 
 
 def find_duplicate(
     state: ProducerState, epoch: int, base_sequence: int, last_offset_delta: int
 ) -> AppendedBatch | None:
-    """The same batch among the producer's last ones."""
+    """The same batch among the producer's last ones, or None."""
     if epoch != state.epoch:
         return None
     last_sequence = (base_sequence + last_offset_delta) & _MASK
@@ -96,7 +96,7 @@ def advance(
     timestamp: int,
     last_active_ms: int,
 ) -> ProducerState:
-    """The state after a batch that is in the log. Control batches (base sequence -1) only carry an epoch."""
+    """The state after a stored batch. Control batches (base sequence -1) change only the epoch."""
     kept = state.batches if state is not None and state.epoch == epoch else ()
     if base_sequence < 0:
         return ProducerState(epoch, kept, last_active_ms)
@@ -106,7 +106,7 @@ def advance(
 
 
 def to_text(state: ProducerState) -> str:
-    """A state in the snapshot: `<epoch> <last_active_ms> <base seq>:<last seq>:<base offset>:<timestamp>,...`."""
+    """Serialize a state: `<epoch> <last_active_ms> <base seq>:<last seq>:<base offset>:<timestamp>,...`."""
     return f"{state.epoch} {state.last_active_ms} " + ",".join(":".join(map(str, batch)) for batch in state.batches)
 
 

@@ -1,7 +1,7 @@
-"""What is written about a log beside it: estimates, time index, what is proved each second; the producer snapshot.
+"""Data written beside a log: estimates, time index, proved high watermark, each second; and the producer snapshot.
 
-None of it is on an append's way. It may be lost with the broker: estimates are that, the time index only
-shortens a search, a high watermark may lag, and an older snapshot only makes the next view read more.
+No append waits for these writes, and they may be lost with the broker: estimates are approximate, the time index
+only shortens a search, a stored high watermark may lag, and an older snapshot only lengthens the next load.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SAVE_PRODUCERS = Script("log/save_producers")
 _INDEX_BYTES: Final = 1 << 20
 SNAPSHOT_BYTES: Final = 8 << 20
 SNAPSHOT_ENTRIES: Final = 512
-"""Appended bytes or entries after which the producers' state is saved: more have to be read when a log is loaded."""
+"""Appended entries or bytes after which the producer table is saved, to bound the next load."""
 _INDEX_ENTRIES: Final = 64
 _PRODUCERS_CHEAP: Final = 1_000
 
 
 class Progress:
-    """What one broker has appended to one log and not written about yet."""
+    """What one broker appended to one log and has not reported yet."""
 
     __slots__ = (
         "_base", "_batches", "_bytes", "_dirty", "_log", "_saving", "_since_index_bytes", "_since_index_entries",
@@ -44,24 +44,24 @@ class Progress:
         self.reset()
 
     def reset(self) -> None:
-        """A new view: what was to be indexed belongs to the old one."""
+        """A new state was loaded: discard the pending index entries of the old one."""
         self._base = self._timestamp = -1
         self._since_index_bytes = self._since_index_entries = 0
 
     def appended(self, view: LogState, entry: Entry) -> None:
-        """An own entry is in the log, and in the view."""
+        """This broker's entry is in the log and in the state."""
         self._bytes += entry.size
         self._batches += len(entry.batches)
         self._base, self._timestamp = entry.base, view.max_timestamp
         self._since_index_bytes += entry.size
         self._since_index_entries += 1
         self._dirty.add(self._log)
-        rarer = 1 + len(view.producers) // _PRODUCERS_CHEAP  # a large table is written less often
+        rarer = 1 + len(view.producers) // _PRODUCERS_CHEAP  # a large table is saved less often
         if view.unsaved_bytes >= SNAPSHOT_BYTES * rarer or view.unsaved_entries >= SNAPSHOT_ENTRIES * rarer:
             self.save(view)
 
     def write(self) -> None:
-        """Write what has gathered, about once a second."""
+        """Write the pending data; called about once a second."""
         base, timestamp = "", -1
         indexed = self._since_index_bytes >= _INDEX_BYTES or self._since_index_entries >= _INDEX_ENTRIES
         if self._log.view is not None and indexed and self._base >= 0:
@@ -73,7 +73,7 @@ class Progress:
         self._log.store.send_script(NOTE_PROGRESS, [keys.meta, keys.times], args, _ignore)
 
     def _proved(self) -> tuple[Arg, Arg]:
-        """The high watermark and the incarnation under which it was proved, where it is to be stored."""
+        """The high watermark to be stored, and the failover epoch under which it was proved."""
         view = self._log.view
         if view is None or self._log.durability.immediate or view.high_watermark <= view.stored_high_watermark:
             return "", ""
@@ -81,7 +81,7 @@ class Progress:
         return view.high_watermark, view.failover_epoch
 
     def save(self, view: LogState) -> None:
-        """Write the producer table as it stands at the view's end."""
+        """Write the producer table as of the state's end."""
         if self._saving:
             return
         self._saving = True
@@ -97,7 +97,7 @@ class Progress:
         self._log.store.send_script(SAVE_PRODUCERS, [keys.producers, keys.meta], self._snapshot(view), saved)
 
     async def save_now(self, view: LogState) -> None:
-        """As `save`, and wait for it. Raises StoreUnavailable, UnknownTopicOrPartition."""
+        """As `save`, and wait for the reply. Raises StoreUnavailable, UnknownTopicOrPartition."""
         keys, offset = self._log.keys, view.end
         await self._log.store.run(SAVE_PRODUCERS, [keys.producers, keys.meta], *self._snapshot(view))
         view.snapshot_offset = max(view.snapshot_offset, offset)
@@ -115,4 +115,4 @@ class Progress:
 
 
 def _ignore(_: Any) -> None:
-    """Estimates may be lost."""
+    """Discard the reply: estimates may be lost."""

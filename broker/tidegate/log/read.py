@@ -1,7 +1,8 @@
-"""Read: whole batches from the one that holds an offset, from the tail cache, by XRANGE, or from the archive.
+"""Read whole batches from the one that contains an offset: from the tail cache, by XRANGE, or from the archive.
 
-Base offset and leader epoch are written as batches go out. Reads for the same offset share one XRANGE. Where a view
-is old, what it looks for may have been trimmed: a gap before what was read counts only after a look.
+Base offset and leader epoch are written when batches are served. Concurrent reads of one offset share one XRANGE. If
+the cached state is old, the requested records may have been trimmed: a gap before the first entry counts only after a
+refresh.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _ARCHIVE_ENTRY_BYTES: Final = 65_536.0
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Whole batches, ready to send; `end_offset` is the next offset after them (the asked one when empty).
+    """Whole batches, ready to send; `end_offset` is the next offset after them (the requested one if empty).
 
-    `bases` are those of the entries that they are from.
+    `bases` are the base offsets of their entries.
     """
 
     buffers: list[Buffer]
@@ -74,7 +75,7 @@ class Reads:
         self._go_on(_Asked(offset, bytes_max, at_least_one, on_done))
 
     def forget(self) -> None:
-        """The view fell."""
+        """Drop the cached slice: the state is void."""
         self._last = self._last_key = None
 
     def _go_on(self, asked: _Asked) -> None:
@@ -161,11 +162,11 @@ class Reads:
                 page, place = following, 0
 
         gathered = gather(view, entries(), asked.offset, asked.bytes_max, asked.at_least_one)
-        if gathered.size <= _KEPT_BYTES_MAX:  # a thousand consumers at the tail ask for the same
+        if gathered.size <= _KEPT_BYTES_MAX:  # many consumers at the tail request the same slice
             self._last_key, self._last = key, gathered
         return gathered
 
-    # -- cold data
+    # -- reads from Redis
 
     def _fetch(self, view: LogState, asked: _Asked) -> None:
         waiting = self._fetching.get(asked.offset)
@@ -178,7 +179,7 @@ class Reads:
         self._log.lanes.read(command, lambda outcome: self._fetched(view, asked.offset, outcome))
 
     def _fetched(self, view: LogState, offset: int, outcome: Ok | Failure) -> None:
-        """Where no entry starts at the offset, the one that holds it is wanted too."""
+        """Serve the entries of an XRANGE; if none starts at the offset, also read the entry that contains it."""
         if isinstance(outcome, Failure):
             self._fetch_failed(view, offset, outcome)
             return
@@ -202,20 +203,20 @@ class Reads:
         holders, strays = parse_entries(outcome.value)
         if strays and strays[0].takes_offset:
             self._arrived(view, offset, strays[0], [])
-        elif strays:  # it hides no offset: the one below holds this one
+        elif strays:  # it takes no offset: the entry below contains this one
             self._fetch_holder(view, offset, f"({outcome.value[0][0].decode()}", entries)
         else:
             self._arrived(view, offset, None, [entry for entry in holders if entry.end > offset] + entries)
 
     def _fetch_failed(self, view: LogState, offset: int, failure: Failure) -> None:
-        if not isinstance(failure, Unknown):  # an answer, though no entries: what is known may be of another server
+        if not isinstance(failure, Unknown):  # refused: the state may be from another server
             self._log.void(failure.text)
         self._deliver(view, offset, failure.error, [])
 
     def _arrived(self, view: LogState, offset: int, failure: Exception | None, entries: list[Entry]) -> None:
         if failure or not entries or entries[0].base <= offset:
             self._deliver(view, offset, failure, entries)
-        else:  # a hole that compaction left, or another broker trimmed what was there
+        else:  # a hole left by compaction, or trimmed elsewhere
             self._log.refresher.refresh(lambda failure: self._deliver(view, offset, failure, entries))
 
     def _deliver(self, view: LogState, offset: int, failure: Exception | None, entries: list[Entry]) -> None:
@@ -225,7 +226,7 @@ class Reads:
         if current and not failure:
             entries = [entry for entry in entries if entry.base < view.end]
             self._log.pages.insert(entries)
-            if entries:  # old data need not look like what is appended now
+            if entries:  # the entry size of old data may differ from the current one
                 self._archive_entry_bytes = sum(entry.size for entry in entries) / len(entries)
         for asked in waiting:
             if isinstance(failure, Exception):
@@ -234,7 +235,7 @@ class Reads:
                 asked.tries += 1
                 if asked.tries < _TRIES:
                     asked.refreshed = False
-                    self._refresh(asked)  # trimmed, deleted, or another view: find out which
+                    self._refresh(asked)  # trimmed, deleted, or the state changed
                 else:
                     asked.on_done(StoreUnavailable("the log does not hold the offset it should"))
             else:
@@ -249,7 +250,7 @@ class Reads:
         def arrived(found: Cold | Exception) -> None:
             current = self._log.view
             if isinstance(found, KafkaStorageError) and not asked.refreshed:
-                self._refresh(asked)  # the log start may have gone past the offset, and the file with it
+                self._refresh(asked)  # the log start may have passed the offset
             elif isinstance(found, Exception):
                 self._failed(asked, found)
             elif current is None or asked.offset < current.log_start:
@@ -268,7 +269,7 @@ def _slice(buffers: list[Buffer], size: int, end_offset: int, view: LogState, ba
 
 
 def gather(view: LogState, entries: Iterable[Entry], offset: int, bytes_max: int, at_least_one: bool) -> Slice:
-    """Whole batches from the one that holds `offset`, below the high watermark and within `bytes_max`."""
+    """Whole batches from the one that contains `offset`, below the high watermark and within `bytes_max`."""
     buffers: list[Buffer] = []
     bases: list[int] = []
     size, end_offset, limit = 0, offset, view.high_watermark

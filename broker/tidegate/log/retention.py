@@ -1,7 +1,7 @@
-"""Delete by time, by size, on request. Runs also when nobody writes: any broker takes due work from `upkeep`.
+"""Delete records by time, by size, or on request. Any broker takes due partitions from `upkeep`, also without appends.
 
-retention.* moves the log start, local.retention.* the local start over what is archived. Both move in the script that
-removes entries; readers check them, not the stream.
+retention.* moves the log start; local.retention.* moves the local start over archived records. The script that
+removes entries moves both starts; readers check the starts, not the stream.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FindTopic = Callable[[str, str], "Topic | None"]
 
 
 async def delete_records(log: PartitionLog, offset: int) -> int:
-    """Move the log start to `offset` (-1: the high watermark); below the present start nothing changes.
+    """Move the log start to `offset` (-1: the high watermark); an offset below the present start changes nothing.
 
     Returns the log start. Raises OffsetOutOfRange, UnknownTopicOrPartition, StoreUnavailable.
     """
@@ -53,9 +53,9 @@ async def delete_records(log: PartitionLog, offset: int) -> int:
 
 
 async def apply_retention(log: PartitionLog) -> int:
-    """Delete what the topic's retention no longer keeps, in both tiers; returns the log start.
+    """Apply the topic's retention in both tiers; returns the log start.
 
-    What is archived leaves Redis by local.retention.*; a broker without the archive leaves that to those that have it.
+    Archived records leave Redis by local.retention.*; a broker without the archive leaves tiered topics to others.
     """
     view = await log.refresh()
     config = log.topic.config
@@ -82,7 +82,7 @@ async def apply_retention(log: PartitionLog) -> int:
 
 
 class Kept(NamedTuple):
-    """Where a log starts from now on, where its part in Redis starts, and the bytes that leave Redis."""
+    """The new log start, the new local start, and the bytes to be removed from Redis."""
 
     log_start: int
     local_start: int
@@ -90,7 +90,7 @@ class Kept(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What goes: older than `oldest_ms`, or above `bytes_max`; None is without limit. `excess` is what is above."""
+    """Deletes records older than `oldest_ms`, or above `bytes_max` (None: no limit); `excess` is the bytes above."""
 
     oldest_ms: int | None
     bytes_max: int | None
@@ -98,22 +98,22 @@ class Rule(NamedTuple):
 
     @staticmethod
     def of(now_ms: int, retention_ms: int, retention_bytes: int) -> Rule:
-        """By configs, -1 without limit."""
+        """The rule for topic configs; -1 is no limit."""
         return Rule(
             now_ms - retention_ms if retention_ms >= 0 else None, retention_bytes if retention_bytes >= 0 else None
         )
 
     def over(self, size: int) -> Rule:
-        """Applied to a log of `size` bytes."""
+        """The rule for a log of `size` bytes."""
         return self._replace(excess=size - self.bytes_max if self.bytes_max is not None else 0)
 
     def takes(self, size: int, max_timestamp: int) -> bool:
-        """Whether it takes all up to here: `size` bytes in all, of which the last have that timestamp."""
+        """Whether to delete a prefix of `size` bytes in all whose last records have `max_timestamp`."""
         return size <= self.excess or (self.oldest_ms is not None and max_timestamp < self.oldest_ms)
 
 
 async def trim(log: PartitionLog, view: LogState, kept: Kept) -> int:
-    """Raise both starts and remove what lies below, slice by slice; the snapshot goes first. Returns the log start."""
+    """Raise both starts and remove the entries below, in slices, after saving the snapshot. Returns the log start."""
     if view.snapshot_offset < kept.local_start:
         await log.progress.save_now(view)
     keys = log.keys
@@ -129,14 +129,14 @@ async def trim(log: PartitionLog, view: LogState, kept: Kept) -> int:
 
 
 async def _kept_of_all(log: PartitionLog, view: LogState, rule: Rule, local_bytes: int) -> Kept:
-    """What retention.* keeps of both tiers. What is archived goes in whole segments, judged by the index.
+    """Apply retention.* to both tiers. Archived records are deleted in whole segments, by the index.
 
-    Where the index was reset nobody has what it held: that goes with the first entries that go from Redis.
+    If the index was reset, the archived part is unknown: it is deleted with the first entries removed from Redis.
     """
     offset = view.log_start
     if offset < view.local_start:
         if not await _is_tiered(log):
-            offset = view.local_start  # switched off: what only the archive has is not served any more
+            offset = view.local_start  # tiering is off: archived-only records are not served
         else:
             archived = await _archived_bytes(log, view) if rule.bytes_max is not None else 0
             offset, size = await _first_archived_kept(log, view, rule.over(local_bytes + archived))
@@ -148,7 +148,7 @@ async def _kept_of_all(log: PartitionLog, view: LogState, rule: Rule, local_byte
 
 
 async def _is_tiered(log: PartitionLog) -> bool:
-    """Whether the archive is a part of the log; Redis is asked before a no counts, for our catalogue may be old."""
+    """Whether the archive is part of the log; a negative cached answer is verified in Redis."""
     if log.topic.config.remote_storage:
         return True
     configs = log.store.cluster_keys.topic(log.topic.org, log.topic.name)
@@ -156,7 +156,7 @@ async def _is_tiered(log: PartitionLog) -> bool:
 
 
 async def _archived_bytes(log: PartitionLog, view: LogState) -> int:
-    """The bytes between the log start and the local start, by the index."""
+    """Bytes between the log start and the local start, by the index."""
     size = 0
     async with aclosing(segments_from(log, view.log_start)) as segments:
         async for segment in segments:
@@ -167,7 +167,7 @@ async def _archived_bytes(log: PartitionLog, view: LogState) -> int:
 
 
 async def _first_archived_kept(log: PartitionLog, view: LogState, rule: Rule) -> tuple[int, int]:
-    """The end of the last segment that goes, the local start at most, and the bytes that go."""
+    """The end of the last segment to delete, the local start at most, and the bytes deleted."""
     offset, size = view.log_start, 0
     async with aclosing(segments_from(log, view.log_start)) as segments:
         async for segment in segments:
@@ -179,13 +179,13 @@ async def _first_archived_kept(log: PartitionLog, view: LogState, rule: Rule) ->
 
 
 def _share(segment: Segment, view: LogState) -> int:
-    """The bytes of a segment between the log start and the local start, as if its offsets were of one size."""
+    """A segment's bytes between the log start and the local start, assuming equal bytes per offset."""
     count = min(segment.end_offset, view.local_start) - max(segment.from_offset, view.log_start)
     return segment.size * max(count, 0) // (segment.end_offset - segment.from_offset)
 
 
 async def _bytes_below(log: PartitionLog, view: LogState, offset: int) -> int:
-    """The bytes of the entries that end at or below the offset: counted too high, size would take too much later."""
+    """Bytes of the entries that end at or below the offset; too high a count would delete too much later."""
     size = 0
     async with aclosing(pages(log.store, log.keys, view.local_start, view.mean_entry_bytes)) as read:
         async for entries in read:
@@ -197,7 +197,7 @@ async def _bytes_below(log: PartitionLog, view: LogState, offset: int) -> int:
 
 
 async def _log_bytes(log: PartitionLog) -> int:
-    """The estimate of what Redis holds of the log, counted anew where it cannot be right."""
+    """The estimate of the log's bytes in Redis, recounted if it cannot be right."""
     log.progress.write()
     estimate = int(await log.store.command("HGET", log.keys.meta, "bytes") or 0)
     if estimate >= 0:
@@ -210,9 +210,9 @@ async def _log_bytes(log: PartitionLog) -> int:
 
 
 async def _first_kept(log: PartitionLog, view: LogState, rule: Rule, end: int) -> tuple[int, int]:
-    """The base of the first batch to keep in Redis, and the bytes below it. What ends above `end` is kept.
+    """The base of the first batch to keep in Redis, and the bytes below it. A batch that ends above `end` is kept.
 
-    A batch goes when all before it go, and it is too old, or what goes before it does not cover the excess.
+    A batch is deleted if all before it are, and it is too old or the deleted bytes do not yet cover the excess.
     """
     offset, size = view.local_start, 0
     first = await entry_holding(log.store, log.keys, offset)
@@ -230,7 +230,7 @@ async def _first_kept(log: PartitionLog, view: LogState, rule: Rule, end: int) -
 
 
 class Retention:
-    """The upkeep that this broker takes from all brokers' list, every `log_retention_check_interval_ms`."""
+    """Takes due partitions from the shared list, every `log_retention_check_interval_ms`."""
 
     def __init__(self, logs: Logs, find_topic: FindTopic) -> None:
         self._logs = logs
@@ -240,7 +240,7 @@ class Retention:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look for due work."""
+        """Start the periodic check."""
         self._task = asyncio.create_task(self._run(), name="retention")
 
     async def close(self) -> None:
@@ -261,7 +261,7 @@ class Retention:
                 logger.exception("retention_failed")
 
     async def run_due(self) -> int:
-        """Take some due items and do them; returns how many. None while this broker's clock is not Redis's."""
+        """Process some due partitions; returns how many. Does nothing if this broker's clock differs from Redis's."""
         if not self._store.clock.agrees:
             return 0
         upkeep = self._store.cluster_keys.upkeep
@@ -281,7 +281,7 @@ class Retention:
         return len(items)
 
     def _log_of(self, item: str) -> PartitionLog | None:
-        """The log that an item names, if its topic is still that one."""
+        """The log that an item names, if the topic still has that id."""
         name, partition, topic_hex = item.rsplit(":", 2)
         org, topic_name = name.split("/", 1)
         topic = self._find_topic(org, topic_name)
@@ -291,5 +291,5 @@ class Retention:
 
 
 def upkeep_item(topic: Topic, index: int) -> str:
-    """A partition's name in the upkeep list."""
+    """A partition's member name in the upkeep list."""
     return f"{topic.org}/{topic.name}:{index}:{topic.topic_hex}"

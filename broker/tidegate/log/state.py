@@ -1,7 +1,7 @@
-"""What a broker knows of one log: a function of the log, kept in memory, void as soon as it may be wrong.
+"""The cached state of one log: a function of the log, void as soon as it may be wrong.
 
-A view belongs to one set of connections and one incarnation. A successful append proves that it was not
-behind; every other answer that depends on the end is given after a look (design, the log, rules 5 to 8).
+A state belongs to one set of connections and one failover epoch. A successful append proves that it was current;
+every other answer that depends on the log end is given after a refresh (design, the log, rules 5 to 8).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidegate.log.producers_table import ProducerState, advance
 
 @dataclass(frozen=True, slots=True)
 class LogOffsets:
-    """The offsets and the leader epoch of a partition, as clients are told them."""
+    """The offsets and the leader epoch of a partition, as reported to clients."""
 
     high_watermark: int
     last_stable_offset: int
@@ -28,11 +28,11 @@ class LogOffsets:
 
 @dataclass(slots=True)
 class LogState:
-    """One broker's view of one log. Offsets are exclusive ends; `epochs` is (epoch, start offset) in order.
+    """One broker's cached state of one log. Offsets are exclusive ends; `epochs` is (epoch, start offset) in order.
 
-    `log_start` holds for both tiers; below `local_start`, which is never less, only the archive has the log.
-    The high watermark is known from `unproved_end` on: up to there another broker may have shown the log.
-    `stray` is what stands, or stood, behind `end`: nothing can be appended until the log is repaired.
+    `log_start` covers both tiers; records below `local_start`, which is never lower, are only in the archive.
+    The high watermark is known once it reaches `unproved_end`: another broker may have served records up to there.
+    `stray` is an entry behind `end` that blocks appends until the log is repaired.
     """
 
     end: int
@@ -60,7 +60,7 @@ class LogState:
         return self.epochs[-1][0]
 
     def epoch_at(self, offset: int) -> int:
-        """The leader epoch under which `offset` was (or will be) written."""
+        """The leader epoch of the record at `offset`, also for the next record."""
         if offset >= self.epochs[-1][1]:
             return self.epochs[-1][0]
         at = bisect_right(self.epochs, offset, key=lambda epoch: epoch[1]) - 1
@@ -68,22 +68,22 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
-        """The high watermark: there are no transactions that could be open."""
+        """The high watermark, since no transaction can be open."""
         return self.high_watermark
 
     @property
     def high_watermark_known(self) -> bool:
-        """Whether no broker can have told a higher one of what this view has."""
+        """Whether no broker can have reported a higher one."""
         return self.high_watermark >= self.unproved_end
 
     def known(self) -> LogOffsets:
-        """The offsets, as clients are told them."""
+        """The offsets, as reported to clients."""
         return LogOffsets(
             self.high_watermark, self.last_stable_offset, self.log_start, self.end, self.epochs[-1][0], self.local_start
         )  # fmt: skip
 
     def apply(self, entry: Entry, now_ms: int) -> None:
-        """Go on past an entry that another writer appended (or this broker, found by reading)."""
+        """Apply an entry that was read from the log."""
         base = entry.base
         for batch, end in zip(entry.batches, entry.ends, strict=True):
             header = read_header(batch)
@@ -101,12 +101,12 @@ class LogState:
         self.count(entry)
 
     def apply_own(self, entry: Entry, producers: Mapping[int, ProducerState]) -> None:
-        """Go on past this broker's own entry, whose batches were judged into `producers` before it was sent."""
+        """Apply this broker's own entry; its batches were judged into `producers` before it was sent."""
         self.producers.update(producers)
         self.count(entry)
 
     def count(self, entry: Entry) -> None:
-        """Move the end past an entry, and keep the figures that follow from it."""
+        """Move the end past an entry, and update the derived figures."""
         self.end = entry.end
         if entry.max_timestamp > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_base = entry.max_timestamp, entry.base

@@ -1,7 +1,7 @@
-"""A bounded cache of recent entries over all partitions. (key, log version, id) -> bytes never changes.
+"""A bounded LRU cache of recent entries of all partitions. The bytes of (key, log version, id) are immutable.
 
-A log's cached entries lie in pages: runs of entries that follow each other in the stream. Own appends and
-looks grow the last page, reads of colder data add pages of their own. The page longest unused goes first.
+The cached entries of a log form pages: runs of consecutive entries. Own appends and refreshes extend the last page,
+reads of older records add pages. The least recently used page is evicted first.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from tidegate.log.entries import Entry
 
 _PAGE_BYTES: Final = 1 << 20
 _ENTRY_BYTES: Final = 512
-"""What an entry holds beside its batches: the object, its lists, its writer, its place in the page."""
+"""Memory of an entry beside its batches: the object, its lists, its writer, its slot in the page."""
 _BATCH_BYTES: Final = 256
-"""What a batch holds beside its bytes: the object, its end, the tuple and head that it is served with."""
+"""Memory of a batch beside its bytes: the object, its end, the tuple and head that it is served with."""
 _COPIED_BYTES_MAX: Final = 4_096
-"""A batch up to this mean size is copied when it is first served, and both are kept."""
+"""Batches up to this mean size are copied when first served, and both copies are kept."""
 
 
 def held_bytes(entry: Entry) -> int:
-    """The memory that an entry takes at most, however it is served."""
+    """Upper bound of an entry's memory, including cached copies for serving."""
     batch_count = len(entry.batches)
     copied = entry.size if entry.size <= _COPIED_BYTES_MAX * batch_count else 0
     return entry.size + copied + _ENTRY_BYTES + _BATCH_BYTES * batch_count
 
 
 class Page:
-    """A run of entries of one log."""
+    """A run of consecutive entries of one log."""
 
     __slots__ = ("bases", "entries", "log", "size")
 
@@ -42,16 +42,16 @@ class Page:
 
     @property
     def base(self) -> int:
-        """Where the first entry starts."""
+        """The base offset of the first entry."""
         return self.bases[0]
 
     @property
     def end(self) -> int:
-        """Where the last entry ends."""
+        """The end offset of the last entry."""
         return self.entries[-1].end
 
     def add(self, entry: Entry) -> int:
-        """Put the entry behind those that are here; the bytes that it holds."""
+        """Append the entry; returns the bytes added."""
         held = held_bytes(entry)
         self.entries.append(entry)
         self.bases.append(entry.base)
@@ -60,7 +60,7 @@ class Page:
 
 
 class TailCache:
-    """The pages of all logs of a broker: at most `bytes_max` of memory, or the newest page; with 0 none."""
+    """The pages of all logs: at most `bytes_max` of memory, or the newest page alone; none if 0."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -68,11 +68,11 @@ class TailCache:
         self._pages: OrderedDict[Page, None] = OrderedDict()
 
     def touch(self, page: Page) -> None:
-        """It was used just now."""
+        """Mark a page as most recently used."""
         self._pages.move_to_end(page)
 
     def hold(self, page: Page, added: int) -> None:
-        """It is new, or has grown by `added` bytes; make room."""
+        """Account for a page that is new or grew by `added` bytes; evict others."""
         self._pages[page] = None
         self._pages.move_to_end(page)
         self.size += added
@@ -81,13 +81,13 @@ class TailCache:
             oldest.log.drop(oldest)
 
     def release(self, page: Page) -> None:
-        """Forget it."""
+        """Remove a page from the account."""
         if self._pages.pop(page, self) is None:
             self.size -= page.size
 
 
 class LogPages:
-    """The cached pages of one log, in order of offset, none overlapping."""
+    """The cached pages of one log, in order of offset, not overlapping."""
 
     __slots__ = ("_bases", "_cache", "_pages")
 
@@ -97,7 +97,7 @@ class LogPages:
         self._bases: list[int] = []
 
     def append(self, entry: Entry) -> None:
-        """An entry that follows the last one of the log."""
+        """Add the entry after the last one of the log."""
         if not self._cache.bytes_max:
             return
         page = self._pages[-1] if self._pages else None
@@ -108,7 +108,7 @@ class LogPages:
         self._cache.hold(page, page.add(entry))
 
     def insert(self, entries: Sequence[Entry]) -> None:
-        """A run of entries that was read; what is cached already stays."""
+        """Add a run of entries that was read; entries already cached remain."""
         if not self._cache.bytes_max:
             return
         page: Page | None = None
@@ -127,7 +127,7 @@ class LogPages:
             self._cache.hold(page, held)
 
     def find(self, offset: int) -> tuple[Page, int] | None:
-        """The page, and the place in it, of the first entry that ends above `offset`, if that is cached."""
+        """The page and index of the first entry that ends above `offset`, if it is cached."""
         at = bisect_right(self._bases, offset) - 1
         if at < 0:
             return None
@@ -147,17 +147,17 @@ class LogPages:
         return None
 
     def touch(self, page: Page) -> None:
-        """It was read just now."""
+        """Mark a page as most recently used."""
         self._cache.touch(page)
 
     def drop(self, page: Page) -> None:
-        """Forget one page."""
+        """Remove one page."""
         at = bisect_right(self._bases, page.base) - 1
         del self._pages[at], self._bases[at]
         self._cache.release(page)
 
     def clear(self) -> None:
-        """Forget all: the view fell."""
+        """Remove all pages: the state is void."""
         for page in self._pages:
             self._cache.release(page)
         self._pages.clear()

@@ -1,10 +1,10 @@
-"""What a partition's log does not tell yet: entries of unknown outcome, and batches that were answered with an error.
+"""Unresolved appends: entries of unknown outcome, and batches that were answered with a retriable error.
 
-A client that gets REQUEST_TIMED_OUT, or is told that Redis is away, sends its batch again under the same sequence
-number. Later batches of that producer may be under way already. OUT_OF_ORDER_SEQUENCE_NUMBER for one of those would
-end that: librdkafka bumps its epoch then and sends everything that was not acknowledged as new, also what is in
-the log. And without a known sequence they would be appended ahead of the batch that is to come again. So a batch
-behind one that was given up gets the same answer, until the producer goes on.
+A client that receives REQUEST_TIMED_OUT or a retriable store error sends its batch again with the same sequence
+number. Later batches of that producer may already be in transit. OUT_OF_ORDER_SEQUENCE_NUMBER for one of them would
+be fatal: librdkafka then bumps its epoch and sends all unacknowledged batches as new, including those in the log.
+And if the broker has no known sequence, it would append them ahead of the batch that is to be retried. So a batch
+behind a failed one gets the same answer, until the producer's retry succeeds.
 Source: librdkafka's rd_kafka_handle_Produce_error and rd_kafka_err_action, Kafka's TransactionManager.canRetry.
 """
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from tidegate.records.batch import Batch
 
 GIVEN_UP_KEPT_S: Final = 60.0
-"""How long later batches of a producer may still be under way to this broker: twice a client's request timeout."""
+"""How long later batches of a producer may still be in transit: twice a client's request timeout."""
 _PRODUCERS_MAX: Final = 10_000
-"""Producers whose batch was given up and that did not come again; the oldest go first."""
+"""Producers with a failed batch that was not retried yet; the oldest are dropped first."""
 
 
 class LogUnreachable(RequestTimedOut):
-    """The outcome is unknown for so long that the client is to ask another broker: its connection is closed.
+    """The outcome is unknown for so long that the client should use another broker: its connection is closed.
 
-    Clients do not refresh their metadata for REQUEST_TIMED_OUT; they do for a connection's end, after which they take
-    a batch for possibly stored as well. KAFKA_STORAGE_ERROR would say that it is not.
+    Clients do not refresh their metadata for REQUEST_TIMED_OUT; they do when the connection closes, and then also treat
+    a batch as possibly stored. KAFKA_STORAGE_ERROR would state that it was not stored.
     """
 
 
@@ -44,8 +44,8 @@ class _GivenUp(NamedTuple):
 class Unresolved:
     """The unresolved appends of one partition on this broker.
 
-    `unreachable_s` is how long an outcome stays unknown until clients are to ask another broker, which has the
-    partition by then if this one alone is cut off.
+    After `unreachable_s` with an unknown outcome clients are sent to another broker; if only this broker lost its
+    connection, another one leads the partition by then.
     """
 
     __slots__ = ("_given_up", "_unknown_since_s", "_unreachable_s", "entries")
@@ -54,19 +54,19 @@ class Unresolved:
         self._unreachable_s = unreachable_s
         self._unknown_since_s = math.inf
         self.entries: dict[int, InFlightEntry] = {}
-        """Those in flight or of unknown outcome, by counter: plain, for every append passes here."""
+        """Entries in flight or of unknown outcome, by counter; a plain dict, since every append uses it."""
         self._given_up: dict[int, _GivenUp] = {}
 
     # -- entries
 
     def outcome_unknown(self, sent: InFlightEntry, now_s: float) -> None:
-        """The reply to an entry did not come."""
+        """Record that the reply to an entry did not arrive."""
         self._unknown_since_s = min(self._unknown_since_s, now_s)
         for item in sent.items:
             item.unresolved_in += (sent.counter,)
 
     def discard_below(self, end: int, in_flight: InFlightEntry | None) -> None:
-        """The log was read up to `end`: entries below that were not found are not there, and never will be."""
+        """The log was read up to `end`: unresolved entries below it are not in the log and never will be."""
         if self.entries:
             for counter in [c for c, sent in self.entries.items() if sent.base < end and sent is not in_flight]:
                 del self.entries[counter]
@@ -74,26 +74,26 @@ class Unresolved:
             self._unknown_since_s = math.inf
 
     def bases_below(self, offset: int) -> list[int]:
-        """Where entries of unknown outcome may be, below `offset`."""
+        """Bases, below `offset`, of entries of unknown outcome."""
         return [sent.base for sent in self.entries.values() if sent.base < offset]
 
     def clear(self) -> None:
-        """The log was deleted."""
+        """Discard everything: the log was deleted."""
         self.entries.clear()
         self._given_up.clear()
         self._unknown_since_s = math.inf
 
     def may_be_stored(self, item: QueuedBatch) -> bool:
-        """Whether the batch, or for an idempotent producer any batch of it, is in an entry of unknown outcome."""
+        """Whether the batch, or any batch of its idempotent producer, is in an entry of unknown outcome."""
         producer_id = item.batch.producer_id
         if producer_id >= 0:
             return any(producer_id in sent.producers for sent in self.entries.values())
         return any(counter in self.entries for counter in item.unresolved_in)
 
-    # -- batches that were given up
+    # -- batches answered with an error
 
     def answer(self, item: QueuedBatch, failure: Exception, now_s: float) -> KafkaError:
-        """What the failure is for a batch: "not persisted" is answered only where that is known."""
+        """The error for a batch: one that means "not stored" only if that is certain."""
         if isinstance(failure, KafkaError) and not isinstance(failure, StoreUnavailable):
             return failure
         if not self.may_be_stored(item):
@@ -103,11 +103,11 @@ class Unresolved:
         return (LogUnreachable if unreachable else RequestTimedOut)(f"it may be in the log: {failure}")
 
     def give_up(self, batch: Batch, answer: KafkaError, now_s: float) -> None:
-        """A batch of an idempotent producer is answered with an error after which clients send it again."""
+        """Record that an idempotent producer's batch was answered with an error after which clients retry."""
         if not isinstance(answer, RequestTimedOut | StoreUnavailable):
             return
         if isinstance(answer, LogUnreachable):
-            answer = RequestTimedOut(answer.message)  # what comes later may find the log again
+            answer = RequestTimedOut(answer.message)  # later batches may reach the log again
         before = self._given_up.pop(batch.producer_id, None)
         sequence = batch.base_sequence
         if before is not None and self._is_behind(before, batch, now_s):
@@ -117,14 +117,14 @@ class Unresolved:
         self._given_up[batch.producer_id] = _GivenUp(batch.producer_epoch, sequence, answer, now_s + GIVEN_UP_KEPT_S)
 
     def answer_behind(self, item: QueuedBatch, now_s: float) -> KafkaError | None:
-        """What a batch gets whose predecessor is missing because it was given up; None where it was not."""
+        """The error for a batch whose predecessor failed with an error; None if it did not."""
         before = self._given_up.get(item.batch.producer_id)
         if before is not None and self._is_behind(before, item.batch, now_s):
             return before.answer
         return RequestTimedOut("the batch before it may be in the log") if self.may_be_stored(item) else None
 
     def accepted(self, batch: Batch) -> None:
-        """The producer goes on."""
+        """The producer's sequence continues: forget its failed batch."""
         if self._given_up:
             self._given_up.pop(batch.producer_id, None)
 

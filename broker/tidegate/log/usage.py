@@ -1,7 +1,7 @@
-"""What one broker served, by topic and by group, and how much the topics hold: an entry of `{cluster}:usage` a minute.
+"""Usage per topic and group served by one broker, and topic sizes: one entry of `{cluster}:usage` a minute.
 
-Counting touches plain integers; nothing is kept but what was not told yet. A broker that is killed loses that minute
-at most. An entry whose outcome is not known is not sent again: what is told is never told twice.
+Counting increments plain integers in memory; only unreported counts are kept. A broker that is killed loses at most
+the last interval. An entry of unknown outcome is not sent again, so nothing is reported twice.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.topics.model import Topic
 
 COMMITTED_MAX: Final = 100_000
-"""Partitions of groups whose last commit is remembered, to tell one that goes back; the oldest are forgotten."""
+"""Group partitions whose last commit is remembered, to detect rewinds; the oldest are dropped."""
 BACK_MAX: Final = 20
-"""Commits that went back, of one group and entry, that are told; they are all counted."""
+"""Rewound commits reported in detail per group and entry; all are counted."""
 SAMPLES_MAX: Final = 10_000
-"""Entries of usage that are kept, of all brokers together."""
+"""Usage entries kept, of all brokers together."""
 _TOPICS_AT_ONCE: Final = 100
 _FORGOTTEN_MS: Final = 60_000
 _LAST_S: Final = 1.0
@@ -33,20 +33,20 @@ _LAST_S: Final = 1.0
 
 @dataclass(slots=True)
 class Served:
-    """Of one topic. Requests with several topics count once for each; bytes are those of record batches."""
+    """Usage of one topic. A request with several topics counts once for each; bytes are those of record batches."""
 
     records: int = 0
     stored_bytes: int = 0
     produce_requests: int = 0
     produced_bytes: int = 0
     fetch_requests: int = 0
-    """Fetches that brought records of the topic."""
+    """Fetches that returned records of the topic."""
     fetched_bytes: int = 0
 
 
 @dataclass(slots=True)
 class Commits:
-    """Of one group."""
+    """Commits of one group."""
 
     count: int = 0
     back_count: int = 0
@@ -55,7 +55,7 @@ class Commits:
 
 
 class Usage:
-    """The counters of one broker since they were told last."""
+    """The counters of one broker since the last report."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Served] = {}
@@ -71,13 +71,13 @@ class Usage:
         return served
 
     def stored(self, topic: Topic, records: int, size: int) -> None:
-        """An entry of this broker stands in a log."""
+        """Count an entry that this broker appended."""
         served = self.topic(topic)
         served.records += records
         served.stored_bytes += size
 
     def fetched(self, read: Iterable[tuple[Topic, int]]) -> None:
-        """One Fetch was answered: bytes of each partition that brought some."""
+        """Count one Fetch: the bytes of each partition that returned some."""
         topics = set()
         for topic, size in read:
             served = self.topic(topic)
@@ -87,9 +87,9 @@ class Usage:
                 served.fetch_requests += 1
 
     def committed(self, group: str, client_id: str, offsets: Iterable[tuple[Topic, int, int]]) -> None:
-        """A commit of a group, by its name in its shard's keys, stands.
+        """Count a stored commit of a group (its name in the shard's keys).
 
-        That it goes back is seen where this broker took the commit before it, of the same partition, as well.
+        A rewind is detected only if this broker also handled the previous commit of the partition.
         """
         commits = self.groups.get(group)
         if commits is None:
@@ -108,17 +108,16 @@ class Usage:
             del known[next(iter(known))]
 
     def take(self) -> tuple[dict[str, Served], dict[str, Commits]]:
-        """What was counted; counting begins anew."""
+        """Return the counters and reset them."""
         taken = self.topics, self.groups
         self.topics, self.groups = {}, {}
         return taken
 
 
 class UsageReports:
-    """Tells the counters of a broker, and what the topics hold that it is named for, every `usage_sample_interval_ms`.
+    """Reports a broker's counters, and the sizes of the topics in `topics`, every `usage_sample_interval_ms`.
 
-    `topics` lists those. The entry is there although nothing happened: a broker that counts nothing is not a broker
-    that is gone.
+    An entry is written even if all counters are 0, to distinguish an idle broker from a stopped one.
     """
 
     def __init__(
@@ -137,20 +136,20 @@ class UsageReports:
         self._loops = BackgroundTasks()
 
     async def start(self) -> None:
-        """Begin to tell; where nobody wants to know, to forget: groups come and go."""
+        """Start reporting; with reports disabled, only discard the counters, which would grow."""
         if self._interval_ms:
             self._loops.every("usage", self._interval_ms, self.report)
         else:
             self._loops.every("usage", _FORGOTTEN_MS, self._forget)
 
     async def close(self) -> None:
-        """Tell the rest, and stop."""
+        """Report the remaining counts and stop."""
         await self._loops.close()
         if self._interval_ms and self._store.available:
             await asyncio.wait({asyncio.ensure_future(self.report())}, timeout=_LAST_S)
 
     async def report(self) -> None:
-        """One entry; its id says when its span ends. Raises StoreUnavailable; what was counted is lost then."""
+        """Write one entry; its id is the end of its interval. Raises StoreUnavailable, and the counts are lost then."""
         held = await self._held()
         topics, groups = self._usage.take()
         now_s = asyncio.get_running_loop().time()
@@ -169,7 +168,7 @@ class UsageReports:
         self._usage.take()
 
     async def _held(self) -> dict[str, tuple[int, int]]:
-        """Bytes of each topic in Redis and in the archive, as the partitions' own estimates have them."""
+        """Bytes of each topic in Redis and in the archive, by the partitions' estimates."""
         topics, held = list(self._topics()), {}
         self._archive_before, self._archived_reads = self._archived_reads, {}
         for start in range(0, len(topics), _TOPICS_AT_ONCE):
@@ -186,7 +185,7 @@ class UsageReports:
         return sum(int(size or 0) for size in local), sum(archived_reads)
 
     async def _archived(self, keys: LogKeys) -> int:
-        """Bytes of the batches in a partition's segments, which are read again when its range has changed."""
+        """Bytes of the batches in a partition's segments; recounted if the archived range changed."""
         span = tuple(await self._store.read("HMGET", keys.archive, "start", "end"))
         known = self._archive_before.get(keys.archive)
         if known is None or known[0] != span:
