@@ -1,4 +1,4 @@
-"""Where Redis is: `redis_url` read into a topology, and the address of one server with all that a login needs."""
+"""Parse `redis_url` into a topology, and the address and login of one server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TLS_QUERY: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "s
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a Redis server is, and how to log in. `tls` is None for a plain connection."""
+    """The address and login of a Redis server. `tls` is None for a plain connection."""
 
     host: str
     port: int
@@ -32,9 +32,9 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What an address names: one server; sentinels and the service that they watch; some nodes of a cluster.
+    """The servers that an address names: one server; sentinels and the service they monitor; some nodes of a cluster.
 
-    `tls_files` are the parameters `ssl_…` of the address, as the pipeline takes them.
+    `tls_files` are the `ssl_…` parameters of the address, as the pipeline uses them.
     """
 
     kind: Kind
@@ -52,9 +52,9 @@ class Topology:
 
 
 def parse_redis_url(url: str) -> Topology:
-    """`redis://`, `redis+sentinel://` or `redis+cluster://`; `rediss` is with TLS, `valkey` as good as `redis`.
+    """Parse `redis://`, `redis+sentinel://` or `redis+cluster://`; `rediss` adds TLS; `valkey` is a synonym of `redis`.
 
-    Raises ValueError, whose text does not hold a password.
+    Raises ValueError, whose text does not contain a password.
     """
     parts = urlsplit(url)
     base, _, flavour = parts.scheme.replace("valkey", "redis").partition("+")
@@ -80,7 +80,7 @@ def parse_redis_url(url: str) -> Topology:
 
 
 def without_password(url: str) -> str:
-    """An address that may be shown."""
+    """The address without its password, for display."""
     credentials, at, rest = url.rpartition("@")
     scheme, separator, login = credentials.partition("://")
     user, colon, password = login.partition(":")

@@ -1,4 +1,4 @@
-"""Work that many callers share: `Coalescer` begins after its callers asked, `SingleFlight` may have begun before."""
+"""Combine the work of many callers: `Coalescer` runs begin after the calls, a `SingleFlight` may be under way."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Coalescer(Generic[Result]):
-    """One run for all callers of an event-loop tick; who calls during a run is answered by the next one.
+    """One run for all callers of an event-loop tick; calls during a run are served by the next run.
 
-    `begin()` starts a run, which must end in one call of `finish`. `reply(callback, result)` replaces the plain call.
+    `begin()` starts a run, which must call `finish` exactly once. `reply(callback, result)` replaces the plain call.
     """
 
     __slots__ = ("_begin", "_reply", "_running", "_scheduled", "_waiting")
@@ -44,7 +44,7 @@ class Coalescer(Generic[Result]):
         return await future
 
     def finish(self, result: Result) -> None:
-        """The run has ended: call back all that it was for. A next run begins only after this tick."""
+        """End the run and call its callbacks. The next run begins after this tick."""
         running, self._running = self._running, []
         if self._waiting:
             self._schedule()
@@ -66,7 +66,7 @@ class Coalescer(Generic[Result]):
 
 
 class SingleFlight(Generic[Key]):
-    """One call of a key at a time, whose outcome all that ask for it meanwhile share."""
+    """One call per key at a time; concurrent callers share its outcome."""
 
     __slots__ = ("_calls",)
 
@@ -74,7 +74,7 @@ class SingleFlight(Generic[Key]):
         self._calls: dict[Key, asyncio.Task[Any]] = {}
 
     async def do(self, key: Key, call: Callable[[], Awaitable[Result]]) -> Result:
-        """The outcome of the call that is under way, or of a new one. A caller that is cancelled ends no other's."""
+        """The outcome of the running call, or of a new one. Cancelling a caller does not cancel the call."""
         task = self._calls.get(key)
         if task is None:
             task = self._calls[key] = asyncio.get_running_loop().create_task(_awaited(call), name=f"shared-{key}")
@@ -83,7 +83,7 @@ class SingleFlight(Generic[Key]):
         return found
 
     def forget(self) -> None:
-        """Begin anew for whoever asks next; calls under way end for those that wait for them."""
+        """The next caller starts a new call; running calls still end for their callers."""
         self._calls = {}
 
     async def close(self) -> None:
@@ -97,7 +97,7 @@ class SingleFlight(Generic[Key]):
         if self._calls.get(key) is task:
             del self._calls[key]
         if not task.cancelled():
-            task.exception()  # retrieved here: its callers may be gone
+            task.exception()  # retrieve it: all callers may be cancelled
 
 
 async def _awaited(call: Callable[[], Awaitable[Result]]) -> Result:

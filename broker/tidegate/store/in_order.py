@@ -1,4 +1,4 @@
-"""Plain reads of one slot, executed one after the other, so that the last tells whether the others still hold."""
+"""Reads of one slot executed in order, so that the last reply shows whether the earlier ones are still valid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegate.store.store import Store
 async def read_in_order(store: Store, ask: Callable[..., Awaitable[Any]], *commands: Sequence[Arg]) -> list[Any]:
     """The replies, in one write by `ask` (`store.command` or `store.read`); the first command names a key.
 
-    In Redis Cluster one that is sent on may be overtaken by those behind it: then each waits for the one before it.
+    In Redis Cluster a redirected command could be overtaken by later ones, so there each waits for its predecessor.
     Raises StoreUnavailable.
     """
     cluster = store.cluster

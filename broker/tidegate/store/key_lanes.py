@@ -1,7 +1,7 @@
-"""The commands of one key, sent straight to the server that has it, with outcomes.
+"""Commands of one key, sent directly to the server that owns it; replies become `Outcome`s.
 
-Unlike the commands of `Store` none follows a redirect: what is read must be from the server whose failover epoch the
-caller has verified, and what is written must not run behind it. `Moved` tells the caller to begin anew.
+Unlike the commands of `Store` none follows a redirect: reads must come from the server whose failover epoch the caller
+verified, and writes must not run at another one. After `Moved` the caller reloads its state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidegate.store.redirected import PAUSE_S
 from tidegate.store.store import Store
 
 MOVING_PAUSE_S: Final = PAUSE_S
-"""How long to wait before a command that found its key moving is sent again."""
+"""Pause before a command is sent again while its key is migrating."""
 _POLL_STREAMS_MAX: Final = 500
 
 OnAppend = Callable[["bytes | Failure"], None]
@@ -25,7 +25,7 @@ OnOutcomes = Callable[[list[Any], "Failure | None"], None]
 
 
 class KeyLanes:
-    """The lanes to whatever server has `key` now, and the server that the caller's state was read from."""
+    """The lanes to the current server of `key`, and the server from which the caller's state was read."""
 
     __slots__ = ("_key", "_read_from", "_store")
 
@@ -45,21 +45,21 @@ class KeyLanes:
         return self.node.up
 
     def bind(self) -> Node:
-        """The caller's state is read from here on from the server that has the key now, which is returned."""
+        """Record, and return, the key's current server as the source of the caller's state."""
         self._read_from = self.node
         return self._read_from
 
     def depends_on(self, node: Node) -> bool:
-        """Whether the caller's state is from that server, or is going to be."""
+        """Whether the caller's state was read from that server, or is about to be."""
         return node is self._read_from or node is self.node
 
     @property
     def has_moved(self) -> bool:
-        """Whether the caller's state is from a server that no longer has the key."""
+        """Whether the caller's state was read from a server that no longer has the key."""
         return self._read_from is not self.node
 
     def append(self, xadd: Sequence[bytes | memoryview], size: int, message: bytes, on_append: OnAppend) -> None:
-        """XADD and, right behind it, a PUBLISH, both written as RESP. `on_append` gets the entry's id or a failure."""
+        """Send XADD followed by PUBLISH, both encoded as RESP. `on_append` gets the entry's id or a failure."""
         cluster, key = self._store.cluster, self._key
         node = self._store.metadata_node if cluster is None else cluster.node(key)
         link = node.data_out
@@ -69,19 +69,19 @@ class KeyLanes:
                 on_append(self._noted(node, append_failure_of(reply)))
             elif cluster is None or cluster.node(key) is node:
                 on_append(reply)
-            else:  # a server that another one replaced may answer before it knows of that
+            else:  # a replaced server may answer before it is demoted
                 on_append(Unknown("another server has the log by now"))
 
         link.send_buffers(xadd, size, answered)
         link.send_buffers([message], len(message), _ignore)
 
     def read(self, args: Sequence[Arg], on_outcome: OnOutcome) -> None:
-        """One read, which may be large."""
+        """Send one read with a possibly large reply."""
         node = self.node
         node.data_in.send(args, lambda reply: on_outcome(self._noted(node, outcome_of(reply))))
 
     def read_all(self, commands: Sequence[Sequence[Arg]], on_outcomes: OnOutcomes) -> None:
-        """Reads that run one after the other; their replies, and None or the first failure."""
+        """Send reads that run in order; `on_outcomes` gets their replies, and None or the first failure."""
         node = self.node
         replies: list[Any] = []
 
@@ -100,12 +100,12 @@ class KeyLanes:
 
 
 def poll_streams(store: Store, ends: Mapping[str, str], on_grown: Callable[[str], None]) -> None:
-    """Call with each stream that has an entry above its id, or that is at another server by now.
+    """Call `on_grown` with each stream that has an entry above its id, or whose server changed.
 
-    A failure is nobody's: the next poll asks again.
+    Failures are ignored: the next poll repeats the read.
     """
     keys = list(ends)
-    count = _POLL_STREAMS_MAX if store.cluster is None else 1  # Redis Cluster: a command's keys are of one slot
+    count = _POLL_STREAMS_MAX if store.cluster is None else 1  # Redis Cluster: a command's keys must share one slot
     for i in range(0, len(keys), count):
         _poll(store, {key: ends[key] for key in keys[i : i + count]}, on_grown)
 
@@ -125,4 +125,4 @@ def _poll(store: Store, ends: Mapping[str, str], on_grown: Callable[[str], None]
 
 
 def _ignore(_: Any) -> None:
-    """A PUBLISH tells how many subscribers it reached, which nobody needs."""
+    """Discard the reply to PUBLISH, the number of subscribers."""

@@ -1,6 +1,7 @@
-"""Every key name, its type and its hash tag, in one place (docs/redis-layout.md describes each).
+"""Every key name, with its type and hash tag (docs/redis-layout.md describes each).
 
-The hash tag is the unit that one script changes: `{cluster}`, `{co:<shard>}`, `{<org>/<topic>:<partition>}`.
+The keys of one hash tag can be changed atomically by one script: `{cluster}`, `{co:<shard>}`,
+`{<org>/<topic>:<partition>}`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from urllib.parse import quote
 
 _MIN_INT: Final = -(1 << 31)
 CACHED_NAME_LENGTH_MAX: Final = 256
-"""Longest name of a group of which what is derived is kept: of one of 32 kB that is 1 MB."""
+"""Longest group name whose derived keys are cached: a name of 32 kB would take 1 MB."""
 
 
 def java_string_hash(text: str) -> int:
@@ -42,21 +43,23 @@ class ClusterKeys:
     prefix: str
     info: str = field(
         init=False
-    )  # hash: cluster id, layout version, incarnation, master_replid, settings all must share
-    replids: str = field(init=False)  # hash: master_replid of each primary ever seen -> the incarnation it was seen in
+    )  # hash: cluster id, layout version, failover epoch, master_replid, settings all must share
+    replids: str = field(init=False)  # hash: master_replid of each primary -> its failover epoch
     brokers: str = field(init=False)  # hash: node id -> JSON of process, listeners, rack, version, state
-    leases: str = field(init=False)  # zset: node id -> when its lease was last renewed, Redis ms
+    leases: str = field(init=False)  # zset: node id -> time of the last lease renewal, Redis ms
     topics: str = field(init=False)  # hash: <org>/<topic> -> JSON of id, partitions, wanted, format, state, config
     topic_names: str = field(init=False)  # hash: <org>/<topic with . as _> -> the topic that has this name
     topic_changes: str = field(init=False)  # pub/sub channel: <version> <org>/<topic>
     upkeep: str = field(init=False)  # zset: due retention work, score = Redis ms
-    producer_ids: str = field(init=False)  # string: <next producer id> <replication id of the server that counted>
+    producer_ids: str = field(
+        init=False
+    )  # string: <next producer id> <replication id of the server that incremented it>
     lag: str = field(init=False)  # stream: samples of every group's lag
-    lag_sampler: str = field(init=False)  # hash: which broker takes them, until when
-    usage: str = field(init=False)  # stream: what each broker served, by topic
+    lag_sampler: str = field(init=False)  # hash: the broker that takes the samples, and the end of its lease
+    usage: str = field(init=False)  # stream: usage of each broker, by topic
     proof: str = field(init=False)  # string: a small write ahead of each WAIT or WAITAOF
-    probe: str = field(init=False)  # string, PX, and a channel: written and removed to try a user's rights
-    audit: str = field(init=False)  # stream: what administrators changed, or tried to
+    probe: str = field(init=False)  # string, PX, and a channel: written and removed to test a user's rights
+    audit: str = field(init=False)  # stream: changes by administrators, refused ones too
 
     def __post_init__(self) -> None:
         base = f"{self.prefix}:{{cluster}}"
@@ -84,7 +87,7 @@ class ClusterKeys:
         return f"{self.prefix}:{{at:{number}}}:proof"
 
     def probe_at(self, number: int) -> str:
-        """string, PX, and a channel: `probe` in the same way."""
+        """string, PX, and a channel: the same for `probe`."""
         return f"{self.prefix}:{{at:{number}}}:probe"
 
     def topic(self, org: str, topic: str) -> str:
@@ -92,7 +95,7 @@ class ClusterKeys:
         return f"{self.prefix}:{{cluster}}:topic:{org}:{topic}"
 
     def figures(self, node_id: int) -> str:
-        """string, PX: JSON of what a broker measures of itself, for people."""
+        """string, PX: JSON of a broker's own measurements, for humans."""
         return f"{self.prefix}:{{cluster}}:figures:{node_id}"
 
 
@@ -122,13 +125,13 @@ class GroupKeys:
     shard_keys: ShardKeys
     ref: str  # <org>/<percent-encoded group id>: the group's name in the shard's shared keys
     group: str  # hash: id, type, state, generation, version, protocol type and name, leader, ...
-    members: str  # hash: member id -> JSON for people
+    members: str  # hash: member id -> JSON for humans
     subscriptions: str  # hash: member id -> its protocols and their metadata, packed
     assignments: str  # hash: member id -> the protocol's bytes
     protocols: str  # hash: tallies over members: supports:<protocol>, offers:<list>, timeouts -> how many
     instances: str  # hash: static instance id -> member id
     sessions: str  # zset: member id -> session deadline, Redis ms
-    pending: str  # hash: member ids handed out and not yet back -> JSON
+    pending: str  # hash: member ids issued but not joined yet -> JSON
     offsets: str  # hash: <topic>:<partition> -> JSON of offset, leader epoch, commit time, topic id, metadata
 
     @staticmethod
@@ -156,17 +159,17 @@ class LogKeys:
     """Keys of one partition's log, all in slot `{<org>/<topic>:<partition>}`. Make them with `LogKeys.of`."""
 
     log: str  # stream: the record batches; entry id <base offset>-1
-    meta: str  # hash: log start offset, leader epochs, incarnation, log version, bytes and batches, state
+    meta: str  # hash: log start offset, leader epochs, failover epoch, log version, bytes and batches, state
     times: str  # zset: base offset -> largest timestamp so far, about one a second
     producers: str  # hash: snapshot of the producer table at an offset
     owners: str  # hash: group -> member that owns the partition (for the mirror)
-    acknowledged: str  # hash: group -> the offset that it committed last (for the mirror)
+    acknowledged: str  # hash: group -> its last committed offset (for the mirror)
     wake: str  # pub/sub channel: <end offset>:<writer>, published with each append
     segments: str  # zset: JSON of each archived segment, score = its last offset
     archive: str  # hash: start and end offset of the archive, fence of the archiver
     replayed: str  # hash: <job>|<source> -> the last source offset that a replay wrote here
-    restored: str  # stream: what will take the log's place, while a restore fills it
-    translations: str  # zset: which source offsets stand where here, as far as that is not yet in the archive's table
+    restored: str  # stream: replaces the log once a restore has filled it
+    translations: str  # zset: source offset -> offset here, until written to the archive's table
 
     @staticmethod
     @lru_cache(maxsize=65_536)

@@ -1,11 +1,17 @@
-"""One RESP connection to Redis: every command of an event-loop tick goes out in one write.
+"""One RESP connection to Redis, pipelined: all commands of an event-loop tick are sent in one write.
 
-Commands are answered in order through callbacks (no future and no task each). A deadline is kept for
-every command; the first one overdue ends the connection, because nothing behind it can be trusted to
-come. All in flight then fail with `StoreUnavailable`: their outcome is unknown. The link reconnects by
-itself with back-off; while it is down commands fail at once.
+Redis replies in order, so a queue of callbacks is all the bookkeeping that a command needs: no future, no task. The
+order also determines how errors are handled.
 
-Error replies are handed over as values (`hiredis.ReplyError`), so one bad command harms no other.
+- An error reply is a value (`hiredis.ReplyError`) for the callback of its command; other commands are unaffected.
+- Each command has a deadline, checked every 100 ms for the oldest command only. If it is overdue, the replies behind
+  it cannot arrive either, so the link drops the connection.
+- When a connection ends, every command in flight gets `StoreUnavailable`: its outcome is unknown. Redis may have
+  executed it. The link never sends a command twice; callers decide whether that is safe.
+- Data from an earlier connection is ignored: `_received` and `_lost` compare the `_Wire` that calls them.
+
+The link reconnects with back-off; commands sent while it is down fail at once. Commands in flight are bounded by
+number and by bytes, which bounds the memory that a stalled Redis costs.
 """
 
 from __future__ import annotations
@@ -29,16 +35,16 @@ OnReply = Callable[[Any], None]
 """Called once with the reply, a `hiredis.ReplyError`, or a `StoreUnavailable`."""
 
 IN_FLIGHT_MAX: Final = 200_000
-"""Commands without a reply on one link; further ones are refused at once, which bounds what a stalled Redis costs."""
+"""Commands without a reply on one link; further ones are refused at once."""
 IN_FLIGHT_BYTES_MAX: Final = 256 << 20
-"""The same in bytes: beyond it commands are refused."""
+"""Bytes of commands without a reply; beyond it commands are refused."""
 _RECONNECT_MS: Final = (20, 50, 100, 200, 400, 800, 1_000)
 _CLOSED: Final = "connection closed by Redis"
 _DEADLINE_TICK_S: Final = 0.1
 _PROBE_TICKS: Final = 10
 _NO_PRIMARY: Final = "the server that the sentinels name calls itself a replica"
 _STILL_LOADING: Final = ("LOADING", "MASTERDOWN")
-"""A server that has no data to show yet; other refusals of the question do not matter (a user without the right)."""
+"""Replies to the probe of a server without data; other errors (such as missing rights) are ignored."""
 
 
 def _pack(args: Sequence[Arg]) -> bytes:
@@ -46,7 +52,7 @@ def _pack(args: Sequence[Arg]) -> bytes:
 
 
 class _Wire(asyncio.Protocol):
-    """Bytes in and out; the link does the thinking."""
+    """Passes received bytes and the end of the connection to its link."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -59,14 +65,13 @@ class _Wire(asyncio.Protocol):
 
 
 class Link:
-    """A pipelined connection that keeps itself up.
+    """A pipelined connection that reconnects by itself.
 
-    `on_up(link)` runs as soon as a connection has said HELLO, before any command of a caller; what it
-    sends goes first. `on_down(link)` runs when a connection is gone. `on_push(message)` gets RESP3
-    pushes. `failover_epoch` counts connections: what was read through an older one may be out of date.
-    `find` says where to connect to, at each attempt, and may raise StoreUnavailable; with `primary_only` a server that
-    calls itself a replica is no connection. `loading_probe` is a command that this user may give, and that a server
-    which loads its data refuses.
+    `on_up(link)` runs directly after HELLO, before any caller's command; the commands that it sends go first.
+    `on_down(link)` runs when a connection ended. `on_push(message)` gets RESP3 pushes. `failover_epoch` counts
+    connections: data read through an earlier one may be out of date. `find` returns the address for each attempt and
+    may raise StoreUnavailable. With `primary_only` a replica is refused. `loading_probe` is a command that this user
+    may run and that a server refuses while it loads its data.
     """
 
     def __init__(
@@ -112,10 +117,10 @@ class Link:
         self._ticks = 0
         self._failed_callbacks: set[tuple[str, type[Exception]]] = set()
 
-    # -- life
+    # -- lifecycle
 
     def start(self) -> None:
-        """Begin to connect, and go on doing so until `close`."""
+        """Start connecting; the link reconnects until `close`."""
         self._task = self._loop.create_task(self._keep_connected(), name=f"redis-{self.name}")
         self._loop.call_later(_DEADLINE_TICK_S, self._check_deadlines)
 
@@ -128,14 +133,14 @@ class Link:
             raise StoreUnavailable(f"Redis is not reachable: {self.last_error}") from None
 
     async def close(self) -> None:
-        """Close for good; what is in flight fails."""
+        """Close permanently; commands in flight fail."""
         self._closing = True
         if self._task is not None:
             self._task.cancel()
         self._drop("closed")
 
     def reconnect(self, reason: str) -> None:
-        """End this connection, and look for the server again."""
+        """Drop this connection and connect again."""
         if self.connected:
             self._drop(reason)
 
@@ -158,7 +163,7 @@ class Link:
                     self.on_down.remove(mark_down)
             except (OSError, TimeoutError, hiredis.HiredisError, StoreUnavailable) as error:
                 self.last_error = tls.reason(error)
-            except Exception as error:  # a link that gave up would never come back
+            except Exception as error:  # keep the loop running: nothing else reconnects
                 if str(error) != self.last_error:
                     logger.exception("redis_link_failed", link=self.name)
                 self.last_error = str(error)
@@ -169,7 +174,7 @@ class Link:
         address = self.address = await self._find()
         wire = _Wire(self)
         transport = await self._open(address, wire)
-        if transport.is_closing():  # closed again before we knew of it: not a Redis server, most likely
+        if transport.is_closing():  # closed at once: probably not a Redis server
             raise OSError(_CLOSED)
         self._wire, self._transport = wire, transport
         self._reader = hiredis.Reader(notEnoughData=Ellipsis)
@@ -177,13 +182,13 @@ class Link:
             async with asyncio.timeout(self._connect_timeout_s):
                 *accepted, role, there = await asyncio.gather(*self._greet(address))
         except TimeoutError:
-            self._drop("no answer")  # else the answers of the next connection would be taken for this one's
+            self._drop("no answer")  # replies of the next connection are not for these commands
             raise
         refusals = [str(reply) for reply in accepted if isinstance(reply, Exception)]
         if address.tls is None and isinstance(accepted[0], StoreUnavailable):
             refusals[0] += f" before it said a word ({tls.SPEAKS_TLS})"
         if isinstance(there, Exception) and str(there).startswith(_STILL_LOADING):
-            refusals.append(str(there))  # some of what is sent now would be refused and some not: come back later
+            refusals.append(str(there))  # some commands would be refused: retry later
         if self._primary_only and (isinstance(role, Exception) or role[0] != b"master"):
             refusals.append(str(role) if isinstance(role, Exception) else _NO_PRIMARY)
         if refusals:
@@ -207,12 +212,12 @@ class Link:
         return transport
 
     def _greet(self, address: Address) -> list[asyncio.Future[Any]]:
-        """HELLO and SELECT, which must be accepted, the server's role if it matters, and whether it has data."""
+        """HELLO and SELECT, which must succeed; ROLE if only a primary will do; the loading probe."""
         hello: list[Arg] = ["HELLO", 3]
         if address.password is not None:
             hello += ["AUTH", address.username or "default", address.password]
         greetings = [self._asked_now([*hello, "SETNAME", f"tidegate-{self.name}"])]
-        if address.database:  # one that is not there must not become database 0
+        if address.database:  # a missing database must not fall back to 0
             greetings.append(self._asked_now(["SELECT", address.database]))
         role = self._asked_now(["ROLE"]) if self._primary_only else greetings[0]
         return [*greetings, role, self._asked_now(self._loading_probe)]
@@ -229,7 +234,7 @@ class Link:
     def send_buffers(
         self, buffers: Sequence[bytes | memoryview], size: int, on_reply: OnReply, timeout_ms: int | None = None
     ) -> None:
-        """Queue one command that the caller already wrote as RESP, in pieces that are not copied."""
+        """Queue one command that the caller encoded as RESP; the buffers are not copied."""
         if not self.connected or len(self._waiting) >= self._in_flight_max or self._bytes > self._in_flight_bytes_max:
             self._refuse(on_reply)
             return
@@ -241,13 +246,13 @@ class Link:
         self._schedule_flush()
 
     def send_unanswered(self, args: Sequence[Arg]) -> None:
-        """Queue a command whose only answers are pushes (SUBSCRIBE, UNSUBSCRIBE)."""
+        """Queue a command that is answered only by pushes (SUBSCRIBE, UNSUBSCRIBE)."""
         if self.connected:
             self._out.append(_pack(args))
             self._schedule_flush()
 
     def call(self, *args: Arg, timeout_ms: int | None = None) -> asyncio.Future[Any]:
-        """One command as a future. It raises `StoreUnavailable`, or `hiredis.ReplyError` for an error reply."""
+        """Send one command. The future raises `StoreUnavailable`, or `hiredis.ReplyError` for an error reply."""
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def answer(reply: Any) -> None:
@@ -263,7 +268,7 @@ class Link:
 
     @property
     def in_flight(self) -> int:
-        """Commands sent and not yet answered."""
+        """The number of commands without a reply."""
         return len(self._waiting)
 
     def _refuse(self, on_reply: OnReply) -> None:
@@ -271,7 +276,7 @@ class Link:
         self._loop.call_soon(self._guarded, on_reply, StoreUnavailable(reason))
 
     def _asked_now(self, args: Sequence[Arg]) -> asyncio.Future[Any]:
-        """One command ahead of every caller's; errors are results."""
+        """Send one command ahead of all callers' commands; error replies are results."""
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def answer(reply: Any) -> None:
@@ -323,7 +328,7 @@ class Link:
                     self._guarded(cast(OnReply, self._on_push), reply)
                 continue
             if not waiting:
-                refused = isinstance(reply, hiredis.ReplyError)  # a subscription, which only pushes answer
+                refused = isinstance(reply, hiredis.ReplyError)  # a refused subscription
                 self._lost(wire, str(reply) if refused else "a reply that nobody asked for")
                 return
             on_reply, _, size = waiting.popleft()
@@ -333,7 +338,7 @@ class Link:
                 return
 
     def _guarded(self, on_reply: OnReply, reply: Any) -> None:
-        """A callback that raises gets a failure in the reply's place, so that what waits for it ends; logged once."""
+        """Call; if the callback raises, log it once and pass it a failure, so that its waiter ends."""
         try:
             on_reply(reply)
         except Exception as error:
@@ -345,7 +350,6 @@ class Link:
                 self._guarded(on_reply, StoreUnavailable(f"the reply could not be used: {error}"))
 
     def _notify(self, listeners: Sequence[Callable[[Link], None]]) -> None:
-        """One listener's failure must not keep the link down."""
         for listener in list(listeners):
             try:
                 listener(self)
@@ -357,7 +361,7 @@ class Link:
             return
         self._loop.call_later(_DEADLINE_TICK_S, self._check_deadlines)
         now = self._loop.time()
-        # After a pause of this process the answers may be here already, unread: give them one tick.
+        # After a pause of this process replies may be received but unread: wait one more tick.
         paused, self._last_check = now - self._last_check > 5 * _DEADLINE_TICK_S, now
         if paused or not self.connected or self._wire is None:
             return
@@ -366,7 +370,7 @@ class Link:
                 self._lost(self._wire, f"no answer from Redis within {self.timeout_s:g} s")
             return
         self._ticks += 1
-        if self._ticks % _PROBE_TICKS == 0:  # a silent connection may be dead without anybody having said so
+        if self._ticks % _PROBE_TICKS == 0:  # detects a dead connection
             self.send(["PING"], lambda _: None)
 
     def _lost(self, wire: _Wire, reason: str) -> None:
@@ -374,7 +378,7 @@ class Link:
             self._drop(reason)
 
     def _drop(self, reason: str) -> None:
-        """End this connection: everything in flight has an unknown outcome."""
+        """End this connection: the outcome of every command in flight is unknown."""
         transport, self._transport, self._wire = self._transport, None, None
         was_connected, self.connected = self.connected, False
         self._up.clear()

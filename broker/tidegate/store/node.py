@@ -1,6 +1,6 @@
-"""One primary of Redis, and the lanes to it.
+"""One Redis primary, and the lanes to it.
 
-Lanes are separate TCP connections, so that a large read never delays a heartbeat: `control` scripts and small
+Lanes are separate TCP connections, so that a large read does not delay a heartbeat: `control` carries scripts and small
 commands; `data_out` appends; `data_in` reads of the log; `durable` the write and WAIT that prove durability.
 """
 
@@ -15,7 +15,7 @@ from tidegate.store.link import Link
 Lane = Literal["control", "data_out", "data_in", "durable"]
 Find = Callable[[], Awaitable[Address]]
 MakeLink = Callable[[str, Find], Link]
-"""A link by its name, and by what says where it connects to."""
+"""Makes a link from its name and the function that finds its address."""
 
 
 class Node:
@@ -31,21 +31,21 @@ class Node:
         self.lanes = (self.control, self.data_out, self.data_in, self.durable)
         self.closed = False
         self.used_at = float("-inf")
-        """When it had slots last, or a redirect named it, in the loop's time; for a node that has none."""
+        """Loop time when a node without slots last had slots, or was last named by a redirect."""
 
     def start(self) -> None:
-        """Begin to connect every lane."""
+        """Start connecting every lane."""
         for lane in self.lanes:
             lane.start()
 
     async def close(self) -> None:
-        """Close every lane; what is in flight fails."""
+        """Close every lane; commands in flight fail."""
         self.closed = True
         for lane in self.lanes:
             await lane.close()
 
     def leave(self, reason: str) -> None:
-        """End every connection, and look for the server again."""
+        """Drop every connection and connect again."""
         for lane in self.lanes:
             lane.reconnect(reason)
 
@@ -56,7 +56,7 @@ class Node:
 
     @property
     def up(self) -> bool:
-        """Whether every lane is up now."""
+        """Whether every lane is up."""
         return all(lane.connected for lane in self.lanes)
 
     def __str__(self) -> str:

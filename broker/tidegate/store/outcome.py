@@ -1,7 +1,7 @@
-"""What a reply means. Only this package reads the texts of Redis's errors and knows of Redis Cluster's redirects.
+"""Classify replies. Only this package parses the error texts of Redis and the redirects of Redis Cluster.
 
-A caller that has many replies to take asks `failure_of` only for those that are not of the type it expects, so that
-success costs no object; others match on `outcome_of`.
+Callers on the hot path call `failure_of` only for replies of an unexpected type, so a success allocates no object;
+others match on `outcome_of`.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ class Ok:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A command without a result; `text` is for people."""
+    """A command without a result; `text` is for humans."""
 
     text: str
 
     @property
     def error(self) -> StoreUnavailable:
-        """The failure as the exception that clients are answered with."""
+        """The failure as the exception for clients."""
         return StoreUnavailable(self.text)
 
 
 class Stale(Failure):
-    """Not run: another writer was first."""
+    """Not executed: another writer was first."""
 
     __slots__ = ()
 
 
 class Gone(Failure):
-    """Not run: the key does not exist."""
+    """Not executed: the key does not exist."""
 
     __slots__ = ()
 
 
 class Moved(Failure):
-    """Not run: the key is at another server, or on its way there. The same command will run later."""
+    """Not executed: another server has the key, or the slot is migrating. The same command will succeed later."""
 
     __slots__ = ()
 
 
 class Refused(Failure):
-    """Not run: the server is full, read-only, still loading, or this user lacks the right."""
+    """Not executed: the server is out of memory, read-only, still loading, or this user lacks the right."""
 
     __slots__ = ()
 
 
 class Unknown(Failure):
-    """Nobody knows whether it ran: no reply came, or it came from a server that no longer has the key."""
+    """Possibly executed: no reply arrived, or it came from a server that no longer has the key."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ Outcome = Ok | Stale | Gone | Moved | Refused | Unknown
 
 
 def failure_of(reply: object) -> Failure | None:
-    """What a reply says of a command that gave no result; None for a result, also for a nil."""
+    """The failure that a reply represents; None for a result, also for nil."""
     if isinstance(reply, hiredis.ReplyError):
         if is_refusal(reply):
             return Moved(str(reply))
@@ -85,5 +85,5 @@ def outcome_of(reply: object) -> Ok | Failure:
 
 
 def append_failure_of(reply: object) -> Failure:
-    """What a reply to `XADD key NOMKSTREAM` says that is no id."""
+    """The failure of an `XADD key NOMKSTREAM` whose reply is not an id."""
     return Gone("the stream does not exist") if reply is None else failure_of(reply) or Unknown(f"no id: {reply!r}")

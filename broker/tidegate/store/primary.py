@@ -1,8 +1,8 @@
-"""Which server takes the writes: the one that `redis_url` names, or the one that its sentinels name.
+"""Find the primary: the server that `redis_url` names, or the one that its sentinels name.
 
-All sentinels are asked at every connection, the one that knows of the latest fail-over is believed, and a server is
-believed to be the primary once it says so itself. A primary that was put down cuts its clients off; one that cannot be
-told goes on as if nothing was, so the sentinels are asked again each second as well.
+Every connection attempt queries all sentinels and uses the answer of the one with the latest fail-over; the server
+must then confirm that it is a primary. A demoted primary closes its clients' connections, but a partitioned one does
+not notice, so the sentinels are also queried once a second.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 FOLLOW_MS: Final = 1_000
-"""Between questions to the sentinels whether the primary is another one."""
+"""Interval of the queries for a changed primary."""
 
 
 class Primary:
-    """The address of the primary. Raises ValueError, CannotStart (TLS files that cannot be used)."""
+    """The address of the primary. Raises ValueError, CannotStart (unusable TLS files)."""
 
     def __init__(self, settings: Settings) -> None:
         self.topology = parse_redis_url(settings.redis_url)
@@ -34,12 +34,12 @@ class Primary:
         self._tls = tls_context(settings, self.topology)
         self._settings = settings
         self._sentinels: Sentinels | None = None
-        self._asking = SingleFlight[str]()  # one question for all links
+        self._asking = SingleFlight[str]()  # one query for all links
         self.address = self.at(*self.topology.hosts[0])
-        """Where the primary was found last; before that, the first host of `redis_url`."""
+        """The last known address of the primary; initially the first host of `redis_url`."""
 
     async def find(self) -> Address:
-        """Where the primary is now. Raises StoreUnavailable."""
+        """The current address of the primary. Raises StoreUnavailable."""
         if not self.by_sentinels:
             return self.address
         return await self._asking.do("primary", self._ask)
@@ -51,7 +51,7 @@ class Primary:
             await self._sentinels.close()
 
     def at(self, host: str, port: int) -> Address:
-        """A server of this topology: with the login of `redis_url`, and with TLS if that says so."""
+        """A server of this topology, with the login and TLS setting of `redis_url`."""
         return self.topology.address(host, port, self._tls)
 
     async def _ask(self) -> Address:
@@ -68,7 +68,7 @@ class Primary:
 
 
 async def find_primary(settings: Settings) -> Address:
-    """Where the primary is now, asked once. Raises StoreUnavailable, CannotStart, ValueError."""
+    """The current address of the primary, queried once. Raises StoreUnavailable, CannotStart, ValueError."""
     primary = Primary(settings)
     try:
         return await primary.find()

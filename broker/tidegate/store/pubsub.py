@@ -1,7 +1,7 @@
-"""Pub/sub messages to local waiters. A message is a hint: it says *look*, never what is there.
+"""Deliver pub/sub messages to local listeners. A message only triggers a read; it carries no authoritative data.
 
-Losing one costs a waiter its poll interval, never a hang. Channels are subscribed on first use, and
-again after each reconnection (every waiter is then woken once, for what was missed).
+A lost message delays a waiter by its poll interval at most. Channels are subscribed on first use, and again after
+each reconnection; every listener is then called once, because messages may have been lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidegate.store.link import Link
 logger = structlog.get_logger()
 
 OnMessage = Callable[[bytes | None], None]
-"""Called with a message's payload, or None where messages may have been missed."""
+"""Called with a message's payload, or None if messages may have been lost."""
 
 
 class PubSub:
@@ -30,7 +30,7 @@ class PubSub:
         link.on_up.append(self._resubscribe)
 
     def listen(self, channel: str, listener: OnMessage) -> asyncio.Future[None]:
-        """Hear a channel from now on. The future is done when Redis has confirmed the subscription."""
+        """Add a listener. The future is done when Redis has confirmed the subscription."""
         name = channel.encode()
         listeners = self._listeners.get(name)
         if listeners is None:
@@ -41,7 +41,7 @@ class PubSub:
         return self._acks[name]
 
     def forget(self, channel: str, listener: OnMessage) -> None:
-        """Stop hearing a channel; the last listener's leaving unsubscribes."""
+        """Remove a listener; removing the last one unsubscribes the channel."""
         name = channel.encode()
         listeners = self._listeners.get(name)
         if listeners is None:
@@ -71,7 +71,7 @@ class PubSub:
                 self._notify(name, None)
 
     def _notify(self, name: bytes, payload: bytes | None) -> None:
-        """One listener's failure (or a payload that somebody else sent) keeps nothing from the others."""
+        """Call the listeners; an exception of one (or a foreign payload) does not affect the others."""
         for listener in list(self._listeners.get(name, ())):
             try:
                 listener(payload)

@@ -1,6 +1,6 @@
-"""One command that a node of Redis Cluster would not run: on to where it says, or again, within the time of a command.
+"""Follow the redirects of one Redis Cluster command, within its timeout.
 
-A refusal changed nothing, so the command is sent once more for each; a lost connection ends it, its outcome unknown.
+A refused command changed nothing, so it may be sent again. A lost connection ends it with an unknown outcome.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from tidegate.store.scripts import Script
 
 MOVES_MAX: Final = 5
-"""Redirects followed at once; nodes that send a command to and fro are asked again more slowly."""
+"""Redirects followed without a pause; nodes that redirect in a circle are then retried more slowly."""
 PAUSE_S: Final = 0.05
 
 
 class Redirected:
-    """A command by its key, refused by `node`; `on_reply` gets what another one answers, or a StoreUnavailable.
+    """A command refused by `node`; `on_reply` gets the reply of another node, or a StoreUnavailable.
 
-    Where the slot is on its way to another node (ASK) the command follows its key there, or without `asking` waits
-    until the slot has moved. A `script` is loaded where it is not known.
+    While the slot is migrating (ASK) the command follows its key, or, without `asking`, waits for the end of the
+    migration. A `script` is loaded where it is missing.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class Redirected:
         cluster.redirect_count[key_slot(key)] += 1
 
     def go_on(self, text: str) -> None:
-        """Take a refusal."""
+        """Handle a refusal."""
         refusal = self._cluster.refused(self._node, text)
         if refusal.kind == "MOVED":
             self._moves += 1
@@ -105,7 +105,7 @@ class Redirected:
 
     @staticmethod
     def _write(link: Link, args: Sequence[Arg], on_reply: OnReply, ask: bool) -> None:
-        if ask:  # good for the one command behind it
+        if ask:  # applies to the next command only
             link.send(["ASKING"], _ignore)
         link.send(args, on_reply)
 
@@ -115,4 +115,4 @@ class Redirected:
 
 
 def _ignore(_: Any) -> None:
-    """The command behind it tells."""
+    """Discard the reply to ASKING; the next reply reports failures."""

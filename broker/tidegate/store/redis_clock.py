@@ -1,7 +1,7 @@
-"""Redis's clock as this broker knows it: what decides about data uses this one, never the broker's own (promise P11).
+"""Redis's time as estimated by this broker. Decisions about data use this clock, not the broker's own (promise P11).
 
-Each renewal of the lease says what time it is; between two of them this broker's monotonic clock counts on. In Redis
-Cluster each node has a clock: this is the one of the node that has the cluster's keys.
+Each lease renewal returns Redis's time; between renewals the broker's monotonic clock extrapolates. In Redis Cluster
+each node has a clock: this is the one of the node that has the cluster's keys.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import structlog
 logger = structlog.get_logger()
 
 DIFFERENCE_MAX_MS: Final = 5_000
-"""A broker whose own clock differs by more does no upkeep: one of the two clocks is wrong, and nobody can say which."""
+"""Above this difference the broker does no retention: one clock is wrong, and which one is unknown."""
 _ROUND_TRIP_MAX_S: Final = 0.5
-"""A reply that took longer says too little about the time."""
+"""Replies with a longer round trip are ignored."""
 
 
 class RedisClock:
-    """`difference_ms` is how far this broker's own clock is ahead of Redis's; None until Redis was asked.
+    """`difference_ms` is how far this broker's clock is ahead of Redis's; None before the first observation.
 
-    `offset_s` is what `perf_counter` lacks to Redis's time; until Redis was asked, to this broker's own.
+    `offset_s` is Redis's time minus `perf_counter`; before the first observation, this broker's time minus it.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class RedisClock:
         self.offset_s = time.time() - perf_counter()
 
     def observe(self, now_ms: int, asked_s: float) -> None:
-        """Redis's time as a script read it, which was sent at `asked_s` by `perf_counter`."""
+        """Take Redis's time from the reply of a script that was sent at `asked_s` (`perf_counter`)."""
         known, answered_s = self.difference_ms is not None, perf_counter()
         if known and answered_s - asked_s > _ROUND_TRIP_MAX_S:
             return
@@ -45,7 +45,7 @@ class RedisClock:
 
     @property
     def agrees(self) -> bool:
-        """Whether the two clocks are known to differ by no more than is harmless: what deletes by time asks first."""
+        """Whether the clocks are known to differ by at most DIFFERENCE_MAX_MS; checked before deletions by time."""
         return self.difference_ms is not None and abs(self.difference_ms) <= DIFFERENCE_MAX_MS
 
     def now_ms(self) -> int:

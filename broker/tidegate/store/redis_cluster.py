@@ -1,7 +1,7 @@
-"""The primaries of a Redis Cluster: who has which slot, followed each second and at the first sign that it changed.
+"""The primaries of a Redis Cluster and the owner of each slot, refreshed each second and after a sign of change.
 
-One node is asked (`CLUSTER SLOTS`), and believed while it calls the cluster well: one that is cut off from the others
-does not, and would name itself for what is another's by now. Slots that nobody is named for keep their last owner.
+The broker queries one node (`CLUSTER SLOTS`) and uses its answer only if that node reports a healthy cluster: a
+partitioned node would report slots that another node took over. Slots without an owner keep their last one.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ logger = structlog.get_logger()
 
 _ANSWER_S: Final = 1.0
 _TROUBLED_S: Final = 0.2
-"""Between questions while a node is away: its replica takes over within seconds."""
+"""Query interval while a node is down: its replica takes over within seconds."""
 _SOON_S: Final = 0.02
 _REDIRECT_TARGET_S: Final = 10.0
-"""How long a node without slots is kept after it had some, or a redirect named it."""
+"""How long a node without slots is kept after it had some, or after a redirect named it."""
 _NO_CLUSTER: Final = "it is no Redis Cluster: redis:// names one server, redis+sentinel:// sentinels"
 
 
 class RedisCluster:
-    """A table of slots, and a `Node` for each primary that has some.
+    """The slot table, and a `Node` for each primary.
 
-    `make` makes a node that is not started; `on_added` hears of it before it is, `on_removed` before it is closed,
-    `on_moved` when slots have another owner. `observe_wait(seconds)` hears how long a redirected command took.
+    `make` creates a node that is not started; `on_added` runs before it starts, `on_removed` before it is closed,
+    `on_moved` when slots changed owner. `observe_wait(seconds)` gets the delay of each redirected command.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class RedisCluster:
         self._make = make
         self._metadata_slot = key_slot(metadata_key)
         self._nodes: dict[Place, Node] = {}
-        nowhere = make(self.find_any)  # never started: what is sent before the table is known is refused
+        nowhere = make(self.find_any)  # never started: refuses commands until the table is known
         self._slots: list[Node] = [nowhere] * SLOTS
         self._slot_maps: list[Owned] = []
         self._validated: Link | None = None
@@ -78,12 +78,12 @@ class RedisCluster:
         self._closing = TaskSet()
         self._why = "no node answers"
         self.redirect_count: Counter[int] = Counter()
-        """How many commands were not run where they were sent first, by slot."""
+        """Commands refused by the first node they were sent to, by slot."""
 
-    # -- where keys are
+    # -- owners of keys
 
     def node(self, key: str) -> Node:
-        """The primary that has a key's slot, as far as it is known."""
+        """The known primary of the key's slot."""
         return self._slots[key_slot(key) if len(key) <= CACHED_KEY_LENGTH_MAX else key_slot.__wrapped__(key)]
 
     @property
@@ -93,11 +93,11 @@ class RedisCluster:
 
     @property
     def nodes(self) -> list[Node]:
-        """Every primary, those that are just given their first slots too."""
+        """Every primary, including those without slots so far."""
         return list(self._nodes.values())
 
     def at(self, place: Place) -> Node:
-        """The node at a place, also one that was not known."""
+        """The node at a place, created if unknown."""
         node = self._nodes.get(place)
         if node is None:
             address = self._address(*place)
@@ -112,23 +112,23 @@ class RedisCluster:
         return node
 
     def redirect_target(self, place: Place) -> Node:
-        """The node that a redirect names. It may have no slot yet, and is kept for a while all the same."""
+        """The node that a redirect names. It may have no slot yet, and is kept for `_REDIRECT_TARGET_S`."""
         node = self.at(place)
         node.used_at = asyncio.get_running_loop().time()
         return node
 
     def moved(self, slot: int, place: Place) -> None:
-        """A redirect said who has a slot."""
+        """Apply a MOVED redirect to the slot table."""
         node, before = self.redirect_target(place), self._slots[slot]
         if before is not node:
             before.used_at = node.used_at  # answers may be on their way from there
             self._slots[slot] = node
-            self._slot_maps = []  # the whole table counts anew when it is told next
+            self._slot_maps = []  # forces the next table to be applied
             self.on_moved()
         self.hurry()
 
     def refused(self, node: Node, text: str) -> Refusal:
-        """Take what a node said instead of running a command."""
+        """Parse a refusal, and apply it if it is a MOVED."""
         address = node.control.address
         refusal = parse_refusal(text, address.host if address is not None else "")
         if refusal.kind == "MOVED" and refusal.place is not None:
@@ -139,16 +139,17 @@ class RedisCluster:
     # -- commands
 
     def validated(self, node: Node, key: str, reply: Any) -> Any:
-        """A node's reply, unless another one has the key by now.
+        """The reply, unless another node has the key by now.
 
-        A primary that stood still takes what waits in its sockets before it learns that it was replaced: that is lost.
+        A primary that was paused executes the commands in its sockets before it learns that it was replaced; their
+        effects are lost.
         """
         if self.node(key) is node or isinstance(reply, Exception):
             return reply
         return StoreUnavailable("another node has the key by now")
 
     def send(self, lane: Lane, args: Sequence[Arg], on_reply: OnReply, *, asking: bool = True) -> None:
-        """Send where the command's key is, and on where redirects say; without `asking` none to a slot on its way."""
+        """Send to the key's node and follow redirects; without `asking`, wait while its slot is migrating."""
         key = key_of(args)
         node = self.metadata_node if key is None else self.node(key)
 
@@ -161,7 +162,7 @@ class RedisCluster:
         node.lane(lane).send(args, answered)
 
     def call(self, lane: Lane, *args: Arg, asking: bool = True) -> asyncio.Future[Any]:
-        """As `send`, as a future. It raises StoreUnavailable, or `hiredis.ReplyError` for an error reply."""
+        """As `send`, with a future. It raises StoreUnavailable, or `hiredis.ReplyError` for an error reply."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def answer(reply: Any) -> None:
@@ -175,21 +176,21 @@ class RedisCluster:
         self.send(lane, args, answer, asking=asking)
         return future
 
-    # -- the table
+    # -- the slot table
 
     async def find_any(self) -> Address:
-        """A node to ask and to listen at, another one at each call: one that is up, else any that was ever named."""
+        """A node to query and subscribe at, rotating per call: a connected one, else any that was ever named."""
         connected = [place for place, node in self._nodes.items() if node.control.connected]
         places = connected or list(dict.fromkeys([*self._nodes, *self._seeds]))
         self._turn += 1
         return self._address(*places[self._turn % len(places)])
 
     def hurry(self) -> None:
-        """Something changed: ask soon."""
+        """Query the slot table soon."""
         self._hurried.set()
 
     async def first_refresh(self, timeout_s: float) -> None:
-        """Wait until the table is known and whole. Raises StoreUnavailable, CannotStart."""
+        """Wait until the slot table is known and complete. Raises StoreUnavailable, CannotStart."""
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -203,7 +204,7 @@ class RedisCluster:
             raise StoreUnavailable(f"Redis Cluster is not usable: {missing} slots have no primary")
 
     async def follow(self) -> None:
-        """Ask for ever."""
+        """Refresh the slot table forever."""
         while True:
             troubled = not all(node.up for node in self._nodes.values())
             try:
@@ -222,7 +223,7 @@ class RedisCluster:
         await self._closing.wait()
 
     async def _observe(self) -> bool:
-        """Ask one that answers and is well, the last such one first. Whether there was one."""
+        """Query a node that reports a healthy cluster, the last such one first. Returns whether there was one."""
         links = [self._validated, self.push, *(node.control for node in self._nodes.values())]
         for link in dict.fromkeys(link for link in links if link is not None and link.connected):
             owned = await self._reported_by(link)
@@ -266,7 +267,7 @@ class RedisCluster:
         self._retire()
 
     def _retire(self) -> None:
-        """Leave the nodes that have no slots any more, or never got any."""
+        """Remove the nodes that have no slots any more, or never got any."""
         owners, now = set(self._slots), asyncio.get_running_loop().time()
         for place, node in list(self._nodes.items()):
             if node not in owners and now - node.used_at > _REDIRECT_TARGET_S:

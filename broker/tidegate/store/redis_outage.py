@@ -1,4 +1,4 @@
-"""Whether Redis was away until a moment ago: what fell due meanwhile fell due because nobody could say otherwise."""
+"""Detect recent outages of Redis: deadlines that passed during an outage say nothing about clients."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Final
 
 _SHORT_S: Final = 1.0
-"""An absence up to this is none: a client's own tries cover it."""
+"""Shorter absences are ignored: clients' retries cover them."""
 _RETURN_S: Final = 5.0
-"""How long Redis counts as just returned: time for every group to be looked at, less than a session timeout."""
+"""How long Redis counts as just recovered: enough to check every group, less than a session timeout."""
 
 
 class RedisOutage:
-    """Told when a node goes and comes: while any is away Redis is, and it is back when `all_up()`.
+    """Tracks outages: one begins when any node is down and ends when `all_up()`.
 
-    A server that still loads its data is no connection (see `Link`), so it counts as away.
+    A server that still loads its data is not connected (see `Link`), so it counts as down.
     """
 
     def __init__(self, all_up: Callable[[], bool]) -> None:
@@ -26,25 +26,25 @@ class RedisOutage:
 
     @property
     def recently_recovered(self) -> bool:
-        """Whether Redis was away for long, and is back for a moment only."""
+        """Whether Redis is down for more than `_SHORT_S`, or was until a moment ago."""
         now = self._loop.time()
         if self._down_at is not None:
             return now - self._down_at > _SHORT_S
         return now - self._returned_at < _RETURN_S
 
     def down(self) -> None:
-        """A node is gone."""
+        """A node was disconnected."""
         if self._down_at is None:
             self._down_at = self._loop.time()
 
     def up(self) -> None:
-        """A node is there, or no longer needed."""
+        """A node was connected, or removed."""
         if self._down_at is None or not self._all_up():
             return
         self.observe_wait(self._loop.time() - self._down_at)
         self._down_at = None
 
     def observe_wait(self, seconds: float) -> None:
-        """Some keys were answered for only after so long: to those who asked for them Redis was away."""
+        """A command was delayed for `seconds`, which is an outage for its keys."""
         if seconds > _SHORT_S:
             self._returned_at = self._loop.time()

@@ -1,4 +1,4 @@
-"""Capped streams of samples: what brokers tell of themselves and of what they see, the stuff of history."""
+"""Capped streams of samples that brokers write for metrics over time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ ADD_SAMPLE = Script("cluster/add_sample")
 
 
 async def add_sample(store: Store, stream: str, entries_max: int, *fields: Arg) -> None:
-    """Add an entry: `time` by Redis's clock, then these fields and values, some thousands at most.
+    """Add an entry: `time` by Redis's clock, then the given fields and values; keeps about `entries_max` entries.
 
-    Raises StoreUnavailable; the sample may be there all the same.
+    Raises StoreUnavailable; the sample may be stored nevertheless.
     """
     await store.run(ADD_SAMPLE, [stream], entries_max, *fields)

@@ -1,11 +1,10 @@
-"""Load, include and describe the Lua scripts; `Store.run` calls them.
+"""Load Lua scripts, resolve their includes, and describe them; `Store.run` calls them.
 
-A script's header is its contract: `KEYS[n]`, `ARGV[n]`, `Returns`, `Errors`. `tests/unit/test_house.py`
-holds each script to it. `-- @include lib/x` is replaced by that file, each once; `ERROR.NAME` by its number in
-`lib/errors`, because a table of the codes, made at every call, costs as much as three commands. `-- @nest` puts
-what follows it into a function that is called at once. A script makes its functions anew at every call, and Lua
-5.1 searches the open locals of the chunk for each that a function uses; inside a function what is above it is at
-hand. It saves a join a quarter of its time.
+A script's header is its contract: `KEYS[n]`, `ARGV[n]`, `Returns`, `Errors`; `tests/unit/test_house.py` checks it.
+`-- @include lib/x` is replaced by that file, once; `ERROR.NAME` by its number in `lib/errors`, because building a
+table of the codes at every call costs as much as three commands. `-- @nest` wraps the rest of the script in a function
+that is called at once: Redis creates a script's functions at every call, and Lua 5.1 searches the chunk's open locals
+for each upvalue; inside a function they are upvalues already. This saves a quarter of the time of a join.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _overrides: dict[str, str] = {}
 
 
 def swap_include(name: str, source: str | None) -> None:
-    """Replace an include in scripts rendered from now on; None puts it back. For tests that step the clock."""
+    """Replace an include in scripts rendered from now on; None restores it. For tests that step the clock."""
     if source is None:
         _overrides.pop(name, None)
     else:
@@ -39,18 +38,18 @@ def swap_include(name: str, source: str | None) -> None:
 
 
 def root() -> Traversable:
-    """The folder that holds the scripts: inside the package where a wheel put it, else at the top of the checkout."""
+    """The folder of the scripts: inside the package in a wheel, else at the top of the checkout."""
     packaged = resources.files("tidegate").joinpath("redis_scripts")
     return packaged if packaged.is_dir() else Path(__file__).resolve().parents[3] / "redis_scripts"
 
 
 def overridden(name: str) -> str | None:
-    """What an include was replaced with, if it was."""
+    """The replacement of an include, or None."""
     return _overrides.get(name)
 
 
 def read(name: str) -> str:
-    """A file of the scripts, as it is or as it was replaced."""
+    """The text of a script file, with any replacement."""
     if name in _overrides:
         return _overrides[name]
     path = root()
@@ -82,7 +81,7 @@ _registered: dict[str, Script] = {}
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script by its path under redis_scripts/, without the ending. Each is declared once, by its caller."""
+    """A script by its path under redis_scripts/, without the extension. Each is declared once, by its caller."""
 
     name: str
     label: str = field(init=False, default="")
@@ -93,15 +92,15 @@ class Script:
 
     @property
     def source(self) -> bytes:
-        """The text with its includes, as Redis gets it."""
+        """The text with its includes, as sent to Redis."""
         return _render(self.name)[0]
 
     @property
     def sha(self) -> str:
-        """Its SHA-1 in hex, as EVALSHA takes it."""
+        """SHA-1 in hex, for EVALSHA."""
         return _render(self.name)[1]
 
 
 def registered() -> list[Script]:
-    """Every script that a module declared, in order of name."""
+    """Every declared script, in order of name."""
     return [_registered[name] for name in sorted(_registered)]

@@ -1,4 +1,4 @@
-"""Redis' sentinels: asked which server is the primary. A broker without them imports none of redis-py for it."""
+"""Query Redis sentinels for the primary. Brokers without sentinels do not import redis-py for this."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tidegate.store.addresses import Topology
 from tidegate.store.tls import tls_files
 
 LATE_MS: Final = 250
-"""How long the others are waited for once most have answered: one that hangs makes no question long."""
+"""How long to wait for the remaining sentinels once most have answered."""
 
 Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one sentinel says of the service: where its primary is, since which fail-over, and whether it is up."""
+    """One sentinel's answer: the primary's address, its fail-over epoch, and whether the sentinel considers it up."""
 
     place: Place
     config_epoch: int
@@ -34,10 +34,10 @@ class View:
 
 
 def validated(views: Sequence[View]) -> Place | None:
-    """The primary, out of what sentinels say; None where none of them holds it up.
+    """The primary by the sentinels' answers; None if no sentinel considers it up.
 
-    A fail-over counts `config_epoch` up, and a sentinel learns of it from the others: who has less was away. Of those
-    that are even (set up by hand to watch different servers), what most say counts, and then the order in `redis_url`.
+    A fail-over increments `config_epoch`, and sentinels learn it from each other: a lower epoch is out of date. Between
+    equal epochs (sentinels configured by hand for different servers) the majority decides, then the `redis_url` order.
     """
     up = [view for view in views if view.up]
     named = Counter((view.config_epoch, view.place) for view in up)
@@ -45,7 +45,7 @@ def validated(views: Sequence[View]) -> Place | None:
 
 
 class Sentinels:
-    """Those that `redis_url` names, asked all at once. One question at a time."""
+    """The sentinels of `redis_url`, queried concurrently. One query at a time."""
 
     def __init__(self, settings: Settings, topology: Topology) -> None:
         self._topology = topology
@@ -64,7 +64,7 @@ class Sentinels:
         self._clients = [redis.asyncio.Redis(host=host, port=port, **login) for host, port in topology.hosts]
 
     async def primary(self) -> Place:
-        """Host and port of the primary now. Raises StoreUnavailable."""
+        """Host and port of the current primary. Raises StoreUnavailable."""
         answers = await self._answers()
         found = validated([answer for answer in answers if isinstance(answer, View)])
         if found is None:
@@ -77,7 +77,7 @@ class Sentinels:
             await client.aclose()
 
     async def _answers(self) -> list[View | Exception]:
-        """What each says, in the order of `redis_url`; of those that are late, that they were."""
+        """Each sentinel's answer, in the order of `redis_url`; a late one has a timeout error."""
         asked = [asyncio.create_task(self._ask(client)) for client in self._clients]
         loop = asyncio.get_running_loop()
         ends_s, waiting = loop.time() + self._timeout_s, set(asked)
@@ -89,13 +89,13 @@ class Sentinels:
                     break
         finally:
             for task in asked:
-                task.cancel()  # which closes its connection: no answer is left in it for the next question
+                task.cancel()  # closes its connection: the next query must not read this reply
         return [task.result() if task.done() else TimeoutError("no answer in time") for task in asked]
 
     async def _ask(self, client: redis.asyncio.Redis) -> View | Exception:
         try:
             reported: Any = await client.sentinel_master(self._topology.service)
-            # Who leads a fail-over still describes the old primary, under the new epoch, and already names the new one.
+            # The sentinel that leads a fail-over describes the old primary under the new epoch, but names the new one.
             place: Any = await client.sentinel_get_master_addr_by_name(self._topology.service)
         except (redis.exceptions.RedisError, OSError) as error:
             return error

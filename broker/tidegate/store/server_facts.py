@@ -1,4 +1,4 @@
-"""What a Redis server says of its memory and of what a crash would lose, as values of the cluster's metrics."""
+"""Redis memory and persistence figures from INFO, as cluster metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SECTIONS: Final = ("memory", "persistence", "stats", "replication", "clients")
 
 
 async def server_facts(store: Store) -> dict[str, dict[Declared, int]]:
-    """By server, as `host:port`: each primary that answers. Raises StoreUnavailable where none does."""
+    """Server (`host:port`) -> metrics of each primary that answers. Raises StoreUnavailable if none does."""
     nodes = store.nodes
     reported = await asyncio.gather(*map(_facts, nodes), return_exceptions=True)
     found = {str(node): values_of(one) for node, one in zip(nodes, reported, strict=True) if isinstance(one, dict)}
@@ -40,7 +40,7 @@ async def _facts(node: Node) -> dict[str, str]:
 
 
 def values_of(facts: Mapping[str, str]) -> dict[Declared, int]:
-    """The metrics that INFO's fields tell; what a server does not say is left out."""
+    """The metrics in INFO's fields; absent fields are left out."""
     numbers = {
         own.REDIS_MEMORY_USED: "used_memory",
         own.REDIS_MEMORY_MAX: "maxmemory",

@@ -1,4 +1,4 @@
-"""Redis Cluster's arithmetic: the slot of a key, what `CLUSTER SLOTS` tells, what a redirect says. No I/O."""
+"""Redis Cluster slots: the slot of a key, the reply of `CLUSTER SLOTS`, the text of redirects. No I/O."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _REFUSALS: Final = ("MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN")
 
 
 CACHED_KEY_LENGTH_MAX: Final = 1_024
-"""Longest key whose slot is kept: names may have 32 kB, and a hundred thousand of them would be gigabytes."""
+"""Longest key whose slot is cached: 100,000 keys of 32 kB would take gigabytes."""
 
 
 @lru_cache(maxsize=65_536)
 def key_slot(key: str) -> int:
-    """The slot of a key: CRC16 (XMODEM) of its hash tag, or of all of it where it has none."""
+    """The slot of a key: CRC16 (XMODEM) of its hash tag, or of the whole key without one."""
     start = key.find("{") + 1
     end = key.find("}", start) if start else -1
     return crc_hqx((key[start:end] if end > start else key).encode(), 0) % SLOTS
@@ -45,7 +45,7 @@ def key_of(args: Sequence[Arg]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A run of slots, both ends inclusive, and the primary that has them."""
+    """A range of slots, both ends inclusive, and its primary."""
 
     first: int
     last: int
@@ -53,7 +53,7 @@ class Owned:
 
 
 def parse_slots(reply: Sequence[Any], asked_host: str) -> list[Owned]:
-    """`CLUSTER SLOTS`: the primary of each run. A node that announces no host is at the one that was asked."""
+    """Parse `CLUSTER SLOTS`: the primary of each range. A node without a host is at `asked_host`."""
     runs = ((first, last, (primary[0] or b"").decode(), primary[1]) for first, last, primary, *_ in reply)
     return [Owned(first, last, (_host(host, asked_host), port)) for first, last, host, port in runs]
 
@@ -64,7 +64,7 @@ def _host(reported: str, asked_host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a node did not run a command that another node, or the same one later, will. It changed nothing.
+    """Why a node did not execute a command; the command changed nothing and may be sent again.
 
     `kind` is MOVED or ASK with the place to go to, TRYAGAIN or CLUSTERDOWN without.
     """
@@ -75,12 +75,12 @@ class Refusal:
 
 
 def is_refusal(reply: Any) -> bool:
-    """Whether an error reply sends the command elsewhere, or asks for it again."""
+    """Whether an error reply is a redirect or asks for a retry."""
     return isinstance(reply, hiredis.ReplyError) and str(reply).startswith(_REFUSALS)
 
 
 def parse_refusal(text: str, asked_host: str) -> Refusal:
-    """`MOVED 3999 host:port`, `ASK 3999 host:port`, `TRYAGAIN …`, `CLUSTERDOWN …`."""
+    """Parse `MOVED 3999 host:port`, `ASK 3999 host:port`, `TRYAGAIN …`, `CLUSTERDOWN …`."""
     kind, *words = text.split()
     if kind not in ("MOVED", "ASK"):
         return Refusal(kind)

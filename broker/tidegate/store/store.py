@@ -1,7 +1,7 @@
-"""The store as the domain sees it: run a script, send a command to the node of its key, watch a channel.
+"""The interface of the domain to Redis: run a script, send a command to the node of its key, subscribe to a channel.
 
-One node but in Redis Cluster, where a key's slot says which (`redis_cluster.py`). Pub/sub has one lane of its own in
-all: what is published at one node is heard at every one.
+There is one node, except in Redis Cluster, where the key's slot determines the node (`redis_cluster.py`). Pub/sub uses
+one connection: Redis Cluster forwards published messages to every node.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ logger = structlog.get_logger()
 
 _FAILURES_LOGGED_EVERY_S: Final = 1.0
 _START_SLACK_S: Final = 0.2
-"""An attempt that takes its whole time is to say why."""
+"""Added to the connect timeout, so that an attempt that times out can report its reason."""
 
 _CHECK_INTERVAL_S: Final = 0.02
 _KEYS_TRIED: Final = 2_000
-"""A node that has one slot in a thousand has one of them, most likely."""
+"""Numbered keys tried until one is at the node; enough, most likely, for a node with 1 slot in 1,000."""
 
 OnNode = Callable[[Node], None]
 OnScript = Callable[[Any], None]
@@ -46,7 +46,7 @@ OnScript = Callable[[Any], None]
 
 
 class Store:
-    """The links of one broker to its Redis, its scripts, keys and wake-ups. Raises CannotStart."""
+    """One broker's links to Redis, its scripts, keys and subscriptions. Raises CannotStart."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -57,7 +57,7 @@ class Store:
         self.outage = RedisOutage(lambda: all(node.control.connected for node in self.nodes))
         self.cluster: RedisCluster | None = None
         self.on_moved: list[Callable[[], None]] = []
-        """Called when keys have another node than before."""
+        """Called when the node of some keys changed."""
         self._followers: list[tuple[OnNode, OnNode]] = []
         self._loops = BackgroundTasks()
         self._failures: dict[str, tuple[float, int]] = {}
@@ -79,7 +79,7 @@ class Store:
         return Link(
             name,
             find,
-            # In Redis Cluster a key may be another node's, which is said before that a server is still loading.
+            # In Redis Cluster a node would answer EXISTS with MOVED, even while it loads.
             loading_probe=["PING"] if self.cluster is not None else ["EXISTS", self.cluster_keys.info],
             primary_only=self.primary.by_sentinels,
             command_timeout_ms=settings.redis_command_timeout_ms,
@@ -104,16 +104,16 @@ class Store:
 
     @property
     def nodes(self) -> list[Node]:
-        """Every primary that is known now."""
+        """Every known primary."""
         return [self.metadata_node] if self.cluster is None else self.cluster.nodes
 
     @property
     def links(self) -> list[Link]:
-        """Every lane of every node, and that of pub/sub."""
+        """Every lane of every node, and the pub/sub link."""
         return [*(lane for node in self.nodes for lane in node.lanes), self.push]
 
     def lanes(self) -> dict[str, list[Link]]:
-        """The links by the name of their lane: one to each node."""
+        """Lane name -> its links, one per node."""
         found: dict[str, list[Link]] = {}
         for link in self.links:
             found.setdefault(link.name, []).append(link)
@@ -121,28 +121,28 @@ class Store:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether the keys are spread over servers, each of which has a clock of its own."""
+        """Whether the keys are distributed over several servers, each with its own clock."""
         return self.cluster is not None
 
     def node(self, key: str) -> Node:
-        """The node that a key is at. Another one may be told at any time, by `on_moved`."""
+        """The node that has the key now. Redis Cluster may move it at any time, see `on_moved`."""
         return self.metadata_node if self.cluster is None else self.cluster.node(key)
 
     def key_at(self, node: Node, shared: str, elsewhere: Callable[[int], str], first: int = 0) -> str:
-        """`shared` where the node has that key, else one of those numbered from `first` that is at the node."""
+        """`shared` if the node has that key, else the first `elsewhere(number)`, from `first`, that the node has."""
         if first == 0 and self.node(shared) is node:
             return shared
         names = (elsewhere(number) for number in range(first, first + _KEYS_TRIED))
         return next((name for name in names if self.node(name) is node), shared)
 
     def follow_nodes(self, added: OnNode, removed: OnNode) -> None:
-        """Hear of every node, now and as they come, before it is connected; and of those that are left."""
+        """Call `added` for every node, now and before a new one connects, and `removed` for retired nodes."""
         self._followers.append((added, removed))
         for node in self.nodes:
             added(node)
 
     def refused(self, node: Node, text: str) -> None:
-        """A node of Redis Cluster said (`is_refusal`) that a key is elsewhere, or that it cannot tell now."""
+        """Process a refusal (`is_refusal`) of a Redis Cluster node: the key is elsewhere, or the slot unavailable."""
         if self.cluster is not None:
             self.cluster.refused(node, text)
 
@@ -154,7 +154,7 @@ class Store:
     def _removed(self, node: Node) -> None:
         for _, removed in self._followers:
             removed(node)
-        self.outage.down()  # as when a connection ends: its keys are to be had when every node that is left is up
+        self.outage.down()  # as when a connection ends: over once every remaining node is up
         self.outage.up()
 
     def _moved(self) -> None:
@@ -167,7 +167,7 @@ class Store:
         if self.cluster is not None:
             self.cluster.hurry()
 
-    # -- life
+    # -- lifecycle
 
     async def start(self) -> None:
         """Connect every lane. Raises StoreUnavailable, CannotStart."""
@@ -179,7 +179,7 @@ class Store:
                 self.metadata_node.start()
                 self.push.start()
             if self.primary.by_sentinels:
-                timeout_s *= 2  # they are asked first
+                timeout_s *= 2  # the sentinels are queried first
                 self._loops.every("redis-primary", FOLLOW_MS, self._follow_primary)
             for link in self.links:
                 await link.wait_up(timeout_s)
@@ -192,7 +192,7 @@ class Store:
 
     async def _start_cluster(self, cluster: RedisCluster, timeout_s: float) -> None:
         self.push.start()
-        await self.push.wait_up(timeout_s * len(self.primary.topology.hosts))  # one after the other; some may be silent
+        await self.push.wait_up(timeout_s * len(self.primary.topology.hosts))  # tried in turn; some may not respond
         await cluster.first_refresh(timeout_s)
         self._loops.run("redis-cluster", cluster.follow)
 
@@ -207,11 +207,11 @@ class Store:
 
     @property
     def available(self) -> bool:
-        """Whether every lane is up now; in Redis Cluster those of the node that has the keys which brokers share."""
+        """Whether every lane is up now; in Redis Cluster, every lane of the node with the cluster's keys."""
         return self.metadata_node.up and (self.cluster is not None or self.push.connected)
 
     async def wait_up(self, key: str) -> None:
-        """Wait until the node that has a key answers, for as long as a command may take. Raises StoreUnavailable."""
+        """Wait until the node of the key is connected, up to the command timeout. Raises StoreUnavailable."""
         timeout_s = self.settings.redis_command_timeout_ms / 1000
         if self.cluster is None:
             await self.metadata_node.control.wait_up(timeout_s)
@@ -223,16 +223,16 @@ class Store:
             await asyncio.sleep(_CHECK_INTERVAL_S)
 
     async def _follow_primary(self) -> None:
-        """Sentinels that name another server are followed, also where the old one did not notice."""
+        """Reconnect when the sentinels name another primary, even if the old connections are intact."""
         if not any(link.connected for link in self.links):
-            return  # each link asks by itself
+            return  # each link calls find by itself
         found = await self.primary.find()
         for link in self.links:
             if link.address != found:
                 link.reconnect("the sentinels name another primary")
 
     def reconnect_to_primary(self) -> None:
-        """Redis says that it takes no writes: where that can be known, every lane goes to the primary."""
+        """Reconnect every lane after a read-only error, if the address can name another primary."""
         self._hurry()
         if self.primary.by_sentinels:
             self.metadata_node.leave("it is a replica now")
@@ -242,7 +242,7 @@ class Store:
         refused: list[str] = []
 
         def loaded(reply: Any) -> None:
-            if isinstance(reply, hiredis.ReplyError) and not refused:  # the others would say the same
+            if isinstance(reply, hiredis.ReplyError) and not refused:  # the other scripts would fail in the same way
                 refused.append(str(reply))
                 self._loaded(reply)
 
@@ -273,7 +273,7 @@ class Store:
     # -- scripts
 
     def send_script(self, script: Script, keys: Sequence[str], args: Sequence[Arg], on_reply: OnScript) -> None:
-        """Run a script; `on_reply` gets its reply as it is, or an exception instance. For the hot path."""
+        """Run a script; `on_reply` gets the raw reply, or an exception instance. For the hot path."""
         meter, sent_s = metrics.script(script.label), perf_counter()
         node = self.metadata_node if self.cluster is None else self.cluster.node(keys[0])
         command: list[Arg] = ["EVALSHA", script.sha, len(keys), *keys, *args]
@@ -296,7 +296,7 @@ class Store:
         refusal: hiredis.ReplyError,
         on_reply: OnScript,
     ) -> None:
-        """The node has not run a script: load it, or go on where its keys are; else it failed."""
+        """Handle an error reply: load the script, follow the redirect, or fail."""
 
         def expired(reply: Any) -> None:
             if self.cluster is not None and is_refusal(reply):
@@ -330,9 +330,10 @@ class Store:
         return await future
 
     def _failed(self, script: Script, text: str) -> StoreUnavailable:
-        """What Redis itself refused (full, read-only, loading, no rights, a fault of the script).
+        """The exception for an error of Redis itself (out of memory, read-only, loading, no rights, script error).
 
-        Logged once a second and script, with how often it happened since: a hot script fails thousands of times.
+        Logged at most once a second per script, with the number of failures since: a hot script can fail thousands of
+        times a second.
         """
         if text.startswith("READONLY"):
             self.reconnect_to_primary()
@@ -348,14 +349,14 @@ class Store:
     # -- plain commands
 
     def send(self, args: Sequence[Arg], on_reply: OnReply) -> None:
-        """One command on the control lane of its key's node; `on_reply` as for `Link.send`."""
+        """Send one command on the control lane of its key's node; `on_reply` as for `Link.send`."""
         if self.cluster is None:
             self.metadata_node.control.send(args, on_reply)
         else:
             self.cluster.send("control", args, on_reply)
 
     def send_in_order(self, *commands: tuple[Sequence[Arg], OnReply]) -> None:
-        """As `send`, each executed after the one before it, in one write; one by one where they may be sent on."""
+        """As `send`, executed in order and sent in one write; one by one where redirects are possible."""
         if self.cluster is None:
             for args, on_reply in commands:
                 self.metadata_node.control.send(args, on_reply)
@@ -363,27 +364,27 @@ class Store:
         (args, on_first), rest = commands[0], commands[1:]
 
         def answered(reply: Any) -> None:
-            if rest:  # before a fault of who hears this reply could keep it from them
+            if rest:  # before the callback, which may raise
                 self.send_in_order(*rest)
             on_first(reply)
 
         self.cluster.send("control", args, answered)
 
     async def command(self, *args: Arg) -> Any:
-        """One command on the control lane. Raises StoreUnavailable, also for an error reply."""
+        """Run one command on the control lane. Raises StoreUnavailable, also for an error reply."""
         cluster = self.cluster
         return await _answer(
             self.metadata_node.control.call(*args) if cluster is None else cluster.call("control", *args)
         )
 
     async def read(self, *args: Arg) -> Any:
-        """One read that may be large, on the lane where it delays no heartbeat. Raises StoreUnavailable as well."""
+        """Run one read with a possibly large reply, on the lane that delays no heartbeat. Raises StoreUnavailable."""
         if self.cluster is None:
             return await _answer(self.metadata_node.data_in.call(*args))
         return await _answer(self.cluster.call("data_in", *args))
 
     async def read_at_owner(self, *args: Arg) -> Any:
-        """As `read`, from the server that owns the key: while the key moves to another one, wait until it is there."""
+        """As `read`, from the server that owns the key: waits while the key's slot is migrating."""
         if self.cluster is None:
             return await _answer(self.metadata_node.data_in.call(*args))
         return await _answer(self.cluster.call("data_in", *args, asking=False))

@@ -1,4 +1,4 @@
-"""Tasks that run beside whoever started them. The event loop keeps only a weak reference to a task."""
+"""Background tasks with a strong reference; the event loop keeps only weak ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 
 class TaskSet:
-    """Keeps a reference to each task until it is done. For loops that must never end see `BackgroundTasks`."""
+    """Keeps a reference to each task until it is done. For loops that must not end see `BackgroundTasks`."""
 
     __slots__ = ("_tasks",)
 
@@ -18,7 +18,7 @@ class TaskSet:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, Result], name: str | None = None) -> asyncio.Task[Result]:
-        """Run beside. What it raises is logged by the event loop unless somebody awaits the task."""
+        """Start a task. The event loop logs its exception unless a caller awaits the task."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -28,15 +28,15 @@ class TaskSet:
         return len(self._tasks)
 
     def cancel(self) -> None:
-        """Cancel what runs."""
+        """Cancel the running tasks."""
         for task in list(self._tasks):
             task.cancel()
 
     async def wait(self) -> None:
-        """Wait until what runs now has ended, however it ends."""
+        """Wait until the running tasks have ended; ignores their results."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Cancel what runs, and wait until it has ended."""
+        """Cancel the running tasks, and wait until they have ended."""
         self.cancel()
         await self.wait()

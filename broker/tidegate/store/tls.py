@@ -1,4 +1,4 @@
-"""TLS to Redis: whom a broker trusts, who it says it is, and what a failed handshake means."""
+"""TLS to Redis: trusted authorities, client certificate, and readable handshake errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_HANDSHAKE: Final = f"no TLS handshake in time ({NO_TLS})"
 
 
 def tls_files(settings: Settings, topology: Topology) -> dict[str, Any]:
-    """What redis-py calls `ssl_…`: the settings, else the parameters of the address."""
+    """redis-py's `ssl_…` parameters: from the settings, else from the address."""
     named = dict(topology.tls_files)
     return {
         "ssl_ca_certs": settings.redis_ca_file or named.get("ssl_ca_certs"),
@@ -27,7 +27,7 @@ def tls_files(settings: Settings, topology: Topology) -> dict[str, Any]:
 
 
 def tls_context(settings: Settings, topology: Topology) -> ssl.SSLContext | None:
-    """The context of every connection to Redis; None where the address asks for none. Raises CannotStart.
+    """The context of every connection to Redis; None without TLS. Raises CannotStart.
 
     Without a CA file the system's authorities are trusted.
     """
@@ -56,7 +56,7 @@ def _unusable(setting: str, files: str, error: OSError) -> CannotStart:
 
 
 def reason(error: BaseException) -> str:
-    """Why a connection failed, for people."""
+    """Why a connection failed, for humans."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message} (TIDEGATE_REDIS_CA_FILE)"
     if isinstance(error, ssl.SSLError):

@@ -1,4 +1,4 @@
-"""A store whose scripts are spans below the request that runs them; what no traced request runs is none."""
+"""A store that records a span per script under the request that runs it; scripts of untraced requests have none."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tidegate.store.store import OnScript, Store
 
 
 class TracedStore(Store):
-    """A store. A script that answers many requests of a tick is a child of the first of them."""
+    """A `Store`. A script that serves many requests of a tick is a child span of the first."""
 
     def __init__(self, settings: Settings, tracer: Tracer) -> None:
         super().__init__(settings)
         self._tracer = tracer
 
     def send_script(self, script: Script, keys: Sequence[str], args: Sequence[Arg], on_reply: OnScript) -> None:
-        """As without tracing, with a span from here to the reply."""
+        """As `Store.send_script`, with a span until the reply."""
         if not get_current_span().is_recording():
             super().send_script(script, keys, args, on_reply)
             return

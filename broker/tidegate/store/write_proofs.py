@@ -1,4 +1,4 @@
-"""Proofs that replicas or the append-only file have what one server was told."""
+"""Proofs that replicas or the append-only file have the earlier writes of a server."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tidegate.store.outcome import Moved, failure_of
 from tidegate.store.store import Store
 
 _KEYS_LEFT: Final = 1_000
-"""Keys left alone for each slot that was on its way to another node: none of them is likely to be the next as well."""
+"""Keys skipped after a migrating slot, so that the next key is unlikely to be in one as well."""
 _TRIES: Final = 3
 
 
 class WriteProofs:
-    """Proves that what a server has answered for is held elsewhere: a small write, and a WAIT right behind it.
+    """Proves that the writes answered by a server are replicated or on disk: a small write followed directly by WAIT.
 
-    `wait` is the command, `holds` says whether its reply is enough. In Redis Cluster the write has to be to a slot of
-    that server, so its key changes where slots move.
+    `wait` is the command, `holds` evaluates its reply. In Redis Cluster the write must be in a slot of that server, so
+    its key changes when slots move.
     """
 
     def __init__(
