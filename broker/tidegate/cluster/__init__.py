@@ -1,1 +1,1 @@
-"""The live brokers, their leases, and where clients are sent."""
+"""Live brokers, their leases, and the broker that clients are sent to."""

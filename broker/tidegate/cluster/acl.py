@@ -1,7 +1,7 @@
-"""What a broker's user of Redis may do, and nothing else: the rules for `ACL SETUSER`.
+"""The rights of a broker's Redis user, as rules for `ACL SETUSER`.
 
-The list is written by hand, so that a right more is seen in review; a test holds it to what brokers and their scripts
-call, and `make test SUITE=acl` runs the tests as this user. Scripts run with the rights of who calls them.
+The list is written by hand, so that an added right shows in review; a test compares it with the commands that brokers
+and their scripts run, and `make test SUITE=acl` runs the tests as this user. Scripts run with their caller's rights.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONNECTION: Final = ("info", "memory|usage", "ping", "time")
 SCRIPTS: Final = ("eval", "evalsha", "script|load")
 MESSAGES: Final = ("publish", "subscribe", "unsubscribe")
 KEYS: Final = ("del", "exists", "get", "mget", "persist", "pexpire", "rename", "set", "unlink")
-"""`persist` and `rename` are those of `tidegate topic repair`, which an operator runs with the brokers' own user."""
+"""`persist` and `rename` serve `tidegate topic repair`, which an operator runs with the brokers' user."""
 HASHES: Final = (
     "hdel", "hexists", "hget", "hgetall", "hincrby", "hkeys", "hlen", "hmget", "hscan", "hset", "hsetnx", "hvals",
 )  # fmt: skip
@@ -27,7 +27,7 @@ MIRROR: Final = (
     "xack", "xclaim", "xgroup|create", "xgroup|createconsumer", "xgroup|delconsumer", "xgroup|destroy", "xgroup|setid",
     "xinfo|consumers", "xinfo|groups", "xpending",
 )  # fmt: skip
-"""Groups shown as Redis consumer groups: needed also where `mirror_groups` is off, for a topic may turn it on."""
+"""Groups mirrored as Redis consumer groups: also needed if `mirror_groups` is off, as a topic may enable it."""
 
 READER: Final = (
     "dbsize", "eval_ro", "exists", "get", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "hvals",
@@ -36,7 +36,7 @@ READER: Final = (
     "xrange", "xread", "xrevrange", "zcard", "zcount", "zrange", "zrangebyscore", "zrevrange", "zrevrangebyscore",
     "zscan", "zscore",
 )  # fmt: skip
-"""What a person needs to read keys, with redis-cli or with `tidegate redis check`, `keys` and `memory`."""
+"""The rights to read keys with redis-cli or with `tidegate redis check`, `keys` and `memory`."""
 
 _PROOFS: Final = {"memory": (), "replicated": ("wait",), "fsynced": ("wait", "waitaof")}
 
@@ -44,8 +44,8 @@ _PROOFS: Final = {"memory": (), "replicated": ("wait",), "fsynced": ("wait", "wa
 def acl_rules(settings: Settings) -> list[str]:
     """The rules of a broker's user, without its name, `on` and password: `ACL SETUSER <name> on ><password> <rules>`.
 
-    They begin with taking every right away, so that given again they leave no older one. What depends on the settings:
-    `key_prefix`, `durability` and, from `redis_url`, the database's number, Sentinel and Cluster.
+    They first revoke all rights, so that applying them again leaves no older right. They depend on the settings
+    `key_prefix`, `durability` and, in `redis_url`, the database number, Sentinel and Cluster.
     """
     keys = _keys(settings)
     commands = [*CONNECTION, *SCRIPTS, *MESSAGES, *KEYS, *HASHES, *SORTED_SETS, *STREAMS, *MIRROR]
@@ -56,7 +56,7 @@ def acl_rules(settings: Settings) -> list[str]:
 
 
 def reader_rules(settings: Settings) -> list[str]:
-    """The same of a user for people: it reads every key of ours, writes none, and publishes nothing."""
+    """The same for a read-only user: it reads every key of the cluster, writes none and publishes nothing."""
     commands = [*CONNECTION, *READER, *_of_topology(settings)]
     return ["resetkeys", f"%R~{_keys(settings)}", "resetchannels", "-@all", *(f"+{command}" for command in commands)]
 
@@ -68,7 +68,7 @@ def _keys(settings: Settings) -> str:
 
 
 def _of_topology(settings: Settings) -> list[str]:
-    """Commands that only some addresses need."""
+    """Commands that only some kinds of address need."""
     topology = parse_redis_url(settings.redis_url)
     commands = ["role"] if topology.kind == "sentinel" else []
     if topology.kind == "cluster":

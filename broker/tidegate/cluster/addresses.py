@@ -1,4 +1,4 @@
-"""The addresses that clients of each listener are told, in the three address modes."""
+"""The addresses advertised to clients of each listener, in the three address modes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Endpoints = dict[str, tuple[str, int]]
 
 
 def advertised_endpoints(listeners: Sequence[Listener], ports: Sequence[int], hostname: str | None = None) -> Endpoints:
-    """Listener -> host and port that its clients are told, given the port where each is bound. Raises CannotStart.
+    """Listener -> advertised host and port, given the port where each is bound. Raises CannotStart.
 
-    direct and single: what is advertised, else the bound address. external: host and port are templates;
-    {ordinal} is the number at the end of the pod's hostname, and a+{ordinal} is added up.
+    direct and single: the advertised address, else the bound one. external: host and port are templates; {ordinal} is
+    the number at the end of the pod's hostname, and a+{ordinal} is a sum.
     """
     hostname = hostname or socket.gethostname()
     reported = {one.name: _advertised(one, port, hostname) for one, port in zip(listeners, ports, strict=True)}

@@ -1,8 +1,8 @@
-"""This broker's lease on a node id, and the brokers that live beside it.
+"""This broker's lease on a node id, and the registry of live brokers.
 
-One script renews the lease and returns the live set, on Redis's clock. Not renewed for `lease_suspect_ms`:
-*suspect*, still listed and no longer named; not for `lease_gone_ms`: gone. Whoever lost its lease is told by
-its next renewal, and leases anew.
+One script renews the lease and returns the live brokers, by Redis's clock. A lease not renewed for `lease_suspect_ms`
+is *suspect*: still listed, but not named as leader or coordinator. After `lease_gone_ms` the broker is gone. A broker
+that lost its lease learns it from its next renewal and takes a new one.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ RENEW_LEASE = Script("cluster/renew_lease")
 END_LEASE = Script("cluster/end_lease")
 
 NODE_ID_QUARANTINE_MS: Final = 60_000
-"""Time after the end of a lease until its node id is given to another broker: clients have forgotten it by then."""
+"""Time from the end of a lease until its node id is reused, so that clients no longer cache it."""
 SINGLE_NODE_ID: Final = 1
-"""The one node id that clients of a listener in address mode `single` see, whichever broker answers."""
+"""The one node id that clients of a listener in address mode `single` get from every broker."""
 
 State = Literal["starting", "serving", "draining"]
-"""Only who serves is named as leader or coordinator, where anybody does."""
+"""Only serving brokers are named as leader or coordinator, unless there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A live broker as it describes itself; `suspect` when its lease was not renewed lately."""
+    """A live broker by its own description; `suspect` if its lease was not renewed lately."""
 
     node_id: int
     endpoints: Mapping[str, tuple[str, int]]
@@ -55,19 +55,18 @@ class BrokerInfo:
     suspect: bool = False
 
     def endpoint(self, listener: str) -> tuple[str, int]:
-        """Host and port for clients of a listener; of the first where it has no such listener (see `shown`)."""
+        """Host and port for clients of a listener; of the first one if the broker lacks this listener (see `shown`)."""
         return self.endpoints.get(listener) or next(iter(self.endpoints.values()))
 
 
 class BrokerLease:
-    """The lease of one broker. `endpoints` is what clients are told: listener -> host, port.
+    """The lease of one broker. `endpoints` are the advertised addresses: listener -> host, port.
 
-    `version` grows at every change of what `live` or `preferred` answer. `on_lost` runs when the lease is
-    found lost; a new one is being taken then. `on_silent` hears of another that fell silent or went without a drain,
-    after it is not preferred any more; `on_broker_joined` of others that begin to serve, by node id. `on_held`
-    runs whenever the lease was renewed or taken, `on_unsure` when that was tried in vain, `on_drain_asked` at each
-    renewal once a drain is asked for. `ends_s` is when the lease ends by itself, by `perf_counter`,
-    and `ends_ms` by Redis's clock.
+    `version` increases with every change of `live` or `preferred`. `on_lost` runs when the lease was lost, before a new
+    one is taken. `on_silent` gets a serving broker that became suspect, or left without a drain, after it was removed
+    from `preferred`; `on_broker_joined` the node ids of brokers that began to serve. `on_held` runs after each
+    renewal or new lease, `on_unsure` after a failed attempt, `on_drain_asked` at each renewal after a drain request.
+    `ends_s` is the expiry of the lease by `perf_counter`, `ends_ms` by Redis's clock.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class BrokerLease:
         self._endpoints = dict(endpoints)
         self._single = single_listeners(settings)
         self._own_address = next((name for name in self._endpoints if name not in self._single), None)
-        """A listener whose address no other broker has."""
+        """A listener whose address no other broker shares."""
         self._rack = rack
         self._state: State = state
         self._described: dict[int, BrokerInfo] = {}
@@ -111,10 +110,10 @@ class BrokerLease:
         self._refusal_logged = False
         self._loops = BackgroundTasks()
 
-    # -- life
+    # -- lifecycle
 
     async def start(self) -> None:
-        """Open the cluster, lease a node id and keep it. Raises CannotStart, StoreUnavailable."""
+        """Open the cluster, lease a node id and keep renewing it. Raises CannotStart, StoreUnavailable."""
         self.cluster_id = await open_cluster(self._store, self._settings)
         observed_at = 0
         while not await self._take():
@@ -128,17 +127,17 @@ class BrokerLease:
         self._loops.run("lease", self._keep)
 
     async def serve(self) -> None:
-        """Tell the others that clients can be sent here. Raises StoreUnavailable."""
+        """Announce this broker as serving. Raises StoreUnavailable."""
         self._state = "serving"
         await self.renew()
 
     async def drain(self) -> None:
-        """Tell the others that this broker is leaving. Raises StoreUnavailable."""
+        """Announce this broker as draining. Raises StoreUnavailable."""
         self._state = "draining"
         await self.renew()
 
     async def close(self) -> None:
-        """Stop renewing and end the lease, if the store can be reached."""
+        """Stop renewing, and end the lease if the store is reachable."""
         await self._loops.close()
         if self.held:
             self.held = False
@@ -149,30 +148,30 @@ class BrokerLease:
                     *(self.node_id, self.process, self._settings.lease_gone_ms),
                 )
 
-    # -- who is there
+    # -- live brokers
 
     def live(self) -> list[BrokerInfo]:
-        """Every broker that has a lease, suspect ones included, in order of node id."""
+        """Every broker with a lease, suspect ones included, in order of node id."""
         return self._live
 
     def preferred(self) -> list[BrokerInfo]:
-        """Those that serve and are not suspect; all that live where there are none."""
+        """Brokers that serve and are not suspect; all live ones if there are none."""
         return self._preferred
 
     def shown(self, listener: str) -> list[BrokerInfo]:
-        """The brokers that a listener's clients are told of: all that live and have it, or the one of mode `single`."""
+        """The brokers listed to a listener's clients: all live ones that have it, or the one of mode `single`."""
         return [self._alone()] if self.is_single(listener) else _having(listener, self._live)
 
     def nameable(self, listener: str) -> list[BrokerInfo]:
-        """Those of `shown` that clients are told as leader or coordinator."""
+        """Those of `shown` that may be named as leader or coordinator."""
         return [self._alone()] if self.is_single(listener) else _having(listener, self._preferred)
 
     def shown_node_id(self, listener: str) -> int:
-        """The node id under which clients of a listener know this broker."""
+        """The node id of this broker for clients of the listener."""
         return SINGLE_NODE_ID if self.is_single(listener) else self.node_id
 
     def is_single(self, listener: str) -> bool:
-        """Whether clients of a listener are told one address; one without an address is like the first."""
+        """Whether the listener is in address mode `single`; one without an address is treated as the first."""
         return (listener if listener in self._endpoints else next(iter(self._endpoints))) in self._single
 
     def _alone(self) -> BrokerInfo:
@@ -195,7 +194,7 @@ class BrokerLease:
         )
 
     async def _take(self) -> bool:
-        """Ask for a node id; False where the fixed one is held, `_held_at` says since when."""
+        """Request a node id; False if another broker holds the configured one, `_held_at` is then its lease time."""
         settings, keys, asked_s = self._settings, self._keys, perf_counter()
         node_id, self._held_at = await self._store.run(
             TAKE_LEASE,
@@ -210,7 +209,7 @@ class BrokerLease:
         return True
 
     async def renew(self) -> bool:
-        """Renew the lease and learn who lives; False where it had ended. Raises StoreUnavailable."""
+        """Renew the lease and read the live brokers; False if the lease had ended. Raises StoreUnavailable."""
         keys, asked_s = self._keys, perf_counter()
         reply = await self._store.run(
             RENEW_LEASE,
@@ -229,7 +228,7 @@ class BrokerLease:
                 listener()
         self._renewed_s = asked_s
         self.ends_s = asked_s + self._settings.lease_gone_ms / 1000
-        if perf_counter() < self.ends_s:  # else this process stood still meanwhile, and the next renewal tells
+        if perf_counter() < self.ends_s:  # else this process was paused: the next renewal decides
             for listener in self.on_held:
                 listener()
         return True
@@ -245,7 +244,7 @@ class BrokerLease:
             await asyncio.sleep(max(0.0, self._settings.lease_renew_ms / 1000 - (clock() - started)))
 
     async def keep_once(self) -> None:
-        """Renew; where the lease is lost, tell so once and take another. Raises StoreUnavailable."""
+        """Renew; if the lease is lost, call `on_lost` once and take another lease. Raises StoreUnavailable."""
         try:
             sure = await self._renew_or_take()
         except Exception:
@@ -277,7 +276,7 @@ class BrokerLease:
         for listener in self.on_unsure:
             listener()
 
-    # -- the live set
+    # -- changes of the live brokers
 
     def _learn(self, own_age_ms: int, version: bytes, ages: list[int], records: list[bytes | None]) -> None:
         if records:
@@ -298,7 +297,7 @@ class BrokerLease:
         self._show(live)
 
     def _be_lenient(self) -> None:
-        """This broker did not renew for long: perhaps nobody could. Judge the others when they had time to."""
+        """After a long gap in renewals (perhaps an outage for all), give the others time to renew."""
         self._lenient_until = asyncio.get_running_loop().time() + self._settings.lease_suspect_ms / 1000
 
     def _show(self, live: dict[int, BrokerInfo]) -> None:
@@ -324,18 +323,18 @@ class BrokerLease:
 
 
 def _having(listener: str, brokers: list[BrokerInfo]) -> list[BrokerInfo]:
-    """Those that have a listener; all, while none is known to: this broker may not have told the others yet."""
+    """The brokers with this listener; all if none has announced it, which this broker may not have done yet."""
     return [one for one in brokers if listener in one.endpoints] or brokers
 
 
 def _fallen_silent(former: list[BrokerInfo], live: Mapping[int, BrokerInfo]) -> list[BrokerInfo]:
-    """Brokers that served a moment ago, and whose lease is not renewed."""
+    """Brokers that served in the former list and whose lease is now suspect or gone."""
     served = [one for one in former if one.state == "serving" and not one.suspect]
     return [one for one in served if one.node_id not in live or live[one.node_id].suspect]
 
 
 def _newly_serving(former: list[BrokerInfo], serving: list[BrokerInfo], own_ids: set[int]) -> set[int]:
-    """Others that serve and did not exist, or had not finished to start; not those that were only suspect."""
+    """Brokers that began to serve, from no lease or from `starting`; formerly suspect ones do not count."""
     known = {one.node_id for one in former if one.state != "starting"} | own_ids
     return {one.node_id for one in serving} - known
 

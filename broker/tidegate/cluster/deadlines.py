@@ -1,7 +1,7 @@
-"""Hints of overdue work, one sorted set a shard: taken by the broker that prefers the shard, or by any when late.
+"""Dispatch overdue deadlines, kept in one sorted set per shard, to the shard's preferred broker or, if late, to any.
 
-Taking an item moves it a few seconds ahead and hands it over; who settles it removes it or puts it right. A
-taker that dies loses nothing: the item is due again. Nothing but delay depends on this loop.
+Taking an item postpones it by `HOLD_MS` and dispatches it; its handler removes or reschedules it. If the broker stops
+meanwhile, the item becomes due again. This loop affects latency only, never correctness.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tidegate.store.store import Store
 TAKE_DUE = Script("cluster/take_due")
 
 HOLD_MS: Final = 5_000
-"""How long a taken item stays away unless it is settled."""
+"""How long a taken item is postponed until its handler removes or reschedules it."""
 LATE_MS: Final = 2_000
-"""How overdue an item must be for a broker that does not prefer its shard."""
+"""How overdue an item must be before a broker that is not preferred takes it."""
 _ITEMS_MAX: Final = 200
 _POLL_MIN_MS: Final = 50
 _POLL_MAX_MS: Final = 1_000
@@ -32,16 +32,16 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """One overdue item: what kind of deadline, of which group."""
+    """One overdue item: the kind of deadline, and the group."""
 
     kind: str
     name: str
 
 
 class Deadlines:
-    """Looks at every shard about once a second, sooner where something is known to fall due.
+    """Polls every shard about once a second, earlier if a deadline is known to be due.
 
-    `on_stepped_back(shard, ms)` is called once, at one broker, when Redis's clock stepped back.
+    `on_stepped_back(shard, ms)` is called once, on one broker, when Redis's clock moved backwards.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Deadlines:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to look."""
+        """Start polling."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="deadlines")
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop polling."""
         if self._task is not None:
             tasks = [self._task, *self._polling.values()]
             for task in tasks:
@@ -72,7 +72,7 @@ class Deadlines:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def poll_now(self) -> None:
-        """Look at every shard once, and return when what was due has been handled (for tests)."""
+        """Poll every shard once, and return when the overdue items have been handled (for tests)."""
         await asyncio.gather(*(self._poll(shard) for shard in range(len(self._next_poll))))
 
     async def _run(self) -> None:
@@ -80,7 +80,7 @@ class Deadlines:
         while True:
             now = loop.time()
             due = [shard for shard, at in enumerate(self._next_poll) if at <= now and shard not in self._polling]
-            if due:  # a shard whose node is silent holds up no other
+            if due:  # an unresponsive node does not delay the other shards
                 await asyncio.wait([self._begin(shard) for shard in due], timeout=_POLL_MAX_MS / 1000)
             free = [at for shard, at in enumerate(self._next_poll) if shard not in self._polling]
             wait_s = min(free) - loop.time() if free else _POLL_MAX_MS / 1000

@@ -1,4 +1,4 @@
-"""Asking a broker to drain, from any other process that reaches the store."""
+"""Request a drain of a broker from another process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ REQUEST_DRAIN: Final = Script("cluster/request_drain")
 
 
 async def request_drain(store: Store, node_id: int) -> None:
-    """Have a broker drain and end as by SIGTERM; it hears of it within `lease_renew_ms`.
+    """Request that a broker drains and exits as after SIGTERM; it observes the request within `lease_renew_ms`.
 
-    May be repeated. A broker that cannot renew its lease hears of it when it can. Raises BrokerIdNotRegistered where
-    no live broker has this node id, StoreUnavailable.
+    Idempotent. A broker that cannot renew its lease observes the request later. Raises BrokerIdNotRegistered if no live
+    broker has this node id, StoreUnavailable.
     """
     keys = store.cluster_keys
     await store.run(REQUEST_DRAIN, [keys.leases, keys.brokers, keys.info], *(node_id, store.settings.lease_gone_ms))

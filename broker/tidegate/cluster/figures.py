@@ -1,6 +1,6 @@
-"""What a broker measures of itself, for people: a key that ends by itself, written every few seconds.
+"""Measurements of each broker, for humans: a key with an expiry, written every few seconds.
 
-So any broker tells of all, and none asks another. Nothing goes by these figures.
+Any broker can report on all brokers without connecting to them. No decision depends on these figures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEPT_MS: Final = 4 * EVERY_MS
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One broker, lately. `cpu_share` is of one core, `memory_bytes` what is resident."""
+    """One broker's recent measurements. `cpu_share` is of one core, `memory_bytes` the resident size."""
 
     process: str
     uptime_s: float
@@ -30,14 +30,14 @@ class Figures:
 
 
 class FigureReports:
-    """Writes what `measure` gives under this broker's node id."""
+    """Writes the result of `measure` under this broker's node id."""
 
     def __init__(self, store: Store, node_id: Callable[[], int], measure: Callable[[], Figures]) -> None:
         self._store, self._node_id, self._measure = store, node_id, measure
         self._loops = BackgroundTasks()
 
     async def start(self) -> None:
-        """Tell at once, and from then on. Raises StoreUnavailable."""
+        """Write the figures now and periodically. Raises StoreUnavailable."""
         await self.report()
         self._loops.every("figures", EVERY_MS, self.report)
 
@@ -52,7 +52,7 @@ class FigureReports:
 
 
 async def read_figures(store: Store, node_ids: Iterable[int]) -> dict[int, Figures]:
-    """What brokers told within the last 20 s; those that did not are left out. Raises StoreUnavailable."""
+    """Figures of the last 20 s by node id; brokers without are left out. Raises StoreUnavailable."""
     asked = list(node_ids)
     if not asked:
         return {}

@@ -1,4 +1,4 @@
-"""What all brokers of a cluster share: its id, the layout of its keys, and settings that place data."""
+"""Values shared by all brokers of a cluster: its id, the layout of its keys, and settings that place data."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tidegate.store.store import Store
 OPEN_CLUSTER = Script("cluster/open_cluster")
 
 LAYOUT_VERSION: Final = 1
-"""Raised when keys or their contents change so that older brokers would misread them."""
+"""Incremented when keys or their contents change so that older brokers would misread them."""
 
 
 def new_cluster_id() -> str:
-    """A random id of 22 characters, as Kafka makes them."""
+    """A random id of 22 characters, in Kafka's format."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 async def open_cluster(store: Store, settings: Settings, cluster_id: str | None = None) -> str:
-    """The cluster's id, made by the first broker. `cluster_id` is put back where the store lost it.
+    """The cluster's id, created by the first broker; `cluster_id` is restored if the store lost it.
 
-    Raises CannotStart where this broker's layout or shared settings are not the cluster's, StoreUnavailable.
+    Raises CannotStart if this broker's layout or shared settings differ from the cluster's, StoreUnavailable.
     """
     shared = {
         "cluster_id": cluster_id or new_cluster_id(),

@@ -1,4 +1,4 @@
-"""The listeners of a broker, out of its settings: Kafka's syntax, or the simple host and port for one."""
+"""The listeners of a broker from its settings: Kafka's syntax, or host and port for a single one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODES: Final[dict[str, AddressMode]] = {"direct": "direct", "single": "single",
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One port: where it is bound (0 takes a free one), what it speaks, what its clients are told."""
+    """One port: its bind address (port 0 takes a free one), protocol and advertised address."""
 
     name: str
     host: str
@@ -32,11 +32,11 @@ class Listener:
     """Template of the advertised host; None: the bound one."""
     announced_port: str | None
     setting: str
-    """The variable that a failure to listen names."""
+    """The variable to name in an error about this listener."""
 
 
 def listeners_of(settings: Settings) -> list[Listener]:
-    """Every listener, in the order of the settings; the first is the one that people are shown. Raises CannotStart."""
+    """Every listener, in the order of the settings; the first is the primary one. Raises CannotStart."""
     found = list(_listed(settings) if settings.listeners else _simple(settings))
     if settings.ssl_certificate_file and not any(one.tls for one in found):
         raise CannotStart(
@@ -50,7 +50,7 @@ def listeners_of(settings: Settings) -> list[Listener]:
 
 
 def single_listeners(settings: Settings) -> frozenset[str]:
-    """Names of listeners whose clients are told one load-balanced address."""
+    """Names of listeners with one load-balanced address for all brokers."""
     return frozenset(one.name for one in listeners_of(settings) if one.mode == "single")
 
 
@@ -88,7 +88,7 @@ def _listed(settings: Settings) -> Iterator[Listener]:
 
 
 def _addresses(text: str, setting: str) -> dict[str, tuple[str, str]]:
-    """`NAME://host:port,...` as name -> host, port."""
+    """Parse `NAME://host:port,...` into name -> host, port."""
     found: dict[str, tuple[str, str]] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = _LISTENER.fullmatch(part)
@@ -103,7 +103,7 @@ def _addresses(text: str, setting: str) -> dict[str, tuple[str, str]]:
 
 
 def _pairs(text: str | None, setting: str) -> dict[str, str]:
-    """`NAME:value,...` as name -> value."""
+    """Parse `NAME:value,...` into name -> value."""
     found: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in (text or "").split(","))):
         match = _PAIR.fullmatch(part)

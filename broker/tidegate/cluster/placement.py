@@ -1,7 +1,7 @@
-"""Which broker clients are told to ask: rendezvous hashing over the live ones.
+"""Choose the leader or coordinator that clients are told: rendezvous hashing over the live brokers.
 
-A hint, never a right: every broker serves every group and partition. Every broker comes to the same answer
-from the same set, and when a broker goes only what it had moves.
+The choice is a hint: every broker serves every group and partition. All brokers compute the same choice from the same
+set, and when a broker leaves, only its own groups and partitions move.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _MASK: Final = (1 << 64) - 1
 
 
 def leader_of(topic_id: UUID, partition: int, brokers: Sequence[BrokerInfo]) -> BrokerInfo:
-    """The broker named as a partition's leader; `brokers` is not empty."""
+    """The partition leader; `brokers` must not be empty."""
     return _winner(_mix((topic_id.int & _MASK) ^ (topic_id.int >> 64) ^ (partition * 0x9E3779B97F4A7C15)), brokers)
 
 
 def coordinator_of(shard: int, brokers: Sequence[BrokerInfo]) -> BrokerInfo:
-    """The broker named as the coordinator of a shard's groups; `brokers` is not empty."""
+    """The coordinator of a shard's groups; `brokers` must not be empty."""
     return _winner(_seed("coordinator", shard), brokers)
 
 
@@ -38,7 +38,7 @@ def _seed(kind: str, number: int) -> int:
 
 
 def _mix(value: int) -> int:
-    """Spread 64 bits over 64 bits (the finalizer of splitmix64)."""
+    """The finalizer of splitmix64."""
     value &= _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -1,4 +1,4 @@
-"""What kind of server this is, and whether Tidegate can work on it; asked once, at the start."""
+"""Check at startup that the Redis server is one that Tidegate can use."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _WAITAOF: Final = (7, 2)
 
 
 class UnsuitedRedis(CannotStart):
-    """The server lacks something that Tidegate needs; the message says what, in one line."""
+    """The server lacks a required feature; the message names it in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerReport:
-    """What a server says of itself. `maxmemory` in bytes, 0 is without limit. `warnings` are for people."""
+    """A server's own description. `maxmemory` in bytes, 0 is no limit. `warnings` are for humans."""
 
     server: str
     flavour: str
@@ -43,7 +43,7 @@ class ServerReport:
 
 
 async def check_server(store: Store, settings: Settings) -> list[ServerReport]:
-    """Look at each primary and try the rights. Raises UnsuitedRedis (of Redis Cluster: which), StoreUnavailable."""
+    """Check each primary and the user's rights. Raises UnsuitedRedis (in Redis Cluster: which), StoreUnavailable."""
     reports = []
     for node in store.nodes:
         try:
@@ -88,7 +88,7 @@ async def _facts(node: Node) -> dict[str, str]:
 
 
 def flavour_of(facts: dict[str, str]) -> tuple[str, str]:
-    """Which server this is, and its version, by what INFO says."""
+    """Name and version of the server software, from INFO."""
     for flavour in ("valkey", "dragonfly"):
         if f"{flavour}_version" in facts:
             return flavour, facts[f"{flavour}_version"]
@@ -134,7 +134,7 @@ def _warnings(facts: dict[str, str], flavour: str) -> list[str]:
 
 
 async def _try_rights(store: Store, node: Node) -> None:
-    """Run a script that writes our keys and sends a message. Any refusal but a full server is a missing right."""
+    """Run a script that writes keys and publishes. An error other than out-of-memory is a missing right."""
     channel = store.key_at(node, store.cluster_keys.probe, store.cluster_keys.probe_at)
     source = PROBE_RIGHTS.source
     try:

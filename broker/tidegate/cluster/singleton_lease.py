@@ -1,4 +1,4 @@
-"""A duty that one broker at a time has: a lease on Redis's clock, and what that means by this broker's own."""
+"""A lease, by Redis's clock, for work that one broker at a time does."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ NEVER: Final = float("-inf")
 
 
 class SingletonLease:
-    """One broker's part in a duty. `handover_ms`: for so long after another one's end nobody is seen to have it."""
+    """One broker's side of the lease. A new holder waits `handover_ms` after the end of the previous lease."""
 
     def __init__(self, store: Store, key: str, broker: Callable[[], str], lease_ms: int, handover_ms: int) -> None:
         self.now_ms = 0
-        """Redis's clock when it was last asked."""
+        """Redis's clock at the last request."""
         self._store, self._key, self._broker = store, key, broker
         self._lease_ms, self._handover_ms = lease_ms, handover_ms
         self._clock = asyncio.get_running_loop().time
         self._until_s = self._observed_from_s = NEVER
 
     async def renew(self) -> bool:
-        """Take it, or keep it. Raises StoreUnavailable; what was held ends by itself then."""
+        """Acquire or renew. Raises StoreUnavailable; a held lease then expires by itself."""
         asked_s = self._clock()
         lease_held_ms, idle_ms, self.now_ms = await self._ask(self._lease_ms)
         if idle_ms >= 0:
@@ -35,19 +35,19 @@ class SingletonLease:
         return lease_held_ms > 0
 
     async def release(self) -> None:
-        """Leave it to others, if it is held. Raises StoreUnavailable."""
+        """End the lease if it is held. Raises StoreUnavailable."""
         if self.held:
             self._until_s = NEVER
             await self._ask(0)
 
     @property
     def held(self) -> bool:
-        """Whether nobody else can have it: counted from before it was asked for, so it ends here first."""
+        """Whether this broker has the lease; counted from the request, so it expires here before it does in Redis."""
         return self._clock() < self._until_s
 
     @property
     def is_past_handover(self) -> bool:
-        """Whether it is held, and long enough after the one who had it before."""
+        """Whether the lease is held and `handover_ms` have passed since the previous holder's end."""
         return self._observed_from_s <= self._clock() < self._until_s
 
     async def _ask(self, lease_ms: int) -> list[int]:

@@ -51,9 +51,7 @@ class ClusterKeys:
     topic_names: str = field(init=False)  # hash: <org>/<topic with . as _> -> the topic that has this name
     topic_changes: str = field(init=False)  # pub/sub channel: <version> <org>/<topic>
     upkeep: str = field(init=False)  # zset: due retention work, score = Redis ms
-    producer_ids: str = field(
-        init=False
-    )  # string: <next producer id> <replication id of the server that incremented it>
+    producer_ids: str = field(init=False)  # string: <next producer id> <replication id of the last server>
     lag: str = field(init=False)  # stream: samples of every group's lag
     lag_sampler: str = field(init=False)  # hash: the broker that takes the samples, and the end of its lease
     usage: str = field(init=False)  # stream: usage of each broker, by topic

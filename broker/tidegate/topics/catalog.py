@@ -1,7 +1,7 @@
-"""The topics as this broker knows them: a cache of `{cluster}:topics`, kept fresh, and the ways to change it.
+"""This broker's cache of the topics in `{cluster}:topics`, and the operations that change them.
 
-Every change raises a version and is told on a channel; a poll finds what was not heard. What this broker
-changes itself it reads back before it answers.
+Every change increments a version and is published on a channel; a poll finds changes whose message was lost. After a
+change of its own the broker refreshes the cache before it replies.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = ["Catalog", "PartitionStorage", "Topic", "TopicConfig"]
 logger = structlog.get_logger()
 
 PARTITIONS_MAX: Final = 10_000
-"""Of one topic: Metadata replies and every broker's memory grow with them."""
+"""Per topic: Metadata replies and every broker's memory grow with it."""
 POLL_MS: Final = 3_000
-"""Longest that a lost notification hides a change of topics."""
+"""Upper bound on the delay that a lost notification adds to a change of topics."""
 _CREATE_TRIES: Final = 5
 _ALTER_TRIES: Final = 20
 _RELOAD: Final = -1
 
 
 class Catalog:
-    """The topics of every organisation. `get`, `by_id` and `topics` read the cache; the rest asks the store.
+    """The topics of every organisation. `get`, `by_id` and `topics` read the cache; other methods query the store.
 
-    `version` grows at every change of the cache. `on_removed` hears of topics that are gone.
+    `version` increases with every change of the cache. `on_removed` is called with each removed topic.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Catalog:
         self._changed = asyncio.Event()
         self._closed = False
 
-    # -- life
+    # -- lifecycle
 
     async def start(self) -> None:
-        """Load every topic, then follow the changes. Raises StoreUnavailable."""
+        """Load every topic, then follow changes. Raises StoreUnavailable."""
         subscribed = self._store.pubsub.listen(self._keys.topic_changes, self._on_topic_change)
-        with contextlib.suppress(TimeoutError):  # the poll is the net under it
+        with contextlib.suppress(TimeoutError):  # the poll covers lost messages
             async with asyncio.timeout(self._settings.redis_connect_timeout_ms / 1000):
                 await asyncio.shield(subscribed)
         await self.refresh()
@@ -101,7 +101,7 @@ class Catalog:
         await self._finishing.close()
 
     def _on_topic_change(self, payload: bytes | None) -> None:
-        if payload is None:  # a reconnection: another server may hold another version under the same number
+        if payload is None:  # after a reconnection the same version may mean other contents
             self._stored_version = _RELOAD
         self._changed.set()
 
@@ -120,16 +120,16 @@ class Catalog:
 
     @property
     def stored_version(self) -> int:
-        """The store's version of what is known here; below every version where it must be read again."""
+        """The store's version that the cache reflects; lower than any version if it must be reloaded."""
         return self._stored_version
 
     def get(self, org: str, name: str) -> Topic | None:
-        """A ready topic, as far as this broker knows."""
+        """A ready topic in the cache."""
         of_org = self._topics.get(org)
         return None if of_org is None else of_org.get(name)
 
     def by_id(self, org: str, topic_id: UUID) -> Topic | None:
-        """A ready topic by its id, as far as this broker knows."""
+        """A ready topic in the cache, by its id."""
         return self._by_id.get((org, topic_id))
 
     def topics(self, org: str) -> list[Topic]:
@@ -142,7 +142,7 @@ class Catalog:
         return list(self._by_id.values())
 
     async def find(self, org: str, name: str) -> Topic | None:
-        """A topic, after a look where the cache has none; a half made one is finished. Raises StoreUnavailable."""
+        """A topic; on a cache miss refreshes, and finishes an incomplete creation. Raises StoreUnavailable."""
         topic = self.get(org, name)
         if topic is not None:
             return topic
@@ -151,7 +151,7 @@ class Catalog:
         return self.get(org, name)
 
     async def find_by_id(self, org: str, topic_id: UUID) -> Topic | None:
-        """A topic by its id, after a look where the cache has none. Raises StoreUnavailable."""
+        """A topic by its id; refreshes on a cache miss. Raises StoreUnavailable."""
         topic = self.by_id(org, topic_id)
         if topic is None:
             await self.refresh()
@@ -161,7 +161,7 @@ class Catalog:
     # -- reading the store
 
     async def refresh(self) -> None:
-        """Read what changed before this call. Callers of one moment share a read. Raises StoreUnavailable."""
+        """Read the changes made before this call. Concurrent callers share a read. Raises StoreUnavailable."""
         error = await self._refreshes.wait()
         if error is not None:
             raise error
@@ -178,7 +178,7 @@ class Catalog:
         self._refreshes.finish(StoreUnavailable("closed") if task.cancelled() else task.exception())
 
     async def _read(self) -> None:
-        """The version first: what is read after it is at least as new."""
+        """Reads the version first, so that the contents read after it are at least as new."""
         stored = int(await self._store.command("HGET", self._keys.info, "topics_version") or 0)
         if stored == self._stored_version:
             return
@@ -217,7 +217,7 @@ class Catalog:
         self._by_id[org, record.topic_id] = topic
 
     def _forget(self, field: str, stays: Record | None = None) -> None:
-        """Drop a topic from the cache; it is gone unless what `stays` is the same and ready."""
+        """Remove a topic from the cache, and call `on_removed` unless `stays` is the same topic and ready."""
         org, name = field.split("/", 1)
         topic = self._topics.get(org, {}).pop(name, None)
         if topic is None:
@@ -238,10 +238,10 @@ class Catalog:
         topic_id: UUID | None = None,
         log_format: str = "batch",
     ) -> Topic:
-        """Make a topic, its configs parsed already (`configs.parse`).
+        """Create a topic; its configs are parsed already (`configs.parse`).
 
-        Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, StoreUnavailable. After StoreUnavailable it may
-        exist or not; some broker finishes what was begun.
+        Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, StoreUnavailable. After StoreUnavailable the topic
+        may or may not exist; another broker completes a creation that was started.
         """
         names.check_creatable(name)
         count = self._settings.num_partitions if partition_count is None else partition_count
@@ -266,7 +266,7 @@ class Catalog:
         return topic
 
     async def check_new(self, org: str, name: str) -> None:
-        """Refuse a name that is taken or too like another. Raises TopicAlreadyExists, InvalidTopic."""
+        """Check that a name is free and does not collide with another. Raises TopicAlreadyExists, InvalidTopic."""
         names.check_creatable(name)
         if await self.find(org, name) is not None:
             raise TopicAlreadyExists(f"topic {name!r} already exists")
@@ -277,14 +277,14 @@ class Catalog:
                 raise InvalidTopic(f"topic {name!r} differs from {other.decode()!r} only by '.' and '_'")
 
     def check_count(self, count: int) -> None:
-        """Refuse a number of partitions that cannot be. Raises InvalidPartitions."""
+        """Check the number of partitions. Raises InvalidPartitions."""
         if not 1 <= count <= PARTITIONS_MAX:
             raise InvalidPartitions(f"number of partitions must be between 1 and {PARTITIONS_MAX}, not {count}")
 
     async def delete(self, org: str, name: str, topic_id: UUID | None = None) -> None:
-        """Remove a topic, its records and its committed offsets. With an id only that topic.
+        """Delete a topic, its records and its committed offsets; with `topic_id` only if the ids match.
 
-        Raises UnknownTopicOrPartition, UnknownTopicId, StoreUnavailable. Once hidden it is removed, by whoever.
+        Raises UnknownTopicOrPartition, UnknownTopicId, StoreUnavailable. Once it is hidden, any broker completes it.
         """
         await self.refresh()
         topic = await self.find(org, name)
@@ -298,7 +298,7 @@ class Catalog:
         logger.info("topic_deleted", org=org, topic=name)
 
     async def add_partitions(self, org: str, name: str, count: int) -> Topic:
-        """Let a topic grow to `count` partitions. Raises as `check_growth`, StoreUnavailable."""
+        """Increase a topic's partitions to `count`. Raises as `check_growth`, StoreUnavailable."""
         topic = await self.check_growth(org, name, count)
         record = await self._steps.want_partitions(org, name, topic.topic_id, count)
         await self._steps.finish(org, name, record)
@@ -307,7 +307,7 @@ class Catalog:
         return self.by_id(org, topic.topic_id) or topic
 
     async def check_growth(self, org: str, name: str, count: int) -> Topic:
-        """What `add_partitions` would refuse now. Raises UnknownTopicOrPartition, InvalidPartitions."""
+        """Raise what `add_partitions` would: UnknownTopicOrPartition, InvalidPartitions."""
         await self.refresh()
         topic = await self.find(org, name)
         if topic is None:
@@ -320,7 +320,7 @@ class Catalog:
     async def alter_configs(
         self, org: str, name: str, plan: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool = False
     ) -> None:
-        """Give a topic the configs that `plan` makes of those it has; it is asked again where somebody was faster.
+        """Replace a topic's configs by `plan(current)`; after a concurrent change `plan` is called again.
 
         Raises UnknownTopicOrPartition, what `plan` raises, StoreUnavailable.
         """
@@ -339,10 +339,10 @@ class Catalog:
                 return
         raise RequestTimedOut("others change the configs of this topic all the time")
 
-    # -- what others began
+    # -- unfinished operations
 
     async def finish_left_over(self) -> None:
-        """Finish what has been under way since the last call: whoever began it is gone, or very slow."""
+        """Complete operations unfinished since the last call: their broker stopped, or is very slow."""
         before, self._left_over = (
             self._left_over,
             {field: record for field, record in self._records.items() if record.under_way},
@@ -352,7 +352,7 @@ class Catalog:
                 await self._finish_if(field, record.state)
 
     async def _finish_if(self, field: str, state: TopicState) -> None:
-        """Finish a topic that is under way in this state; callers of one moment share it. Raises StoreUnavailable."""
+        """Complete a topic's unfinished operation in `state`, once for concurrent callers. Raises StoreUnavailable."""
         record = self._records.get(field)
         if record is None or not record.under_way or record.state is not state:
             return
@@ -372,6 +372,6 @@ class Catalog:
 
 
 def _pairs(reply: Any, text: bool = False) -> list[tuple[Any, Any]]:
-    """A hash as RESP2 (flat) or RESP3 (mapping) gives it; names as text, values too where asked."""
+    """The items of a hash reply of RESP2 (flat) or RESP3 (mapping); names as text, values too with `text`."""
     items = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     return [(name.decode(), value.decode() if text else value) for name, value in items]

@@ -1,8 +1,8 @@
-"""Every topic config: key, type, default, whether it has an effect here, and what it means.
+"""Every topic config: key, type, default, whether it has an effect, and its documentation.
 
-Kafka's names, defaults and bounds (LogConfig, TopicConfig of Kafka 4.1). Where a broker's setting is the
-default, `setting` names it and `broker_key` is Kafka's name for that setting. Configs without effect are
-taken, kept and described, so that tools which set them work.
+Names, defaults and bounds are Kafka's (LogConfig, TopicConfig of Kafka 4.1). If a broker setting is the default,
+`setting` names it and `broker_key` is Kafka's name for it. Configs without effect are accepted, stored and described,
+so that tools which set them work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INT_MAX: Final = (1 << 31) - 1
 
 
 class ConfigType(enum.IntEnum):
-    """What a value is, as DescribeConfigs says it."""
+    """The type of a value, with the codes of DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -36,7 +36,7 @@ class ConfigType(enum.IntEnum):
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 
 Check = Callable[[str], str]
-"""A value as text -> the value as it is kept. Raises InvalidConfig."""
+"""Maps a value's text to the text to be stored. Raises InvalidConfig."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _any_text(value: str) -> str:
 
 
 def split_list(value: str) -> list[str]:
-    """The parts of a list value."""
+    """The elements of a list value."""
     return [part.strip() for part in value.split(",") if part.strip()]
 
 

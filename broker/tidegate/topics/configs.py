@@ -1,4 +1,4 @@
-"""A topic's effective config: its own values over the broker's defaults; and both, described."""
+"""A topic's effective config: its own values over the broker's defaults; and the description of both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.topics.tiers import SAME_AS_RETENTION, check_tiers
 
 
 class Source(enum.IntEnum):
-    """Where a value comes from, as DescribeConfigs says it."""
+    """The origin of a value, with the codes of DescribeConfigs."""
 
     TOPIC = 1
     STATIC_BROKER = 4
@@ -35,7 +35,7 @@ Change = tuple[str, int, str | None]
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """What the log goes by. Sizes in bytes, times in ms; -1 is without limit."""
+    """The effective config that the log uses. Sizes in bytes, times in ms; -1 is no limit."""
 
     cleanup_policy: frozenset[str]
     retention_ms: int
@@ -50,16 +50,16 @@ class TopicConfig:
     max_compaction_lag_ms: int
     min_cleanable_dirty_ratio: float
     mirror: bool
-    """Groups are shown as Redis consumer groups."""
+    """Whether groups are mirrored as Redis consumer groups."""
     remote_storage: bool
-    """Redis may be trimmed of what is archived; brokers read it from there (KIP-405)."""
+    """Whether archived records may be trimmed from Redis; brokers read them from the archive (KIP-405)."""
     local_retention_ms: int
     local_retention_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """One place that gives a config a value, by the name it has there."""
+    """One source of a config's value, by its name there."""
 
     name: str
     value: str
@@ -68,7 +68,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A config as DescribeConfigs shows it; `synonyms` in order of precedence, the effective one first."""
+    """A config for DescribeConfigs; `synonyms` in order of precedence, the effective one first."""
 
     name: str
     type: ConfigType
@@ -80,7 +80,7 @@ class Described:
 
 
 def parse(settings: Settings, given: Mapping[str, str | None], before: Mapping[str, str]) -> dict[str, str]:
-    """Check configs that a client gives a topic which had those `before`; the values as they are kept.
+    """Check configs that a client sets on a topic whose configs were `before`; returns the values to store.
 
     Raises InvalidConfig.
     """
@@ -106,9 +106,9 @@ def parse(settings: Settings, given: Mapping[str, str | None], before: Mapping[s
 def altered(
     settings: Settings, overrides: Mapping[str, str], changes: Iterable[Change], *, replace: bool = False
 ) -> dict[str, str]:
-    """A topic's configs after changes, of all of them or in place of all; lists go from their effective value.
+    """A topic's configs after changes, incremental or replacing all; list operations apply to the effective value.
 
-    Raises InvalidConfig, InvalidRequest for a value that is missing or an operation that does not exist.
+    Raises InvalidConfig, InvalidRequest for a missing value or an unknown operation.
     """
     after: dict[str, str | None] = {} if replace else dict(overrides)
     for name, operation, value in changes:
@@ -140,7 +140,7 @@ def _list_after(settings: Settings, overrides: Mapping[str, str], name: str, ope
 
 
 def effective(settings: Settings, overrides: Mapping[str, str]) -> TopicConfig:
-    """What the topic goes by."""
+    """The topic's effective config."""
 
     def number(name: str) -> int:
         return int(_value(settings, CONFIG_KEYS[name], overrides))
@@ -183,7 +183,7 @@ def describe_topic(settings: Settings, overrides: Mapping[str, str]) -> list[Des
 
 
 def describe_broker(settings: Settings) -> list[Described]:
-    """A broker's settings under Kafka's names where Kafka has them, in order of name; none can be altered."""
+    """A broker's settings, under Kafka's names where they exist, in order of name; all are read-only."""
     taken = {key.setting: key.broker_key for key in CONFIG_KEYS.values() if key.setting and key.broker_key}
     described = []
     for field_name, field in type(settings).model_fields.items():
@@ -213,7 +213,7 @@ def _value(settings: Settings, key: ConfigKey, overrides: Mapping[str, str]) -> 
 
 
 def _broker_synonyms(settings: Settings, key: ConfigKey) -> tuple[Synonym, ...]:
-    """The broker's value where one is set, then the default."""
+    """The broker's value if one is set, then the default."""
     name = key.broker_key or key.name
     synonyms = (Synonym(name, key.default, Source.DEFAULT),)
     if key.setting is not None and key.setting in settings.model_fields_set:

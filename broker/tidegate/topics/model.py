@@ -1,4 +1,4 @@
-"""What a topic is, and where it is on its way from made to gone."""
+"""The topic and the states of its life cycle."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tidegate.topics.configs import TopicConfig
 
 
 class TopicState(enum.StrEnum):
-    """Only `READY` topics are shown to clients.
+    """Only `READY` topics are visible to clients.
 
-    CREATING  its name and id are taken; its partitions are being made   -> READY
-    READY     served; it may be growing (`wanted` above `partitions`)    -> DELETING
-    DELETING  its partitions and committed offsets are being removed     -> gone
+    CREATING  its name and id are reserved; its partitions are being created  -> READY
+    READY     served; it may be growing (`wanted` above `partitions`)         -> DELETING
+    DELETING  its partitions and committed offsets are being deleted          -> removed
 
-    Each step may be repeated, so any broker that finds a topic under way finishes it.
+    Each step is idempotent, so any broker can complete an unfinished topic.
     """
 
     CREATING = "creating"
@@ -30,7 +30,7 @@ class TopicState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as clients of this broker see it now."""
+    """A ready topic in this broker's cache."""
 
     org: str
     name: str
@@ -41,7 +41,7 @@ class Topic:
     overrides: Mapping[str, str]
     config: TopicConfig
     topic_hex: str = field(init=False)
-    """The id as key names have it."""
+    """The id as it is written in key names."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "topic_hex", self.topic_id.hex)
@@ -49,7 +49,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A topic's line in the catalogue. `wanted` is where a growing topic will end; `config` counts changes of it."""
+    """A topic's record in the catalog. `wanted` is the target count of partitions; `config` counts config changes."""
 
     topic_id: UUID
     partitions: int
@@ -60,7 +60,7 @@ class Record:
 
     @classmethod
     def parse(cls, text: bytes) -> Self:
-        """Read what the scripts write (`redis_scripts/lib/topic.lua`)."""
+        """Parse what the scripts write (`redis_scripts/lib/topic.lua`)."""
         values = json.loads(text)
         return cls(
             uuid.UUID(hex=values["id"]),
@@ -73,5 +73,5 @@ class Record:
 
     @property
     def under_way(self) -> bool:
-        """Whether there are steps left for somebody to do."""
+        """Whether steps remain."""
         return self.state is not TopicState.READY or self.wanted > self.partitions

@@ -1,4 +1,4 @@
-"""What a topic may be called."""
+"""Topic names: Kafka's rules, internal topics, collisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_legal(name: str) -> bool:
 
 
 def check(name: str) -> None:
-    """Refuse a name outside Kafka's rules. Raises InvalidTopic."""
+    """Check a name by Kafka's rules. Raises InvalidTopic."""
     if is_legal(name):
         return
     if not name:
@@ -33,13 +33,13 @@ def check(name: str) -> None:
 
 
 def check_creatable(name: str) -> None:
-    """Refuse a name outside Kafka's rules, and those of internal topics. Raises InvalidTopic."""
+    """Check a name by Kafka's rules; internal topics are refused too. Raises InvalidTopic."""
     check(name)
     if name in INTERNAL:
         raise InvalidTopic(f"{name!r} is an internal topic: clients cannot create it")
 
 
 def plain(name: str) -> str:
-    """What the name has in common with those that differ only by . and _; "" where there are none."""
+    """The key under which names that differ only by . and _ collide; "" if the name has neither."""
     plain_name = name.replace(".", "_")
     return plain_name if "_" in plain_name else ""

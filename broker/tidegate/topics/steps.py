@@ -1,4 +1,4 @@
-"""The steps that make, grow and remove a topic. Each may be repeated, by any broker, after any interruption."""
+"""The steps that create, grow and delete a topic. Each is idempotent, and any broker can resume them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _AT_ONCE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class PartitionStorage:
-    """How a partition's keys are made and removed. Both may be repeated; `make` refuses what was removed.
+    """Creates and deletes a partition's keys. Both are idempotent; `make` refuses a deleted topic id.
 
-    `make` raises UnknownTopicOrPartition where this topic id was removed; both raise StoreUnavailable.
+    `make` raises UnknownTopicOrPartition if this topic id was deleted; both raise StoreUnavailable.
     """
 
     make: Callable[[Store, LogKeys], Awaitable[None]]
@@ -39,11 +39,11 @@ class PartitionStorage:
 
 
 OnDeletedOffsets = Callable[[str, str, UUID, int], Awaitable[None]]
-"""(org, topic, topic id, partitions): remove the offsets that groups committed for it. Repeatable."""
+"""(org, topic, topic id, partitions): delete the offsets that groups committed for it. Idempotent."""
 
 
 class TopicSteps:
-    """The steps of one catalogue. Whatever raises StoreUnavailable can be called again."""
+    """The steps of one catalog. A step that raises StoreUnavailable can be called again."""
 
     def __init__(self, store: Store, storage: PartitionStorage, on_deleted_offsets: OnDeletedOffsets | None) -> None:
         self._store = store
@@ -54,7 +54,7 @@ class TopicSteps:
     async def take_name(
         self, org: str, name: str, topic_id: UUID, partition_count: int, log_format: str, overrides: Mapping[str, str]
     ) -> Record:
-        """The record under the name: the new one, or the one that has it. Raises InvalidTopic."""
+        """Reserve the name; returns the new record, or the existing one. Raises InvalidTopic."""
         keys, field = self._keys, f"{org}/{name}"
         pairs = [text for pair in overrides.items() for text in pair]
         try:
@@ -69,7 +69,7 @@ class TopicSteps:
         return Record.parse(text)
 
     async def want_partitions(self, org: str, name: str, topic_id: UUID, count: int) -> Record:
-        """Let a topic grow. Raises UnknownTopicOrPartition, InvalidPartitions."""
+        """Set a higher target count of partitions. Raises UnknownTopicOrPartition, InvalidPartitions."""
         keys = self._keys
         (text,) = await self._store.run(
             ADD_PARTITIONS, [keys.topics, keys.info], f"{org}/{name}", topic_id.hex, count, keys.topic_changes
@@ -79,7 +79,7 @@ class TopicSteps:
     async def replace_configs(
         self, org: str, name: str, topic_id: UUID, planned_on: int, overrides: Mapping[str, str]
     ) -> bool:
-        """Give a topic other configs; False where they changed since `planned_on`. Raises UnknownTopicOrPartition."""
+        """Replace a topic's configs; False if they changed since `planned_on`. Raises UnknownTopicOrPartition."""
         keys = self._keys
         pairs = [text for pair in overrides.items() for text in pair]
         (replaced,) = await self._store.run(
@@ -91,7 +91,7 @@ class TopicSteps:
         return bool(replaced)
 
     async def hide(self, org: str, name: str, topic_id: UUID) -> Record:
-        """Begin to delete. Raises UnknownTopicOrPartition."""
+        """Start the deletion. Raises UnknownTopicOrPartition."""
         keys = self._keys
         (text,) = await self._store.run(
             DELETE_TOPIC, [keys.topics, keys.info], f"{org}/{name}", topic_id.hex, keys.topic_changes
@@ -99,7 +99,7 @@ class TopicSteps:
         return Record.parse(text)
 
     async def finish(self, org: str, name: str, record: Record) -> None:
-        """Do what is left of what was begun. Raises UnknownTopicOrPartition where somebody deleted it meanwhile."""
+        """Complete the remaining steps. Raises UnknownTopicOrPartition if the topic was deleted meanwhile."""
         if record.state is TopicState.DELETING:
             await self._finish_deletion(org, name, record)
         elif record.under_way:
@@ -110,7 +110,7 @@ class TopicSteps:
         try:
             await self._each_partition(self._storage.make, org, name, record, range(first, record.wanted))
         except UnknownTopicOrPartition:
-            # Its partitions were removed while it was made: nobody else will free the name.
+            # Its partitions were deleted during creation: free the name here.
             await self._finish_deletion(org, name, await self.hide(org, name, record.topic_id))
             raise
         keys = self._keys
@@ -150,7 +150,7 @@ class TopicSteps:
 
 
 def new_topic_id() -> UUID:
-    """A random topic id. As Kafka's, its text never begins with '-', which a command line would take for an option."""
+    """A random topic id. Like Kafka's, its text never starts with '-', which a command line parses as an option."""
     while True:
         topic_id = uuid.uuid4()
         if not base64.urlsafe_b64encode(topic_id.bytes).startswith(b"-"):

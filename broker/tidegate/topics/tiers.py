@@ -1,9 +1,9 @@
-"""What a topic's configs of tiered storage may be together (KIP-405, KIP-950; Kafka's LogConfig).
+"""Valid combinations of a topic's tiered storage configs (KIP-405, KIP-950; Kafka's LogConfig).
 
 | remote.storage.enable | rule |
 |---|---|
-| true | the broker has an archive; cleanup.policy is delete; nothing stays in Redis for longer than at all |
-| true, remote.log.copy.disable | local.retention.* are as retention.* |
+| true | the broker has an archive; cleanup.policy is delete; local retention does not exceed retention |
+| true, remote.log.copy.disable | local.retention.* equal retention.* |
 | true -> false | remote.log.delete.on.disable is true |
 """
 
@@ -16,14 +16,14 @@ from tidegate.errors import InvalidConfig
 from tidegate.topics.config_keys import split_list
 
 SAME_AS_RETENTION: Final = -2
-"""Of local.retention.ms and local.retention.bytes."""
+"""The value of local.retention.ms and local.retention.bytes that means "as retention.*"."""
 _UNLIMITED: Final = -1
 
 
 def check_tiers(
     kept: Mapping[str, str], value_of: Callable[[str], str], before: Mapping[str, str], archive: bool
 ) -> None:
-    """Check configs `kept`, in place of those `before`; `value_of` gives effective ones. Raises InvalidConfig."""
+    """Check the configs `kept` that replace `before`; `value_of` returns effective values. Raises InvalidConfig."""
     if kept.get("remote.storage.enable") != "true":
         disabled = before.get("remote.storage.enable") == "true"
         if disabled and kept.get("remote.log.delete.on.disable") != "true":

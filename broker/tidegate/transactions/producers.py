@@ -1,4 +1,4 @@
-"""Producer ids: unique for ever in the cluster, handed out from blocks that this broker takes from the store."""
+"""Producer ids, unique in the cluster, allocated from blocks that this broker reserves in the store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLOCK_IDS: Final = 1_000
 
 
 class ProducerIds:
-    """This broker's block. What is left of it when the process ends is never given out: ids are plentiful."""
+    """This broker's block. Ids left when the process ends are never used."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
@@ -23,7 +23,7 @@ class ProducerIds:
         self._taking = asyncio.Lock()
 
     async def take(self) -> int:
-        """A producer id that no producer ever had. Raises StoreUnavailable."""
+        """A producer id that was never used before. Raises StoreUnavailable."""
         while self._next_id == self._end:
             async with self._taking:
                 if self._next_id == self._end:
