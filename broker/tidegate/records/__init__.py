@@ -1,1 +1,1 @@
-"""Record batches (magic 2): views over the bytes, and builders of new ones."""
+"""Record batches (magic 2): zero-copy views, builders and checks."""

@@ -1,12 +1,12 @@
-"""View of a record batch (format v2): its header by name, its checks, its CRC, its place in the log.
+"""A view of a record batch (format v2): header fields, checks, CRC, offsets.
 
 ```
- 0 base_offset      8 batch_length     12 partition_leader_epoch   16 magic        17 crc (of bytes 21..end)
+0 base_offset      8 batch_length     12 partition_leader_epoch   16 magic        17 crc (of bytes 21..end)
 21 attributes      23 last_offset_delta 27 base_timestamp          35 max_timestamp
 43 producer_id     51 producer_epoch   53 base_sequence            57 record_count  61 records
 ```
-Attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon. Nothing here
-opens the records area, and nothing copies it. Source: Kafka's DefaultRecordBatch.
+Attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon. This module neither
+parses nor copies the records area. Source: Kafka's DefaultRecordBatch.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Buffer = bytes | bytearray | memoryview
 HEADER_BYTES: Final = 61
 """Where the records area starts."""
 RECORD_BYTES_MIN: Final = 7
-"""Length, attributes, two deltas, key, value and header count, a byte each."""
+"""One byte each for length, attributes, two deltas, key, value and header count."""
 MAGIC: Final = 2
 HEADER: Final = Struct(">qiibIhiqqqhii")
-"""The whole header, as in the table above."""
+"""The complete header, in the order of the table above."""
 CRC_FROM: Final = 21
 """First byte that the CRC covers."""
 
@@ -55,7 +55,7 @@ _ZSTD_FIRST_PRODUCE_VERSION: Final = 7
 
 
 class Codec(IntEnum):
-    """How a records area is compressed."""
+    """Compression codec of a records area."""
 
     NONE = 0
     GZIP = 1
@@ -65,7 +65,7 @@ class Codec(IntEnum):
 
 
 class Batch:
-    """One batch: `buffer` holds exactly its `size` bytes, as they came; the other fields are read from its header.
+    """One batch: `buffer` has exactly its `size` bytes, unchanged; the other fields are read from its header.
 
     Timestamps in ms; `producer_id`, `producer_epoch` and `base_sequence` are -1 for producers without one.
     """
@@ -88,7 +88,7 @@ class Batch:
     record_count: int
 
     def __init__(self, buffer: memoryview) -> None:
-        """`buffer` is one whole batch of magic 2 and at least `HEADER_BYTES`; `parse` finds out."""
+        """`buffer` must be one whole batch of magic 2 with at least `HEADER_BYTES`; `parse` checks that."""
         self.buffer = buffer
         self.size = len(buffer)
         (
@@ -99,10 +99,9 @@ class Batch:
 
     @classmethod
     def parse(cls, buffer: Buffer) -> Batch:
-        """The first batch of the buffer; what follows it is left alone.
+        """The first batch of the buffer; bytes after it are ignored.
 
-        Raises InvalidRecord when there is no complete batch of magic 2, CorruptMessage when it is too small
-        to be one.
+        Raises InvalidRecord if there is no complete batch of magic 2, CorruptMessage if it is smaller than a header.
         """
         available = len(buffer)
         if available <= _MAGIC_AT:
@@ -125,7 +124,7 @@ class Batch:
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether the timestamp type bit says LogAppendTime."""
+        """Whether the timestamp type is LogAppendTime."""
         return self.attributes & TIMESTAMP_TYPE != 0
 
     @property
@@ -135,7 +134,7 @@ class Batch:
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch is a marker, not data."""
+        """Whether the batch is a control batch (a marker, not data)."""
         return self.attributes & CONTROL != 0
 
     @property
@@ -154,14 +153,14 @@ class Batch:
             raise CorruptMessage("the CRC of the record batch is wrong")
 
     def release_frame(self) -> None:
-        """Copy the bytes when the buffer they are part of is much larger: a cache should not keep that alive."""
+        """Copy the bytes if they belong to a much larger buffer, so that a cache does not keep that in memory."""
         held: bytes | bytearray = self.buffer.obj  # type: ignore[assignment]
         if len(held) - self.size > max(self.size, _SPARE_BYTES_MAX):
             self.buffer = memoryview(bytes(self.buffer))
 
 
 def parse_produced(buffer: Buffer | None, version: int, batch_bytes_max: int) -> Batch:
-    """The one batch of a Produce partition, checked as far as its header tells, in Kafka's order.
+    """Parse the single batch of a Produce partition and check its header, in Kafka's order.
 
     `version` is Produce's, `batch_bytes_max` the topic's max.message.bytes. Raises InvalidRecord,
     UnsupportedCompressionType, MessageTooLarge, CorruptMessage, InvalidProducerEpoch. Source:
@@ -203,7 +202,7 @@ def _check_counts(batch: Batch, codec: int) -> None:
 
 
 def iter_headers(buffer: Buffer) -> Iterator[Batch]:
-    """Each batch of several that lie end to end. Raises as `Batch.parse`, also for a cut last one."""
+    """Each of several concatenated batches. Raises as `Batch.parse`, also if the last one is truncated."""
     rest = memoryview(buffer)
     while rest:
         batch = Batch.parse(rest)
@@ -212,6 +211,6 @@ def iter_headers(buffer: Buffer) -> Iterator[Batch]:
 
 
 def place(buffer: Buffer, base_offset: int, leader_epoch: int) -> tuple[bytes, memoryview]:
-    """A batch as it is served: 16 fresh bytes with its base offset and leader epoch, and the rest uncopied."""
+    """A batch for serving: 16 new bytes with its base offset and leader epoch, and the rest without a copy."""
     view = memoryview(buffer)
     return _PLACE.pack(base_offset, _LENGTH.unpack_from(view, _LENGTH_AT)[0], leader_epoch), view[16:]

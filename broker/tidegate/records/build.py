@@ -1,4 +1,4 @@
-"""Build record batches: transaction markers, and whatever tests, restores and benchmarks write."""
+"""Build record batches: transaction markers, and the batches of tests, restores and benchmarks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_TIMESTAMP_AT: Final = 35
 
 
 class NewRecord(NamedTuple):
-    """A record to be built; timestamp in ms, None is null."""
+    """A record to be encoded; timestamp in ms, None is null."""
 
     value: bytes | None
     key: bytes | None = None
@@ -51,7 +51,7 @@ def _field(value: bytes | None) -> bytes:
 
 
 def encode_record(record: NewRecord, offset_delta: int, base_timestamp: int) -> bytes:
-    """A record as it lies in a records area."""
+    """The bytes of a record in a records area."""
     parts = [b"\x00", _varint(record.timestamp - base_timestamp), _varint(offset_delta)]
     parts += (_field(record.key), _field(record.value), _varint(len(record.headers)))
     for name, value in record.headers:
@@ -71,7 +71,7 @@ def build_batch(
     base_sequence: int = -1,
     attributes: int = 0,
 ) -> bytes:
-    """A batch of at least one record, as a producer sends it. `attributes` are flags beside the codec's bits."""
+    """A batch of at least one record, as a producer sends it. `attributes` are flags besides the codec bits."""
     base_timestamp = records[0].timestamp
     area = compress(codec, b"".join(encode_record(record, i, base_timestamp) for i, record in enumerate(records)))
     batch = bytearray(
@@ -86,27 +86,27 @@ def build_batch(
 
 
 def seal(batch: bytearray) -> bytearray:
-    """Write the CRC of a batch whose bytes changed."""
+    """Write the CRC of a modified batch."""
     _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
     return batch
 
 
 def with_create_time(batch: Batch) -> Batch:
-    """A copy whose timestamp type bit is clear: what a CreateTime topic stores."""
+    """A copy with the timestamp type CreateTime, for CreateTime topics."""
     changed = bytearray(batch.buffer)
     _ATTRIBUTES.pack_into(changed, CRC_FROM, batch.attributes & ~TIMESTAMP_TYPE)
     return Batch(memoryview(seal(changed)))
 
 
 def with_max_timestamp(batch: Batch, timestamp_ms: int) -> Batch:
-    """A copy whose header tells the true largest timestamp of its records."""
+    """A copy whose header has the actual largest timestamp of its records."""
     changed = bytearray(batch.buffer)
     _TIMESTAMP.pack_into(changed, _MAX_TIMESTAMP_AT, timestamp_ms)
     return Batch(memoryview(seal(changed)))
 
 
 def with_log_append_time(batch: Batch, now_ms: int) -> Batch:
-    """A copy that carries the broker's time: bit 3 and the max timestamp; the base timestamp stays."""
+    """A copy with LogAppendTime: bit 3 and the max timestamp change; the base timestamp does not."""
     changed = bytearray(batch.buffer)
     _ATTRIBUTES.pack_into(changed, CRC_FROM, batch.attributes | TIMESTAMP_TYPE)
     _TIMESTAMP.pack_into(changed, _MAX_TIMESTAMP_AT, now_ms)

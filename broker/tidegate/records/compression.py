@@ -1,7 +1,7 @@
-"""Compress and decompress a records area: gzip, snappy (xerial or raw), lz4 frame, zstd; never beyond a bound.
+"""Compress and decompress a records area: gzip, snappy (xerial or raw), lz4 frame, zstd; with a bound on the output.
 
-A small batch can claim to hold terabytes. So the output has a fixed size, which grows by retrying; nothing
-is written past it. Source: Kafka's CompressionType, snappy-java's SnappyOutputStream (xerial framing).
+A small batch can expand to terabytes. The output buffer therefore has a fixed size, grown by retrying up to the bound;
+nothing is written beyond it. Source: Kafka's CompressionType, snappy-java's SnappyOutputStream (xerial framing).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _INTO: Final[dict[int, Callable[[Any, Any], int]]] = {
 
 
 class RecordsTooLarge(CorruptMessage):
-    """The records of a batch are larger than the caller takes."""
+    """The decompressed records exceed the caller's bound."""
 
 
 def _lz4_frame(data: bytes) -> Any:
-    """Java's clients refuse frames whose blocks depend on each other. Source: Kafka's Lz4BlockOutputStream.FLG."""
+    """An lz4 frame of independent blocks: Java clients refuse others. Source: Kafka's Lz4BlockOutputStream.FLG."""
     compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
     compressor.compress(data)
     return compressor.finish()
@@ -49,7 +49,7 @@ _COMPRESS: Final[dict[int, Callable[[Any], Any]]] = {
 
 
 def decompress(codec: int, data: bytes | memoryview, bytes_max: int) -> bytes | memoryview:
-    """The records of an area, at most `bytes_max` of them. Raises CorruptMessage."""
+    """The records of an area, at most `bytes_max` bytes. Raises CorruptMessage."""
     if codec == Codec.NONE:
         return data
     try:
@@ -104,7 +104,7 @@ def _unsnap_block(data: bytes | memoryview, bytes_max: int) -> bytes:
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """The area as producers send it; snappy with xerial framing, as Kafka's own clients write it."""
+    """The area as producers send it; snappy with xerial framing, as in Kafka's clients."""
     if codec == Codec.NONE:
         return data
     if codec != Codec.SNAPPY:

@@ -1,8 +1,8 @@
-"""The records inside a batch, decompressed: offset, timestamp, key, value, headers.
+"""The records of a batch, decompressed: offset, timestamp, key, value, headers.
 
 A record is `length varint, attributes int8, timestamp delta varlong, offset delta varint, key, value,
-headers`; keys, values and headers carry varint lengths, -1 for null. Varints are zigzag. Opening a batch
-costs a microsecond or two a record, so only those do it who must. Source: Kafka's DefaultRecord.
+headers`; keys, values and headers have varint lengths, -1 for null. Varints are zigzag. Parsing costs 1-2 us per
+record, so only callers that need records parse them. Source: Kafka's DefaultRecord.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidegate.records.batch import Batch
 from tidegate.records.compression import decompress
 
 OPENED_BYTES_MAX: Final = 128 << 20
-"""Most bytes that the records of one batch may have when decompressed, where the caller sets no other bound."""
+"""Default bound on the decompressed records of one batch."""
 _VARINT_BITS_MAX: Final = 63
 
 
@@ -30,7 +30,7 @@ class Record(NamedTuple):
 
 
 class RecordHead(NamedTuple):
-    """What validation and searches by time need of a record; `offset_delta` is its offset within the batch."""
+    """The fields for validation and searches by time; `offset_delta` is the offset within the batch."""
 
     offset_delta: int
     timestamp: int
@@ -79,7 +79,7 @@ def _headers(data: bytes | memoryview, position: int, end: int) -> tuple[tuple[t
 
 
 def _bounds(data: bytes | memoryview, count: int) -> Iterator[tuple[int, int]]:
-    """Start (behind the length) and end of each record; the area must be used up."""
+    """Start (after the length) and end of each record; they must cover the whole area."""
     position, size = 0, len(data)
     for _ in range(count):
         length, position = _varint(data, position)
@@ -114,12 +114,12 @@ def read_records(batch: Batch, bytes_max: int = OPENED_BYTES_MAX) -> list[Record
 
 
 def iter_heads(batch: Batch, bytes_max: int = OPENED_BYTES_MAX) -> Iterator[RecordHead]:
-    """Offset delta, timestamp and presence of a key of each record in turn. Raises CorruptMessage, InvalidRecord."""
+    """Yields the `RecordHead` of each record. Raises CorruptMessage, InvalidRecord."""
     return heads_of(batch, decompress(batch.codec, batch.records, bytes_max))
 
 
 def heads_of(batch: Batch, data: bytes | memoryview) -> Iterator[RecordHead]:
-    """The same of a batch that was decompressed: `data` is its records."""
+    """The same for decompressed records, `data`."""
     logged = batch.max_timestamp if batch.is_log_append_time else None
     base_timestamp = batch.base_timestamp
     try:

@@ -1,8 +1,8 @@
-"""One segment of the archive, opened: its footer, and its row groups read one at a time.
+"""One opened segment of the archive: its footer, and its row groups, read one at a time.
 
-Batches of a row group lie end to end in one buffer, as they are served: a run of them is a slice of it, nothing is
-copied or joined. The file stays open, once for each thread that reads it at the same time: opened anew, a read costs
-twice as much. Threads may share an instance. This module imports pyarrow: whoever has no archive does not import it.
+The batches of a row group are contiguous in one buffer, in the form in which they are served: a run of them is a slice,
+without copying. The file stays open, once per concurrently reading thread, because reopening doubles the cost of a
+read. Instances are thread-safe. This module imports pyarrow; brokers without an archive do not import it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COLUMN_AT: Final = {name: at for at, (name, _) in enumerate(COLUMNS)}
 
 
 class RowGroup(NamedTuple):
-    """What the footer says of one row group: offsets of its first and last record, largest timestamp in ms."""
+    """A row group by the footer: offsets of its first and last record, largest timestamp in ms."""
 
     from_offset: int
     base_offset: int
@@ -35,7 +35,7 @@ class RowGroup(NamedTuple):
 
 
 class _Offsets(Sequence[int]):
-    """The first offset of each batch, or the last, as its header says: more columns would cost every read."""
+    """The first (or last) offset of each batch, from its header: further columns would make each read slower."""
 
     __slots__ = ("_data", "_last", "_starts")
 
@@ -72,16 +72,16 @@ class Batches:
         return self.data[self.starts[at] : self.starts[at + 1]]
 
     def find(self, offset: int) -> int:
-        """The place of the first batch that ends above `offset`; their number when none does."""
+        """Index of the first batch that ends above `offset`; `len` if none does."""
         return bisect_left(self.lasts, offset)
 
     def fit(self, at: int, bytes_max: int) -> int:
-        """How many whole batches from `at` on come to at most `bytes_max`."""
+        """How many whole batches from index `at` have at most `bytes_max` bytes together."""
         return bisect_right(self.starts, self.starts[at] + bytes_max, lo=at) - 1 - at
 
 
 class SegmentFile:
-    """A segment's footer, read. `fields` is what its writer noted of it: org, topic, topic_id, partition, ..."""
+    """A segment's footer. `fields` is the writer's metadata: org, topic, topic_id, partition, ..."""
 
     def __init__(self, filesystem: fs.FileSystem, path: str) -> None:
         """Read the footer of the file at `path`. Raises SegmentMissing, SegmentUnreadable."""
@@ -99,18 +99,18 @@ class SegmentFile:
         self._lasts = [group.last_offset for group in self.row_groups]
 
     def find(self, offset: int) -> int:
-        """The row group of the first batch that ends above `offset`; their number when none does."""
+        """Index of the row group with the first batch that ends above `offset`; their number if none does."""
         return bisect_left(self._lasts, offset)
 
     def read(self, index: int) -> Batches:
-        """One row group's batches, as views of what was read. Raises SegmentMissing, SegmentUnreadable."""
+        """One row group's batches, as views of the bytes read. Raises SegmentMissing, SegmentUnreadable."""
         column = self.table(index, ("batch",)).column(0)
         array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
         _, starts, data = array.buffers()
         return Batches(memoryview(data).cast("B"), memoryview(starts).cast("B").cast("i"))  # pyarrow's are signed
 
     def table(self, index: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """One row group as a table, of some columns or of all. Raises SegmentMissing, SegmentUnreadable."""
+        """One row group as a table, of `columns` or all. Raises SegmentMissing, SegmentUnreadable."""
         try:
             file = self._idle.pop()
         except IndexError:
@@ -125,7 +125,7 @@ class SegmentFile:
         return table
 
     def _opened(self) -> parquet.ParquetFile:
-        """The file, by the footer that is known. Far ones are read ahead: a row group is one ranged GET."""
+        """The file, opened with the known footer. Remote ones are pre-buffered: a row group is one ranged GET."""
         try:
             source = self._filesystem.open_input_file(self.path)
             return parquet.ParquetFile(source, metadata=self._footer, pre_buffer=self._remote)
@@ -152,9 +152,9 @@ class SegmentFile:
 
 
 def open_archive(uri: str) -> tuple[fs.FileSystem, str]:
-    """Where an archive is: pyarrow's filesystem, and the root in it. Takes a local folder or a URI (file, s3, gs, ...).
+    """The pyarrow filesystem of an archive and the root in it. Accepts a local folder or a URI (file, s3, gs, ...).
 
-    Raises ValueError with one line that says why.
+    Raises ValueError with a reason in one line.
     """
     if "://" not in uri:
         return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))

@@ -1,9 +1,9 @@
-"""Segments of the archive: their names, their columns, and how the index in Redis names them.
+"""Segments of the archive: file names, columns, and their form in the index in Redis.
 
-A segment is a Parquet file with the batches of one range of a partition, `from_offset` to `last_offset`; a row is
-one batch as it is served (base offset and leader epoch written, the rest as it was produced). `from_offset` is
-the next offset expected before a row: ranges have no holes, base offsets may. Row groups are about 1 MiB, so
-that one is one cold fetch. Nothing here imports pyarrow.
+A segment is a Parquet file with the batches of one offset range of a partition, `from_offset` to `last_offset`; a row
+is one batch as it is served (base offset and leader epoch written, the rest as produced). `from_offset` is the next
+offset expected before a row: ranges are contiguous, base offsets need not be. A row group has about 1 MiB, one read.
+This module does not import pyarrow.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ COLUMNS: Final = (
 """Name and Arrow type of each column, none nullable, sorted by offset; timestamps in ms."""
 
 STATISTICS: Final = ("from_offset", "base_offset", "last_offset", "max_timestamp")
-"""The columns that keep statistics: what a reader searches by."""
+"""The columns with statistics, which readers search by."""
 
 METADATA_KEY: Final = b"tidegate"
 """The file's key-value metadata: JSON of org, topic, topic_id, partition, version, and the segment's own fields."""
 
 
 class SegmentUnreadable(Exception):
-    """A segment cannot be read; the message names the file and says why."""
+    """A segment cannot be read; the message has the file and the reason."""
 
 
 class SegmentMissing(SegmentUnreadable):
-    """There is no such file: it was replaced by a compacted one, or the archive is not where it is said to be."""
+    """The file does not exist: compaction replaced it, or the configured archive is the wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One published file: offsets `from_offset` to `last_offset`, of which the first record's is `base_offset`.
+    """One published file with offsets `from_offset` to `last_offset`; `base_offset` is that of its first record.
 
-    `size` is the bytes of its batches, `file` is the path below the archive's root, timestamps are in ms.
+    `size` is the bytes of its batches, `file` the path below the archive's root; timestamps in ms.
     """
 
     from_offset: int
@@ -66,23 +66,23 @@ class Segment:
         return self.last_offset + 1
 
     def to_json(self) -> str:
-        """As the index holds it: the member of the zset `segments`, whose score is the last offset."""
+        """The segment's member in the zset `segments`, whose score is the last offset."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Segment:
-        """What `to_json` wrote; fields of later versions are left alone."""
+        """Parse what `to_json` wrote; unknown fields are ignored."""
         fields = json.loads(text)
         return cls(**{name: fields[name] for name in cls.__slots__})
 
 
 def partition_folder(org: str, topic: str, topic_id: str, partition: int) -> str:
-    """Where a partition's segments are, below the archive's root. A topic made again has another id, and folder."""
+    """A partition's folder below the archive's root. A recreated topic has another id, and so another folder."""
     return f"raw/v{FORMAT_VERSION}/{org}/{topic}/{topic_id}/{partition}"
 
 
 def new_file_name(base_offset: int, last_offset: int) -> str:
-    """A name that no retry, and no other task, gives again."""
+    """A unique file name, also across retries and tasks."""
     return f"{base_offset:020d}-{last_offset:020d}-{secrets.token_hex(8)}.parquet"
 
 

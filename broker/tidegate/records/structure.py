@@ -1,7 +1,7 @@
-"""Check that a records area is what readers expect: every record whole, at its offset, nothing behind the last.
+"""Check the structure of a records area: every record complete, at its offset, no bytes after the last.
 
-A batch whose CRC is right can still hold anything. Stored, it stops every consumer of its partition, so it is
-refused when it is produced. The walk reads lengths and offsets only: 0.6-0.8 us a record whatever its size,
+A correct CRC says nothing about the contents. A malformed batch in the log would stop every consumer of its partition,
+so it is refused at Produce. The check reads lengths and offsets only: 0.6-0.8 us a record whatever its size,
 7 ms for a MB of records of 100 bytes. Source: Kafka's LogValidator, DefaultRecord.readFrom.
 """
 
@@ -12,17 +12,17 @@ from typing import Final
 from tidegate.errors import InvalidRecord
 
 _COPIED_BYTES_MAX: Final = 1 << 20
-"""Areas up to this size are copied into bytes, whose elements are read faster than a memoryview's."""
+"""Areas up to this size are copied to bytes, which are indexed faster than a memoryview."""
 _COPIED_RECORD_BYTES_MAX: Final = 1 << 10
-"""Mean size of records up to which the copy is cheaper than reading the memoryview."""
+"""Mean record size up to which the copy is cheaper than indexing the memoryview."""
 _VARINT_SHIFT_MAX: Final = 28
 _VARLONG_BYTES_MAX: Final = 10
 
 
 def check_records(data: bytes | memoryview, count: int) -> None:  # noqa: C901 - calls are most of a record's cost
-    """Check the decompressed records of a batch of `count` records. Raises InvalidRecord, IndexError of a cut one.
+    """Check the decompressed records of a batch of `count` records. Raises InvalidRecord; IndexError if truncated.
 
-    Varints of one byte are read in place, longer ones by `_long`, all of them unsigned.
+    One-byte varints are decoded inline, longer ones by `_long`, all as unsigned values.
     """
     size = len(data)
     if size <= _COPIED_BYTES_MAX and size <= count * _COPIED_RECORD_BYTES_MAX:
@@ -70,7 +70,7 @@ def check_records(data: bytes | memoryview, count: int) -> None:  # noqa: C901 -
 
 
 def _long(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """A varint as it lies there, its sign in the lowest bit, and where it ends."""
+    """A varint, still zigzag-encoded, and the position after it."""
     second = data[position + 1]
     if second < 0x80:
         return data[position] & 0x7F | second << 7, position + 2

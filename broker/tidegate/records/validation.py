@@ -1,9 +1,9 @@
-"""What a topic and its readers ask of the records of a produced batch, checked before it is stored.
+"""Validate the records of a produced batch before it is stored.
 
-The structure of every batch is checked (`records.structure`), unless all producers are trusted
-(`produce_validate_records`). Timestamps and keys are read only where the topic is compacted or bounds the age
-of records, or where the header itself says that a record is out of bounds or carries the wrong timestamp
-type. Small batches are opened on the event loop, others in a thread. Source: Kafka's LogValidator.
+The structure of every batch is checked (`records.structure`), unless `produce_validate_records` is off. Timestamps and
+keys are read only if the topic is compacted or bounds the timestamps of records, or if the header itself shows a
+violation or the wrong timestamp type. Small batches are checked on the event loop, others in a thread. Source: Kafka's
+LogValidator.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tidegate.records.structure import check_records
 NO_TIMESTAMP: Final = -1
 _ERRORS_LISTED_MAX: Final = 1_000
 OPENED_RECORDS_MAX: Final = 1_000_000
-"""Most records of a produced batch that is opened: a microsecond each. Uncompressed they take at least 7 MB."""
+"""Bound on the records of a produced batch; each costs about 1 us to check and at least 7 bytes."""
 INLINE_RECORDS_MAX: Final = 1_000
-"""Records up to which a batch is opened on the event loop; more are opened beside it, in a thread."""
+"""Batches with at most this many records are checked on the event loop, larger ones in a thread."""
 INLINE_BYTES_MAX: Final = 256 * 1024
 """Bytes up to which a batch is decompressed on the event loop."""
 
@@ -39,7 +39,7 @@ class RecordsRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RecordRules:
-    """What a topic asks of records. `oldest_ms` and `newest_ms` bound timestamps, both inclusive.
+    """A topic's rules for records. `oldest_ms` and `newest_ms` bound timestamps, both inclusive.
 
     `structure`: whether the structure of every batch is checked.
     """
@@ -52,14 +52,14 @@ class RecordRules:
 
 
 def header_suffices(batch: Batch, rules: RecordRules) -> bool:
-    """Whether the header gives no reason to read the timestamps and keys of the records."""
+    """Whether the header shows that the records' timestamps and keys need not be read."""
     if rules.compacted or batch.attributes & TIMESTAMP_TYPE:
         return False
     return rules.log_append_time or (rules.oldest_ms <= 0 and batch.max_timestamp <= rules.newest_ms)
 
 
 def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> Batch:
-    """Check every record; return the batch to store: a copy where the header was wrong about its timestamps.
+    """Check every record; return the batch to store: a copy if the header's timestamps were wrong.
 
     Raises RecordsRefused, CorruptMessage, InvalidRecord.
     """
@@ -105,7 +105,7 @@ def _check_heads(batch: Batch, rules: RecordRules, area: bytes | memoryview) -> 
 
 
 def open_inline(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> Batch | None:
-    """`open_and_check` of a batch that is small, whatever its header claims; None for others."""
+    """`open_and_check` if the batch is small, whatever its header claims; None otherwise."""
     if INLINE_RECORDS_MAX < batch.record_count <= OPENED_RECORDS_MAX:
         return None
     try:
