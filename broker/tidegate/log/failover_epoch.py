@@ -1,6 +1,6 @@
 """Detect fail-overs of Redis and number them: the failover epoch.
 
-Each primary has a `master_replid`, which changes at a fail-over or a restart without data. The broker asks for it on
+Each primary has a `master_replid`, which changes at a fail-over or a restart. The broker asks for it on
 every lane at each reconnection and once a second, because a server can be demoted and promoted again while a
 connection stays open. A node's replication id is known once all its lanes report the same primary. The failover epoch
 is one number for the replication ids of all nodes; the first broker that observes a new id increments it, by script.

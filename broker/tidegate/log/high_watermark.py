@@ -61,7 +61,7 @@ class HighWatermark:
             self.prove()
 
     def when_durable(self, end: int, acks_all: bool, on_proved: Callable[[bool], None]) -> None:
-        """Call once the log is durable up to `end`, or with False if the proof did not arrive in time.
+        """Call once the log is durable up to `end`, or with False if the proof failed.
 
         A proof is discarded once the cached state is void: another server may have given it.
         """

@@ -76,7 +76,7 @@ class Mirror:
         self._loops.run("mirror", self._write_for_ever)
 
     async def close(self) -> None:
-        """Write pending events for a bounded time and stop: no later fetch may bring the mirror up to date."""
+        """Write pending events for a bounded time and stop: the next fetch of a group may be long after this."""
         await self._loops.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_S):

@@ -93,7 +93,7 @@ class PartitionNews:
         delivered[reader].add(bases, id_of(bases[-1]) if bases else id_before(end_offset))
 
     def _is_committed(self, reader: Reader, offset: int) -> bool:
-        """Whether an unwritten commit is above this delivery, or rewound from there."""
+        """Whether an unwritten commit of the client's group is above `offset`, or rewound from above it."""
         committed, rewound = self._news[-1].committed, self._news[-1].rewound
         owned = self.owners.get(reader)
         commits = committed.values() if owned is None else [committed.get(one.group_id, [-1]) for one in owned]

@@ -30,7 +30,7 @@ R = TypeVar("R")
 async def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
     """The first record at or after `timestamp_ms` in the first batch whose largest timestamp reaches it.
 
-    The time index excludes the entries below which the largest timestamp is smaller.
+    The time index gives the entry where the scan starts: up to there every timestamp is smaller.
     """
     view = await log.refresh()
     if view.max_timestamp < timestamp_ms:

@@ -117,7 +117,7 @@ class Unresolved:
         self._given_up[batch.producer_id] = _GivenUp(batch.producer_epoch, sequence, answer, now_s + GIVEN_UP_KEPT_S)
 
     def answer_behind(self, item: QueuedBatch, now_s: float) -> KafkaError | None:
-        """The error for a batch whose predecessor failed with an error; None if it did not."""
+        """The error for a batch whose predecessor failed or may be in an unresolved entry; None otherwise."""
         before = self._given_up.get(item.batch.producer_id)
         if before is not None and self._is_behind(before, item.batch, now_s):
             return before.answer
