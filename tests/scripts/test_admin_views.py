@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.support.whole_broker import WholeBroker
-from tidegate.admin import actions, audit, broker_views, overview_views, producer_views, redis_views, topic_views
+from tidegate.admin import (
+    actions,
+    audit,
+    broker_views,
+    offset_actions,
+    overview_views,
+    producer_views,
+    redis_views,
+    topic_views,
+)
 from tidegate.admin.audit import Actor, Audit
+from tidegate.admin.offset_actions import Reset
+from tidegate.admin.reset_plan import Choice
 from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.figures import FigureReports, Figures
 from tidegate.errors import NonEmptyGroup, StoreUnavailable, UnknownTopicOrPartition
@@ -219,6 +231,33 @@ async def test_an_action_stands_before_it_is_done_and_with_its_outcome(store: St
     assert await audit.find(store, "none") is None
     assert await audit.find(store, ANNA.name) is None and await audit.find(store, "group.reset") is None
     assert await audit.entries(store, 1) == [died]
+
+
+async def test_reset_broker_dies_before_the_outcome_is_open_in_the_audit_and_can_be_undone(
+    whole: WholeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _read_and_behind(whole)
+
+    async def die(*_: object) -> None:
+        """The process ends before it writes the outcome."""
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Audit, "__aexit__", die)
+        wanted = Reset("orders", Choice(to_earliest=True), all_topics=True)
+        await offset_actions.reset(whole.context, ANNA, "default", wanted)
+    assert await _committed(whole) == 0
+    (action,) = await audit.entries(whole.store, 1)
+    assert (action["action"], action["outcome"], action["undoable"]) == ("group.reset", audit.OPEN, True)
+
+    await offset_actions.undo(whole.context, ANNA, action["action_id"], False)
+
+    assert await _committed(whole) == 4
+
+
+async def _committed(whole: WholeBroker) -> int:
+    keys = whole.store.group_keys("default", "orders")
+    offset: int = json.loads(await whole.store.command("HGET", keys.offsets, "orders:1"))["offset"]
+    return offset
 
 
 async def test_what_undoes_a_large_action_is_kept_compressed_and_up_to_a_size(
