@@ -1,1 +1,1 @@
-"""Sockets: listening, turn-taking on each connection, frames to handlers and back."""
+"""The socket layer: listeners, connections, request ordering and dispatch to handlers."""

@@ -1,4 +1,4 @@
-"""The certificate of TLS listeners: read at the start, and again when its files change."""
+"""The certificate of the TLS listeners: loaded at the start and reloaded when its files change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHECK_INTERVAL_S: Final = 5.0
 
 
 class Certificates:
-    """What a handshake is done with now: `context`. It is never changed, only replaced. Raises CannotStart."""
+    """Holds the `SSLContext` of new handshakes in `context`. A reload replaces the context. Raises CannotStart."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -29,15 +29,15 @@ class Certificates:
             raise CannotStart(_reported(settings, error)) from None
 
     async def watch(self) -> None:
-        """Look every few seconds for files that were replaced, for ever."""
+        """Poll the files every few seconds and reload them after a change; never returns."""
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
             self.reload()
 
     def reload(self) -> None:
-        """Read files that have changed; what cannot be used leaves the certificate as it was, until they change again.
+        """Reload changed files; if loading fails, keep the current certificate until the next change.
 
-        Connections that are open keep theirs.
+        Open connections keep the certificate of their handshake.
         """
         versions = self._versions()
         if versions == self._observed:
@@ -56,7 +56,7 @@ class Certificates:
         return [file for file in files if file]
 
     def _versions(self) -> list[tuple[int, int, int] | None]:
-        """What tells one version of each file from the next, behind links as Kubernetes mounts secrets."""
+        """The stat fields that identify a version of each file; symlinks are followed, as Kubernetes swaps them."""
         return [_version(file) for file in self._files()]
 
     def _load(self) -> ssl.SSLContext:
@@ -64,7 +64,7 @@ class Certificates:
         settings = self._settings
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # An encrypted key is refused; without a password OpenSSL would ask for one on the terminal.
+        # Refuse an encrypted key: without a password OpenSSL would prompt for one on the terminal.
         context.load_cert_chain(settings.ssl_certificate_file or "", settings.ssl_key_file, password="")
         if settings.ssl_client_ca_file:
             context.load_verify_locations(settings.ssl_client_ca_file)

@@ -1,8 +1,8 @@
-"""One client: its requests taken in order, its replies sent in order, and no more of either than fits.
+"""One client connection: parses requests in order, sends replies in order, and limits both.
 
-A hot request starts as it arrives, unless a cold one is running or queued; a cold request starts when
-every earlier one is answered. So effects keep the order of arrival where it matters, and answers always.
-Replies that become ready in one tick leave in one write.
+An inline request starts on arrival unless a task request is running or queued. A task request starts when every earlier
+request is answered. Effects therefore keep the order of arrival where it matters, and replies always do. All replies
+that become ready in one event-loop tick are sent in one write.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 JOINED_BYTES_MAX: Final = 128 * 1024
-"""Replies of a tick up to this size are joined; above, the kernel gathers them."""
+"""Replies of one tick up to this many bytes are joined; larger ones are passed to `writelines`."""
 
 LOGGED_ID_MAX: Final = 100
 """Characters of a client id that are logged."""
@@ -44,15 +44,13 @@ _HEADER_SIZE: Final = headers.FIXED.size
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client connection."""
-
     def __init__(self, server: Server, listener: str) -> None:
         self.server, self.client_id = server, ""
         self.client = Client(connection_id=server.next_connection_id(), host="", port=0, listener=listener)
         self.pipeline: deque[PendingRequest] = deque()
-        """Requests taken and not answered, in order; the head is the next to be answered."""
+        """Requests without a reply, in order of arrival; the first one is answered next."""
         self.unsent = 0
-        """Bytes of answers that wait for an earlier answer, or for the end of the tick."""
+        """Bytes of replies that wait for an earlier reply or for the end of the tick."""
         self._client_id_raw: bytes | memoryview | None = None
         self.queue: deque[PendingRequest] = deque()
         self._task_request: PendingRequest | None = None
@@ -60,11 +58,11 @@ class Connection(asyncio.BufferedProtocol):
         self.splitter = Splitter(server.settings.socket_request_max_bytes)
         self._own_room = False
         self.taken_s = self._paused_s = 0.0
-        """When the last whole frame was taken, and when reading was last paused."""
+        """Times of the last complete frame and of the last pause of reading, by `perf_counter`."""
         self.half_since_s = math.inf
-        """When the frame being received was first found not whole, later by the time that reading was paused."""
+        """When the current partial frame was first observed; moved forward by the time that reading was paused."""
         self.late_bytes = 0
-        """Of what is taken next, so much was there when this process woke from a stall."""
+        """Bytes still to be parsed that were already in the socket when the process resumed after a stall."""
         self.transport: Any = None
         self._out: list[Body] = []
         self._out_bytes = 0
@@ -73,12 +71,12 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = self._draining = self._ended = self._closed = False
         self.last_active_s = self.opened_s = perf_counter()
         self.jitter = random.uniform(-1, 1)  # noqa: S311 - spreads reconnects, no secret
-        """Where in the spread of ages this connection is closed, -1 to 1."""
+        """Position of this connection in the jitter of the maximum age, -1 to 1."""
 
-    # -- the transport's calls
+    # -- callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accepted: set the socket up, or refuse it above the cap."""
+        """Set socket options and register the connection, or refuse it above `connections_max`."""
         self.transport = transport
         if not self.server.admit(self):
             self._closed = True
@@ -89,13 +87,13 @@ class Connection(asyncio.BufferedProtocol):
         self.transport.set_write_buffer_limits(high=limits.OUT_BYTES_MAX)
 
     def get_buffer(self, sizehint: int) -> Any:
-        """Where the socket writes next: a large frame's own buffer, or the one that all share."""
+        """The buffer for the next read: a large frame's own buffer, or the read buffer that all connections share."""
         room = self.splitter.room()
         self._own_room = room is not None
         return self.server.shared_room if room is None else room
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes came: take every whole frame."""
+        """Parse and start every complete frame in the received bytes."""
         self.last_active_s = perf_counter()
         metrics.bytes_in += nbytes
         if self._own_room:
@@ -109,23 +107,23 @@ class Connection(asyncio.BufferedProtocol):
         self._take_frames()
 
     def eof_received(self) -> bool:
-        """The client ended its side: so do we."""
+        """The client closed its side: close ours."""
         self._ended = True
         return False
 
     def pause_writing(self) -> None:
-        """The client reads slower than we answer."""
+        """The write buffer is above its high-water mark: stop reading from this client."""
         self._write_paused = True
         self._pause()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """The write buffer is below its low-water mark: resume reading."""
         self._write_paused = False
         self.last_active_s = perf_counter()
         self.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone: waits end, running work goes on without an answer."""
+        """Cancel waits; running handlers finish without a reply."""
         self.server.forget(self)
         if self._closed:
             return
@@ -147,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- frames
 
     def _take_frames(self) -> None:
-        """Start what has come whole; stop where a cap is reached, and go on later from there."""
+        """Start every complete frame; stop at a limit and continue from there after `resume`."""
         splitter, server, pipeline = self.splitter, self.server, self.pipeline
         in_flight_max, out_bytes_max = limits.IN_FLIGHT_MAX, limits.OUT_BYTES_MAX
         take = self.take if self.late_bytes <= 0 else partial(take_late, self)
@@ -178,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.resume()
 
     def take(self, data: bytes | memoryview, start: int, end: int) -> None:
-        """One frame: find its route, and start it or queue it. Raises DecodeError."""
+        """Find the route of one frame, and start or queue its request. Raises DecodeError."""
         if end - start < _HEADER_SIZE:
             raise DecodeError(f"a frame of {end - start} bytes")
         route_key, correlation_id, client_id_size = _read_header(data, start)
@@ -212,12 +210,12 @@ class Connection(asyncio.BufferedProtocol):
             self._hold(pending, data, end - start)
 
     def _note_client_id(self, raw: bytes | memoryview) -> None:
-        """Clients keep their id, so it is read once. Raises DecodeError."""
+        """Decode the client id once: clients send the same one in every request. Raises DecodeError."""
         self.client_id = headers.client_id_of(raw)
         self._client_id_raw = bytes(raw)
 
     def _hold(self, pending: PendingRequest, data: bytes | memoryview, size: int) -> None:
-        """Count an unanswered request; a frame with a buffer of its own has been counted since that was made."""
+        """Count an unanswered request; a frame with its own buffer was counted when the buffer was allocated."""
         held, counted = self.server.request_bytes, type(data) is memoryview
         if pending.answer is not None:
             held.release(size)
@@ -227,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
                 held.hold(size)
 
     def _make_room(self) -> None:
-        """A frame is not whole yet: read on, unless all connections together hold too much."""
+        """Continue to read a partial frame, unless the connections together hold too many request bytes."""
         splitter = self.splitter
         if not splitter.wanted:
             return
@@ -260,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
         dispatch.start(pending)
 
     def advance(self) -> None:
-        """The head is answered: send what is ready, start what may start now."""
+        """Move ready replies from the head of the pipeline to the output, and start requests that may start now."""
         pipeline, out = self.pipeline, self._out
         while pipeline and (answer := pipeline[0].answer) is not None:
             pending = pipeline.popleft()
@@ -288,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
         self._starting = False
 
     def flush(self) -> None:
-        """End of the tick: one write for all that became ready."""
+        """Send all replies that became ready in this tick in one write."""
         self._scheduled = False
         if self._ended:
             return
@@ -320,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on when every cap has room again; half of it, so as not to stop and go at each request."""
+        """Resume reading when every limit is below half: the hysteresis avoids a pause at each request."""
         server = self.server
         if not self._paused or self._ended or self._closing or self._draining or self._write_paused:
             return
@@ -339,10 +337,10 @@ class Connection(asyncio.BufferedProtocol):
         if not (self._paused or self._ended or self._closing):
             self.transport.resume_reading()
 
-    # -- the end
+    # -- closing
 
     def close_after_replies(self, reason: str, pending: PendingRequest | None) -> None:
-        """Take nothing more; close when what came before is answered (at `pending`, or at the end of all)."""
+        """Parse no more requests; close after the reply to `pending`, or after all replies when it is None."""
         if self._closing or self._ended:
             return
         self._closing = True
@@ -356,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._close_now()
 
     def drain(self) -> None:
-        """Close between requests: at once, or when what has been taken is answered."""
+        """Close between requests: at once when idle, otherwise after the replies to all parsed requests."""
         if self._ended:
             return
         self._draining = True
@@ -367,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def standing(self) -> ConnectionState:
-        """What it is in the middle of."""
+        """The connection's state for the sweeper and for a drain."""
         if self._ended or (self.splitter.partial and not self._paused):
             return ConnectionState.HALF
         if self._write_paused:
@@ -377,18 +375,18 @@ class Connection(asyncio.BufferedProtocol):
         return ConnectionState.SERVING if len(self.pipeline) > self.client.held else ConnectionState.IDLE
 
     def abort(self) -> None:
-        """Cut the connection, whatever it waits for: groups keep the member's place."""
+        """Close the socket immediately. Group members keep their membership."""
         self._ended = self._closing = True
         if not self._closed:
             self.transport.abort()
 
     def drop_connection(self, reason: str) -> None:
-        """Cut the connection, and log why."""
+        """Abort the connection and log the reason."""
         logger.info("connection_abort", reason=reason, host=self.client.host, client_id=self.client_id[:LOGGED_ID_MAX])
         self.abort()
 
     def _close_now(self) -> None:
-        """Send what is ready, then close."""
+        """Write the ready replies, then close."""
         self._closing = True
         if self._ended:
             return

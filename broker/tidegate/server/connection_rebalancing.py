@@ -1,6 +1,7 @@
-"""When room is made for brokers that have come: at once after a calm time, else for all of them together, later.
+"""When connections are closed so that their clients move to brokers that joined.
 
-A broker that comes and goes would else have the others close a share of their connections each time.
+The first rebalance after a quiet period is immediate. Later ones are delayed and combined, with exponential back-off:
+otherwise a broker that restarts repeatedly would close a share of the connections each time.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 PAUSE_FACTOR_MAX: Final = 16
-"""Between spreads `pause_ms` at least, 16 times that while brokers come and go."""
+"""The delay between two rebalances starts at `pause_ms` and grows to this multiple while brokers join and leave."""
 _CALM_PAUSES: Final = 4
-"""So many pauses after a spread all is forgotten."""
+"""After this many delays without a rebalance the delay returns to its minimum."""
 
 
 class ConnectionRebalancer:
-    """`on_broker_joined` gets brokers that begin to serve; `shed_connections(share)` is called for those still serving.
+    """Calls `shed_connections(share)` after brokers joined; `share` is the part of the connections to close.
 
-    `serving` tells the node ids of all that serve.
+    `serving` returns the node ids of all serving brokers.
     """
 
     def __init__(
@@ -27,14 +28,14 @@ class ConnectionRebalancer:
         self._shed_connections, self._serving = shed_connections, serving
         self._pause_min_s = self._pause_s = pause_ms / 1000
         self._spread_s: float | None = None
-        """When room was made last."""
+        """Time of the last rebalance, by the event loop's clock."""
         self._served: set[int] = set()
-        """Who served then."""
+        """Node ids that were serving at the last rebalance."""
         self._pending: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def on_broker_joined(self, node_ids: Iterable[int]) -> None:
-        """These begin to serve."""
+        """Schedule a rebalance for brokers that started to serve."""
         loop = asyncio.get_running_loop()
         self._pending |= set(node_ids)
         if self._timer is not None:
@@ -46,7 +47,7 @@ class ConnectionRebalancer:
             self._spread()
 
     def close(self) -> None:
-        """Make no more room."""
+        """Cancel a scheduled rebalance."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Frame -> handler -> reply. The only place that turns exceptions into error codes."""
+"""Frame -> handler -> reply. The only module that maps exceptions to error codes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ logger = structlog.get_logger()
 PRODUCE, FETCH, JOIN_GROUP, SYNC_GROUP, API_VERSIONS = 0, 1, 11, 14, 18
 
 LARGE_BYTES: Final = 64 * 1024
-"""Requests above this size are decoded in a thread: they may have so many elements that it takes many ms."""
+"""Requests above this many bytes are decoded in a thread: decoding their elements may take many ms."""
 
 STORE_AWAY: Final[Mapping[int, ErrorCode]] = {
-    0: ErrorCode.request_timed_out,  # nobody knows here what was appended; KAFKA_STORAGE_ERROR says that nothing was
+    0: ErrorCode.request_timed_out,  # the outcome is unknown; KAFKA_STORAGE_ERROR means that nothing was appended
     1: ErrorCode.kafka_storage_error,
     2: ErrorCode.kafka_storage_error,
     3: ErrorCode.leader_not_available,
@@ -40,18 +40,17 @@ STORE_AWAY: Final[Mapping[int, ErrorCode]] = {
     37: ErrorCode.request_timed_out,
     60: ErrorCode.request_timed_out,
 }
-"""The code that clients of an API retry on; the others: COORDINATOR_NOT_AVAILABLE."""
+"""API key -> the error code that clients retry on; all other APIs use COORDINATOR_NOT_AVAILABLE."""
 
 
 CHANGING_NOTHING: Final = frozenset(
     {1, 2, 3, 9, 10, 12, 14, 15, 16, 17, 18, 23, 29, 32, 35, 36, 46, 48, 50, 55, 60, 61, 65, 66, 69, 74, 75, 77}
 )
-"""APIs whose requests are harmless when they are executed late: reads; Heartbeat and SyncGroup, which name their
-generation."""
+"""APIs whose requests are safe to execute late: reads, and Heartbeat and SyncGroup, which carry their generation."""
 
 
 class Route:
-    """One version of one served API, with everything that its requests need."""
+    """One version of one served API, with everything that dispatching its requests needs."""
 
     __slots__ = (
         "changes_state",
@@ -81,13 +80,13 @@ class Route:
         self.inline = api.inline
         self.raw = api.raw
         self.exclusive = api.key == FETCH
-        """Only one at a time of a connection: the answers are large."""
+        """Concurrency 1 per connection: the replies are large."""
         self.changes_state = api.key not in CHANGING_NOTHING
-        """Not executed once it waited for longer than its client may have (see `server.stalls`)."""
+        """Rejected after a stall longer than clients wait for a reply (see `server.stalls`)."""
         self.plain = api.inline and not self.exclusive
-        """May start whenever no cold request is before it."""
+        """Starts immediately when no task request is ahead of it."""
         self.waits = api.key in (JOIN_GROUP, SYNC_GROUP)
-        """Cancelled when the client goes; other handlers finish what they began."""
+        """Cancelled when the client disconnects; other handlers run to completion."""
         self.meter = metrics.apis[api.key].version(version)
         self.decode = codec.decoder(api.key, version)
         self.has_tags = headers.request_has_tags(api.key, version)
@@ -97,16 +96,17 @@ class Route:
 
 
 class Routes(dict[int, Route]):
-    """`headers.route_key` -> route, made at the first request of each version."""
+    """`headers.route_key` -> route, created at the first request of each version."""
 
     def __init__(self, apis: Mapping[int, Api]) -> None:
         super().__init__()
         self._apis = apis
         self.wrap: Callable[[Api], Callable[..., Any]] = attrgetter("handler")
-        """What takes the requests of an API: its handler, unless something is put around it."""
+        """Returns the function that runs an API's requests: the handler, unless it is wrapped (for example by
+        tracing)."""
 
     def find(self, route_key: int) -> Route | None:
-        """The route of the API key and version in a header; None when that is not served."""
+        """The route of a header's API key and version; None when that version is not served."""
         api_key, version = headers.api_and_version(route_key)
         api = self._apis.get(api_key)
         if api is None:
@@ -117,14 +117,14 @@ class Routes(dict[int, Route]):
         return route
 
     def prepare(self, api_key: int) -> None:
-        """Make the routes of an API's versions, which takes tens of ms; it may run beside the event loop."""
+        """Create the routes of all versions of an API. Takes tens of ms; may run in a thread."""
         api = self._apis[api_key]
         for version in range(api.first, api.last + 1):
             self.find(headers.route_key(api_key, version))
 
     @staticmethod
     def _old_api_versions(api: Api) -> Route:
-        """A client from the future learns which versions of ApiVersions there are (KIP-511), in the oldest form."""
+        """Answer unsupported ApiVersions versions in v0, with UNSUPPORTED_VERSION and the served versions (KIP-511)."""
         body = fast_writers.api_versions(
             0, ErrorCode.unsupported_version.value, [(API_VERSIONS, api.listed_first, api.last)]
         )
@@ -138,7 +138,7 @@ class Routes(dict[int, Route]):
 
 
 def start(pending: PendingRequest) -> None:
-    """Give a request to its handler. A body that cannot be read ends the connection."""
+    """Pass a request to its handler. A body that cannot be decoded closes the connection."""
     route = pending.route
     if pending.end - pending.start > LARGE_BYTES and not route.raw:
         pending.run_alone()
@@ -157,7 +157,7 @@ def start(pending: PendingRequest) -> None:
         pending.task = asyncio.get_running_loop().create_task(_run_task(pending, request))
         return
     try:
-        route.handler(pending, request)  # as `_run_hot`, without its frame
+        route.handler(pending, request)  # same as `_run_hot`, without the extra Python frame
     except DecodeError as error:
         pending.close(f"malformed {route.name} v{route.version}: {error}")
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
@@ -175,7 +175,7 @@ def _run_hot(pending: PendingRequest, request: Any, handler: Callable[..., Any])
 
 
 async def _run_large(pending: PendingRequest) -> None:
-    """Decode beside the event loop; meanwhile nothing later of the connection starts."""
+    """Decode in a thread; meanwhile later requests of the connection wait."""
     route, data = pending.route, pending.data
     pending.data = b""
     try:
@@ -189,7 +189,7 @@ async def _run_large(pending: PendingRequest) -> None:
     elif not pending.client_is_gone:
         pending.task = None
         _run_hot(pending, request, route.large)
-        if route.exclusive:  # it may wait long, as small ones do
+        if route.exclusive:  # it may wait long, as a small request may
             pending.let_later_start()
 
 
@@ -212,7 +212,7 @@ async def _run_task(pending: PendingRequest, request: Any, large: bool = False) 
 
 
 def code_of(api_key: int, error: BaseException) -> ErrorCode:
-    """The code that a client is told when a request failed as a whole."""
+    """The error code of a request that failed as a whole."""
     if isinstance(error, StoreUnavailable):
         return STORE_AWAY.get(api_key, ErrorCode.coordinator_not_available)
     if isinstance(error, KafkaError):
@@ -221,7 +221,7 @@ def code_of(api_key: int, error: BaseException) -> ErrorCode:
 
 
 def fail(pending: PendingRequest, request: Any, error: BaseException) -> None:
-    """Answer a request whose handler failed."""
+    """Reply with the error response for the exception of a failed handler."""
     route = pending.route
     code = code_of(route.key, error)
     if code is ErrorCode.unknown_server_error:

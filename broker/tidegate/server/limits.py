@@ -1,4 +1,4 @@
-"""Caps that all connections share: how many, and the bytes of their unanswered requests."""
+"""Limits shared by all connections: their number, and the bytes of unanswered requests."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from time import perf_counter
 from typing import Final
 
 FRAME_TIMEOUT_S: Final = 30.0
-"""Time without a byte in the middle of a request, and without a TLS handshake, until the connection closes; from then
-on a request must have arrived at `sweeping.FRAME_BYTES_PER_S_MIN`."""
+"""Maximum time without a byte inside a request, or for a TLS handshake, before the connection is closed. After this
+time a request must have arrived at `sweeping.FRAME_BYTES_PER_S_MIN` at least."""
 IN_FLIGHT_MAX: Final = 1_024
-"""Requests of one connection without a reply; at this number the broker stops reading from it."""
+"""Unanswered requests per connection; at this number the broker pauses reading from the connection."""
 OUT_BYTES_MAX: Final = 64 << 20
-"""Reply bytes that one slow client has not read; at this number the broker stops reading from it."""
+"""Unsent reply bytes per connection; at this number the broker pauses reading from the connection."""
 HOST_SHARE: Final = 8
-"""One address receives large requests into at most this part of the cap, and always into one request."""
+"""One address may hold 1/HOST_SHARE of the limit in partial large requests; its oldest request is always admitted."""
 EXHAUSTED_S: Final = 5.0
-"""So long without room for another large request, and new clients are better served elsewhere."""
+"""After this time without capacity for another large request the broker reports itself as not ready."""
 
 
 def tune(sock: socket.socket) -> None:
-    """Small replies leave at once, and clients whose host is gone are noticed."""
+    """Set TCP_NODELAY and keep-alive: small replies are sent at once, and dead peers are detected."""
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 class RequestBytes:
-    """Bytes of requests received, or being received, and not yet answered.
+    """Bytes of requests that are received or being received, and not yet answered.
 
-    A large request reserves what came and one step more, never what it announced. Above the cap no connection
-    starts or goes on with one; who wants to waits. Where only requests that are not whole hold the cap, the oldest
-    of them goes on beyond it, and likewise the oldest of each address beyond the address's share: so some request
-    always comes to its end, or to its time-out.
+    A large request reserves the bytes received plus one step, never the announced size. Above the limit no connection
+    starts or continues a large request; it waits for `wake`. Two exceptions guarantee progress, until the request's
+    time-out: when only partial requests hold the limit, the oldest of them may exceed it; and the oldest partial
+    request of each address may exceed the address's share.
     """
 
     __slots__ = ("_bytes_max", "_full_since_s", "_hosts", "_receiving", "_receiving_bytes", "_waiting", "held")
@@ -51,11 +51,11 @@ class RequestBytes:
 
     @property
     def exhausted(self) -> bool:
-        """Whether large requests have found no room for `EXHAUSTED_S`."""
+        """Whether large requests have been refused for `EXHAUSTED_S`."""
         return perf_counter() - self._full_since_s > EXHAUSTED_S
 
     def reserve(self, host: str, receiver: Hashable, size: int) -> bool:
-        """Count `size` bytes more of the large request that `receiver`, at `host`, is receiving; False: wait."""
+        """Reserve `size` more bytes for the large request of `receiver` at `host`; False when it must wait."""
         own = self._hosts.get(host, {})
         if own and next(iter(own)) != receiver and sum(own.values()) + size > self._bytes_max // HOST_SHARE:
             return False
@@ -72,12 +72,12 @@ class RequestBytes:
         return self.held == self._receiving_bytes and next(iter(self._receiving), receiver) == receiver
 
     def received(self, host: str, receiver: Hashable) -> None:
-        """The large request is whole: it stays counted until it is released."""
+        """The large request is complete; it stays counted until `release`."""
         self._end(host, receiver)
         self._wake()
 
     def abandon(self, host: str, receiver: Hashable) -> None:
-        """The large request will not be whole."""
+        """Release a large request that will not be completed."""
         self.release(self._end(host, receiver))
 
     def _end(self, host: str, receiver: Hashable) -> int:
@@ -94,7 +94,7 @@ class RequestBytes:
         self.held += size
 
     def release(self, size: int) -> None:
-        """A request was answered or is gone: wake those who wait, once half of the cap is free."""
+        """Release the bytes of a request; wake the waiting connections once half of the limit is free."""
         self.held -= size
         if self._full_since_s != math.inf and self.held * 2 <= self._bytes_max:
             self._full_since_s = math.inf
@@ -102,7 +102,7 @@ class RequestBytes:
             self._wake()
 
     def wait(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once when there may be room again."""
+        """Call `wake` once when capacity may be available again."""
         self._waiting.append(wake)
 
     def _wake(self) -> None:

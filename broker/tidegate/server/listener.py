@@ -1,4 +1,4 @@
-"""The ports of a broker and the connections behind them: opening, sweeping, draining, closing."""
+"""The listeners of a broker and their connections: open, suspend, drain, close."""
 
 from __future__ import annotations
 
@@ -34,21 +34,19 @@ logger = structlog.get_logger()
 
 CHUNK_BYTES: Final = 256 * 1024
 DRAIN_SPREAD: Final = 0.5
-"""Share of a drain's budget over which connections are closed."""
+"""Part of a drain's budget over which connections are closed."""
 
 
 class Port(Protocol):
-    """A port that may be open."""
-
     def is_serving(self) -> bool:
         """Whether new connections are accepted."""
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting."""
 
 
 class Server:
-    """All listeners of one broker. `context` and the table of served APIs come from `app.py`."""
+    """All listeners of one broker. `app.py` passes `context` and the table of served APIs."""
 
     def __init__(self, context: BrokerContext, apis: Mapping[int, Api], settings: Settings) -> None:
         self.context = context
@@ -58,12 +56,12 @@ class Server:
         self.draining = asyncio.Event()
         self.request_bytes = RequestBytes(settings.requests_in_flight_bytes_max)
         self.shared_room = memoryview(bytearray(CHUNK_BYTES))
-        """What sockets read into: a chunk is copied out before the next one is read."""
+        """Read buffer of all connections: each chunk is copied out before the next read."""
         self.connections: dict[Connection, None] = {}
-        """In the order in which they came, so that what is done to all is done in one order."""
+        """Connections in order of arrival (a dict as an ordered set), so that iteration is deterministic."""
         self.loop = asyncio.get_running_loop()
         self.ports: list[int] = []
-        """The ports that were opened, in order."""
+        """Open ports, in the order of opening."""
         self._listeners: list[str] = []
         self.limited_log = RateLimitedLogger()
         self._opened: list[Port] = []
@@ -72,30 +70,31 @@ class Server:
         self.sweeper = Sweeper(self)
         self.stalls = StallMonitor(self)
         self.trusted_until_s = math.inf
-        """Until when requests are taken unchecked, by `perf_counter`: the lease holds, the event loop turned."""
+        """Requests are taken without a check until this time (`perf_counter`): the lease is valid, the event loop not
+        stalled."""
         self.spreading = ConnectionRebalancer(
             self._shed_connections, self._serving, settings.connection_rebalance_window_ms
         )
         self.serving = True
-        """Whether requests are taken: not while this broker's lease is in doubt, nor without one."""
+        """Whether requests are taken; False while the broker's lease is suspect or lost."""
         self.lease_ends_s = math.inf
-        """When the lease ends by itself, by `perf_counter`; past it, requests wait for what Redis says."""
+        """When the lease expires, by `perf_counter`; later requests wait for the lease's renewal."""
         self._refusing = False
         self._asked_s = self._doubted_s = -math.inf
-        """When the lease was last asked for, and when requests last came after a time of not even asking."""
+        """Times of the last lease renewal attempt, and of the last expiry that followed a stall of this process."""
         self._empty = asyncio.Event()
         self._empty.set()
         metrics.sample(CONNECTIONS, self._by_listener)
 
-    # -- life
+    # -- lifecycle
 
     async def open(self, host: str, port: int, listener: str = "PLAINTEXT") -> int:
-        """Accept on host:port; the port, which may have been given as 0. Raises OSError."""
+        """Listen on host:port; returns the port, also when `port` was 0. Raises OSError."""
         opened = await self.loop.create_server(lambda: Connection(self, listener), host, port, backlog=1024)
         return self._listening(opened, opened.sockets[0], listener, "PLAINTEXT")
 
     def open_tls(self, sock: socket.socket, listener: str, certificates: Certificates) -> int:
-        """Accept TLS on a bound socket; its port. Raises OSError."""
+        """Listen with TLS on a bound socket; returns its port. Raises OSError."""
         opened = TlsPort(self, sock, listener, certificates)
         opened.open()
         return self._listening(opened, sock, listener, "SSL")
@@ -116,14 +115,14 @@ class Server:
         return any(opened.is_serving() for opened in self._opened)
 
     def stop_accepting(self) -> None:
-        """Refuse new connections; those that are open go on."""
+        """Stop accepting; open connections are not affected."""
         for opened in self._opened:
             opened.close()
 
     # -- the lease
 
     def serve(self, lease_ends_s: float) -> None:
-        """The lease is held: take requests, also those that came while it was in doubt."""
+        """The lease is held: take requests, including those that arrived while it was suspect."""
         self.lease_ends_s, self._asked_s = lease_ends_s, perf_counter()
         self.extend_trust()
         self._refusing = False
@@ -133,13 +132,13 @@ class Server:
                 connection.resume()
 
     def suspend(self) -> None:
-        """The lease is in doubt: take nothing more; requests that come stay in their sockets."""
+        """The lease is suspect: stop reading; arriving requests stay in the socket buffers."""
         self.serving = False
 
     def refuse(self) -> None:
-        """There is no lease, or one under another node id than clients know: they are to ask another broker.
+        """Abort all connections: the lease is lost, or was granted under another node id than clients know.
 
-        What is parked is cut, and keeps its place in the store.
+        Clients refresh their metadata. Members of aborted parked requests keep their membership in Redis.
         """
         self.serving = False
         self._refusing = True
@@ -149,21 +148,21 @@ class Server:
             connection.abort()
 
     def extend_trust(self) -> None:
-        """The lease or the last turn of the event loop was observed anew."""
+        """Recompute `trusted_until_s` after the lease was renewed or the event loop ran."""
         self.trusted_until_s = min(self.lease_ends_s, self.stalls.due_s)
 
     def check_trust(self, now_s: float) -> None:
-        """Bytes arrived after `trusted_until_s`: did this process stand still, did its lease end?"""
+        """Bytes arrived after `trusted_until_s`: check for a stall of the process and for the end of the lease."""
         if now_s > self.stalls.due_s:
             self.stalls.check()
         if now_s > self.lease_ends_s:
             self.lease_overdue()
 
     def lease_overdue(self) -> None:
-        """The lease ended by itself, and may be another's by now: wait for what Redis says.
+        """The lease expired and another broker may hold the node id: suspend until its renewal is answered.
 
-        Without Redis nobody else has it either, and clients are told to try again. But that Redis is away is known
-        only to who went on asking: a process that stood still finds its connections broken where others had none.
+        While Redis is unavailable no broker can take the lease over, so the broker continues and replies with retriable
+        errors. A process that stalled cannot conclude this from its own broken connections, and suspends.
         """
         now_s = perf_counter()
         stood_still = now_s - self._asked_s > self.settings.lease_suspect_ms / 1000
@@ -173,16 +172,16 @@ class Server:
             self.suspend()
 
     def go_on_without_redis(self, lease_ends_s: float) -> None:
-        """Redis did not renew the lease: serve, unless this process stood still so lately that it cannot know why."""
+        """Redis did not answer the renewal: serve, unless a recent stall of this process may be the reason."""
         self._asked_s = perf_counter()
         if self._asked_s - self._doubted_s > self.settings.redis_connect_timeout_ms / 1000:
             self.serve(lease_ends_s)
 
     async def drain(self, budget_ms: int) -> None:
-        """Let clients go to other brokers: no new connections, long polls answered, the rest closed bit by bit.
+        """Stop accepting, answer long polls, then close connections one by one within `budget_ms`.
 
-        Requests under way are answered. What still waits when the budget ends (parked joins) is cut: its
-        place is kept in the store.
+        Running requests are answered. Requests that still wait at the end (parked joins) are aborted; their members
+        keep their membership in Redis.
         """
         ends_s = perf_counter() + budget_ms / 1000
         self.stop_accepting()
@@ -199,7 +198,7 @@ class Server:
         await self.close()
 
     async def close(self) -> None:
-        """Cut whatever is left."""
+        """Abort all remaining connections."""
         self.stop_accepting()
         self.draining.set()
         self.spreading.close()
@@ -210,21 +209,20 @@ class Server:
         await self._empty.wait()
 
     def _shed_connections(self, share: float) -> None:
-        """Have some clients ask anew who leads and coordinates. Behind one address only new connections get there."""
+        """Close a share of the connections. Behind one shared address only new connections reach other brokers."""
         self.sweeper.shed_connections(share, self.context.broker_lease.is_single)
 
     def _serving(self) -> set[int]:
         return {one.node_id for one in self.context.broker_lease.preferred()}
 
-    # -- for connections
+    # -- called by connections
 
     def next_connection_id(self) -> int:
-        """A number of its own for each connection."""
         self._last_connection_id += 1
         return self._last_connection_id
 
     def admit(self, connection: Connection) -> bool:
-        """Take a new connection in, unless there are too many, or no lease to serve it under."""
+        """Register a new connection; False above `connections_max` or without a lease."""
         if self._refusing or self.full():
             return False
         metrics.connections_opened += 1
@@ -238,7 +236,7 @@ class Server:
         return {(name,): found[name] for name in {*self._listeners, *found}}
 
     def full(self, coming: int = 0) -> bool:
-        """Whether one more connection, beside those that are `coming`, must be refused."""
+        """Whether `connections_max` is reached, counting `coming` connections that are still in their handshake."""
         if len(self.connections) + coming < self.settings.connections_max:
             return False
         metrics.connections_refused += 1
@@ -246,7 +244,7 @@ class Server:
         return True
 
     def tls_came(self, connection: Connection) -> None:
-        """A client speaks TLS on a plain port: close without a reset, and say what to do."""
+        """A client sent a TLS handshake to a plaintext listener: close without a reset, and log the remedy."""
         client = connection.client
         self.limited_log.warn(
             "tls_on_plaintext_listener",
@@ -257,14 +255,14 @@ class Server:
         connection.drain()
 
     def forget(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Unregister a closed connection."""
         if self.connections.pop(connection, connection) is None:
             connection.client.software.connections -= 1
         if not self.connections:
             self._empty.set()
 
     def flush_soon(self, connection: Connection) -> None:
-        """Have a connection write at the end of this tick."""
+        """Schedule a connection's `flush` for the end of this tick."""
         if not self._dirty:
             self.loop.call_soon(self._flush_all)
         self._dirty.append(connection)

@@ -1,4 +1,4 @@
-"""One request in its connection's order: what a handler sees as its `Call`, and its place for the answer."""
+"""One request in its connection's pipeline: the handler's `Call`, and the slot for its reply."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 COPIED_BYTES_MAX: Final = 16 * 1024
-"""Bodies up to this size are joined with their header; larger ones are sent from where they are."""
+"""Bodies up to this many bytes are joined with their header; larger ones are sent without a copy."""
 
 
 class Dropped:
-    """The answer of a request that gets none."""
+    """Marks a request that gets no reply."""
 
 
 class Closed:
-    """The answer of a request that ends its connection, in its turn."""
+    """Marks a request that closes its connection when its turn to be answered comes."""
 
 
 DROPPED: Final = Dropped()
@@ -39,7 +39,7 @@ Answer = bytes | list[Body] | Dropped | Closed
 
 
 class PendingRequest(Call):
-    """A request, its body until it starts, and its answer until that is sent."""
+    """A request; holds its body until it starts and its reply until that is sent."""
 
     __slots__ = ("answer", "connection", "data", "end", "held", "route", "start", "started_s", "task")
 
@@ -72,7 +72,7 @@ class PendingRequest(Call):
         self.version = route.version
 
     def reply(self, body: Body | Sequence[Body]) -> None:
-        """Answer; exactly once. Nothing happens when the client is gone."""
+        """Set the reply; exactly once. Has no effect after the client disconnected."""
         if self.answer is not None:
             logger.error("duplicate_reply_bug", api=self.route.name)
             return
@@ -91,19 +91,19 @@ class PendingRequest(Call):
         self._answered()
 
     def drop(self) -> None:
-        """Give no answer at all."""
+        """Send no reply (Produce with acks=0)."""
         if self.answer is None:
             self.answer = DROPPED
             self.route.meter.observe(perf_counter() - self.started_s)
             self._answered()
 
     def run_alone(self) -> None:
-        """Have later requests wait for the answer, as behind a cold request."""
+        """Make later requests wait for this reply, as behind a task request."""
         if self.answer is None:
             self.connection._task_request = self
 
     def let_later_start(self) -> None:
-        """Later requests may start, though this one is not answered."""
+        """Allow later requests to start before this one is answered."""
         connection = self.connection
         if connection._task_request is self:
             connection._task_request = None
@@ -112,18 +112,18 @@ class PendingRequest(Call):
 
     @property
     def client_is_gone(self) -> bool:
-        """Whether nobody waits for the answer."""
+        """Whether the connection is closed."""
         return self.connection._closed
 
     def close(self, reason: str) -> None:
-        """End the connection when every earlier request is answered; nothing later is taken."""
+        """Close the connection after all earlier replies; later requests are not parsed."""
         if self.answer is None:
             self.answer = CLOSED
             self.connection.close_after_replies(reason, self)
             self._answered()
 
     def note_error(self, code: ErrorCode) -> None:
-        """It is answered with this code as a whole."""
+        """Count the error code of a request that failed as a whole."""
         metrics.apis[self.api_key].error(code.value)
 
     def _answered(self) -> None:

@@ -1,4 +1,4 @@
-"""The ports of a broker: bound before anything else starts, opened when all the rest has."""
+"""The ports of a broker: bound before any other component starts, opened after all others."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tidegate.settings import Settings
 
 
 class Ports:
-    """Every listener of the settings, bound; a port or a certificate that cannot be had is told at once.
+    """Every listener of the settings, bound; errors of ports and certificates are reported before the start.
 
-    `bind` is given host, port and the variable that an error names. Raises CannotStart.
+    `bind` takes host, port and the setting that an error names. Raises CannotStart.
     """
 
     def __init__(self, settings: Settings, bind: Callable[[str, int, str], socket.socket]) -> None:
@@ -26,11 +26,11 @@ class Ports:
         self.numbers: list[int] = [sock.getsockname()[1] for sock in self._bound]
 
     def advertised(self) -> Endpoints:
-        """What clients of each listener are told. Raises CannotStart."""
+        """The advertised address of each listener. Raises CannotStart."""
         return advertised_endpoints(self._listeners, self.numbers)
 
     async def open(self, server: Server) -> None:
-        """Accept on all. Raises CannotStart."""
+        """Accept on all listeners. Raises CannotStart."""
         for listener, port, sock in zip(self._listeners, self.numbers, self._bound, strict=True):
             try:
                 if listener.tls and self.certificates is not None:
@@ -43,6 +43,6 @@ class Ports:
                 raise CannotStart(reported) from None
 
     def close(self) -> None:
-        """Let go of what was bound; what was opened stays open."""
+        """Close bound sockets that were not opened; open listeners are not affected."""
         for sock in self._bound:
             sock.close()

@@ -1,12 +1,11 @@
-"""What a broker does with requests that lay in its sockets while the process stood still (SIGSTOP, a frozen host).
+"""Requests that waited in socket buffers while the process was stopped (SIGSTOP, a frozen host).
 
-Their clients may have given up, gone to another broker and been answered there: an old commit would overwrite a
-newer one. Two rules apply after a gap of the event loop, by the monotonic clock, which runs on meanwhile:
+Their clients may have timed out, connected to another broker and been answered there; an old commit would then
+overwrite a newer one. After a gap of the event loop, by the monotonic clock, two rules apply:
 
-- above `STALL_S`: what a peer that has closed its side left unread is discarded;
-- above `LATE_S`: of the bytes that were there at the wake-up, requests that change nothing are executed (they are
-  harmless when late); at the first that changes something the connection closes, behind the replies before it.
-  The client connects and sends again what it still wants.
+- above `STALL_S`: connections whose peer has closed its side are aborted with their unread bytes;
+- above `LATE_S`: of the bytes in the socket at wake-up, requests that change no state are executed. The first request
+  that changes state closes the connection after the earlier replies. The client reconnects and retries.
 """
 
 from __future__ import annotations
@@ -32,40 +31,39 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 BEAT_S: Final = 0.25
-"""Between two observations that the event loop turns."""
+"""Interval of the timer that observes the event loop, s."""
 STALL_S: Final = 1.0
-"""A gap above this is a stall. Clients' shortest time-outs (session, request) are several times as long."""
+"""A longer gap is a stall. The shortest client time-outs (session, request) are several times as long."""
 LATE_S: Final = 2.0
-"""Requests that may have waited this long are late. No client gives a request up earlier and stays connected."""
+"""Requests that may have waited this long, s, are late. No client abandons a request earlier and stays connected."""
 
 _WAITED: Final = "waited while this process stood still"
 _CLOSED: Final = select.POLLHUP | select.POLLERR | select.POLLNVAL | getattr(select, "POLLRDHUP", 0)
 
 
 class StallMonitor:
-    """Notices stalls of the event loop: by a timer, and by the first bytes that arrive after one."""
+    """Detects stalls of the event loop: by a timer, and by the first bytes received after one."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._timer: asyncio.TimerHandle | None = None
         self.alive_s = perf_counter()
-        """When the event loop last turned, by `perf_counter`, to within `BEAT_S`."""
+        """Last observed run of the event loop, by `perf_counter`, to within `BEAT_S`."""
 
     def start(self) -> None:
-        """Begin, once."""
+        """Start the timer; a second call has no effect."""
         if self._timer is None:
             self.alive_s = perf_counter()
             self._beat()
 
     def close(self) -> None:
-        """Stop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     @property
     def due_s(self) -> float:
-        """Until when no check is needed, by `perf_counter`; without end before `start`."""
+        """Until when no check is needed, by `perf_counter`; infinity before `start`."""
         return self.alive_s + STALL_S if self._timer is not None else float("inf")
 
     def _beat(self) -> None:
@@ -73,7 +71,7 @@ class StallMonitor:
         self.check()
 
     def check(self) -> None:
-        """Note that the event loop turns; after a stall, decide about what lies in the sockets first."""
+        """Record that the event loop runs; after a stall, first handle the connections with unread bytes."""
         now_s = perf_counter()
         gap_s, self.alive_s = now_s - self.alive_s, now_s
         self._server.extend_trust()
@@ -93,21 +91,21 @@ class StallMonitor:
 
 
 def _distrust(connection: Connection, unread: int) -> None:
-    """Requests among `unread` bytes in the socket are late, and so are those that wait behind others."""
+    """Mark `unread` bytes of the socket as late; close after replies if a queued request changes state."""
     connection.late_bytes = unread + connection.splitter.received
     queue = connection.queue
     place = next((place for place, pending in enumerate(queue) if pending.route.changes_state), None)
     if place is None:
         return
     name = queue[place].route.name
-    while len(queue) > place:  # they are the last of `pipeline`
+    while len(queue) > place:  # queued requests are the last of `pipeline`
         connection.server.request_bytes.release(queue.pop().held)
         connection.pipeline.pop()
     connection.close_after_replies(f"{name} {_WAITED}", None)
 
 
 def take_late(connection: Connection, data: bytes | memoryview, start: int, end: int) -> None:
-    """Take one frame; one that lay in the socket during a stall only if it changes nothing. Raises DecodeError."""
+    """Take one frame; a late frame only if its request changes no state. Raises DecodeError."""
     if connection.late_bytes <= 0:
         connection.take(data, start, end)
         return
@@ -131,7 +129,7 @@ def _fileno(connection: Connection) -> int:
 
 
 def _closed(filenos: dict[int, Connection]) -> set[int]:
-    """Those whose peer has closed, whether or not what it sent before was read."""
+    """File descriptors whose peer has closed, whether or not all of its bytes were read."""
     poll = select.poll()
     for fileno in filenos:
         poll.register(fileno, _CLOSED)
@@ -139,7 +137,7 @@ def _closed(filenos: dict[int, Connection]) -> set[int]:
 
 
 def _unread(fileno: int) -> int:
-    """Bytes that a socket has received and nobody has read."""
+    """Bytes in the socket's receive buffer."""
     count = array.array("i", [0])
     with contextlib.suppress(OSError):
         fcntl.ioctl(fileno, termios.FIONREAD, count)

@@ -1,4 +1,4 @@
-"""Which connections are closed without being asked: idle, stuck, old, or in the way of brokers that have just come."""
+"""Which connections the broker closes on its own: idle, stuck, too old, or to rebalance towards joined brokers."""
 
 from __future__ import annotations
 
@@ -25,51 +25,50 @@ logger = structlog.get_logger()
 CHECK_INTERVAL_S: Final = 1.0
 SWEEP_INTERVAL_S: Final = 5.0
 FRAME_BYTES_PER_S_MIN: Final = 32 * 1024
-"""A request comes at this rate at least, after `limits.FRAME_TIMEOUT_S`: one of 100 MiB in less than an hour."""
+"""Minimum rate of a request after `limits.FRAME_TIMEOUT_S`: 100 MiB arrive in less than an hour."""
 AGE_JITTER: Final = 0.2
 NOTICE_S: Final = 2.0
-"""Before clients are sent to look for a new broker, the others have heard of it and name it."""
+"""Delay before clients are redirected to a new broker, s: the other brokers need it to refresh their registry."""
 
 
 class ConnectionState(Enum):
-    """What a connection is in the middle of."""
+    """What a connection is doing."""
 
     HALF = auto()
-    """A request that has not come whole, or its own end."""
+    """A partial request, or closing."""
     UNREAD = auto()
-    """Answers that the client does not read."""
+    """Replies that the client does not read."""
     WAITING = auto()
-    """A request that may wait for others (JoinGroup), or room: it is left alone."""
+    """A request that may wait for other members (JoinGroup) or for memory; never closed for a rebalance."""
     SERVING = auto()
-    """Requests that are answered soon, a long poll at the latest when its time is up."""
+    """Requests that are answered soon; a long poll at the end of its wait time."""
     IDLE = auto()
-    """Nothing, or a heartbeat whose answer is kept back."""
+    """No request, or a delayed heartbeat."""
 
 
 class Sweeper:
-    """Looks at every connection now and then, instead of a timer for each."""
+    """Checks every connection periodically, instead of one timer each."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._draining: list[tuple[float, int, Connection]] = []
-        """A heap of those that make room for new brokers, by when."""
+        """Heap of connections to be closed for a rebalance, by time."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, once."""
+        """Start the task; a second call has no effect."""
         if self._task is None:
             self._task = self._server.loop.create_task(self._run(), name="sweeper")
 
     def close(self) -> None:
-        """Stop."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     def shed_connections(self, share: float, all_of: Callable[[str], bool] = lambda listener: False) -> None:
-        """Close this share of the connections, and all of some listeners, over `connection_rebalance_window_ms`.
+        """Close this share of the connections, and all of listeners in `all_of`, over `connection_rebalance_window_ms`.
 
-        Their clients come back at once, and ask again who leads and coordinates.
+        Their clients reconnect at once and refresh metadata and coordinators.
         """
         spread_s, now_s = self._server.settings.connection_rebalance_window_ms / 1000, perf_counter()
         if not spread_s or self._server.draining.is_set():
@@ -102,7 +101,7 @@ class Sweeper:
                     logger.exception("connection_not_swept", connection=connection.client.connection_id)
 
     def _abort_drained(self, now_s: float) -> None:
-        """Those that wait for others are asked again a little later."""
+        """Drain connections that are due; those that wait for other members are retried after `CHECK_INTERVAL_S`."""
         leaving = self._draining
         while leaving and leaving[0][0] <= now_s:
             _, connection_id, connection = heapq.heappop(leaving)
@@ -115,14 +114,14 @@ class Sweeper:
                 heapq.heappush(leaving, (now_s + CHECK_INTERVAL_S, connection_id, connection))
 
     def _receives_too_slowly(self, connection: Connection, now_s: float) -> bool:
-        """Whether a frame takes longer than its bytes explain; asked at each sweep that finds it not whole."""
+        """Whether a partial frame is below the minimum rate; called at each sweep that finds one."""
         if connection.half_since_s == math.inf or connection.half_since_s < connection.taken_s:
             connection.half_since_s = now_s
         overdue_s = now_s - connection.half_since_s - limits.FRAME_TIMEOUT_S
         return overdue_s * FRAME_BYTES_PER_S_MIN > connection.splitter.received
 
     def sweep(self, connection: Connection, now_s: float) -> None:
-        """Close a connection that is stuck, idle for long, or old."""
+        """Close a connection that is stuck, idle or too old."""
         settings, standing = self._server.settings, connection.standing
         silent_ms = (now_s - connection.last_active_s) * 1000
         if standing is ConnectionState.HALF:

@@ -1,7 +1,7 @@
-"""A TLS port: connections are accepted here and not by the event loop, so that a failed handshake can be told.
+"""A TLS port: accepts connections itself instead of the event loop, so that failed handshakes can be logged.
 
-The first byte says whether a client speaks TLS at all. One that does not is hung up on at once, instead of both
-sides waiting for the other to make sense.
+The first byte shows whether the client speaks TLS. A client that does not is disconnected at once; otherwise both sides
+would wait until a time-out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tidegate.server.listener import Server
 
 HANDSHAKE: Final = 0x16
-"""First byte of a TLS connection; of a Kafka request it would be the size of one of 350 MB."""
+"""First byte of a TLS record; as the size of a Kafka request it would mean 350 MB."""
 
 _BACKLOG: Final = 1024
 _SHUTDOWN_S: Final = 5.0
@@ -42,11 +42,11 @@ _DO: Final = {
     "CERTIFICATE_VERIFY_FAILED": "the client's certificate must be of ssl_client_ca_file and not expired",
     "UNSUPPORTED_PROTOCOL": "TLS 1.2 is the oldest that is spoken",
 }
-"""OpenSSL's reason -> what whoever reads the log can do."""
+"""OpenSSL's reason -> the remedy for the log."""
 
 
 class TlsPort:
-    """One bound socket; `open` begins to accept."""
+    """One bound socket; `open` starts to accept."""
 
     def __init__(self, server: Server, sock: socket.socket, listener: str, certificates: Certificates) -> None:
         self._server = server
@@ -62,11 +62,10 @@ class TlsPort:
         self._accepting = self._server.loop.create_task(self._accept(), name=f"accept-{self._listener}")
 
     def is_serving(self) -> bool:
-        """Whether new connections are accepted."""
         return self._accepting is not None
 
     def close(self) -> None:
-        """Accept no more; handshakes that are not done end."""
+        """Stop accepting; unfinished handshakes are aborted."""
         if self._accepting is not None:
             self._accepting.cancel()
             self._accepting.add_done_callback(lambda _: self._sock.close())
@@ -78,7 +77,7 @@ class TlsPort:
         while True:
             try:
                 sock, _ = await server.loop.sock_accept(self._sock)
-            except OSError as error:  # no more file descriptors, or the client has gone again
+            except OSError as error:  # no file descriptors left, or the client has disconnected
                 server.limited_log.warn("connection_not_accepted", listener=self._listener, reason=error.strerror)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
@@ -88,14 +87,14 @@ class TlsPort:
             self._handshakes.start(self._shake_hands(sock))
 
     async def _shake_hands(self, sock: socket.socket) -> None:
-        """Turn an accepted socket into a connection, or say why that is none and close it."""
+        """Complete the handshake and create a connection, or log the reason and close the socket."""
         server, timeout_s = self._server, limits.FRAME_TIMEOUT_S
         host, handed_over = _peer(sock), False
         try:
             async with asyncio.timeout(timeout_s):
                 first = await self._peek(sock)
             if not first:
-                return  # as load balancers do, to see whether somebody listens
+                return  # a load balancer's health check connects and disconnects
             if first[0] != HANDSHAKE:
                 self._hang_up_on_plaintext(sock, host)
                 return
@@ -114,7 +113,7 @@ class TlsPort:
                 sock.close()
 
     async def _peek(self, sock: socket.socket) -> bytes:
-        """The first byte, which stays in the socket; none where the client has gone. Raises OSError."""
+        """The first byte, left in the socket; b"" when the client has disconnected. Raises OSError."""
         loop = self._server.loop
         readable: asyncio.Future[None] = loop.create_future()
         loop.add_reader(sock, _done, readable)
@@ -126,7 +125,7 @@ class TlsPort:
 
     def _hang_up_on_plaintext(self, sock: socket.socket, host: str) -> None:
         metrics.tls_failures += 1
-        sock.recv(_UNREAD_BYTES)  # what is left unread would make the end a reset
+        sock.recv(_UNREAD_BYTES)  # unread bytes would turn the close into a reset
         self._server.limited_log.warn(
             "plaintext_on_tls_listener",
             listener=self._listener,

@@ -1,4 +1,4 @@
-"""Requests that are spans: chosen once at the start, so that requests without tracing know nothing of it."""
+"""Requests with an OpenTelemetry span; the class is chosen at the start, so untraced brokers pay nothing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tidegate.server.pending_request import PendingRequest
 
 
 def trace_requests(server: Server, tracer: Tracer) -> None:
-    """Make a span of every request from now on. Scripts that its handler runs are its children."""
+    """Create a span for every further request; scripts that its handler runs are child spans."""
 
     class TracedRequest(PendingRequest):
-        """A request from its last byte to its answer."""
+        """A request with a span from its last byte to its reply."""
 
         __slots__ = ("span",)
 
