@@ -1,4 +1,4 @@
-"""Background loops that are never silently dead: a failure is logged once, counted, and the loop starts again."""
+"""Background loops with supervision: a failure is logged once, counted, and the loop is restarted."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _STABLE_AFTER_S: Final = 10.0
 
 
 class BackgroundTasks:
-    """The background loops of one broker. Each `loop()` runs until cancelled, or is started again when it fails.
+    """The background loops of one broker. Each `loop()` runs until it is cancelled, and is restarted when it fails.
 
-    Failures in a row that look the same are logged once. A KafkaError (Redis is away, most often) is a
-    line; anything else is a bug and comes with its traceback.
+    Consecutive equal failures are logged once: a KafkaError (usually Redis is unavailable) as one line, any other
+    exception with its traceback, because it is a bug.
     """
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
 
     def run(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
-        """Keep `loop` running under this name."""
+        """Run and supervise `loop` under this name."""
         self._tasks.append(asyncio.get_running_loop().create_task(self._keep(name, loop), name=name))
 
     def every(self, name: str, interval_ms: int, step: Callable[[], Awaitable[object]]) -> None:
-        """Run `step` again and again, `interval_ms` after the last one ended."""
+        """Call `step` repeatedly, `interval_ms` after the previous call ended."""
 
         async def loop() -> None:
             while True:
@@ -62,7 +62,7 @@ class BackgroundTasks:
             attempt += 1
 
     async def close(self) -> None:
-        """Cancel every loop and wait until they are gone."""
+        """Cancel every loop and wait for its end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,7 +1,7 @@
-"""Every metric that a broker tells of itself, declared once. Those of the whole cluster: `declared_cluster.py`.
+"""Every metric of a single broker, declared once. Metrics of the whole cluster: `declared_cluster.py`.
 
-Labels come from closed sets (Kafka's APIs, versions and error codes, the scripts of the package, the links and
-listeners of a broker, known client software): no topic, group or client names. docs/metrics.md is made from this.
+Labels come from closed sets (Kafka's APIs, versions and error codes, the package's scripts, a broker's links and
+listeners, known client software): no topic, group or client names. docs/metrics.md is generated from this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One metric: its name (Prometheus adds `_total` to a counter's), kind, meaning, names of its labels."""
+    """One metric: its name (Prometheus adds `_total` to a counter's), kind, help text and label names."""
 
     name: str
     kind: Kind
@@ -23,7 +23,7 @@ class Declared:
 
     @property
     def exposed(self) -> str:
-        """The name of its samples; a histogram's have `_bucket`, `_sum` and `_count` behind it."""
+        """The name of its samples; a histogram's are followed by `_bucket`, `_sum` and `_count`."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
@@ -68,7 +68,7 @@ TLS_FAILURES: Final = _counter("tidegate_tls_handshake_failures", "TLS handshake
 BYTES_IN: Final = _counter("tidegate_received_bytes", "Bytes read from clients.")
 BYTES_OUT: Final = _counter("tidegate_sent_bytes", "Bytes written to clients.")
 
-# -- Redis as this broker sees it
+# -- Redis as measured by this broker
 SCRIPT_SECONDS: Final = _histogram("tidegate_script_seconds", "From a script queued for Redis to its reply.", "script")
 LINK_UP: Final = _gauge("tidegate_redis_link_up", "Whether the link to Redis is up.", "link")
 LINK_IN_FLIGHT: Final = _gauge("tidegate_redis_in_flight", "Commands sent and not answered.", "link")
@@ -78,7 +78,7 @@ CLOCK_DIFFERENCE_SECONDS: Final = _gauge(
     "How far this broker's own clock is ahead of Redis's; above 5 either way it does no upkeep.",
 )
 
-# -- groups and the archive as this broker serves them
+# -- groups and the archive as served by this broker
 DELAYED_SECONDS: Final = _histogram(
     "tidegate_heartbeat_delayed_seconds", "How long answers to heartbeats were kept back, and why no longer.", "reason"
 )
@@ -105,7 +105,7 @@ LOOP_LAG_SECONDS: Final = _gauge("tidegate_loop_lag_seconds", "Worst delay of th
 LOOPS_FAILED: Final = _counter("tidegate_background_failures", "Background loops that failed, restarted.")
 BUILD: Final = _gauge("tidegate_build_info", "1; the version that runs.", "version")
 
-# -- the duty of telling about the cluster
+# -- the lease of the cluster exporter
 LAG_SAMPLES: Final = _counter("tidegate_lag_samples", "Samples of groups' lag that this broker took.")
 LAG_ROUND_SECONDS: Final = _gauge("tidegate_lag_round_seconds", "The last round of lag samples took so long.")
 CLUSTER_EXPORTED: Final = _gauge(
@@ -129,4 +129,4 @@ BROKER: Final = (
     READY, DRAINING, LIVE_BROKERS, LOOP_LAG_SECONDS, LOOPS_FAILED, BUILD,
     LAG_SAMPLES, LAG_ROUND_SECONDS, CLUSTER_EXPORTED, REBALANCES, BARRIER_SECONDS,
 )  # fmt: skip
-"""All of them, in the order of docs/metrics.md."""
+"""All metrics of a broker, in the order of docs/metrics.md."""

@@ -1,7 +1,7 @@
-"""Every metric of the whole cluster, told by one broker at a time: groups, topics, Redis; and their foreign names.
+"""Every metric of the whole cluster, exported by one broker at a time: groups, topics, Redis; and foreign names.
 
-All of them are gauges of the last round of samples. Names of topics and groups are labels here, and bounded:
-`metrics_groups_max`, `metrics_partitions_max`.
+All are gauges of the last sampling round. Topic and group names are labels here, bounded by `metrics_groups_max` and
+`metrics_partitions_max`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ REDIS_UNSAVED: Final = _gauge(
 REDIS_REPLICAS: Final = _gauge("tidegate_redis_replicas", "Replicas that are connected to the primary.", "server")
 REDIS_CLIENTS: Final = _gauge("tidegate_redis_clients", "Connections that Redis has.", "server")
 
-# -- the telling itself
+# -- the exporter itself
 LEFT_OUT: Final = _gauge(
     "tidegate_series_left_out", "Groups and partitions (of groups, of topics) beyond the most that are told.", "what"
 )
@@ -107,4 +107,4 @@ REDIS_FAMILIES: Final = (
     REDIS_UNSAVED, REDIS_REPLICAS, REDIS_CLIENTS,
 )  # fmt: skip
 CLUSTER: Final = (*GROUP_FAMILIES, *TOPIC_FAMILIES, *REDIS_FAMILIES, LEFT_OUT, CLUSTER_SAMPLED)
-"""All under our own names, in the order of docs/metrics.md."""
+"""All cluster metrics under Tidegate's names, in the order of docs/metrics.md."""

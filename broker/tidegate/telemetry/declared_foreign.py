@@ -1,7 +1,7 @@
-"""The names under which other exporters tell of groups and topics, so that dashboards, alerts and scalers go on.
+"""Group and topic metrics under the names of other exporters, for existing dashboards, alerts and scalers.
 
-Names, labels and meaning are those of danielqsj/kafka_exporter (kafka_exporter.go) and redpanda-data/kminion
-(prometheus/exporter.go), without what has no counterpart here.
+Names, labels and meaning follow danielqsj/kafka_exporter (kafka_exporter.go) and redpanda-data/kminion
+(prometheus/exporter.go); metrics without a counterpart here are omitted.
 """
 
 from __future__ import annotations

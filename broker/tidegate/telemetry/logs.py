@@ -1,8 +1,8 @@
 """Structured logging: an event and its fields, as text for people or JSON for collectors.
 
-Everything goes to stderr, one line an event (a traceback follows its line in text, is a field in JSON).
-What libraries log through `logging` takes the same way. Locals never appear in tracebacks: they may
-hold payloads or secrets.
+All output goes to stderr, one line per event (a traceback follows its line in text, and is a field in JSON). Records
+that libraries log through `logging` are formatted the same way. Tracebacks never contain local variables: they may hold
+payloads or secrets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _process_fields: dict[str, object] = {}
 
 
 def configure(log_format: LogFormat, level: LogLevel, stream: TextIO | None = None) -> None:
-    """Set up logging for the whole process; `stream` is stderr unless a test gives another."""
+    """Set up logging for the whole process; `stream` defaults to stderr."""
     out = stream or sys.stderr
     shared: list[Processor] = [
         _with_process_fields,
@@ -45,7 +45,7 @@ def configure(log_format: LogFormat, level: LogLevel, stream: TextIO | None = No
 
 
 def bind(**fields: object) -> None:
-    """Fields that every later line of this process carries, such as the node id."""
+    """Add fields, such as the node id, to every later line of this process."""
     _process_fields.update(fields)
 
 
@@ -54,7 +54,7 @@ def _with_process_fields(_: Any, __: str, event: EventDict) -> EventDict:
 
 
 def _escape_controls(_: Any, __: str, event: EventDict) -> EventDict:
-    """Client ids, group ids and libraries' messages must not move a terminal's cursor or forge a line."""
+    """Escape control characters, so that ids and library messages cannot forge lines or terminal escapes."""
     return {name: visible(value) if isinstance(value, str) else value for name, value in event.items()}
 
 

@@ -1,4 +1,4 @@
-"""The cheapest way to record: plain integers, held on to by who counts. Nothing is locked: a loop has one thread."""
+"""The cheapest way to record: plain integers without locks; an event loop has one thread."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import Final
 
 BOUNDS_S: Final = (0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
-"""Upper bounds of the latency buckets, seconds; one more bucket has no bound."""
+"""Upper bounds of the latency buckets, s; one more bucket has no bound."""
 BARRIER_BOUNDS_S: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-"""The same of barriers, which wait for people's processes."""
+"""Upper bounds of the buckets for rebalance barriers, s, which last as long as the slowest member."""
 
 
 class Meter:
-    """Count and duration of one kind of operation. Hold on to it: `observe` is the hot path."""
+    """Count and duration of one kind of operation. Callers keep a reference to it; `observe` is on the hot path."""
 
     __slots__ = ("bounds_s", "counts", "total_s")
 
@@ -23,17 +23,17 @@ class Meter:
         self.total_s = 0.0
 
     def observe(self, seconds: float) -> None:
-        """One operation took `seconds`."""
+        """Record one operation of `seconds`."""
         self.counts[bisect_left(self.bounds_s, seconds)] += 1
         self.total_s += seconds
 
     @property
     def count(self) -> int:
-        """Operations so far."""
+        """Number of operations."""
         return sum(self.counts)
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Upper bound -> how many took no longer, as Prometheus takes it."""
+        """Upper bound -> cumulative count, the form that Prometheus expects."""
         cumulative, buckets = 0, []
         for bound, count in zip((*map(str, self.bounds_s), "+Inf"), self.counts, strict=True):
             cumulative += count
@@ -42,7 +42,7 @@ class Meter:
 
 
 class ApiMeter:
-    """One API: a meter a version that clients used, and the errors that they were told."""
+    """Meters of one API: one per version in use, and the error codes of its replies."""
 
     __slots__ = ("errors", "versions")
 
@@ -51,24 +51,24 @@ class ApiMeter:
         self.errors: dict[int, int] = {}
 
     def version(self, version: int) -> Meter:
-        """The meter of a version that is served."""
+        """The meter of a served version."""
         found = self.versions.get(version)
         if found is None:
             found = self.versions[version] = Meter()
         return found
 
     def error(self, code: int) -> None:
-        """One answer, or one part of it, with this Kafka error code (not NONE)."""
+        """Count one reply, or one element of a reply, with this Kafka error code (not NONE)."""
         self.errors[code] = self.errors.get(code, 0) + 1
 
     @property
     def together(self) -> Meter:
-        """All versions as one."""
+        """The sum over all versions."""
         return added(self.versions.values())
 
 
 def added(meters: Iterable[Meter]) -> Meter:
-    """Meters of the same bounds as one."""
+    """The sum of meters with equal bounds."""
     whole = Meter()
     for meter in meters:
         whole.total_s += meter.total_s

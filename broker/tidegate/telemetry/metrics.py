@@ -1,9 +1,9 @@
-"""What one broker counts, and what it tells a scraper.
+"""The metrics of one broker and their exposition for scrapers.
 
-Recording touches plain integers only; Prometheus' objects are made when `/metrics` is scraped. Who records what:
-`server/dispatch.py` requests and their errors, `store/store.py` scripts, `server/` connections and bytes; links,
-leases and the rest are sampled at each scrape (`Metrics.sample`). What one broker at a time tells of the whole
-cluster is a page of text, made once a round by `groups/cluster_page.py`; a scrape only copies it.
+Recording changes plain integers only; Prometheus objects are created when `/metrics` is scraped. Writers:
+`server/dispatch.py` records requests and errors, `store/store.py` scripts, `server/` connections and bytes; links,
+leases and the rest are sampled at each scrape (`Metrics.sample`). The cluster's metrics are a page of text, created
+once per round by `groups/cluster_page.py`; a scrape only copies it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tidegate.telemetry.declared import Declared
 from tidegate.telemetry.meters import BARRIER_BOUNDS_S, ApiMeter, Meter
 
 Samples = Callable[[], Mapping[tuple[str, ...], float]]
-"""Values of a metric now, by label values; `()` where it has no labels."""
+"""Label values -> current value of a metric; `()` for a metric without labels."""
 
 _END: Final = b"# EOF\n"
 
 
 class Metrics(Collector):
-    """What one broker has counted. `apis[key]` and `script(name)` are meters; the rest are plain ints."""
+    """Counters of one broker. `apis[key]` and `script(name)` are meters; the rest are plain ints."""
 
     def __init__(self) -> None:
         self.apis: dict[int, ApiMeter] = {key: ApiMeter() for key in api_key_map}
@@ -46,7 +46,7 @@ class Metrics(Collector):
         self.bytes_out = 0
         self.loops_failed = 0
         self.cluster_page: Callable[[], Sequence[bytes]] = list
-        """What this broker tells of the whole cluster now; nothing where another one does."""
+        """Returns the page of cluster metrics; empty on brokers without the exporter's lease."""
         self._samples: dict[Declared, Samples] = {}
 
     def script(self, label: str) -> Meter:
@@ -54,11 +54,11 @@ class Metrics(Collector):
         return self._meter(self.scripts, label)
 
     def hold(self, reason: str) -> Meter:
-        """The meter of heartbeats held until `reason` (`groups/holds.Released`)."""
+        """The meter of delayed heartbeats, by the reason of their release."""
         return self._meter(self.held, reason)
 
     def archived_reads(self, source: str) -> Meter:
-        """The meter of reads below the local start: `cache` or `archive`."""
+        """The meter of reads below the local start, by source: `cache` or `archive`."""
         return self._meter(self.archive_reads, source)
 
     @staticmethod
@@ -69,11 +69,11 @@ class Metrics(Collector):
         return found
 
     def sample(self, metric: Declared, values: Samples) -> None:
-        """Ask `values` for a gauge or counter at every scrape."""
+        """Call `values` for a gauge or counter at every scrape."""
         self._samples[metric] = values
 
     def collect(self) -> Iterable[Metric]:
-        """Everything of this broker, as Prometheus takes it."""
+        """All metrics of this broker as Prometheus metric families."""
         yield from self._requests()
         yield _histogram(declared.SCRIPT_SECONDS, self.scripts)
         yield _histogram(declared.DELAYED_SECONDS, self.held)
@@ -130,7 +130,7 @@ def _family(metric: Declared, values: Mapping[tuple[str, ...], float]) -> Metric
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error code; a code that Kafka does not have is `other`."""
+    """Kafka's name of an error code; unknown codes are `other`."""
     try:
         return ErrorCode(code).name
     except ValueError:
@@ -138,7 +138,7 @@ def error_name(code: int) -> str:
 
 
 metrics: Final = Metrics()
-"""This process's metrics: a process is one broker."""
+"""The metrics of this process; a process runs one broker."""
 
 _registry: Final = CollectorRegistry(auto_describe=False)
 _registry.register(metrics)
@@ -146,9 +146,9 @@ ProcessCollector(registry=_registry)
 
 
 def exposition(accept: str) -> tuple[list[bytes], str]:
-    """What `/metrics` answers, in pieces: Prometheus' text, or OpenMetrics where `accept` asks; and its content type.
+    """The body of `/metrics` in chunks and its content type: OpenMetrics if `accept` asks for it, or Prometheus text.
 
-    The page of the cluster holds gauges alone, whose lines are the same in both.
+    The cluster page contains gauges only, whose lines are equal in both formats.
     """
     encode, content_type = choose_encoder(accept)
     text = encode(_registry)

@@ -1,4 +1,4 @@
-"""Gauges as the lines that a scraper reads, written as they become known, so that a scrape only copies them."""
+"""Gauges formatted as exposition lines when they are measured, so that a scrape only copies them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from tidegate.telemetry.declared import Declared
 
 _LINES_AT_ONCE: Final = 5_000
-"""Lines joined between two turns of the event loop."""
+"""Lines that are joined before the event loop gets control again."""
 
 
 def labels(**values: str) -> str:
-    """Label values as a line has them, without braces."""
+    """Label values formatted for an exposition line, without braces."""
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in values.items())
 
 
@@ -22,13 +22,13 @@ def _escaped(value: str) -> str:
 
 
 class Page:
-    """Samples of some gauges. Each family's lines stay together, as both text formats want it."""
+    """Samples of some gauges. Lines of one metric family are contiguous, as both text formats require."""
 
     def __init__(self, families: Iterable[Declared]) -> None:
         self._lines: dict[Declared, list[str]] = {family: [] for family in families}
 
     def add(self, metric: Declared, labelled: str, value: float) -> None:
-        """A sample; `labelled` is what `labels` made, of the labels that the metric declares."""
+        """Add a sample; `labelled` is the result of `labels` for the metric's declared label names."""
         if value == float("inf"):
             text = "+Inf"
         elif isinstance(value, int):
@@ -38,7 +38,7 @@ class Page:
         self._lines[metric].append(f"{metric.name}{{{labelled}}} {text}" if labelled else f"{metric.name} {text}")
 
     async def text(self) -> list[bytes]:
-        """The page, in pieces that are sent one after the other; families without samples are left out."""
+        """The page in chunks; families without samples are omitted."""
         parts: list[bytes] = []
         for metric, lines in self._lines.items():
             if lines:

@@ -1,4 +1,4 @@
-"""Warnings that anybody outside can cause: one line of a kind every so often, with how many were left out."""
+"""Warnings that external peers can trigger: one line per event and interval, with the number of suppressed lines."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ EVERY_S: Final = 10.0
 
 
 class RateLimitedLogger:
-    """The warnings of one part of the broker, by event."""
+    """Rate-limited warnings of one component, by event."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, tuple[float, int]] = {}
 
     def warn(self, event: str, **fields: Any) -> None:
-        """Log it, unless the same event was logged in the last ten seconds; `more` is how many were not."""
+        """Log the event unless it was logged in the last ten seconds; the field `more` counts the suppressed lines."""
         now_s = perf_counter()
         logged_at_s, untold = self._kinds.get(event, (now_s - EVERY_S, 0))
         if now_s - logged_at_s < EVERY_S:

@@ -1,4 +1,4 @@
-"""Which software clients say they are (KIP-511), as a closed set of labels: what is not known here is `other`."""
+"""Names of client software (KIP-511) as a closed set of labels; unknown names become `other`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ KNOWN: Final = (
     "rskafka",
     "tidegate",
 )
-"""`client.software.name` as these libraries send it; `kgo` is franz-go."""
+"""`client.software.name` values of these libraries; `kgo` is franz-go."""
 
 
 class Software:
-    """What clients of one library did. Connections hold on to it: counting a request is one addition."""
+    """Counters of one client library. Connections keep a reference to it, so counting a request is one addition."""
 
     __slots__ = ("connections", "name", "requests")
 
@@ -37,16 +37,16 @@ class Software:
 
 
 UNKNOWN: Final = Software("unknown")
-"""Clients that did not say, or not yet: ApiVersions below version 3."""
+"""Clients that have not sent a name: before ApiVersions, or with ApiVersions below v3."""
 _OTHER: Final = Software("other")
 _BY_NAME: Final = {name: Software(name) for name in KNOWN}
 
 
 def software_of(name: str) -> Software:
-    """The counters for a name that a client sent."""
+    """The counters of a client software name."""
     return _BY_NAME.get(name.lower(), _OTHER)
 
 
 def every() -> list[Software]:
-    """All that any client was counted under, in order of name."""
+    """All counters in use, in order of name."""
     return sorted((*_BY_NAME.values(), _OTHER, UNKNOWN), key=lambda one: one.name)

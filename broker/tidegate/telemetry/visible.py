@@ -1,4 +1,4 @@
-"""Text that clients chose, made safe to show: it can neither move a cursor nor forge a line."""
+"""Escapes client-supplied text for display: no cursor movement, no forged lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters (C0, DEL, C1), line separators and those that change the direction of text."""
+"""Control characters (C0, DEL, C1), line separators and bidirectional overrides."""
 
 
 def visible(text: str) -> str:
