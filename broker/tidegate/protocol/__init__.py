@@ -1,1 +1,1 @@
-"""Kafka bytes to values and back; nothing in here does I/O."""
+"""Kafka's wire format to Python values and back; no I/O."""

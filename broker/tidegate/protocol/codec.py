@@ -1,9 +1,9 @@
-"""Every served version of a request and response <-> kio's newest shape.
+"""Converts every served version of a request or response to and from kio's newest shape.
 
-A decoded request is kio's class of the client's version. Fields that this version lacks are attributes of
-the class, with the defaults that the message definitions give them (`shapes.py` adds those that moved), so
-that a handler reads the newest version's names whatever was sent. A response is written by the writer of
-the client's version, which takes its fields by name from whatever object it is given.
+A decoded request is an instance of kio's class for the client's version. Fields missing in that version are class
+attributes with the defaults of Kafka's message definitions (`shapes.py` adds fields that moved), so handlers always use
+the newest version's names. A response is encoded by the writer of the client's version, which reads fields by name from
+any object.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Decoder = Callable[[Buffer, int, int], Any]
 
 _METADATA: Final = 3
 _TOO_LONG_NULL: Final = 3
-"""librdkafka 2.16 asks for all topics with a null of four bytes, zeros, where one is right. Kafka never looks."""
+"""librdkafka 2.16 requests all topics with a 4-byte zero length instead of the compact null; Kafka accepts it."""
 
 
 @cache
 def request_class(api_key: int, version: int) -> type[Any]:
-    """kio's class of a request, absent and moved fields added."""
+    """kio's class of a request version, with absent and moved fields added."""
     shapes.complete(api_key)
     return load_request_schema(api_key, version)
 
 
 @cache
 def response_class(api_key: int, version: int) -> type[Any]:
-    """kio's class of a response; handlers use the newest version's."""
+    """kio's class of a response; handlers use the newest version."""
     return load_response_schema(api_key, version)
 
 
@@ -69,7 +69,7 @@ def decoder(api_key: int, version: int) -> Decoder:
 
 
 def _read_again(plan: Plan, read: Callable[[Buffer, int], tuple[Any, int]], data: Buffer, start: int, end: int) -> Any:
-    """Without what the native reader refuses and the protocol allows. Raises DecodeError."""
+    """Decode again after removing what the native reader rejects and the protocol allows. Raises DecodeError."""
     body = plan.rewrite(data, start, end)
     try:
         request, size = read(body, 0)
@@ -81,7 +81,7 @@ def _read_again(plan: Plan, read: Callable[[Buffer, int], tuple[Any, int]], data
 
 
 def decode(api_key: int, version: int, body: Buffer) -> Any:
-    """A request from its body (bytes or a memoryview), which must be used up. Raises DecodeError."""
+    """Decode a request from its body (bytes or memoryview). Trailing bytes are an error. Raises DecodeError."""
     if isinstance(body, memoryview) and not body.readonly:
         body = body.toreadonly()
     return decoder(api_key, version)(body, 0, len(body))
@@ -101,5 +101,5 @@ def _encoder(api_key: int, version: int) -> Callable[[Any], bytes]:
 
 
 def encode(api_key: int, version: int, response: Any) -> bytes:
-    """The body of a response in the client's version. Takes any object with the newest version's fields."""
+    """Encode a response body in the client's version, from any object with the newest version's fields."""
     return _encoder(api_key, version)(response)

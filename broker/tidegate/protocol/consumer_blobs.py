@@ -1,7 +1,7 @@
-"""The bytes that consumers hand each other through a group: subscriptions and assignments.
+"""The bytes that consumers exchange through a group: subscriptions and assignments (ConsumerProtocol).
 
-Only protocol type `consumer` uses them. Later versions append fields, so what follows is ignored; anything
-too short or with impossible counts reads as None: unknown, and never an error of the group.
+Only protocol type `consumer` uses them. Later versions append fields, so trailing bytes are ignored. Truncated blobs
+and impossible counts decode to None (unknown) and never fail the group.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
 TOPICS_MAX: Final = 50_000
-"""Topics that a subscription or assignment may name; what names more is not read."""
+"""Maximum topics in a subscription or assignment; larger ones decode to None."""
 PARTITIONS_MAX: Final = 1 << 17
-"""Partitions that an assignment may name."""
+"""Maximum partitions in an assignment."""
 OWNED_MAX: Final = 1_000
-"""Partitions up to which `owners_text` says who has them."""
+"""Maximum partitions for which `owners_text` lists owners."""
 _TEXT_MAX: Final = 8_192
 _NOBODY: Final = "...."
 _NOTHING: Final = "-"
@@ -31,7 +31,7 @@ class _Malformed(Exception):
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """Topics of a ConsumerProtocolSubscription, any version. None when malformed or too many."""
+    """Topics of a ConsumerProtocolSubscription, any version. None when malformed or above `TOPICS_MAX`."""
     try:
         count, position = _topic_count(metadata)
         topics = set()
@@ -47,7 +47,7 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 def assigned_partitions(assignment: bytes, partitions_max: int = PARTITIONS_MAX) -> dict[str, list[int]] | None:
     """Topic -> partitions of a ConsumerProtocolAssignment, any version; {} when empty.
 
-    None when malformed or too many.
+    None when malformed or too large.
     """
     if not assignment:
         return {}
@@ -69,11 +69,11 @@ def assigned_partitions(assignment: bytes, partitions_max: int = PARTITIONS_MAX)
 
 
 def owners_text(assignments: Iterable[tuple[str, bytes]]) -> str:
-    """Who has which partitions, of member ids and their assignments, for people to compare and programs to count.
+    """The owner of each partition as compact text, from member ids and their assignments; for display and comparison.
 
-    `<topic>=` and for each partition from 0 four characters: of the CRC-32 of its owner's member id the low 24 bits
-    in base64, or `....`; one topic after the other, in order of name; `-` for none. "" where there are more
-    than `OWNED_MAX` partitions, names are very long, or an assignment is malformed.
+    For each topic in order of name `<topic>=`, then four characters per partition from 0: the low 24 bits of the CRC-32
+    of the owner's member id in base64, or `....` without an owner; `-` when there are no topics. "" above `OWNED_MAX`
+    partitions, for very long names, or when an assignment is malformed.
     """
     owners: dict[str, dict[int, str]] = {}
     count = 0
@@ -96,12 +96,12 @@ def owners_text(assignments: Iterable[tuple[str, bytes]]) -> str:
 
 
 def topic_count(blob: bytes) -> int:
-    """How many topics a subscription or assignment says that it names; 0 when it is too short to say."""
+    """The topic count field of a subscription or assignment; 0 when the blob is too short."""
     return max(0, _INT32.unpack_from(blob, 2)[0]) if len(blob) >= 6 else 0
 
 
 def write_subscription(topics: Sequence[str]) -> bytes:
-    """A ConsumerProtocolSubscription v0 without user data."""
+    """Encode a ConsumerProtocolSubscription v0 without user data."""
     out = [_INT16.pack(0), _INT32.pack(len(topics))]
     for topic in topics:
         raw = topic.encode()
@@ -110,7 +110,7 @@ def write_subscription(topics: Sequence[str]) -> bytes:
 
 
 def write_assignment(assigned: Mapping[str, Sequence[int]]) -> bytes:
-    """A ConsumerProtocolAssignment v0 without user data."""
+    """Encode a ConsumerProtocolAssignment v0 without user data."""
     out = [_INT16.pack(0), _INT32.pack(len(assigned))]
     for topic, partitions in assigned.items():
         raw = topic.encode()

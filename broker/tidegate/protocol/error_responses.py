@@ -1,4 +1,4 @@
-"""The answer of each API when a whole request failed, in its newest shape."""
+"""The response of each API when the whole request failed, in its newest shape."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NO_TIME: Final = datetime.timedelta(0)
 
 
 def error_response(api_key: int, request: Any, code: ErrorCode) -> Any:
-    """The API's newest response when the whole request failed: `code` wherever a client looks for it."""
+    """The API's newest response to a request that failed as a whole, with `code` in every field that clients check."""
     return _ERRORS[api_key](request, code)
 
 
 def _at_top(**values: Any) -> Callable[[Any, ErrorCode], Any]:
-    """An answer whose error stands at the top, with the rest empty."""
+    """A response with a top-level error code and empty arrays."""
 
     def build(request: Any, code: ErrorCode) -> Any:
         return Fields(throttle_time=NO_TIME, error_code=code, error_message=None, **values)
@@ -31,7 +31,7 @@ def _at_top(**values: Any) -> Callable[[Any, ErrorCode], Any]:
 def _per_partition(
     topics: str, partitions: str, index: str, answer: str, answer_index: str, results: str, **values: Any
 ) -> Callable[[Any, ErrorCode], Any]:
-    """An answer that repeats the error on every partition asked for."""
+    """A response that repeats the error for every requested partition."""
 
     def build(request: Any, code: ErrorCode) -> Any:
         return Fields(
@@ -57,7 +57,7 @@ def _per_partition(
 
 
 def _metadata(request: Any, code: ErrorCode) -> Any:
-    """There is no place for the error but the topics (v13 has one)."""
+    """Put the error on each topic: only v13 has a top-level error code."""
     topics = tuple(
         Fields(
             topic,
@@ -72,13 +72,13 @@ def _metadata(request: Any, code: ErrorCode) -> Any:
 
 
 def _fetch(request: Any, code: ErrorCode) -> Any:
-    """v7+ reads the error at the top; before there are only the partitions."""
+    """v7+ clients read the top-level error code; older ones only that of the partitions."""
     whole: Any = _FETCH_PARTITIONS(request, code)
     return Fields(whole, session_id=0, node_endpoints=(), responses=() if request.__version__ >= 7 else whole.responses)
 
 
 def _offset_fetch(request: Any, code: ErrorCode) -> Any:
-    """On the group and on every partition: some clients look at partitions only (and would lose offsets)."""
+    """Set the error on the group and on every partition: some clients check partitions only, and would lose offsets."""
 
     def group(asked: Any) -> Any:
         topics = tuple(
@@ -190,7 +190,7 @@ def _delete_groups(request: Any, code: ErrorCode) -> Any:
 
 
 def _produce(request: Any, code: ErrorCode) -> Any:
-    """From v10 a partition names its leader when it moved."""
+    """From v10 on a partition has a `current_leader`; set its default."""
     whole = _PRODUCE_PARTITIONS(request, code)
     partition_class = resolve_name(f"kio.schema.produce.v{request.__version__}.response:PartitionProduceResponse")
     leader = partition_class.__dataclass_fields__.get("current_leader")

@@ -1,7 +1,7 @@
-"""Hand-written bodies of the hot and the large answers, byte for byte what the schema's writer gives.
+"""Hand-written encoders of hot-path and large responses; byte for byte equal to the schema's encoder.
 
-All take plain values and give a body without response header; throttle time is always 0. Arrays are
-sequences; text is str, None where the protocol's field is nullable.
+All take plain values and return a body without response header; the throttle time is always 0. Arrays are sequences;
+text is str, or None for a nullable field.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Bytes from a socket -> whole frames, as they come. No I/O and no copy beyond one of each chunk.
+"""Splits a connection's byte stream into frames. No I/O; each received chunk is copied at most once.
 
-Small frames are read where they lie in the chunk. A frame above LARGE_BYTES that has not come whole gets
-a buffer of its own, into which the socket then writes directly (`room`).
+Small frames are read in place from the chunk. A partial frame above LARGE_BYTES gets its own buffer, into which the
+socket then writes directly (`room`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import struct
 from typing import Final
 
 LARGE_BYTES: Final = 32 * 1024
-"""Frames above this size are received into their own buffer."""
+"""Frames above this many bytes are received into their own buffer."""
 
 STEP_BYTES: Final = 256 * 1024
-"""What a large frame may fill before more of its buffer is asked for; then as much again as it has filled."""
+"""Bytes of a large frame received before more buffer is reserved; each further step doubles the received bytes."""
 
 LENGTH_BYTES: Final = 4
-"""What is in front of each frame."""
+"""Size of the length prefix of each frame."""
 
 _SIZE: Final = struct.Struct(">i").unpack_from
 
@@ -26,15 +26,15 @@ _TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
 class FrameError(Exception):
-    """A length that no frame has: the connection closes at once."""
+    """An invalid frame length; the connection is closed at once."""
 
 
 class TlsInstead(FrameError):
-    """What came is the begin of a TLS handshake."""
+    """The received bytes start a TLS handshake."""
 
 
 class Splitter:
-    """The bytes of one connection that are not yet frames."""
+    """Holds the received bytes of one connection that are not yet parsed."""
 
     __slots__ = ("_data", "_filled", "_frame_bytes_max", "_granted", "_large", "_position", "wanted")
 
@@ -46,47 +46,48 @@ class Splitter:
         self._filled = 0
         self._granted = 0
         self.wanted = 0
-        """Bytes that a large frame needs before more of it can be received: `allocate` them, or wait. Else 0."""
+        """Bytes that must be reserved (`allocate`) before more of a large frame can be received; otherwise 0."""
 
     @property
     def partial(self) -> bool:
-        """Whether a frame has begun and is not whole."""
+        """Whether a frame is partially received."""
         return self._large is not None or len(self._data) > self._position
 
     @property
     def received(self) -> int:
-        """Bytes that came and are not yet taken, with the length in front of a large frame."""
+        """Received bytes that are not yet taken, including the length prefix of a large frame."""
         return len(self._data) - self._position if self._large is None else self._filled + LENGTH_BYTES
 
     @property
     def reserved(self) -> int:
-        """Bytes allocated for the large frame being received; 0 without one."""
+        """Bytes reserved for the large frame being received; 0 without one."""
         return self._granted
 
     @property
     def whole(self) -> bool:
-        """Whether a large frame has come whole."""
+        """Whether a large frame is complete."""
         return self._large is not None and self._filled == len(self._large)
 
     def room(self) -> memoryview | None:
-        """Where the socket may write the rest of a large frame; None: give chunks to `feed`."""
+        """The writable part of a large frame's buffer; None when chunks must be passed to `feed`."""
         return None if self._large is None else memoryview(self._large)[self._filled : self._granted]
 
     def wrote(self, count: int) -> None:
-        """So many bytes were written into `room`."""
+        """`count` bytes were written into the buffer returned by `room`."""
         self._filled += count
         if self._filled == self._granted and self._large is not None:
             self.wanted = min(self._granted, len(self._large) - self._granted)
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the connection."""
+        """Append received bytes."""
         self._data = self._data[self._position :] + chunk if len(self._data) > self._position else chunk
         self._position = 0
 
     def allocate(self) -> None:
-        """Let `wanted` bytes more of the large frame come; make its buffer first.
+        """Reserve `wanted` more bytes of the large frame, and create its buffer on the first call.
 
-        A buffer above one step is mapped, so that it takes up what was written to it and not what was announced.
+        A buffer above STEP_BYTES is an anonymous mapping, so its resident memory is what was received, not what was
+        announced.
         """
         self._granted += self.wanted
         if self._large is not None:
@@ -100,7 +101,7 @@ class Splitter:
         self._data, self._position, self.wanted = b"", 0, 0
 
     def take(self) -> tuple[bytes | memoryview, int, int] | None:
-        """The next whole frame as (bytes, start, end), without its length. Raises FrameError."""
+        """The next complete frame as (buffer, start, end) without its length prefix, or None. Raises FrameError."""
         if self._large is not None:
             return self._take_large()
         data, position = self._data, self._position

@@ -1,4 +1,4 @@
-"""Answers of the group APIs: FindCoordinator, Heartbeat, OffsetCommit, OffsetFetch, JoinGroup, SyncGroup."""
+"""Encoders of the group APIs: FindCoordinator, Heartbeat, OffsetCommit, OffsetFetch, JoinGroup, SyncGroup."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ TopicLabel = str | UUID | None
 FetchedPartition = tuple[int, int, int, str | None, int]
 """Partition, offset, leader epoch, metadata, error code."""
 JoinedMember = tuple[str, str | None, bytes]
-"""Member id, instance id, metadata of the chosen protocol."""
+"""Member id, instance id, metadata of the selected protocol."""
 FetchedTopic = tuple[TopicLabel, Sequence[FetchedPartition]]
 Coordinator = tuple[str, int, str, int, int, str | None]
 """Key, node id, host, port, error code, error message."""
 
 
 def find_coordinator(version: int, coordinators: Sequence[Coordinator]) -> bytes:
-    """A FindCoordinator answer, v0-6. Before v4 only the first coordinator is told."""
+    """A FindCoordinator response, v0-6. Before v4 only the first coordinator is encoded."""
     out = [NO_THROTTLE] if version >= 1 else []
     if version < 4:
         flexible = version >= 3
@@ -51,7 +51,7 @@ def find_coordinator(version: int, coordinators: Sequence[Coordinator]) -> bytes
 
 @cache
 def heartbeat(version: int, error_code: int) -> bytes:
-    """A Heartbeat answer, v0-4."""
+    """A Heartbeat response, v0-4."""
     body = INT16(error_code)
     if version >= 1:
         body = NO_THROTTLE + body
@@ -65,7 +65,7 @@ def _label(topic: TopicLabel, flexible: bool) -> bytes:
 
 
 def offset_commit(version: int, topics: Sequence[tuple[TopicLabel, Sequence[tuple[int, int]]]]) -> bytes:
-    """An OffsetCommit answer, v2-10, of topic -> (partition, error code). Topics by id from v10 on, by name before."""
+    """An OffsetCommit response, v2-10, of topic -> (partition, error code). v10 has topic ids, before names."""
     flexible = version >= 8
     pack = _COMMITTED_TAGS if flexible else _COMMITTED
     out = [NO_THROTTLE if version >= 3 else b"", length(len(topics), flexible)]
@@ -81,7 +81,7 @@ def offset_commit(version: int, topics: Sequence[tuple[TopicLabel, Sequence[tupl
 
 
 def offset_fetch(version: int, groups: Sequence[tuple[str, int, Sequence[FetchedTopic]]]) -> bytes:
-    """An OffsetFetch answer, v1-10, of (group id, error code, topics). Before v8 only the first group is told."""
+    """An OffsetFetch response, v1-10, of (group id, error code, topics). Before v8 only the first group is encoded."""
     out = [NO_THROTTLE] if version >= 3 else []
     if version < 8:
         _, error_code, topics = groups[0]
@@ -128,7 +128,7 @@ def join_group(
     members: Sequence[JoinedMember],
     skip_assignment: bool = False,
 ) -> list[bytes]:
-    """A JoinGroup answer, v0-9. `members`: (member id, instance id, metadata). A null protocol is "" before v7."""
+    """A JoinGroup response, v0-9. `members`: (member id, instance id, metadata). A null protocol is "" before v7."""
     flexible = version >= 6
     out = [NO_THROTTLE] if version >= 2 else []
     out.append(INT16(error_code))
@@ -153,7 +153,7 @@ def join_group(
 
 
 def _members(members: Sequence[JoinedMember], out: list[bytes]) -> None:
-    """The leader's list, hundreds long: no calls that can be spared."""
+    """The leader's list of hundreds of members: inlined to avoid function calls."""
     for member_id, instance_id, metadata in members:
         raw_id = member_id.encode()
         out += (
@@ -177,7 +177,7 @@ def _members_of_older_versions(version: int, members: Sequence[JoinedMember], ou
 def sync_group(
     version: int, error_code: int, protocol_type: str | None, protocol: str | None, assignment: bytes
 ) -> bytes:
-    """A SyncGroup answer, v0-5."""
+    """A SyncGroup response, v0-5."""
     flexible = version >= 4
     out = [NO_THROTTLE] if version >= 1 else []
     out.append(INT16(error_code))

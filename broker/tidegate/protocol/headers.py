@@ -1,8 +1,8 @@
-"""Request and response headers: which version, and where the body begins.
+"""Request and response headers: their version, and the start of the body.
 
-Request header v1 is (API key, version, correlation id, client id); v2 adds tagged fields, and keeps the
-client id's two-byte length. Response header v0 is the correlation id; v1 adds tagged fields. Answers to
-ApiVersions always have v0, because the client does not know yet what the broker speaks.
+Request header v1 is (API key, version, correlation id, client id); v2 adds tagged fields and keeps the client id's
+two-byte length. Response header v0 is the correlation id; v1 adds tagged fields. ApiVersions responses always have v0,
+because the client does not know the broker's versions yet.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from kio.index import load_request_schema, load_response_schema
 from tidegate.protocol.schema_walk import Buffer, DecodeError, skip_tags
 
 FIXED: Final = struct.Struct(">Iih")
-"""API key and version in one number (see `route_key`), correlation id, size of the client id."""
+"""Route key (see `route_key`), correlation id, length of the client id."""
 
 ANSWER: Final = struct.Struct(">ii")
-"""Frame size and correlation id: response header v0."""
+"""Frame length and correlation id: response header v0."""
 
 ANSWER_TAGS: Final = struct.Struct(">iix")
-"""The same with no tagged fields: response header v1."""
+"""As above with an empty tagged-field section: response header v1."""
 
 
 def route_key(api_key: int, version: int) -> int:
-    """API key and version as the header's first four bytes, read as one number."""
+    """API key and version: the first four bytes of the header as one integer."""
     return (api_key & 0xFFFF) << 16 | version & 0xFFFF
 
 
 def api_and_version(route: int) -> tuple[int, int]:
-    """The API key and version of a `route_key`, both signed."""
+    """The signed API key and version of a `route_key`."""
     api_key, version = route >> 16, route & 0xFFFF
     return (api_key ^ 0x8000) - 0x8000, (version ^ 0x8000) - 0x8000
 
@@ -41,12 +41,12 @@ def request_has_tags(api_key: int, version: int) -> bool:
 
 
 def answer_header(api_key: int, version: int) -> struct.Struct:
-    """The response header of this version, with the frame's length before it."""
+    """The response header of this version, preceded by the frame length."""
     return ANSWER_TAGS if load_response_schema(api_key, version).__header_schema__.__version__ == 1 else ANSWER
 
 
 def client_id_of(raw: Buffer) -> str:
-    """A client id from its bytes. Raises DecodeError."""
+    """Decode a client id. Raises DecodeError."""
     try:
         return str(raw, "utf-8")
     except UnicodeDecodeError:
@@ -54,5 +54,5 @@ def client_id_of(raw: Buffer) -> str:
 
 
 def skip_header_tags(data: Buffer, position: int, end: int) -> int:
-    """Where the body begins behind the tagged fields of header v2. Raises DecodeError."""
+    """The start of the body after the tagged fields of header v2. Raises DecodeError."""
     return skip_tags(data, position, end)

@@ -1,4 +1,4 @@
-"""Answers of the log APIs, Produce and Fetch, and of ApiVersions."""
+"""Encoders of Produce, Fetch and ApiVersions responses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ABORTED_TAGS: Final = struct.Struct(">qqx").pack
 _DIVERGING: Final = struct.Struct(">BBBiqB").pack
 
 INLINE_BYTES_MAX: Final = 4096
-"""Records up to this size are copied into the reply; larger ones are sent from where they are."""
+"""Records up to this many bytes are copied into the response; larger ones are sent without a copy."""
 
 Body = bytes | bytearray | memoryview
 RecordError = tuple[int, str | None]
@@ -43,7 +43,7 @@ ProducedPartition = tuple[int, int, int, int, int, Sequence[RecordError], str | 
 
 
 def produce(version: int, topics: Sequence[tuple[str | bytes, Sequence[ProducedPartition]]]) -> bytes:
-    """A Produce answer, v3-13. A topic is its name; in v13 the 16 bytes of its id."""
+    """A Produce response, v3-13. A topic is its name; in v13 the 16 bytes of its id."""
     flexible = version >= 9
     out = [length(len(topics), flexible)]
     for topic, partitions in topics:
@@ -75,7 +75,7 @@ def produce(version: int, topics: Sequence[tuple[str | bytes, Sequence[ProducedP
 
 @dataclass(slots=True)
 class FetchPartition:
-    """One partition of a Fetch answer. `size` is the sum of `buffers`, bytes."""
+    """One partition of a Fetch response. `size` is the sum of `buffers`, bytes."""
 
     index: int
     error_code: int = 0
@@ -93,9 +93,9 @@ class FetchPartition:
 def fetch(
     version: int, error_code: int, session_id: int, topics: Sequence[tuple[str | bytes, Sequence[FetchPartition]]]
 ) -> list[Body]:
-    """A Fetch answer, v4-18, as buffers in order; the records are not copied unless small.
+    """A Fetch response, v4-18, as buffers in order; records above `INLINE_BYTES_MAX` are not copied.
 
-    A topic is its name; from v13 on the 16 bytes of its id. The error code and session id are told from v7 on.
+    A topic is its name; from v13 on the 16 bytes of its id. Error code and session id are encoded from v7 on.
     """
     flexible = version >= 12
     out: list[Body] = []
@@ -125,7 +125,7 @@ def fetch(
 
 
 def _fetched_fields(version: int, partition: FetchPartition, head: bytearray) -> None:
-    """Everything of a partition up to its records' length."""
+    """All fields of a partition up to and including the length of its records."""
     flexible = version >= 12
     if version >= 5:
         head += _FETCHED_START(
@@ -161,10 +161,10 @@ def api_versions(
     finalized_features: Sequence[Feature] = (),
     finalized_features_epoch: int = -1,
 ) -> bytes:
-    """An ApiVersions answer, v0-4, of (API key, first version, last version).
+    """An ApiVersions response, v0-4, of (API key, first version, last version).
 
-    Supported features: (name, min version, max version); those of min version 0 are told from v4 on (older
-    clients cannot read them). Finalized features: (name, max level, min level).
+    Supported features: (name, min version, max version); those with min version 0 are encoded from v4 on (older clients
+    cannot decode them). Finalized features: (name, max level, min level).
     """
     if version < 3:
         out = [INT16(error_code), INT32(len(apis)), *(_API(*api) for api in apis)]

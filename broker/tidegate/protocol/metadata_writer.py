@@ -1,6 +1,6 @@
-"""A Metadata answer, v0-13, made part by part: topics of many partitions are written some hundred at a time.
+"""Encodes a Metadata response, v0-13, in chunks: large topics are encoded some hundred partitions at a time.
 
-What is not partitions is written by the schema's writer, with an empty array where the parts belong.
+Everything but partitions is encoded by the schema's encoder with an empty array, and split at that array.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ERROR_CODE_FROM: Final = 13
 _OFFLINE_FROM: Final = 5
 _LEADER_EPOCH_FROM: Final = 7
 _ONE: Final = 2
-"""The length of an array of one, in flexible versions."""
+"""The length of an array with one element in flexible versions."""
 
 _V0: Final = Struct(">hiiiiii").pack
 _V5: Final = Struct(">hiiiiiii").pack
@@ -31,7 +31,7 @@ _V9: Final = Struct(">hiiiBiBiBB").pack
 
 
 class TopicWriter:
-    """Writes the parts of one answer. A partition has one replica, its leader, in sync; none is offline."""
+    """Encodes the chunks of one response. A partition has one replica, its leader, in sync; none is offline."""
 
     __slots__ = ("_flexible", "_version", "_write")
 
@@ -41,18 +41,18 @@ class TopicWriter:
         self._write = entity_writer(resolve_name(f"kio.schema.metadata.v{version}.response:MetadataResponseTopic"))
 
     def topic(self, topic: Any) -> bytes:
-        """A whole topic; any object with the newest version's fields."""
+        """A whole topic, from any object with the newest version's fields."""
         buffer = io.BytesIO()
         self._write(buffer, topic)
         return buffer.getvalue()
 
     def around_partitions(self, topic: Any, partition_count: int) -> tuple[bytes, bytes]:
-        """What comes before and after the partitions of a topic that is given without them."""
+        """The bytes before and after the partitions of a topic that has an empty partition array."""
         after = (4 if self._version >= _TOPIC_OPERATIONS_FROM else 0) + self._flexible
         return self._around(self.topic(topic), after, partition_count)
 
     def around_topics(self, body: bytes, topic_count: int) -> tuple[bytes, bytes]:
-        """What comes before and after the topics of an answer that has none."""
+        """The bytes before and after the topics of a response that has an empty topic array."""
         after = 4 if self._version in _CLUSTER_OPERATIONS else 0
         after += (2 if self._version >= _ERROR_CODE_FROM else 0) + self._flexible
         return self._around(body, after, topic_count)

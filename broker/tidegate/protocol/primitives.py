@@ -1,4 +1,4 @@
-"""Kafka's strings, byte strings and lengths as bytes, for the hand-written replies."""
+"""Kafka's strings, byte strings and lengths as bytes, for the hand-written encoders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
 
 
 def uvarint(value: int) -> bytes:
-    """An unsigned varint."""
+    """Encode an unsigned varint."""
     if value < 128:
         return _ONE_BYTE[value]
     if value < 16_384:
@@ -33,7 +33,7 @@ def uvarint(value: int) -> bytes:
 
 
 def compact_string(text: str | None) -> bytes:
-    """A string of a flexible version; None is null."""
+    """Encode a string of a flexible version; None is null."""
     if text is None:
         return b"\0"
     raw = text.encode()
@@ -41,7 +41,7 @@ def compact_string(text: str | None) -> bytes:
 
 
 def short_string(text: str | None) -> bytes:
-    """A string of an older version; None is null."""
+    """Encode a string of a non-flexible version; None is null."""
     if text is None:
         return b"\xff\xff"
     raw = text.encode()
@@ -49,16 +49,16 @@ def short_string(text: str | None) -> bytes:
 
 
 def string(text: str | None, flexible: bool) -> bytes:
-    """A nullable string."""
+    """Encode a nullable string."""
     return compact_string(text) if flexible else short_string(text)
 
 
 @lru_cache(1024)
 def name(text: str, flexible: bool) -> bytes:
-    """A string that recurs, such as a topic name. A client may send 32 kB, so the cache holds at most 64 MB."""
+    """Encode a repeated string such as a topic name. Names have at most 32 kB, so the cache holds at most 64 MB."""
     return compact_string(text) if flexible else short_string(text)
 
 
 def length(count: int, flexible: bool) -> bytes:
-    """The length of an array or byte string; -1 is null."""
+    """Encode the length of an array or byte string; -1 is null."""
     return uvarint(count + 1) if flexible else INT32(count)

@@ -1,7 +1,7 @@
-"""Read a Produce request, v3-13, without touching its records: they stay views of the frame.
+"""Decodes a Produce request, v3-13, without copying its records: they are memoryviews of the frame.
 
-v3-8 classic lengths; v9+ compact lengths and tagged fields; v13 names topics by id. Records are bytes with
-a length, null as -1 (compact: 0).
+v3-8 have classic lengths; v9+ compact lengths and tagged fields; v13 names topics by id. Records are length-prefixed
+bytes, null as -1 (compact: 0).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _ACKS_TIMEOUT: Final = Struct(">hi").unpack_from
 _INDEX_SIZE: Final = Struct(">ii").unpack_from
 _TOPIC_ID_BYTES: Final = 16
 PARTITIONS_MAX: Final = 1 << 15
-"""Most topics and partitions of one request; batches of one record each make them 2 MB, twice a producer's limit."""
+"""Maximum topics and partitions of one request; as single-record batches they are 2 MB, twice a producer's limit."""
 _FLEXIBLE_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 13
 
 Partition = tuple[int, memoryview | None]
-"""Index, and its records as they came."""
+"""Partition index and its records as received."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ def read_produce(version: int, body: memoryview) -> ProduceRequest:
 
 
 def _left(left: int, count: int) -> int:
-    """What is left of the request's elements after an array of `count`. Raises DecodeError."""
+    """The remaining element budget of the request after an array of `count`. Raises DecodeError."""
     if count > left:
         raise DecodeError(f"more than {PARTITIONS_MAX} topics and partitions")
     return left - max(count, 0)

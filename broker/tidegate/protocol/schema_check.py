@@ -1,7 +1,7 @@
-"""Array lengths are checked against their frame before the native reader reserves room for them.
+"""Checks array lengths against the frame before the native reader allocates memory for them.
 
-The check of each schema is compiled once to straight-line Python, as `dataclasses` does, because hot
-requests pass through it; it stops at the last array. What else is wrong with a body, the reader finds.
+The check of each schema is compiled once to straight-line Python, as `dataclasses` does, because it is on the hot path;
+it ends at the last array. The native reader finds all other errors of a body.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MANY: Final = frozenset({2, 8, 9, 23, 47})
 """ListOffsets, OffsetCommit, OffsetFetch, OffsetForLeaderEpoch, OffsetDelete."""
 
 STRIDE_MIN: Final = 4
-"""From so many flat elements on, their tag bytes are looked at in one step."""
+"""From this many fixed-size elements on, their tag bytes are checked with one slice."""
 
 Check = Callable[[Buffer, int, int], None]
 """(bytes, start of the body, end of the frame). Raises DecodeError."""
@@ -77,12 +77,12 @@ def _refuse(count: int, left: int) -> None:
 
 
 def _untagged(data: Buffer, position: int, count: int, size: int) -> bool:
-    """Whether none of `count` elements of `size` bytes has tagged fields: the last byte of each is 0."""
+    """Whether none of `count` elements of `size` bytes has tagged fields, that is, the last byte of each is 0."""
     return bytes(data[position + size - 1 : position + count * size : size]).count(0) == count
 
 
 class _Source:
-    """Lines of a check: `d` bytes, `p` position, `end` of the frame, `left` elements, `n<depth>` a count."""
+    """Generates a check's lines: `d` bytes, `p` position, `end` of frame, `left` element budget, `n<depth>` a count."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -91,7 +91,7 @@ class _Source:
         self.lines += ["    " * indent + line for line in lines]
 
     def entity(self, plan: Plan, indent: int, depth: int, to_end: bool) -> None:
-        """The steps of an entity; `to_end`: whether the position behind it matters."""
+        """Generate the steps of an entity; `to_end`: whether the position after it is needed."""
         for step in plan.steps:
             last = step is plan.last_array and not to_end
             self.step(step, indent, depth, to_end=not last)
@@ -162,7 +162,7 @@ class _Source:
             return
         if size:
             self.add(indent, f"if {count} >= {STRIDE_MIN} and untagged(d, p, {count}, {size}): p += {count} * {size}")
-        elif not to_end:  # one element, most often: nothing behind its last array matters
+        elif not to_end:  # usually one element: nothing behind its last array matters
             self.add(indent, f"if {count} == 1:")
             self.entity(plan, indent + 1, depth + 1, to_end=False)
         else:

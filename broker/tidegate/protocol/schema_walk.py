@@ -1,7 +1,7 @@
-"""A walk over a request's bytes by its schema: what the native reader refuses and the protocol allows.
+"""Walks a request's bytes by its schema, to find what the native reader rejects and the protocol allows.
 
-Tagged fields that it does not know, durations beyond Python's, and booleans other than 0 and 1:
-`Plan.rewrite` gives an equal body without them. `schema_check.py` reads the same plans.
+These are unknown tagged fields, durations beyond Python's range, and booleans other than 0 and 1. `Plan.rewrite`
+returns an equivalent body without them. `schema_check.py` uses the same plans.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from kio.serial._introspect import (
 )
 
 DURATION_MS_MAX: Final = 9_000_000_000_000_000 // 1000
-"""Longest duration that is handed to the reader, ms (285 years); longer ones mean the same."""
+"""Maximum duration passed to the reader, ms (285 years); longer ones are clamped."""
 
 ELEMENTS_MAX: Final = 1 << 17
-"""Most array elements and tagged fields of one request, nested ones included: they cost more memory than bytes.
+"""Maximum array elements and tagged fields per request, nested ones included: each costs more memory than its bytes.
 
-Clients send up to one a partition of what they commit, or ask the offsets of.
+Clients send up to one per partition in OffsetCommit and ListOffsets.
 """
 
 FEW_ELEMENTS_MAX: Final = 1 << 15
-"""The same of requests that name fewer things: topics, groups, members, and partitions that are read at one time."""
+"""The same limit for APIs with fewer elements: topics, groups, members, and fetched partitions."""
 
 TAGS_MAX: Final = 127
-"""Most tagged fields of one section; Kafka's messages define fewer than ten."""
+"""Maximum tagged fields of one section; Kafka's messages define fewer than ten."""
 
 Buffer = bytes | memoryview
 
 
 class DecodeError(Exception):
-    """Bytes that are not the request that they claim to be. The connection closes."""
+    """Bytes that are not a valid request; the connection is closed."""
 
 
 class Kind(enum.IntEnum):
-    """How a step finds its end."""
+    """How a step determines the end of its field."""
 
     FIXED = 0
     COMPACT = 1
@@ -80,13 +80,13 @@ _SIZES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One field, or several fixed ones in a row. `size` is the least number of bytes it takes."""
+    """One field, or several consecutive fixed-size ones. `size` is its minimum size, bytes."""
 
     kind: Kind
     size: int
     type_name: str = ""
     plan: Plan | None = None
-    """Of an array's element, an entity, or None for an array of primitives (then `element`)."""
+    """Plan of an array's element if it is an entity; None for an array of primitives (then `element`)."""
     element: Step | None = None
     compact: bool = False
     nullable: bool = False
@@ -94,7 +94,7 @@ class Step:
 
     @property
     def element_size(self) -> int:
-        """Least number of bytes of an array's element."""
+        """Minimum size of an array's element, bytes."""
         if self.plan is not None:
             return self.plan.size
         assert self.element is not None
@@ -102,7 +102,7 @@ class Step:
 
 
 def read_uvarint(data: Buffer, position: int, end: int) -> tuple[int, int]:
-    """An unsigned varint of at most five bytes and the position behind it. Raises DecodeError."""
+    """Decode an unsigned varint of at most five bytes; returns it and the next position. Raises DecodeError."""
     value = shift = 0
     while True:
         if position >= end or shift > 28:
@@ -116,7 +116,7 @@ def read_uvarint(data: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def write_uvarint(value: int) -> bytes:
-    """An unsigned varint."""
+    """Encode an unsigned varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -126,7 +126,7 @@ def write_uvarint(value: int) -> bytes:
 
 
 def skip_tags(data: Buffer, position: int, end: int) -> int:
-    """The position behind a section of tagged fields, whatever they are. Raises DecodeError."""
+    """The position after a section of tagged fields. Raises DecodeError."""
     count, position = read_uvarint(data, position, end)
     if count > TAGS_MAX:
         raise DecodeError(f"more than {TAGS_MAX} tagged fields")
@@ -140,7 +140,7 @@ def skip_tags(data: Buffer, position: int, end: int) -> int:
 
 
 class _Body(bytearray):
-    """The body that is rewritten, and how many tagged fields more it may have."""
+    """The rewritten body, and its remaining budget of tagged fields."""
 
     tags_left = ELEMENTS_MAX
 
@@ -159,10 +159,10 @@ class Plan:
         self.last_array = holding[-1] if holding else None
         kinds = [step.kind for step in self.steps]
         self.flat_size = self.size if kinds in ([Kind.FIXED], [Kind.FIXED, Kind.TAGS]) else 0
-        """Size of an element of fixed fields, its tag byte included; 0 for others."""
+        """Size of an element with fixed-size fields only, including its tag byte; 0 otherwise."""
 
     def rewrite(self, data: Buffer, position: int, end: int) -> bytes:
-        """An equal body that the native reader takes. Raises DecodeError."""
+        """An equivalent body that the native reader accepts. Raises DecodeError."""
         out = _Body()
         try:
             position = self._rewrite(data, position, end, out)
@@ -196,7 +196,7 @@ def _holds_array(step: Step) -> bool:
 
 
 def _read_length(step: Step, data: Buffer, position: int, end: int) -> tuple[int, int]:
-    """An array's or a text's length, -1 for null, and the position behind it."""
+    """Decode the length of an array or string, -1 for null; returns it and the next position."""
     if step.kind is Kind.SHORT:
         length = int.from_bytes(data[position : position + 2], "big", signed=True)
         position += 2

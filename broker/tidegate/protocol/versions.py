@@ -1,4 +1,4 @@
-"""Which versions of which API the codec knows, and the object that stands in for a response."""
+"""The API versions that the codec supports, and an object that overlays the fields of a response."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ VERSIONS: Final[dict[int, tuple[int, int]]] = {
     47: (0, 0),  # OffsetDelete
     60: (0, 2),  # DescribeCluster
 }
-"""API key -> the versions that the codec knows, both inclusive: what Kafka 4.1 and kio share, and the offsets' v10."""
+"""API key -> supported versions, both inclusive: the versions common to Kafka 4.1 and kio, plus v10 of the offset
+APIs."""
 
 
 class Fields:
-    """An object with the given attributes, over another one's: `Fields(response, topics=())`."""
+    """An object with the given attributes on top of another object's: `Fields(response, topics=())`."""
 
     def __init__(self, base: Any = None, /, **values: Any) -> None:
         self.__dict__.update(values)
