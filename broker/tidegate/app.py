@@ -1,6 +1,6 @@
-"""One broker: builds the rooms; starts, drains and stops them in order.
+"""One broker: creates the components; starts, drains and stops them in order.
 
-Nothing here survives the process, and nothing needs to: what must survive is in Redis.
+The process keeps no durable state: everything that must survive is in Redis.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ logger = structlog.get_logger()
 
 _CLOSE_S: Final = 5.0
 _GC_THRESHOLDS: Final = (50_000, 20, 100)
-"""A tick's requests are more objects than the collector's default of 700, and die by themselves."""
+"""A tick allocates more objects than the default threshold of 700, and reference counting frees them."""
 _HINT_PERIODS: Final = 2
-"""Renewals of the lease that others are given to learn of a drain before clients are sent to them."""
+"""Lease renewals that other brokers get to observe a drain before clients are redirected to them."""
 
 _MEMBERS_APIS: Final = (
     ApiKey.FIND_COORDINATOR,
@@ -81,11 +81,11 @@ _MEMBERS_APIS: Final = (
     ApiKey.LEAVE_GROUP,
 )
 _PREPARE_AFTER_S: Final = 1.0
-"""Clients that wait for the start come first."""
+"""Requests of clients that were waiting for the start are served first."""
 
 
 class App:
-    """One broker process. `start`, then `drain` or `close`; each is called once."""
+    """One broker process: `start`, then `drain` or `close`, each called once."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -105,11 +105,11 @@ class App:
     # -- start
 
     async def start(self) -> None:
-        """Start every room, in order. Raises CannotStart."""
+        """Start every component in order. Raises CannotStart."""
         settings = self.settings
         ports = Ports(settings, bind)
         admin_socket = bind(settings.admin_host, settings.admin_port, "TIDEGATE_ADMIN_PORT")
-        apis = registry.load_all()  # every script must be known before the store loads them
+        apis = registry.load_all()  # the store loads the scripts that the imported API modules declare
         try:
             await self._start_store()
             await self._start_membership(ports.advertised())
@@ -125,11 +125,11 @@ class App:
         self._measure()
         gc.collect()
         gc.set_threshold(*_GC_THRESHOLDS)
-        gc.freeze()  # what is here stays: the collector need not look at it again
+        gc.freeze()  # exclude long-lived objects from further collections
         logger.info("ready", port=ports.numbers[0], version=tidegate.__version__)
 
     async def prepare(self) -> None:
-        """Make what members' first requests need, beside the event loop: made as they come it holds up everything."""
+        """Create the routes of the group APIs in a thread: creating one at its first request blocks the event loop."""
         await asyncio.sleep(_PREPARE_AFTER_S)
         for api_key in _MEMBERS_APIS:
             await asyncio.to_thread(self.server.routes.prepare, api_key)
@@ -193,7 +193,7 @@ class App:
         await self._started(sampler.start(), sampler.close)
 
     def _lag_sampler(self, catalog: Catalog) -> LagSampler:
-        """Who takes samples of lag, and tells of the cluster while it does."""
+        """Create the sampler of lag, and the exporter of cluster metrics that runs with it."""
         store, settings, broker_lease = self.store, self.settings, self.broker_lease
         brokers = Brokers(broker_lease.live, broker_lease.preferred, lambda: broker_lease.cluster_id)
         foreign = ForeignNames(settings.metrics_exporter_names, brokers, catalog.get)
@@ -206,7 +206,7 @@ class App:
         return sampler
 
     async def _follow_generations(self, logs: Logs) -> None:
-        """No generation is handed out twice, whatever Redis has lost, and whatever it loses from now on."""
+        """Keep generations unique although Redis may lose writes in a fail-over, now or later."""
         generation_guard = GenerationGuard(self.store, self._name)
         await self._started(generation_guard.start(), generation_guard.close)
         self.context.waits.on_status.append(generation_guard.apply_status)
@@ -217,7 +217,7 @@ class App:
         logs.failover_epochs.on_assigned.append(generation_guard.on_failover_handled)
 
     async def _started(self, starting: Awaitable[None], close: Callable[[], Awaitable[None]]) -> None:
-        self._closing.push_async_callback(close)  # first: what starts half way is closed as well
+        self._closing.push_async_callback(close)  # before the start: a failed start is closed too
         await starting
 
     async def _open(self, apis: dict[int, registry.Api], ports: Ports) -> None:
@@ -248,14 +248,14 @@ class App:
     def _address(self) -> str:
         return without_password(self.settings.redis_url)
 
-    # -- what rooms ask of one another
+    # -- callbacks between components
 
     def _prefers(self, shard: int) -> bool:
-        """Whether this broker is the one to look after a shard of groups."""
+        """Whether this broker is the preferred coordinator of a shard of groups."""
         return coordinator_of(shard, self.broker_lease.preferred()).node_id == self.broker_lease.node_id
 
     def _named_before(self, lost: BrokerInfo) -> Callable[[int], bool]:
-        """Whether a broker that fell silent was the one named for a shard."""
+        """Whether a broker whose lease expired was the preferred coordinator of a shard."""
         brokers = [*self.broker_lease.preferred(), lost]
         return lambda shard: coordinator_of(shard, brokers) is lost
 
@@ -263,7 +263,7 @@ class App:
         return [shard for shard in range(self.settings.coordinator_shards) if self._prefers(shard)]
 
     def _preferred_topics(self) -> list[Topic]:
-        """Topics whose first partition this broker is named for: each topic has one broker that asks what it holds."""
+        """Topics whose first partition this broker leads: exactly one broker reports the usage of each topic."""
         brokers, own = self.broker_lease.preferred(), self.broker_lease.node_id
         return [one for one in self.context.catalog.all_topics() if leader_of(one.topic_id, 0, brokers).node_id == own]
 
@@ -271,16 +271,16 @@ class App:
         await offsets_retention.forget_topic(self.store, org, topic, partition_count, topic_id.hex)
 
     def _name(self) -> str:
-        """What events call this broker."""
+        """The name of this broker in events."""
         return str(self.broker_lease.node_id)
 
     def _lease_lost(self) -> None:
-        """Another broker may have this node id by now: trust nothing that was known. Membership leases anew."""
+        """Another broker may hold this node id now: discard cached log state. BrokerLease acquires a new lease."""
         self.server.suspend()
         self.context.logs.drop_views()
 
     def _lease_held(self) -> None:
-        """Serve. Clients that know this broker under an id which it has no more are to find out where they are."""
+        """Serve. After a change of the node id close all connections, so that clients refresh their metadata."""
         node_id = self.broker_lease.node_id
         if node_id != self._served_as:
             self._served_as = node_id
@@ -289,13 +289,13 @@ class App:
         self.server.serve(self.broker_lease.ends_s)
 
     def _lease_unsure(self) -> None:
-        """Redis did not renew the lease. While it is not known to be lost, clients are told to try again later."""
+        """Redis did not renew the lease. Until the lease has expired, serve and reply with retriable errors."""
         if self.broker_lease.held:
             self.server.go_on_without_redis(self.broker_lease.ends_s)
         else:
             self.server.refuse()
 
-    # -- what is measured from outside
+    # -- sampled metrics
 
     def _figures(self) -> Figures:
         return Figures(
@@ -308,7 +308,7 @@ class App:
         )
 
     def _measure(self) -> None:
-        """Values that are asked for at each scrape. A lane to many primaries is up when all its links are."""
+        """Register values sampled at each scrape. A lane to several primaries is up when all of its links are."""
 
         def of_lanes(value: Callable[[list[Link]], float]) -> dict[tuple[str, ...], float]:
             return {(name,): value(links) for name, links in self.store.lanes().items()}
@@ -325,20 +325,20 @@ class App:
         metrics.sample(declared.LOOP_LAG_SECONDS, lambda: {(): self.lag.worst_s})
         self.loops.run("loop-lag", self.lag.measure)
 
-    # -- end
+    # -- shutdown
 
     def ask_to_drain(self, by: str) -> None:
-        """Have this process drain and end as by SIGTERM; `by` is for the log. May be called again and again."""
+        """Drain and exit as on SIGTERM; `by` is for the log. May be called repeatedly."""
         if not self.drain_asked.is_set():
             logger.info("asked_to_drain", by=by)
             self.drain_asked.set()
 
     async def drain(self) -> None:
-        """Let clients go to other brokers, within `shutdown_timeout_ms`; no group rebalances because of it.
+        """Move clients to other brokers within `shutdown_timeout_ms`, without a rebalance of any group.
 
-        Not ready and marked draining first, so that others name somebody else; then long polls are answered and
-        connections closed one by one. Parked joins and syncs wait as long as the budget lets them; what is cut
-        then keeps its place in Redis.
+        The broker first becomes not ready and marks its lease as draining, so that others no longer name it; then it
+        answers long polls and closes connections one by one. Parked joins and syncs wait until the budget ends; the
+        members of those then aborted keep their membership in Redis.
         """
         settings, clock = self.settings, asyncio.get_running_loop().time
         ends = clock() + settings.shutdown_timeout_ms / 1000
@@ -356,7 +356,7 @@ class App:
         logger.info("drained")
 
     async def close(self) -> None:
-        """Stop what runs, in the opposite order of the start; the lease is given up."""
+        """Stop all components in the reverse order of the start, and release the lease."""
         await self.loops.close()
         try:
             async with asyncio.timeout(_CLOSE_S):
@@ -384,7 +384,7 @@ async def _run(settings: Settings, unknown: Sequence[str]) -> None:
             running.append(asyncio.ensure_future(app.prepare()))
             running.append(ending := asyncio.ensure_future(app.drain_asked.wait()))
             await asyncio.wait([asked, ending], return_when=asyncio.FIRST_COMPLETED)
-            await app.drain()  # a first SIGTERM meanwhile changes nothing
+            await app.drain()  # a SIGTERM during this drain has no further effect
     finally:
         for task in running:
             task.cancel()
@@ -393,6 +393,6 @@ async def _run(settings: Settings, unknown: Sequence[str]) -> None:
 
 
 def serve(settings: Settings, unknown: Sequence[str] = ()) -> None:
-    """Run one broker until a signal. `unknown` are variables that look like settings. Raises CannotStart."""
+    """Run one broker until a signal. `unknown`: variables that look like settings but are none. Raises CannotStart."""
     logging_setup.configure(settings.log_format, settings.log_level)
     uvloop.run(_run(settings, unknown))

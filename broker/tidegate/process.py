@@ -1,4 +1,4 @@
-"""What a process has before it has rooms: its ports, its signals, how late its event loop runs."""
+"""Process-level services: bound ports, signal handling, event-loop lag, resource use."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _LAG_WINDOW: Final = 40
 
 
 def bind(host: str, port: int, setting: str) -> socket.socket:
-    """A socket bound and not yet listening, so that a port in use is told before anything else starts.
+    """A bound socket that does not listen yet, so that a port in use is reported before anything else starts.
 
-    `setting` is what an error names. Raises CannotStart.
+    An error names `setting`. Raises CannotStart.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -48,7 +48,7 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
 
 
 class Signals:
-    """SIGTERM and SIGINT: the first asks for a drain, the second ends the process at once."""
+    """SIGTERM and SIGINT: the first requests a drain, the second ends the process immediately."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -65,18 +65,17 @@ class Signals:
 
 
 class LoopLag:
-    """How late the event loop came to a timer, worst of the last ten seconds."""
+    """Lag of the event loop: the worst delay of a timer in the last ten seconds."""
 
     def __init__(self) -> None:
         self._lags_s: list[float] = [0.0]
 
     @property
     def worst_s(self) -> float:
-        """Seconds."""
         return max(self._lags_s)
 
     async def measure(self) -> None:
-        """Measure for ever."""
+        """Measure until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
             due = clock() + _LAG_PERIOD_S
@@ -86,7 +85,7 @@ class LoopLag:
 
 
 class ProcessUse:
-    """What this process takes of its machine."""
+    """CPU, memory and uptime of this process."""
 
     def __init__(self) -> None:
         self._began_s = self._asked_s = time.monotonic()
@@ -94,18 +93,18 @@ class ProcessUse:
 
     @property
     def uptime_s(self) -> float:
-        """Seconds since this was made."""
+        """Seconds since construction."""
         return time.monotonic() - self._began_s
 
     def cpu_share(self) -> float:
-        """Part of one core, since this was asked last."""
+        """Used part of one core since the previous call."""
         now_s, cpu_s = time.monotonic(), time.process_time()
         share = (cpu_s - self._cpu_s) / max(now_s - self._asked_s, 0.001)
         self._asked_s, self._cpu_s = now_s, cpu_s
         return share
 
     def memory_bytes(self) -> int:
-        """What is resident now; the most that ever was, where the system has no /proc."""
+        """Resident memory; on systems without /proc the peak resident memory."""
         try:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
         except OSError:

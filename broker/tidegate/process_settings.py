@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 AddressMode = Literal["direct", "single", "external"]
 
 _ABOVE: Final = {"lease_suspect_ms": "lease_renew_ms", "lease_gone_ms": "lease_suspect_ms"}
-"""Settings that must be above another one."""
+"""Settings that must be greater than another setting."""
 
 
 class ProcessSettings(BaseSettings):
@@ -244,5 +244,5 @@ class ProcessSettings(BaseSettings):
 
     @property
     def advertised(self) -> tuple[str, int]:
-        """Host and port that clients of this broker are told in `direct` mode."""
+        """Host and port that this broker advertises in `direct` mode."""
         return self.advertised_host or self.host, int(self.advertised_port or self.port)

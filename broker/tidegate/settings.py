@@ -34,11 +34,11 @@ SECRETS: Final = frozenset(
 )  # fmt: skip
 """Settings that are shown to nobody; the addresses of Redis and of the archive may hold a password or keys."""
 SECRETS_DIR: Final = "TIDEGATE_SECRETS_DIR"
-"""Names a folder of files that are called as variables and hold their values, as mounted Secrets are."""
+"""Directory with files named like the variables and containing their values, as mounted Kubernetes Secrets."""
 
 
 def secrets_folder() -> Path | None:
-    """Of TIDEGATE_SECRETS_DIR; None where it is not set. Raises SettingsError where there is none."""
+    """The directory TIDEGATE_SECRETS_DIR; None when it is not set. Raises SettingsError when it does not exist."""
     named = os.environ.get(SECRETS_DIR)
     if not named:
         return None
@@ -48,17 +48,17 @@ def secrets_folder() -> Path | None:
 
 
 def renamed_variables() -> dict[str, str]:
-    """Variables and secret files in use that bear a former name, each with the name to use instead."""
+    """Variables and secret files in use that have a former name, each with the current name."""
     return renamed(secrets_folder())
 
 
 def removed_variables() -> list[str]:
-    """Variables and secret files in use of former settings that have no effect any more."""
+    """Variables and secret files in use of removed settings."""
     return removed(secrets_folder())
 
 
 def warn_of_former_settings() -> None:
-    """Log one line for each variable and secret file that bears a former name or has no effect any more."""
+    """Log one line for each variable and secret file that has a former name or belongs to a removed setting."""
     for variable, name in renamed_variables().items():
         logger.warning("setting_renamed", variable=variable, use=name)
     for variable in removed_variables():
@@ -77,7 +77,7 @@ class Settings(ProcessSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Who wins comes first."""
+        """Sources in order of precedence, highest first."""
         folder = secrets_folder()
         files = [SecretsSettingsSource(settings_cls, secrets_dir=folder)] if folder is not None else []
         return init_settings, env_settings, *files, RenamedSource(settings_cls, folder)

@@ -1,7 +1,8 @@
-"""OpenTelemetry: a span a request, sampled; the scripts that it runs below it. Off unless `tracing` is set.
+"""OpenTelemetry: one sampled span per request, with its scripts as child spans. Off unless `tracing` is set.
 
-What OpenTelemetry's own variables say holds: OTEL_EXPORTER_OTLP_ENDPOINT and its like, OTEL_SERVICE_NAME,
-OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, OTEL_BSP_*. Clients of Kafka send no context, so each request is a trace.
+OpenTelemetry's own variables apply: OTEL_EXPORTER_OTLP_ENDPOINT and related ones, OTEL_SERVICE_NAME,
+OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, OTEL_BSP_*. Kafka clients send no trace context, so each request is a
+trace.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     from tidegate.store.store import Store
 
 SAMPLED: Final = 0.01
-"""The part of requests that are traced where OTEL_TRACES_SAMPLER says nothing else."""
+"""Default sampling ratio of requests, unless OTEL_TRACES_SAMPLER is set."""
 
 
 class Tracing:
-    """What makes spans, and where they go: by OTLP over HTTP, unless `processor` takes them. Raises CannotStart."""
+    """Creates spans and exports them by OTLP over HTTP, or to `processor`. Raises CannotStart."""
 
     def __init__(self, processor: SpanProcessor | None = None) -> None:
         try:
@@ -44,17 +45,17 @@ class Tracing:
         self._tracer = self._provider.get_tracer("tidegate", tidegate.__version__)
 
     def store(self, settings: Settings) -> Store:
-        """A store whose scripts are spans."""
+        """A store that creates a span for each script."""
         from tidegate.store.traced_store import TracedStore
 
         return TracedStore(settings, self._tracer)
 
     def trace(self, server: Server) -> None:
-        """Make spans of the server's requests."""
+        """Create spans for the server's requests."""
         from tidegate.server.traced_requests import trace_requests
 
         trace_requests(server, self._tracer)
 
     def close(self) -> None:
-        """Send what is left; this blocks."""
+        """Export the remaining spans; blocks."""
         self._provider.shutdown()
