@@ -1,1 +1,1 @@
-"""Admin HTTP and the tidegate command."""
+"""The admin HTTP server and the `tidegate` command."""

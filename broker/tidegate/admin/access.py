@@ -1,7 +1,7 @@
-"""Who may do what over the admin HTTP, decided in one place for every route: GET is read, all else is change.
+"""Authorisation of every admin HTTP route: GET needs the viewer role, every other method the operator role.
 
-A route that is added later is closed by itself. Reading is open until a viewer token is set; changing needs an
-operator, and without an operator's secret nobody is one. /health is open always: a probe has no token.
+A new route is therefore protected by default. Reads are open until a viewer token is set; changes need an operator
+secret, without which nobody may change anything. /health is always open, because probes send no token.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ ROLE: Final = web.RequestKey("role", Role)
 
 
 class FailedLogins:
-    """Ten wrong secrets of one address at once, and one more each six seconds; the addresses seen last are kept."""
+    """Limits wrong secrets per address: a burst of ten, then one per six seconds. Addresses are kept in an LRU."""
 
     def __init__(self) -> None:
         self._used: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, remote: str, now_s: float) -> float:
-        """How long an address has to wait before it may try again; 0 where it may."""
+        """Seconds until an address may try again; 0 when it may try now."""
         used = self._of(remote, now_s)
         return max(0.0, (used - _FAILURES_MAX + 1) * _FAILURES_RESET_S)
 
     def failed(self, remote: str, now_s: float) -> None:
-        """One more wrong secret."""
+        """Count one wrong secret."""
         self._used[remote] = self._of(remote, now_s) + 1, now_s
         self._used.move_to_end(remote)
         while len(self._used) > _REMOTES_MAX:
@@ -78,7 +78,7 @@ class FailedLogins:
 
 
 class Access:
-    """The rules of one admin HTTP server; `bound_to` is the address that it listens on."""
+    """The access rules of one admin HTTP server; `bound_to` is its listening address."""
 
     def __init__(self, secrets: Secrets, cluster_id: str, bound_to: str, allowed_hosts: str = "") -> None:
         self.secrets = secrets
@@ -89,7 +89,7 @@ class Access:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let in who may. Raises Problem."""
+        """Authenticate and authorise the request. Raises Problem."""
         if not request.path.startswith(_OPEN):
             self._check_host(request)
             session = await self._identify(request)
@@ -101,10 +101,10 @@ class Access:
                 raise
         return await handler(request)
 
-    # -- who asks
+    # -- authentication
 
     async def _identify(self, request: web.Request) -> Session | None:
-        """Note who asks; the session, where they came by that. Raises Problem for a secret that is wrong."""
+        """Set the request's actor and role; returns its cookie's session or None. Raises Problem for a wrong secret."""
         header = request.headers.get("Authorization")
         if header is not None:
             name, role = self._by_header(request, header)
@@ -138,18 +138,18 @@ class Access:
         request[ROLE] = role
 
     def check_pace(self, request: web.Request) -> None:
-        """Raises Problem where this address has tried too many wrong secrets."""
+        """Raises Problem (429) when the address has sent too many wrong secrets."""
         wait_s = self.failures.wait_s(request.remote or "", time.monotonic())
         if wait_s > 0:
             headers = {"Retry-After": str(int(wait_s) + 1)}
             raise Problem(429, "Too many wrong secrets came from this address; try again later.", headers=headers)
 
     def failed(self, request: web.Request) -> None:
-        """A secret was wrong."""
+        """Log and count a wrong secret."""
         logger.warning("secret_refused", remote=request.remote, path=request.path)
         self.failures.failed(request.remote or "", time.monotonic())
 
-    # -- what they may
+    # -- authorisation
 
     async def _authorise(self, request: web.Request, session: Session | None) -> None:
         if request.method in _READS:
@@ -181,7 +181,7 @@ class Access:
             raise Problem(403, f"A form of the console carries {CSRF_FIELD}, other requests {CSRF_HEADER}.")
 
     def _check_origin(self, request: web.Request) -> None:
-        """A browser says where a request comes from; what is no browser says nothing."""
+        """Compare the Origin of a browser's request; other clients send none. Raises Problem."""
         site = request.headers.get("Sec-Fetch-Site")
         origin = request.headers.get("Origin")
         if site is not None and site not in ("same-origin", "none"):
@@ -192,7 +192,7 @@ class Access:
                 raise Problem(403, "A page of another origin may not ask for this.")
 
     def _check_host(self, request: web.Request) -> None:
-        """Open to all, a page from the internet could read it under a name made to mean our address."""
+        """Reject unknown Host names: DNS rebinding would let a web page read an open API. Raises Problem."""
         if self._checks_host:
             host = _host_name(request.host)
             if host not in _LOOPBACK_NAMES | self._hosts and not _is_address(host):
@@ -209,7 +209,7 @@ def _is_address(host: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether an address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
@@ -217,19 +217,19 @@ def is_loopback(address: str) -> bool:
 
 
 def is_secure(request: web.Request) -> bool:
-    """Whether the browser speaks TLS, to us or to a proxy before us."""
+    """Whether the browser uses TLS, to this server or to a proxy in front of it."""
     return request.secure or request.headers.get("X-Forwarded-Proto", "").lower() == "https"
 
 
 def _from_this_machine(request: web.Request) -> bool:
-    """By a program, as Kubernetes' preStop runs one: neither a page in a browser nor passed on by a proxy."""
+    """Whether a local program sent the request (such as Kubernetes' preStop), not a browser page or a proxy."""
     others = ("Sec-Fetch-Site", "Origin", "Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
     direct = is_loopback(request.remote or "") and not any(name in request.headers for name in others)
     return direct and _host_name(request.host) in _LOOPBACK_NAMES
 
 
 def _host_name(host_and_port: str) -> str:
-    """Without the port, small; "" where it is none."""
+    """The host name in lower case, without the port; "" when the header is malformed."""
     try:
         return urlsplit(f"//{host_and_port}").hostname or ""
     except ValueError:
@@ -237,13 +237,13 @@ def _host_name(host_and_port: str) -> str:
 
 
 def is_page(request: web.Request) -> bool:
-    """Whether somebody with a browser asks for a page of the console."""
+    """Whether a browser requests a console page."""
     return request.path.startswith("/console") and "text/html" in request.headers.get("Accept", "")
 
 
 def _basic(given: str) -> tuple[str, str]:
     try:
         name, _, password = base64.b64decode(given.strip(), validate=True).decode().partition(":")
-    except ValueError:  # neither base64 nor text
+    except ValueError:  # neither base64 nor UTF-8
         return "", ""
     return name, password

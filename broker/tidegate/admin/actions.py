@@ -1,6 +1,6 @@
-"""What operators change, each once for REST and console: told to the audit before, done, told after.
+"""Changes by operators, shared by REST and console; the audit records the intent before and the outcome after.
 
-Offsets are moved in `offset_actions`.
+Offset changes are in `offset_actions`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tidegate.topics.configs import Change, Operation
 def begin(
     context: BrokerContext, actor: Actor, action: str, org: str | None = None, undo: Any = None, **arguments: Any
 ) -> Audit:
-    """An action of this broker's, to be entered."""
+    """An audit entry for an action that this broker executes."""
     given = arguments if org is None else {"org": org, **arguments}
     return Audit(context.store, context.broker_lease.node_id, actor, action, given, undo)
 
@@ -44,9 +44,9 @@ def begin(
 def moved_back(
     org: str, group_id: str, own_id: str, moves: Iterable[tuple[str, int, int | None, int | None, str]]
 ) -> dict[str, Any]:
-    """What the audit keeps to undo a move of offsets: topic, partition, from where, to where; None is without.
+    """The undo record of an offset change: topic, partition, old and new offset; None for no commit.
 
-    Where the commit that is moved has metadata, that too.
+    It includes the metadata of the old commit, if any.
     """
     kept = [[*move, metadata] if metadata else move for *move, metadata in moves]
     return {"org": org, "group": group_id, "id": own_id, "moves": kept}
@@ -56,7 +56,7 @@ def moved_back(
 
 
 async def drain_broker(context: BrokerContext, actor: Actor, node_id: str) -> None:
-    """Have a broker drain and end, as by SIGTERM. Raises InvalidRequest, BrokerIdNotRegistered, StoreUnavailable."""
+    """Make a broker drain and exit, as by SIGTERM. Raises InvalidRequest, BrokerIdNotRegistered, StoreUnavailable."""
     if not node_id.isdecimal() or len(node_id) > 9:
         raise InvalidRequest(f"{node_id:.20} is no node id")
     async with begin(context, actor, "broker.drain", node_id=int(node_id)):
@@ -67,7 +67,7 @@ async def drain_broker(context: BrokerContext, actor: Actor, node_id: str) -> No
 
 
 async def delete_group(context: BrokerContext, actor: Actor, org: str, group_id: str) -> None:
-    """Delete an empty group; its offsets are kept in the audit.
+    """Delete an empty group; the audit keeps its offsets for an undo.
 
     Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable.
     """
@@ -91,7 +91,7 @@ async def delete_group(context: BrokerContext, actor: Actor, org: str, group_id:
 async def remove_member(
     context: BrokerContext, actor: Actor, org: str, group_id: str, member: str, reason: str
 ) -> dict[str, Any]:
-    """Remove a member by its id, or its instance id: the others go on, it joins again if it is alive.
+    """Remove a member by its member id or instance id; the others rebalance, and the member rejoins if it is alive.
 
     Raises InvalidGroupId, GroupIdNotFound, UnknownMemberId, StoreUnavailable.
     """
@@ -123,7 +123,7 @@ async def remove_member(
 async def create_topic(
     context: BrokerContext, actor: Actor, org: str, name: str, partition_count: int | None, values: Mapping[str, str]
 ) -> None:
-    """Make a topic. Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, StoreUnavailable."""
+    """Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, StoreUnavailable."""
     async with begin(
         context, actor, "topic.create", org, topic=name, partition_count=partition_count, configs=dict(values)
     ) as entry:
@@ -134,7 +134,7 @@ async def create_topic(
 
 
 async def delete_topic(context: BrokerContext, actor: Actor, org: str, name: str) -> None:
-    """Remove a topic with its records and committed offsets; nothing brings them back.
+    """Delete a topic with its records and committed offsets; cannot be undone.
 
     Raises UnknownTopicOrPartition, TopicDeletionDisabled, StoreUnavailable.
     """
@@ -149,7 +149,7 @@ async def delete_topic(context: BrokerContext, actor: Actor, org: str, name: str
 
 
 async def add_partitions(context: BrokerContext, actor: Actor, org: str, name: str, count: int) -> None:
-    """Let a topic grow to `count` partitions. Raises UnknownTopicOrPartition, InvalidPartitions, StoreUnavailable."""
+    """Increase a topic to `count` partitions. Raises UnknownTopicOrPartition, InvalidPartitions, StoreUnavailable."""
     async with begin(context, actor, "topic.add_partitions", org, topic=name, count=count) as entry:
         entry.result["before"] = (await context.catalog.check_growth(org, name, count)).partition_count
         await context.catalog.add_partitions(org, name, count)
@@ -158,10 +158,10 @@ async def add_partitions(context: BrokerContext, actor: Actor, org: str, name: s
 async def trim_topic(
     context: BrokerContext, actor: Actor, org: str, name: str, before: Mapping[int, int | None]
 ) -> dict[int, int]:
-    """Delete the records below an offset of each partition, None for all of them; partition -> log start offset.
+    """Delete the records below an offset per partition (None: all records); returns partition -> log start offset.
 
     Raises UnknownTopicOrPartition, OffsetOutOfRange, PolicyViolation (the topic is only compacted), StoreUnavailable;
-    partitions before the one that failed are trimmed then, and the audit says which.
+    partitions before the failed one have been trimmed then, and the audit lists them.
     """
     async with begin(context, actor, "topic.trim", org, topic=name, before=dict(before)) as entry:
         topic = await context.catalog.find(org, name)
@@ -182,7 +182,7 @@ async def trim_topic(
 async def alter_configs(
     context: BrokerContext, actor: Actor, org: str, name: str, values: Mapping[str, str], defaults: Sequence[str]
 ) -> None:
-    """Set configs of a topic, and give others back their defaults; what was stands in the audit.
+    """Set configs of a topic and reset others to their defaults; the audit keeps the previous values.
 
     Raises UnknownTopicOrPartition, InvalidConfig, StoreUnavailable.
     """

@@ -1,4 +1,4 @@
-"""The commands' side of the admin HTTP: what Kafka's protocol does not tell of groups."""
+"""The CLI's client of the admin HTTP, for group data that Kafka's protocol does not provide."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tidegate.admin.failures import CommandFailed, in_words
 from tidegate.admin.places import AdminHttp
 
 SEVERITIES: Final = ("stuck", "trouble", "")
-"""Worst first, as `severity` in a list names them."""
+"""Severities of a list, worst first."""
 
 _REPORTED: Final = {"": "group_id", "history": "events", "explain": "findings"}
-"""What an answer about a group holds, by which another server's is known."""
+"""Required fields of a group response; without them the address belongs to some other server."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
 
 
 class NoSuchGroup(CommandFailed):
-    """There is no such group, or no more."""
+    """The group does not exist, or no longer."""
 
 
 async def get(admin: AdminHttp, group_id: str | None, what: str, org: str, **query: str) -> Any:
@@ -44,9 +44,9 @@ async def get(admin: AdminHttp, group_id: str | None, what: str, org: str, **que
 
 
 async def ask(admin: AdminHttp, method: str, path: str, **query: str) -> Any:
-    """Another request of the REST API (its document is at /api/v1/openapi.json); None for an answer without a body.
+    """Any request of the REST API (documented at /api/v1/openapi.json); None for a response without a body.
 
-    Raises CommandFailed with what the admin HTTP said.
+    Raises CommandFailed with the detail of the admin HTTP's problem.
     """
     url, status, text = await _fetch(admin, f"/api/v1{path}", query, method)
     try:
@@ -59,7 +59,7 @@ async def ask(admin: AdminHttp, method: str, path: str, **query: str) -> Any:
 
 
 async def brokers(admin: AdminHttp) -> Any:
-    """/brokers: the cluster's id and every broker that has a lease. Raises CommandFailed."""
+    """/brokers: the cluster id and every broker with a lease. Raises CommandFailed."""
     found = await ask(admin, "GET", "/brokers")
     if not isinstance(found, dict) or "brokers" not in found:
         raise CommandFailed(f"{admin.addresses} says nothing of brokers: is that Tidegate's admin HTTP?")
@@ -67,7 +67,7 @@ async def brokers(admin: AdminHttp) -> Any:
 
 
 async def readiness(admin: AdminHttp) -> Any:
-    """/health/ready: whether it is ready, and the reasons why not. Raises CommandFailed."""
+    """/health/ready: whether the broker is ready, and the reasons if not. Raises CommandFailed."""
     url, status, text = await _fetch(admin, "/health/ready", {})
     try:
         body = json.loads(text)
@@ -79,7 +79,7 @@ async def readiness(admin: AdminHttp) -> Any:
 
 
 async def _fetch(admin: AdminHttp, path: str, query: Mapping[str, str], method: str = "GET") -> tuple[URL, int, str]:
-    """From the first that answers of several addresses with commas between: every broker tells the same."""
+    """Fetch from the first responding address of a comma-separated list: all brokers return the same data."""
     if admin.missing:
         raise CommandFailed(admin.missing)
     failures = []
@@ -105,7 +105,7 @@ def _reported(error: Exception) -> str:
 
 
 async def every_group(admin: AdminHttp, org: str) -> list[Any]:
-    """Every group's line, page by page, in order of id. Raises CommandFailed."""
+    """Every group, page by page, in order of id. Raises CommandFailed."""
     rows, after = [], ""
     while True:
         page = await get(admin, None, "", org, after=after)
@@ -116,13 +116,13 @@ async def every_group(admin: AdminHttp, org: str) -> list[Any]:
 
 
 async def explain(admin: AdminHttp, group_id: str | None, org: str) -> list[Any]:
-    """What is to be said of one group, or of every group with trouble, worst first. Raises CommandFailed."""
+    """The findings of one group, or of every group with a problem, worst first. Raises CommandFailed."""
     if group_id is not None:
         return [await get(admin, group_id, "explain", org)]
     rows = [row for row in await every_group(admin, org) if row["trouble"]]
     rows.sort(key=lambda row: (SEVERITIES.index(row["severity"]), row["group"]))
     found = []
     for row in rows:
-        with contextlib.suppress(NoSuchGroup):  # deleted since
+        with contextlib.suppress(NoSuchGroup):  # deleted meanwhile
             found.append(await get(admin, row["group"], "explain", org))
     return found

@@ -1,7 +1,6 @@
-"""What administrators changed: `{cluster}:audit`, an entry before each change and one with its outcome.
+"""The audit of administrators' changes in `{cluster}:audit`: one entry before each change, one with its outcome.
 
-The first holds all that is needed to take the change back, so a broker that dies in between leaves a trace that says
-so: an action whose outcome is missing.
+The first entry contains everything that an undo needs. If the broker dies in between, the missing outcome shows it.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ ADD_AUDIT = Script("cluster/add_audit")
 logger = structlog.get_logger()
 
 OPEN: Final = "open"
-"""The outcome of an action that goes on, or whose broker died."""
+"""Outcome of an action that is running, or whose broker died."""
 DONE: Final = "done"
 REFUSED: Final = "refused"
 FAILED: Final = "failed"
-"""It may have been done, or a part of it."""
+"""The action may have been executed in whole or in part."""
 
 ACTIONS_MAX: Final = 5_000
-"""Actions of administrators that are kept."""
+"""Number of actions that are retained."""
 UNDO_BYTES_MAX: Final = 65_536
-"""Compressed bytes kept to undo one action; one that needs more cannot be undone."""
+"""Maximum compressed bytes to undo one action; an action that needs more cannot be undone."""
 _READ_FACTOR: Final = 2
-"""An action is two entries."""
+"""Stream entries per action."""
 _PLAIN_BYTES: Final = 2_048
-"""What undoes an action is kept readable up to here, and compressed above."""
+"""Undo data up to this many bytes is stored as plain JSON, larger data compressed."""
 _COMPRESSED: Final = "zlib,b85:"
 _PAGE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who asks for a change: a user name, the role that it comes with, the address that it comes from."""
+    """The author of a change: user name, role, remote address."""
 
     name: str
     role: str
@@ -55,7 +54,7 @@ class Actor:
 
 @dataclass(slots=True)
 class Entry:
-    """An action under way. What it learns is put into `result` as it goes."""
+    """A running action; its body adds to `result`."""
 
     action_id: str
     undoable: bool
@@ -63,7 +62,7 @@ class Entry:
 
 
 class Audit:
-    """`async with audit.action(...) as entry`: the intent stands before the body runs, its outcome after it."""
+    """`async with audit.action(...) as entry`: writes the intent before the body and the outcome after it."""
 
     def __init__(
         self, store: Store, broker: int, actor: Actor, action: str, arguments: Mapping[str, Any], undo: Any = None
@@ -91,13 +90,13 @@ class Audit:
 
     async def __aexit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
         if error is not None and not isinstance(error, KafkaError | Problem):
-            return  # a bug, or this broker ends: how far it came is not known
+            return  # a bug, or this broker is stopping: the outcome is unknown
         fields = {"action_id": self._entry.action_id, "outcome": _outcome(error), "result": _json(self._entry.result)}
         if error is not None:
             fields["error"] = str(error)
         try:
             await _add(self._store, fields)
-        except StoreUnavailable as away:  # what was done is done: who asked is told so
+        except StoreUnavailable as away:  # the action itself succeeded, and is answered so
             logger.error("audit_without_outcome", action=self._action, reason=str(away))
 
 
@@ -114,7 +113,7 @@ async def _add(store: Store, fields: Mapping[str, str]) -> None:
 
 
 async def entries(store: Store, count: int) -> list[dict[str, Any]]:
-    """The last actions, newest first, without what undoes them. Raises StoreUnavailable."""
+    """The last actions, newest first, without their undo data. Raises StoreUnavailable."""
     found = await store.read("XREVRANGE", store.cluster_keys.audit, "+", "-", "COUNT", count * _READ_FACTOR)
     actions = _merged(found)[:count]
     for action in actions:
@@ -123,20 +122,20 @@ async def entries(store: Store, count: int) -> list[dict[str, Any]]:
 
 
 async def find(store: Store, action_id: str) -> dict[str, Any] | None:
-    """One action by its id, with what undoes it. Raises StoreUnavailable."""
+    """One action by its id, with its undo data. Raises StoreUnavailable."""
     before: str = "+"
     newer: list[Any] = []
     while found := await store.read("XREVRANGE", store.cluster_keys.audit, before, "-", "COUNT", _PAGE):
         newer += [one for one in found if action_id.encode() in one[1]]
         for action in _merged(newer):
-            if action["action_id"] == action_id:  # and not one by somebody of that name
+            if action["action_id"] == action_id:  # not just an entry that contains this text
                 return action
         before = f"({found[-1][0].decode()}"
     return None
 
 
 def _merged(found: list[Any]) -> list[dict[str, Any]]:
-    """Each intent with its outcome, which stands before it in what was read."""
+    """Joins each intent with its outcome; in the newest-first order of the entries the outcome comes first."""
     outcomes: dict[str, dict[str, str]] = {}
     actions: list[dict[str, Any]] = []
     for _, flat in found:

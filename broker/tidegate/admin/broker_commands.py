@@ -1,4 +1,4 @@
-"""`tidegate broker ...`: who is there, and have one go."""
+"""`tidegate broker ...`: list and drain brokers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ broker = verbs("broker", "Brokers: who is there, and have one go.")
 
 _CHECK_INTERVAL_S: Final = 0.25
 _MORE: Final = ("state", "version", "uptime_s", "connections", "memory_bytes")
-"""What the admin HTTP alone tells."""
+"""Columns that only the admin HTTP provides."""
 
 
 def _span(seconds: float) -> str:
@@ -164,7 +164,7 @@ async def _through_redis(admin: AdminHttp, redis: RedisServer, node_id: int, tim
 
 
 async def _stays(node_id: int, there: Callable[[], Awaitable[bool]], timeout_s: float) -> bool:
-    """Whether it is there until the end; who waits at a terminal sees for how long."""
+    """Whether the broker is still listed at the deadline; shows progress on a terminal."""
     started = time.monotonic()
     terminal = sys.stderr.isatty()
     stays = True
@@ -177,7 +177,7 @@ async def _stays(node_id: int, there: Callable[[], Awaitable[bool]], timeout_s: 
             stays = await there()
         except CommandFailed:
             if waited_s + 10 > timeout_s:
-                raise  # it may be the very broker that we asked; others are tried first
+                raise  # it may be the very broker being drained; other addresses are tried first
     if terminal:
         sys.stderr.write("\r\033[K")
     return stays

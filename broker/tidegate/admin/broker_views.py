@@ -1,4 +1,4 @@
-"""Brokers as the admin HTTP shows them: what their leases say, what they measure, what clients ask them for."""
+"""Brokers for the admin HTTP: their leases, reported measurements, and the shards and partitions assigned to them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tidegate.topics.model import Topic
 
 
 async def brokers(context: BrokerContext) -> list[dict[str, Any]]:
-    """Every broker that has a lease, in order of node id. Raises StoreUnavailable.
+    """Every broker with a lease, in order of node id. Raises StoreUnavailable.
 
-    What a broker measures is None where it told nothing within 20 s. `shards` and `partitions` are how many shards of
-    groups and partitions clients are sent to it for; every broker serves all of them all the same.
+    Measurements are None when the broker reported none within 20 s. `shards` and `partitions` count the group shards
+    and partitions for which clients are sent to the broker; any broker serves all of them.
     """
     live, preferred = context.broker_lease.live(), context.broker_lease.preferred()
     reported, time = await asyncio.gather(
@@ -56,7 +56,7 @@ async def brokers(context: BrokerContext) -> list[dict[str, Any]]:
 
 
 def _leads(topics: Sequence[Topic], preferred: Sequence[BrokerInfo]) -> Counter[int]:
-    """How many partitions each broker is named as the leader of; ten thousand take 50 ms, hence in a thread."""
+    """The number of partitions that each broker leads. 10,000 take 50 ms, so it runs in a thread."""
     return Counter(
         leader_of(topic.topic_id, partition, preferred).node_id
         for topic in topics

@@ -1,4 +1,4 @@
-"""What a command says on stderr before it changes anything: which cluster, where; and that two places are of one."""
+"""The notice on stderr before a command changes anything: cluster and address; and a check that two addresses agree."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 class OtherCluster(CommandFailed):
-    """Two places that were named are of two clusters."""
+    """Two given addresses belong to different clusters."""
 
 
 def cluster_of_brokers(brokers: Brokers) -> str:
-    """`cluster ID at ADDRESS`, as Metadata has it. Raises CommandFailed."""
+    """`cluster ID at ADDRESS`, from Metadata. Raises CommandFailed."""
     from tidegate.admin.kafka_client import KafkaClient
 
     async def ask() -> str | None:
@@ -30,14 +30,14 @@ def cluster_of_brokers(brokers: Brokers) -> str:
 
 
 def cluster_of_admin(admin: AdminHttp) -> str:
-    """`cluster ID at ADDRESS`, as the admin HTTP has it. Raises CommandFailed."""
+    """`cluster ID at ADDRESS`, from the admin HTTP. Raises CommandFailed."""
     from tidegate.admin import admin_client
 
     return _shown(asyncio.run(admin_client.brokers(admin)).get("cluster_id"), admin.addresses)
 
 
 def cluster_of_redis(redis: RedisServer) -> str:
-    """`cluster ID at ADDRESS`, as the brokers wrote it there. Raises CommandFailed."""
+    """`cluster ID at ADDRESS`, from the brokers' keys in Redis. Raises CommandFailed."""
     from tidegate.admin.redis_access import connected
     from tidegate.store.keys import ClusterKeys
 
@@ -47,7 +47,7 @@ def cluster_of_redis(redis: RedisServer) -> str:
 
 
 def confirm_change(cluster: str, change: str, yes: bool, always: bool = False) -> None:
-    """Name the cluster, and ask on a terminal unless `yes`; `always`: ask without one too. Raises typer.Exit."""
+    """Print the cluster, and prompt on a terminal unless `yes`; `always`: prompt without one too. Raises typer.Exit."""
     typer.echo(f"tidegate: {cluster}: {change}", err=True)
     asks = always or (sys.stdin.isatty() and sys.stderr.isatty())
     if asks and not yes and not typer.confirm("Do it?", err=True):
@@ -56,7 +56,7 @@ def confirm_change(cluster: str, change: str, yes: bool, always: bool = False) -
 
 
 def require_same_cluster(brokers: Brokers, cluster_id: str | None, admin: AdminHttp, admin_cluster_id: str) -> None:
-    """Raises OtherCluster where the admin HTTP was named, else CommandFailed: it is not to be asked then."""
+    """Raises OtherCluster if the user named the admin HTTP, otherwise CommandFailed: it is then not used."""
     if cluster_id == admin_cluster_id:
         return
     text = (

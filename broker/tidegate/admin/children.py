@@ -1,4 +1,4 @@
-"""Processes of our own: started in a session of their own, stopped by pid, gone when their parent is."""
+"""Child processes: started in their own session, stopped by pid, terminated when their parent exits."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tidegate.errors import CannotStart
 
 HOST: Final = "127.0.0.1"
 DRAIN_BUDGET_MS: Final = 3_000
-"""A shorter drain than elsewhere: who presses Ctrl-C waits for it."""
+"""A shorter drain than the default, because the user waits for it after Ctrl-C."""
 _FOR_PEOPLE: Final = {
     "TIDEGATE_SHUTDOWN_TIMEOUT_MS": str(DRAIN_BUDGET_MS),
-    "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",  # as Kafka's own configuration for a first try
+    "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",  # as in Kafka's quick-start configuration
 }
 
 _PR_SET_PDEATHSIG: Final = 1
-_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot see our loopback
+_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach our loopback
 _OF_ONE_BROKER: Final = ("TIDEGATE_NODE_ID", "TIDEGATE_HOST", "TIDEGATE_ADVERTISED_HOST", "TIDEGATE_ADVERTISED_PORT")
 
 
 def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a server could listen there now."""
+    """Whether a server could listen on the port now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -43,14 +43,14 @@ def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
+    """A loopback port that is free now."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
 def dies_with_parent(number: int) -> Callable[[], None] | None:
-    """What a child runs before exec so that the kernel signals it when this process is gone (Linux only)."""
+    """A function for a child to run before exec: the kernel signals it when this process exits (Linux only)."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -72,9 +72,9 @@ def start_child(
     env: dict[str, str] | None = None,
     cwd: str | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a process of our own, its output in `log`, in a session of its own.
+    """Start a child process with its output in `log`, in its own session.
 
-    The session keeps a terminal's Ctrl-C from reaching it: we stop our children in order, by pid.
+    Ctrl-C on the terminal therefore does not reach it: children are stopped in order, by pid.
     """
     with log.open("ab") as out:
         return subprocess.Popen(  # noqa: S603 - commands of our own making
@@ -90,14 +90,12 @@ def start_child(
 
 
 def last_line(log: Path) -> str:
-    """The last line that says something, for an error message."""
+    """The last non-empty line, for an error message."""
     lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1] if lines else "it said nothing"
 
 
 class BrokerChild:
-    """One broker process."""
-
     def __init__(self, port: int, admin_port: int, log: Path) -> None:
         self.port = port
         self.admin_port = admin_port
@@ -105,7 +103,7 @@ class BrokerChild:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, redis_url: str) -> None:
-        """Start it; see `ready`."""
+        """Start the process; `ready` reports when it serves."""
         env = {name: value for name, value in os.environ.items() if name not in _OF_ONE_BROKER}
         env = {**_FOR_PEOPLE, **env}
         env.update(
@@ -125,11 +123,11 @@ class BrokerChild:
 
     @property
     def ended(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """The exit code, or None while it runs."""
         return None if self.process is None else self.process.poll()
 
     def ready(self, brokers: int) -> bool:
-        """Whether it says so, and lists every broker to a client. Raises CannotStart when it has ended."""
+        """Whether it is ready and lists every broker to a client. Raises CannotStart when it has exited."""
         if self.ended is not None:
             raise CannotStart(f"the broker on port {self.port} ended: {reason(self.log)} (log: {self.log})")
         url = f"http://{HOST}:{self.admin_port}/health/ready"
@@ -141,19 +139,19 @@ class BrokerChild:
 
 
 def ending(code: int, reported_text: str) -> str:
-    """How a process ended, in words: what it said last explains an exit code, but not a kill."""
+    """How a process ended, in words: with its last output for an exit code, without it for a signal."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with code {code}: {reported_text}"
 
 
 def reason(log: Path) -> str:
-    """What a broker said last, without the name it says it under."""
+    """The last message of a broker, without the program's name."""
     return last_line(log).removeprefix("tidegate: ")
 
 
 def brokers_listed(host: str, port: int) -> int:
-    """Brokers in the Metadata (v1, no topics) that a client is given there. Raises OSError."""
+    """The brokers in a Metadata response (v1, no topics) from that address. Raises OSError."""
     body = struct.pack(">hhih8si", 3, 1, 1, 8, b"tidegate", 0)
     with socket.create_connection((host, port), timeout=2) as sock, sock.makefile("rb") as stream:
         sock.sendall(struct.pack(">i", len(body)) + body)

@@ -1,6 +1,6 @@
-"""The `tidegate` command, but for `serve`, which `__main__.py` adds: it builds the whole house.
+"""The `tidegate` command without `serve`, which `__main__.py` adds because it imports the whole broker.
 
-Nothing that takes time to import is imported before the command that needs it runs.
+Slow imports happen inside the command that needs them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Names for the shell to complete: topics and groups, asked of the brokers that the environment names.
+"""Shell completion of topic and group names, fetched from the brokers that the environment names.
 
-A completion that fails says nothing: whoever presses Tab wants no error in the middle of a line.
+Errors are ignored: an error message would garble the line being edited.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Named = Callable[[Any], Coroutine[Any, Any, list[str]]]
 
 
 def complete_topics(incomplete: str) -> list[str]:
-    """Topics that begin so."""
+    """Topics with this prefix."""
 
     async def names(kafka: Any) -> list[str]:
         return sorted(await kafka.topics())
@@ -24,7 +24,7 @@ def complete_topics(incomplete: str) -> list[str]:
 
 
 def complete_groups(incomplete: str) -> list[str]:
-    """Groups that begin so."""
+    """Groups with this prefix."""
 
     async def names(kafka: Any) -> list[str]:
         return [one.listed.group_id for one in await kafka.all_groups()]

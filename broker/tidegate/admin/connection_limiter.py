@@ -1,6 +1,6 @@
-"""The admin HTTP's connections: how many at a time, and how long each may take to say what it wants.
+"""Limits the admin HTTP's connections: their number, and the time for sending a request and reading a reply.
 
-aiohttp bounds neither: whoever reaches the port could hold it with half requests, until nothing is left for probes.
+aiohttp limits neither: a client could exhaust the connections with partial requests and starve the probes.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from tidegate.telemetry.rate_limited_log import RateLimitedLogger
 CONNECTIONS_MAX: Final = 256
 """Concurrent connections of the admin HTTP; when it is reached, the longest-idle one is closed."""
 REQUEST_TIMEOUT_MS: Final = 10_000
-"""Time in which a request must arrive whole."""
+"""Maximum time to receive a complete request."""
 IDLE_TIMEOUT_MS: Final = 75_000
-"""Time without a request after which a connection is closed."""
+"""Idle time without a request after which a connection is closed."""
 CHECK_INTERVAL_MS: Final = 500
 
 
 @dataclass(slots=True, eq=False)
 class Visitor:
-    """One connection: since when it says nothing, or has begun to ask, or is answered."""
+    """One connection and its state: since when it is idle, receiving a request, or being answered."""
 
     transport: asyncio.Transport
     since_s: float
     begun: bool = True
-    """A request has begun and is not whole; a new connection is taken to have begun one."""
+    """A request is partially received; a new connection starts in this state."""
     requests: list[web.Request] = field(default_factory=list)
-    """The one that is handled."""
+    """The request being handled."""
 
     def sent_something(self) -> None:
-        """Bytes came."""
+        """Bytes were received."""
         if not self.begun and not self.requests:
             self.begun, self.since_s = True, perf_counter()
 
     def overdue(self, now_s: float, request_s: float, idle_s: float) -> bool:
-        """Whether it took too long: for a request, for nothing, or to read its answer."""
+        """Whether the client exceeded a time limit: for its request, for idling, or for reading its reply."""
         waited_s = now_s - self.since_s
         if not self.requests:
             return waited_s > (request_s if self.begun else idle_s)
@@ -51,7 +51,7 @@ class Visitor:
 
 
 class ConnectionLimiter:
-    """Counts connections and ends those that are slow; not for what their handlers take."""
+    """Counts connections and closes slow ones; the duration of handlers is not limited."""
 
     def __init__(self) -> None:
         self._connections_max = CONNECTIONS_MAX
@@ -62,18 +62,18 @@ class ConnectionLimiter:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return len(self._visitors)
 
     def protocol(self, server: web.Server) -> asyncio.Protocol:
-        """What serves a new connection."""
+        """Creates the protocol of a new connection."""
         return _Guarded(self, server())
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Note that a request is handled."""
+        """Mark the connection as handling a request."""
         visitor = self._visitors.get(request.protocol)
-        if visitor is None:  # not by this door, as in tests of the routes alone
+        if visitor is None:  # not accepted through this limiter, as in tests of the routes alone
             return await handler(request)
         visitor.requests.append(request)
         try:
@@ -83,7 +83,7 @@ class ConnectionLimiter:
             visitor.begun, visitor.since_s = False, perf_counter()
 
     def enter(self, inner: asyncio.Protocol, transport: asyncio.Transport) -> bool:
-        """Let a connection in; where there are too many, in the place of the one that has said nothing for longest."""
+        """Register a connection; at the limit, close the longest-idle one."""
         if len(self._visitors) >= self._connections_max:
             self._limited_log.warn("admin_connections_full", connections_max=self._connections_max)
             idle = [(one.since_s, known) for known, one in self._visitors.items() if not one.requests]
@@ -95,16 +95,16 @@ class ConnectionLimiter:
         return True
 
     def sent_something(self, inner: asyncio.Protocol) -> None:
-        """Bytes of a connection came."""
+        """Bytes of a connection were received."""
         if inner in self._visitors:
             self._visitors[inner].sent_something()
 
     def leave(self, inner: asyncio.Protocol) -> None:
-        """A connection is gone."""
+        """Unregister a closed connection."""
         self._visitors.pop(inner, None)
 
     async def close_slow(self) -> None:
-        """End those that took too long."""
+        """Close connections that exceeded a time limit."""
         now_s = perf_counter()
         for visitor in list(self._visitors.values()):
             if visitor.overdue(now_s, self._request_s, self.idle_s):
@@ -112,7 +112,7 @@ class ConnectionLimiter:
 
 
 class _Guarded(asyncio.Protocol):
-    """aiohttp's own protocol behind the door."""
+    """Wraps aiohttp's protocol to observe its connection."""
 
     def __init__(self, connection_limiter: ConnectionLimiter, inner: asyncio.Protocol) -> None:
         self._connection_limiter, self._inner = connection_limiter, inner

@@ -1,4 +1,4 @@
-"""Bytes of keys and values as people read them: JSON, text or hex."""
+"""Formats keys and values for people: JSON, text or hex."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.records.record import Record
 
 
 class Decode(enum.StrEnum):
-    """How bytes are shown; `auto` takes the first of JSON, text and hex that fits."""
+    """How bytes are shown; `auto` selects the first of JSON, text and hex that applies."""
 
     AUTO = "auto"
     JSON = "json"
@@ -22,7 +22,7 @@ class Decode(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A key or value: `form` is `json`, `text`, `hex` or `null`; `value` is JSON's own value, or a string."""
+    """A key or value: `form` is `json`, `text`, `hex` or `null`; `value` is the JSON value, or a string."""
 
     form: str
     value: Any
@@ -34,7 +34,7 @@ class Decoded:
 
 
 def decode(data: bytes | None, how: Decode) -> Decoded:
-    """Never fails: what is no JSON is text, and what is no text is hex."""
+    """Never fails: bytes that are not JSON are shown as text, and bytes that are not UTF-8 as hex."""
     if data is None:
         return Decoded("null", None)
     if how is not Decode.HEX:
@@ -54,7 +54,7 @@ def decode(data: bytes | None, how: Decode) -> Decoded:
 
 
 def as_row(topic: str, partition: int, record: Record, how: Decode) -> Mapping[str, Any]:
-    """A record as JSON, its names stable."""
+    """A record as JSON with stable field names."""
     key, value = decode(record.key, how), decode(record.value, how)
     return {
         "topic": topic,

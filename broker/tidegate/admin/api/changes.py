@@ -1,4 +1,4 @@
-"""What operators may change."""
+"""REST endpoints of operators: they change state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of brokers, Redis, the whole, and of what administrators did, as JSON."""
+"""JSON models of brokers, Redis, the cluster overview and the audit."""
 
 from __future__ import annotations
 

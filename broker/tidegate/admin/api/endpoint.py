@@ -1,4 +1,4 @@
-"""One endpoint: how it is run, and what it takes and gives as pydantic models, of which the document is made."""
+"""Declares REST endpoints: route, handler, and the pydantic models of query, body and response for OpenAPI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PREFIX: Final = "/api/v1"
 CONTEXT: Final = web.AppKey("rooms", BrokerContext)
 READ_CACHE: Final = web.AppKey("looks", SingleFlightCache)
 BODY_BYTES_MAX: Final = 4 << 20
-"""A reset that names 50,000 partitions fits."""
+"""Fits a reset of 50,000 partitions."""
 
 _NAMED: Final = re.compile(r"{(\w+)}")
 
@@ -56,7 +56,7 @@ Body = TypeVar("Body", bound=Model)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request: who asks, the names in its path, its query and body as the endpoint declares them."""
+    """One request: the actor, the names in its path, and its query and body as the endpoint declares them."""
 
     context: BrokerContext
     actor: Actor
@@ -70,7 +70,7 @@ Answers = Callable[[Asked], Awaitable[Mapping[str, Any] | None]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A declared handler. `gives` is None where the answer has no body (204)."""
+    """A declared handler. `gives` is None for a response without a body (204)."""
 
     method: str
     path: str
@@ -81,25 +81,25 @@ class Endpoint:
     tag: str
     fails: tuple[int, ...] = field(default=())
     shared: bool = False
-    """Dear, the same for all, and names nothing: who asks within a moment is told the same."""
+    """Expensive and equal for all viewers: concurrent requests share one result (`SingleFlightCache`)."""
 
     @property
     def operation_id(self) -> str:
-        """What generated clients call it."""
+        """The operationId, which generated clients use as the method name."""
         return self.handler.__name__
 
     @property
     def names(self) -> list[str]:
-        """Names in the path."""
+        """The parameter names in the path."""
         return _NAMED.findall(self.path)
 
     @property
     def changes(self) -> bool:
-        """Whether it takes an operator."""
+        """Whether it needs the operator role."""
         return self.method != "GET"
 
     def route(self) -> web.RouteDef:
-        """As aiohttp takes it. A name is anything but a slash, braces too, which aiohttp leaves out."""
+        """The aiohttp route. A path parameter matches anything but a slash; aiohttp's default excludes braces."""
         path = _NAMED.sub(r"{\1:[^/]+}", self.path)
         return web.route(self.method, f"{PREFIX}{path}", self._run)
 
@@ -138,7 +138,7 @@ def endpoint(
     fails: tuple[int, ...] = (),
     shared: bool = False,
 ) -> Callable[[Answers], Answers]:
-    """Declare a handler; `fails` are the statuses that it may answer beside those that all may."""
+    """Declare a handler; `fails` are its statuses in addition to those of all endpoints."""
 
     def declare(handler: Answers) -> Answers:
         tag = path.split("/")[1]

@@ -1,4 +1,4 @@
-"""What is told of groups, as JSON. Times are ms since 1970 on Redis' clock; null is not known or not there."""
+"""JSON models of groups. Times are ms since 1970 by Redis' clock; null means unknown or absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moving a group's offsets over REST: plan, do, undo."""
+"""REST endpoints that move a group's offsets: plan, execute, undo."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OffsetReset(Model):
         return self
 
     def wanted(self, group_id: str) -> offset_actions.Reset:
-        """As the actions take it."""
+        """The request as `offset_actions` takes it."""
         ways: dict[str, Any] = {way: getattr(self, way) for way in _WAYS if way != "offsets"}
         if self.offsets is not None:
             ways["offsets"] = {(one.topic, one.partition): one.offset for one in self.offsets}

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from what the endpoints declare."""
+"""Generates the OpenAPI 3.1 document from the declared endpoints."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ _PROBLEM: Final = {
 
 
 def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """The whole document."""
     declared = list(endpoints)
     paths: dict[str, Any] = {}
     for one in declared:
@@ -70,7 +69,7 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 
 
 def _schemas(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """What is taken and given, once each. Names of models are their own: two of one name would be told apart badly."""
+    """The JSON schemas of all request and response models. Model names must be unique."""
     given: dict[str, tuple[type[Model], str]] = {}
     for one in endpoints:
         for model, mode in ((one.gives, "serialization"), (one.body, "validation")):

@@ -1,4 +1,4 @@
-"""What anybody may read who is a viewer."""
+"""REST endpoints of viewers: they read state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of topics and their producers, as JSON. Null is not known or not there."""
+"""JSON models of topics and their producers. Null means unknown or absent."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The console: pages for people over what the admin HTTP tells, rendered here and updated in place by htmx."""
+"""The web console: server-rendered pages over the admin HTTP's data, updated in place by htmx."""

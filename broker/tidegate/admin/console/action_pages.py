@@ -1,6 +1,6 @@
-"""What operators do from the console: a form, the same action as REST's, and back to a page that says what came of it.
+"""Operators' actions in the console: a form, the same action as REST's, and a redirect with the result.
 
-Who may is decided before, for every request that is no read (`broker/tidegate/admin/access.py`).
+Access to every request other than a read is checked in `broker/tidegate/admin/access.py`.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ async def field(request: web.Request, name: str) -> str:
 
 
 async def group_of(request: web.Request) -> tuple[str, str]:
-    """The organisation and the group of a form. Raises HTTPBadRequest."""
+    """The organisation and group of a form. Raises HTTPBadRequest."""
     return valid_org(await field(request, "org")), await field(request, "group")
 
 
 async def confirmed(request: web.Request, name: str) -> None:
-    """Raises HTTPBadRequest unless the name was typed as it is; line ends are as forms send them."""
+    """Raises HTTPBadRequest unless the name was typed exactly; forms send line ends as CRLF."""
     typed = await field(request, "typed")
     if typed.split() != name.split():
         raise web.HTTPBadRequest(text=f"Type {name} to confirm; nothing was changed.")
 
 
 def back_to(page: str, **query: object) -> NoReturn:
-    """Show a page after a form."""
+    """Redirect to a page after a form."""
     raise web.HTTPSeeOther(url(page, **query))
 
 
 async def delete_group(request: web.Request) -> web.StreamResponse:
-    """Delete an empty group, once its name was typed."""
+    """Delete an empty group whose name was typed as confirmation."""
     org, group_id = await group_of(request)
     await confirmed(request, group_id)
     await actions.delete_group(console_of(request).context, request[ACTOR], org, group_id)
@@ -52,7 +52,6 @@ async def delete_group(request: web.Request) -> web.StreamResponse:
 
 
 async def remove_member(request: web.Request) -> web.StreamResponse:
-    """Remove one member of a group."""
     org, group_id = await group_of(request)
     member = await field(request, "member")
     found = await actions.remove_member(console_of(request).context, request[ACTOR], org, group_id, member, _REASON)
@@ -60,7 +59,6 @@ async def remove_member(request: web.Request) -> web.StreamResponse:
 
 
 async def drain(request: web.Request) -> web.StreamResponse:
-    """Have a broker drain."""
     node_id = await field(request, "node_id")
     await actions.drain_broker(console_of(request).context, request[ACTOR], node_id)
     back_to("brokers", done="drains", what=node_id)

@@ -1,4 +1,4 @@
-"""Pages of what groups stand on: topics, brokers, Redis, producers, and what operators changed."""
+"""Pages of topics, brokers, Redis, producers and the audit."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from tidegate.admin.topic_views import topic, topics
 TOPICS_MAX: Final = 1_000
 ENTRIES_SHOWN: Final = 200
 _TOPICS_ASKED_MAX: Final = 20
-"""Topics whose producers the page of producers looks for, those with most records in Redis first."""
+"""Topics that the producers page inspects, those with most records in Redis first."""
 _PRODUCERS_SHOWN: Final = 200
 _VALUE_LENGTH_MAX: Final = 200
 
 
 async def topics_page(request: web.Request) -> web.StreamResponse:
-    """All topics of an organisation."""
     console, org = console_of(request), org_of(request)
     words = request.query.get("q", "").strip()
     found = await console.observe(("topics", org), lambda: topics(console.context, org, count_max=TOPICS_MAX))
@@ -32,7 +31,7 @@ async def topics_page(request: web.Request) -> web.StreamResponse:
 
 
 async def topic_page(request: web.Request) -> web.StreamResponse:
-    """One topic: partitions, configs, who reads it, who writes it."""
+    """One topic: partitions, configs, reading groups, producers."""
     console, org, name = console_of(request), org_of(request), named(request, "topic")
     found, writers = await asyncio.gather(
         topic(console.context, org, name), producer_views.producers(console.context, org, name)
@@ -41,7 +40,6 @@ async def topic_page(request: web.Request) -> web.StreamResponse:
 
 
 async def brokers_page(request: web.Request) -> web.StreamResponse:
-    """All brokers."""
     console = console_of(request)
     return await page(
         request, "brokers.html", brokers=await console.observe("brokers", lambda: brokers(console.context))
@@ -49,14 +47,13 @@ async def brokers_page(request: web.Request) -> web.StreamResponse:
 
 
 async def redis_page(request: web.Request) -> web.StreamResponse:
-    """The server that keeps everything."""
     console = console_of(request)
     found = await console.observe("redis", lambda: redis(console.context))
     return await page(request, "redis.html", redis=found)
 
 
 async def producers_page(request: web.Request) -> web.StreamResponse:
-    """Producers with an id, of the topics that hold most."""
+    """Idempotent producers of the topics with most records."""
     console, org = console_of(request), org_of(request)
     every = await topics(console.context, org, count_max=TOPICS_MAX)
     asked = sorted(every, key=lambda one: -one["bytes"])[:_TOPICS_ASKED_MAX]
@@ -73,7 +70,7 @@ async def producers_page(request: web.Request) -> web.StreamResponse:
 
 
 def _flat(reported: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row a producer and partition, seen last first."""
+    """A row per producer and partition, most recently active first."""
     rows = [
         {"topic": one["topic"], "partition": partition["partition"], **producer}
         for one in reported
@@ -84,7 +81,7 @@ def _flat(reported: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def audit_page(request: web.Request) -> web.StreamResponse:
-    """What operators changed, newest first."""
+    """The audit, newest first."""
     store = console_of(request).context.store
     return await page(
         request,
@@ -98,7 +95,7 @@ async def audit_page(request: web.Request) -> web.StreamResponse:
 
 
 def _reported(values: dict[str, Any]) -> list[tuple[str, str]]:
-    """Names and values, short; what is not so is left out."""
+    """Names and values, shortened; false values are omitted."""
     return [(name.replace("_", " "), _in_short(value)) for name, value in values.items() if value]
 
 

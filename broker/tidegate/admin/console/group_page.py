@@ -1,4 +1,4 @@
-"""One group: what is wrong and why, the barrier while one is open, members, partitions, rebalances."""
+"""One group: findings, the open rebalance barrier, members, partitions, rebalances."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidegate.groups.group_snapshot import GroupSnapshot, MemberSnapshot
 REBALANCES_SHOWN: Final = 50
 EVENTS_SHOWN: Final = 100
 _IN_BARRIER_S, _CALM_S = 1, 5
-"""How often the page asks again."""
+"""Refresh interval of the page."""
 _STATES: Final = {"PreparingRebalance": "join", "CompletingRebalance": "sync"}
 _DOING_ORDER: Final = ("missing", "unsynced", "joined", "waiting", "synced")
 _DOING: Final = {
@@ -43,7 +43,6 @@ async def _observe(console: Console, org: str, group_id: str) -> tuple[group_vie
 
 
 async def group(request: web.Request) -> web.StreamResponse:
-    """The page."""
     console, org, group_id = console_of(request), org_of(request), named(request, "group")
     found, history, lags = await console.observe(("group", org, group_id), lambda: _observe(console, org, group_id))
     reported, shown = group_views.described(found), group_views.explained(found)
@@ -71,7 +70,7 @@ async def group(request: web.Request) -> web.StreamResponse:
 
 
 def barrier_of(snapshot: GroupSnapshot) -> dict[str, Any] | None:
-    """The barrier that is open: who has come, who is awaited, when it ends at the latest; None where none is."""
+    """The open barrier: members that joined, members awaited, its deadline; None when none is open."""
     kind = _STATES.get(snapshot.state)
     if kind is None:
         return None
@@ -94,7 +93,7 @@ def barrier_of(snapshot: GroupSnapshot) -> dict[str, Any] | None:
 
 
 def member_rows(snapshot: GroupSnapshot, partitions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Members with what they own and how far behind that is; those that are awaited first."""
+    """Members with their partitions and lag; awaited members first."""
     lag = Counter[str]()
     for one in partitions:
         if one["owner"]:
@@ -118,7 +117,7 @@ def _member_row(member: MemberSnapshot, now_ms: int, lag: int) -> dict[str, Any]
 def partition_rows(
     reported: Sequence[Mapping[str, Any]], lags: Mapping[Place, Sequence[Lag]], snapshot: GroupSnapshot
 ) -> list[dict[str, Any]]:
-    """Partitions with their trend, the furthest behind first."""
+    """Partitions with their lag trend, largest lag first."""
     owners = {member.member_id: member.instance_id or member.client_id for member in snapshot.members}
     rows = []
     for one in reported:
@@ -136,7 +135,7 @@ def partition_rows(
 
 
 async def lag(request: web.Request) -> web.StreamResponse:
-    """A group's lag within the last half hour, for its chart: times in s, records, seconds behind."""
+    """A group's lag over the last half hour for its chart: times in s, records, seconds behind."""
     console, org, group_id = console_of(request), org_of(request), named(request, "group")
     await console.trend.read(console.context.store)
     points = console.trend.of(console.context.store.group_keys(org, group_id).ref)

@@ -1,6 +1,6 @@
-"""How far behind groups were lately, from the samples in `{cluster}:lag`.
+"""Recent lag of groups, from the samples in `{cluster}:lag`.
 
-Of all groups in total, read on from where it was read last; of one group by partition, where somebody looks at it.
+Totals of all groups are read incrementally; samples by partition are read for one group on demand.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tidegate.store.store import Store
 
 SPAN_MS: Final = 30 * 60_000
 SCANNED_MAX: Final = 6_000
-"""Entries that are looked through for one group's partitions; the others' are among them."""
+"""Maximum entries searched for one group's partitions, since they are mixed with those of other groups."""
 _POINTS_MAX: Final = 400
 _PAGE: Final = 500
 _HEAD: Final = 4
-"""Values of an entry before its partitions: the time and the group, each with its name."""
+"""Values of an entry before its partitions: time and group, each with its field name."""
 _FRESH_S: Final = 2.0
 _ONE_POINT_MS: Final = 1_000
-"""Entries of a group within it are one point: one round has several where partitions are many, or rounds are close."""
+"""Entries of a group within this time are one point: a round has several for large groups, and rounds may overlap."""
 
 Place = tuple[str, int]
 Entry = tuple[bytes, list[bytes]]
@@ -32,7 +32,7 @@ Entry = tuple[bytes, list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far behind at one moment: records, and ms since the first of them was written; None where nobody knows."""
+    """Lag at one time: records, and ms since the first of them was written; None when unknown."""
 
     time_ms: int
     records: int
@@ -40,7 +40,7 @@ class Lag:
 
 
 def total(time_ms: int, parts: Iterable[Lag]) -> Lag:
-    """The sum of a group's partitions; the longest wait that is known."""
+    """The sum over a group's partitions, with the longest known delay."""
     records, waits = 0, []
     for part in parts:
         records += part.records
@@ -50,7 +50,7 @@ def total(time_ms: int, parts: Iterable[Lag]) -> Lag:
 
 
 def parse_sample(text: bytes, time_ms: int) -> Lag:
-    """What `sample_text` of the sampler wrote for a partition."""
+    """Parse what the sampler's `sample_text` wrote for a partition."""
     fields = dict(part.split(b"=", 1) for part in text.split(b" ", 7)[:7])
     records, next_ms = int(fields[b"lag"]), int(fields[b"next_time"])
     return Lag(time_ms, records, 0 if not records else max(time_ms - next_ms, 0) if next_ms >= 0 else None)
@@ -63,7 +63,7 @@ def _partitions(values: list[bytes]) -> Iterator[tuple[bytes, Lag]]:
 
 
 class LagTrend:
-    """Totals of every group within the last half hour. It is a cache: what is lost is read again."""
+    """Totals of every group over the last half hour; a cache of what is in Redis."""
 
     def __init__(self) -> None:
         self._after = b""
@@ -71,10 +71,10 @@ class LagTrend:
         self._reading = asyncio.Lock()
         self._points: defaultdict[str, deque[Lag]] = defaultdict(lambda: deque(maxlen=_POINTS_MAX))
         self._newest: dict[str, dict[bytes, Lag]] = {}
-        """By group, the partitions of its last point."""
+        """Group -> the partitions already counted in its last point."""
 
     async def read(self, store: Store) -> None:
-        """Catch up with the samples. Raises StoreUnavailable."""
+        """Read new samples. Raises StoreUnavailable."""
         async with self._reading:
             if monotonic() - self._read_s < _FRESH_S:
                 return
@@ -115,7 +115,7 @@ class LagTrend:
 
 
 async def read_partitions(store: Store, ref: str) -> dict[Place, list[Lag]]:
-    """One group's samples by partition, oldest first, of those that are among the last. Raises StoreUnavailable."""
+    """One group's recent samples by partition, oldest first. Raises StoreUnavailable."""
     found: defaultdict[Place, list[Lag]] = defaultdict(list)
     group, end, left = ref.encode(), "+", SCANNED_MAX
     while left > 0:

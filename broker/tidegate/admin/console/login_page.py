@@ -1,4 +1,4 @@
-"""The form to log in; what it posts to is `broker/tidegate/admin/login.py`."""
+"""The log-in form; it posts to `broker/tidegate/admin/login.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidegate.admin.secrets import Role
 
 
 async def login(request: web.Request) -> web.StreamResponse:
-    """The page, open to all; without an operator's secret it says how to set one."""
+    """The log-in page, open to all; without an operator secret it explains how to set one."""
     return await page(
         request,
         "login.html",

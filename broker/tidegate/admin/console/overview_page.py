@@ -1,4 +1,4 @@
-"""The first page: groups, worst first, under a strip of brokers and Redis."""
+"""The overview: groups, worst first, below a summary of brokers and Redis."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ SORTS: Final[dict[str, Callable[[Row], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which groups are shown, and in which order."""
+    """Filter and order of the groups."""
 
     words: str = ""
     only: str = ""
-    """`trouble`: stuck ones and those with trouble; else a state; "" for all."""
+    """`trouble`: groups with findings; else a state; "" for all."""
     sort: str = "trouble"
 
     def of(self, rows: Sequence[Row]) -> list[Row]:
-        """Those that are chosen, in order."""
+        """The matching groups, in order."""
         words = self.words.lower().split()
         return sorted((row for row in rows if self._wants(row, words)), key=SORTS[self.sort])
 
@@ -50,7 +50,7 @@ class Choice:
 
 
 async def group_rows(console: Console, org: str) -> tuple[list[Row], int]:
-    """Groups with what troubles them and how far behind they are, and how many were not looked at.
+    """Groups with findings and lag, and the number of groups left out.
 
     Raises StoreUnavailable.
     """
@@ -75,7 +75,6 @@ def _row(found: group_views.GroupView, trend: Sequence[Lag]) -> Row:
 
 
 async def overview(request: web.Request) -> web.StreamResponse:
-    """The page."""
     console, org = console_of(request), org_of(request)
     only, sort = request.query.get("only", ""), request.query.get("sort", "")
     choice = Choice(request.query.get("q", "").strip(), only, sort if sort in SORTS else "trouble")

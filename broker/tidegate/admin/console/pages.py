@@ -1,4 +1,4 @@
-"""Every page of the console by its address."""
+"""The routes of all console pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidegate.admin.console import action_pages, cluster_pages, group_page, logi
 
 
 def application() -> web.Application:
-    """The console, to be mounted at its root."""
+    """The console application, mounted at its root path."""
     return site.application(
         [
             web.get("/", overview_page.overview),

@@ -1,4 +1,4 @@
-"""Templates and how values are written in them: numbers, sizes, times with their zone, advice with its commands."""
+"""Templates and value formats: numbers, sizes, times with their zone, remedies with commands."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ _DAY_MS: Final = 86_400_000
 
 
 def url(page: str, **query: object) -> str:
-    """A page's address. Names go into the query, where browsers leave `..` and proxies leave `%2F` alone."""
+    """A page's URL. Names go into the query, because browsers normalise `..` and proxies decode `%2F` in a path."""
     given = {name: value for name, value in query.items() if value not in ("", None)}
     return f"{ROOT}/{page}{'?' + urlencode(given) if given else ''}"
 
 
 def number(value: float | None) -> str:
-    """`1,234`; a dash where it is not known."""
+    """`1,234`; a dash when unknown."""
     return "–" if value is None else f"{value:,}"  # noqa: RUF001 - a dash, as it is printed
 
 
 def size(count: float | None) -> str:
-    """Bytes in their unit: `1.4 GiB`; a dash where it is not known."""
+    """Bytes with a unit: `1.4 GiB`; a dash when unknown."""
     return number(None) if count is None else sizes.size(count)
 
 
 def duration(ms: float | None) -> str:
-    """`3 min 20 s`; a dash where it is not known."""
+    """`3 min 20 s`; a dash when unknown."""
     return number(None) if ms is None else span(int(ms))
 
 
 def when(ms: int | None, full: bool = False) -> Markup | str:
-    """A moment: UTC as it comes, in the reader's zone once the script has run, with UTC on hover."""
+    """A time element: UTC in the HTML; a script converts it to the browser's zone and shows UTC as tooltip."""
     if not ms:
         return number(None)
     exact = f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
@@ -61,17 +61,17 @@ def when(ms: int | None, full: bool = False) -> Markup | str:
 
 
 def words(name: str) -> Markup:
-    """A name made of several words, which may be broken between them: PreparingRebalance."""
+    """A camel-case name with optional line breaks between its words: PreparingRebalance."""
     return Markup(_WORD.sub(r"\1<wbr>", str(escape(name))))  # noqa: S704 - escaped before
 
 
 def commands(text: str) -> Markup:
-    """Text in which `this` is a command."""
+    """Text with `this` rendered as a command."""
     return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped before
 
 
 def reported(text: str, now_ms: int) -> Markup:
-    """A sentence in which times near now, `18:04:05 UTC`, are moments, and `this` is a command."""
+    """A sentence with recent times, `18:04:05 UTC`, as time elements, and `this` as a command."""
 
     def moment_of(found: re.Match[str]) -> str:
         midnight_ms = now_ms - now_ms % _DAY_MS
@@ -83,7 +83,7 @@ def reported(text: str, now_ms: int) -> Markup:
 
 
 def sparkline(values: Sequence[float], width: int = 96, height: int = 22) -> Markup:
-    """A line of a few points, lowest at 0; nothing where there are no two of them."""
+    """An SVG line of the points, with 0 as its lowest value; empty below two points."""
     if len(values) < 2:
         return Markup("")
     top, step = max(max(values), 1), width / (len(values) - 1)
@@ -96,7 +96,7 @@ def sparkline(values: Sequence[float], width: int = 96, height: int = 22) -> Mar
 
 @cache
 def _templates() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # most brokers never show a page
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # lazy: most brokers render no page
 
     made = Environment(
         loader=FileSystemLoader(DIRECTORY / "templates"),
@@ -125,5 +125,5 @@ def _render(template: str, values: dict[str, Any]) -> str:
 
 
 async def rendered(template: str, **values: Any) -> str:
-    """A page, made in a thread: one of 500 members takes some 20 ms, and heartbeats go on meanwhile."""
+    """Render a page in a thread: 500 members take 20 ms, which would delay heartbeats."""
     return await asyncio.to_thread(_render, template, values)

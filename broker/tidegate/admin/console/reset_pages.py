@@ -1,6 +1,6 @@
-"""Moving a group's offsets: choose where to, look at what would move, confirm, and have it undone.
+"""Offset resets: choose a target, review the dry run, confirm, and undo.
 
-What is confirmed is what was shown: the form carries the offsets of the dry run, not the way they were chosen.
+The confirmation form carries the offsets of the dry run, so exactly the reviewed offsets are applied.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidegate.groups.group_snapshot import GroupSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to choose offsets: `kind` of input, "" where none is needed."""
+    """One way to choose offsets: `kind` is the type of its input, "" for none."""
 
     name: str
     text: str
@@ -50,7 +50,7 @@ _PARTITIONS: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
 def chosen(query: Mapping[str, str]) -> Choice:
-    """What the form chose. Raises Problem."""
+    """The choice in the form. Raises Problem."""
     to = query.get("to", "")
     value = query.get(f"value-{to}", "").strip()
     if to in ("offset", "shift"):
@@ -69,7 +69,7 @@ def chosen(query: Mapping[str, str]) -> Choice:
 
 
 def chosen_topics(query: MultiMapping[str], known: Mapping[str, int]) -> tuple[str, ...]:
-    """The topics of the form, of some only the partitions that it names: `orders:0,2,3`. Raises Problem."""
+    """The topics of the form, optionally with partitions: `orders:0,2,3`. Raises Problem."""
     found = []
     for name in query.getall("topic", []):
         if name in known:
@@ -79,7 +79,7 @@ def chosen_topics(query: MultiMapping[str], known: Mapping[str, int]) -> tuple[s
 
 
 def partitions(text: str) -> list[int]:
-    """`0,2-5` as numbers, in order; none where nothing is said. Raises Problem."""
+    """Parse `0,2-5`; empty for "". Raises Problem."""
     found: set[int] = set()
     for part in text.replace(" ", "").split(",") if text.strip() else ():
         fits = _PARTITIONS.fullmatch(part)
@@ -90,7 +90,7 @@ def partitions(text: str) -> list[int]:
 
 
 def topics_of(snapshot: GroupSnapshot) -> dict[str, int]:
-    """What the group committed for: topic -> partitions."""
+    """The group's committed topics: topic -> partitions."""
     counts: dict[str, int] = {}
     for commit in snapshot.commits:
         counts[commit.topic] = counts.get(commit.topic, 0) + 1
@@ -98,7 +98,7 @@ def topics_of(snapshot: GroupSnapshot) -> dict[str, int]:
 
 
 async def choose(request: web.Request) -> web.StreamResponse:
-    """First the form; with a choice, the dry run of it under the form's answers."""
+    """The form; once submitted, with the dry run below."""
     console, org, group_id = console_of(request), org_of(request), named(request, "group")
     found = await group_views.view(console.context, org, group_id)
     topics = topics_of(found.snapshot)
@@ -116,7 +116,7 @@ async def choose(request: web.Request) -> web.StreamResponse:
 
 
 def shown(text: str) -> dict[Place, int | None]:
-    """The offsets that a dry run showed, out of its form. Raises HTTPBadRequest."""
+    """The offsets of the reviewed dry run, from its form. Raises HTTPBadRequest."""
     try:
         moves = {
             (str(topic), int(partition)): None if offset is None else int(offset)
@@ -130,7 +130,7 @@ def shown(text: str) -> dict[Place, int | None]:
 
 
 async def apply(request: web.Request) -> web.StreamResponse:
-    """Move the offsets that were shown."""
+    """Move the reviewed offsets."""
     org, group_id = await group_of(request)
     await confirmed(request, group_id)
     wanted = Reset(
@@ -146,7 +146,7 @@ async def apply(request: web.Request) -> web.StreamResponse:
 
 
 async def ask_undo(request: web.Request) -> web.StreamResponse:
-    """What an undo would put back, and the button for it."""
+    """Show what an undo would restore, with its button."""
     action = await audit.find(console_of(request).context.store, named(request, "action"))
     if action is None or action["undo"] is None:
         raise web.HTTPNotFound(text="There is no such action, or it is kept no more.")
@@ -154,7 +154,7 @@ async def ask_undo(request: web.Request) -> web.StreamResponse:
 
 
 async def undo(request: web.Request) -> web.StreamResponse:
-    """Put back what a reset moved."""
+    """Undo a reset."""
     org, group_id = await group_of(request)
     action, fence = await field(request, "action"), "fence" in await form_of(request)
     try:

@@ -1,4 +1,4 @@
-"""The console's routes, what every answer of it carries, and failures as pages."""
+"""The console's routes, common response headers, and error pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DONE: Final = {
     "removed": "{} is removed; the others rebalance, and it joins again if it is alive.",
     "drains": "Broker {} is asked to drain; it ends when its clients are gone.",
 }
-"""What a page says of the form that led to it; words of an address alone are nobody's but its maker's."""
+"""The result messages of forms. A page shows one only after a local form, because a URL alone can be crafted."""
 _STATIC: Final = {path.name: path for path in (DIRECTORY / "static").iterdir()}
 _KEPT: Final = "public, max-age=31536000, immutable"
 _ORG: Final = re.compile(r"[a-z0-9-]{1,63}")
@@ -40,14 +40,14 @@ _COMPRESSED_FROM: Final = 4_096
 
 @dataclass(slots=True)
 class Console:
-    """What the pages share: this broker's rooms, and looks that serve several readers."""
+    """State shared by the pages: the broker's context, and cached results for concurrent readers."""
 
     context: BrokerContext
     observations: SingleFlightCache
     trend: LagTrend = field(default_factory=LagTrend)
 
     async def observe(self, key: Hashable, observe: Callable[[], Awaitable[Found]]) -> Found:
-        """What a page shows that is open at several readers."""
+        """Load a page's data, shared by concurrent readers."""
         return await self.observations.get(key, observe, _FRESH_S)
 
 
@@ -55,24 +55,23 @@ CONSOLE: Final = web.AppKey("console", Console)
 
 
 def console_of(request: web.Request) -> Console:
-    """What the pages share."""
     return request.config_dict[CONSOLE]
 
 
 def org_of(request: web.Request) -> str:
-    """The organisation that a page is about. Raises HTTPBadRequest."""
+    """The organisation of a page. Raises HTTPBadRequest."""
     return valid_org(request.query.get("org", "default"))
 
 
 def valid_org(org: str) -> str:
-    """An organisation's name as it is. Raises HTTPBadRequest where it could not be one."""
+    """Validate an organisation's name. Raises HTTPBadRequest."""
     if _ORG.fullmatch(org) is None:
         raise web.HTTPBadRequest(text="An organisation is 1 to 63 of a-z, 0-9 and -.")
     return org
 
 
 def named(request: web.Request, name: str) -> str:
-    """A name that the page's address must hold. Raises HTTPNotFound."""
+    """A required query parameter. Raises HTTPNotFound."""
     value = request.query.get(name, "")
     if not value:
         raise web.HTTPNotFound(text=f"This address names no {name}.")
@@ -80,11 +79,11 @@ def named(request: web.Request, name: str) -> str:
 
 
 async def page(request: web.Request, template: str, *, status: int = 200, **values: Any) -> web.Response:
-    """An answer: the template with what every page shows."""
+    """Render a template with the values common to all pages."""
     context = console_of(request).context
     org = values.pop("org", request.query.get("org", "default"))
-    role = request.get(ROLE, Role.NOBODY)  # who was refused before anybody asked who it is has none
-    known = context.catalog.all_topics() if role >= Role.VIEWER else ()  # the form to log in is open to all
+    role = request.get(ROLE, Role.NOBODY)  # a request rejected before authentication has no role
+    known = context.catalog.all_topics() if role >= Role.VIEWER else ()  # the log-in form is open to all
     orgs = sorted({"default", org, *(topic.org for topic in known)})
     text = await rendered(
         template,
@@ -111,7 +110,7 @@ async def page(request: web.Request, template: str, *, status: int = 200, **valu
 
 
 def _from(request: web.Request) -> str:
-    """The page of ours whose form this is; "" where it is not said."""
+    """The local page that submitted this form; "" when unknown."""
     came = urlsplit(request.headers.get("Referer", ""))
     own = came.netloc == request.host and came.path.startswith(ROOT)
     return f"{came.path}{'?' + came.query if came.query else ''}" if own else ""
@@ -119,7 +118,7 @@ def _from(request: web.Request) -> str:
 
 @web.middleware
 async def failures(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Failures as pages that say what is known and what to do."""
+    """Convert exceptions into error pages with a remedy."""
     try:
         return await handler(request)
     except (GroupIdNotFound, UnknownTopicOrPartition):
@@ -173,7 +172,7 @@ async def failures(request: web.Request, handler: Handler) -> web.StreamResponse
 
 
 async def refused(request: web.Request, problem: Problem) -> web.Response:
-    """What programs are told as a problem, as a page; also of what was refused before it got to one."""
+    """An error page with the content of a problem response; also for requests rejected before authentication."""
     answer = await page(
         request,
         "error.html",
@@ -207,7 +206,7 @@ async def _redis_away(request: web.Request, error: StoreUnavailable) -> web.Resp
 
 
 async def static(request: web.Request) -> web.StreamResponse:
-    """A script or style sheet; its address changes with the version."""
+    """A script or style sheet; its URL changes with the version."""
     name = request.match_info["name"]
     if name not in _STATIC:
         raise web.HTTPNotFound(text=f"There is no {name}.")
@@ -215,7 +214,7 @@ async def static(request: web.Request) -> web.StreamResponse:
 
 
 def application(routes: list[web.RouteDef]) -> web.Application:
-    """The console, to be mounted at its root in what holds CONSOLE."""
+    """The console application; the parent application holds CONSOLE."""
     app = web.Application(middlewares=[failures])
     app.add_routes([*routes, web.get(r"/static/{version}/{name}", static)])
     return app

@@ -1,4 +1,4 @@
-"""The last rebalances of a group on a line of time."""
+"""The last rebalances of a group on a time axis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BAR_MIN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One rebalance, in units of the line's width."""
+    """One rebalance, in units of the axis' width."""
 
     x: float
     width: float
@@ -23,7 +23,7 @@ class Bar:
 
 
 def bars(rounds: Sequence[Mapping[str, Any]], now_ms: int) -> list[Bar]:
-    """Those of the last half hour; one that goes on reaches to now. `rounds` as `group_views.history` gives them."""
+    """Rebalances of the last half hour; a running one ends now. `rounds` as `group_views.history` returns them."""
     start_ms, found = now_ms - SPAN_MS, []
     for one in rounds:
         took_ms = one["stable_ms"]
@@ -37,5 +37,5 @@ def bars(rounds: Sequence[Mapping[str, Any]], now_ms: int) -> list[Bar]:
 
 
 def is_open(one: Mapping[str, Any]) -> bool:
-    """Whether a rebalance goes on."""
+    """Whether the rebalance is running."""
     return one["outcome"] in ("joining", "syncing", "settling")
