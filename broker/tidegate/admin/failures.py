@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and the one line on stderr where it failed; a traceback is a bug."""
+"""How a command ends: its exit code, and one line on stderr on failure. A traceback means a bug."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ EXIT_CODES: Final = {
     FAILED: "not done: a wrong option, nobody answers, no such group or topic; `doctor` found a problem",
     INTERRUPTED: "ended by Ctrl-C",
 }
-"""What every command's exit code means."""
+"""The meaning of exit codes, for all commands."""
 
 
 class CommandFailed(Exception):
-    """What was asked for cannot be done; the message is one line."""
+    """The command failed; the message is one line."""
 
 
 def in_words(error: OSError) -> str:
-    """`Connection refused`: the system's words, where asyncio has put others in their place."""
+    """The operating system's message, such as `Connection refused`, also when asyncio has replaced it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -42,7 +42,7 @@ def in_words(error: OSError) -> str:
 
 
 def reporting(run: Callable[[], None]) -> None:
-    """Run a command; a CannotStart or CommandFailed becomes its line and exit code 2, a closed pipe nothing."""
+    """Run a command; CannotStart and CommandFailed print one line and exit with code 2; a closed pipe is silent."""
     try:
         run()
         sys.stdout.flush()
@@ -53,10 +53,10 @@ def reporting(run: Callable[[], None]) -> None:
     except OSError as error:
         if error.errno != errno.EPIPE:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's own last flush complains
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python's final flush fails
         raise typer.Exit(DONE) from None
     except Exception as error:
-        from tidegate.errors import CannotStart  # who fails waits for its imports, nobody else
+        from tidegate.errors import CannotStart  # imported on failure only, because it is slow
 
         if not isinstance(error, CannotStart):
             raise

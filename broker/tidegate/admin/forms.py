@@ -1,4 +1,4 @@
-"""Forms as browsers send them; what cannot be read is the sender's fault and not ours, before any login too."""
+"""Parses browser forms; a malformed form is answered with a 4xx status, also before authentication."""
 
 from __future__ import annotations
 

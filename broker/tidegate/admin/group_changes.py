@@ -97,6 +97,6 @@ def delete(
 
 
 def add_to(group: typer.Typer) -> None:
-    """Make them commands."""
+    """Register the commands."""
     for command in (reset, evict, delete):
         group.command()(command)

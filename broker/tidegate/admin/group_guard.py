@@ -1,4 +1,4 @@
-"""This command as a member without topics: it stands in a group while those that it fenced are not back."""
+"""A temporary group member without topics: keeps a group non-empty until its fenced members have rejoined."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate.apis.registry import ApiKey
 _TRIES: Final = 20
 _CHECKS_MAX: Final = 100
 _CHECK_INTERVAL_S: Final = 0.1
-"""Ten seconds: clients learn that they are fenced at their next heartbeat, 3 s by default."""
+"""100 checks take ten seconds: clients detect a fence at their next heartbeat, 3 s by default."""
 _FENCE_REASON: Final = "fenced: its group's offsets are reset"
 _GUARD_REASON: Final = "the offsets are reset"
 
@@ -28,20 +28,20 @@ Codes = dict[Place, ErrorCode]
 
 @dataclass(slots=True)
 class Guard:
-    """For one group as it was described. An async context manager, which leaves. Its methods raise CommandFailed."""
+    """Guards one described group; as a context manager it leaves the group on exit. Methods raise CommandFailed."""
 
     kafka: KafkaClient
     group: Any
     removed: list[Any] = field(default_factory=list)
-    """Members that it fenced."""
+    """Members that the guard has fenced."""
     _own: Sequence[Any] = ()
     _connection: Connection | None = None
 
     async def move_in_one_write(self, offsets: Mapping[Place, Commit], forgotten: Iterable[Place]) -> Codes:
-        """Remove all members, move the offsets and join, handled one behind the other; what each partition answered.
+        """Pipeline the requests that remove all members, move the offsets and join; returns codes by partition.
 
-        The group is empty in between: in Apache Kafka, which waits for its log after each, for tens of milliseconds,
-        on a busy machine for seconds. Who joins meanwhile has the offsets refused.
+        The group is empty in between: with Apache Kafka, which waits for its log after each request, for tens of
+        milliseconds, on a busy machine for seconds. If another member joins meanwhile, the commit is refused.
         """
         group_id = self.group.group_id
         connection = await self._open()
@@ -58,10 +58,10 @@ class Guard:
         return {**group_requests.codes_of_partitions(committed), **group_requests.codes_of_partitions(deleted)}
 
     async def move_as_member(self, offsets: Mapping[Place, Commit], forgotten: Iterable[Place]) -> Codes:
-        """Join, remove all others, and move the offsets as the only member; what each partition answered.
+        """Join, remove all other members, and move the offsets as the only member; returns codes by partition.
 
-        The group is never empty, so nobody's commit without a generation is taken, however long all this takes; and
-        nobody has partitions before the guard leaves. The events of a group do not tell of what a member commits.
+        The group is never empty, so no commit without a generation is accepted at any time; and no other member gets
+        partitions before the guard leaves. The group's events do not record a member's commits.
         """
         connection, group_id = await self._open(), self.group.group_id
         joined = await self._lead(connection)
@@ -75,9 +75,10 @@ class Guard:
         return {**group_requests.codes_of_partitions(committed), **group_requests.codes_of_partitions(deleted)}
 
     async def wait(self) -> None:
-        """Until another is a member too, or nobody comes.
+        """Wait until another member has joined, or until the time-out.
 
-        The others may be quicker than the guard's join: who went without having come would be missed by all of them.
+        Others may join before the guard does. If the guard then left without having joined, their rebalance would wait
+        for it.
         """
         for _ in range(_CHECKS_MAX):
             self._own, others = await self._members()
@@ -97,14 +98,14 @@ class Guard:
                 await self._connection.close()
 
     async def _lead(self, connection: Connection) -> Any:
-        """The answer to a JoinGroup that made this the only member of a generation.
+        """The JoinGroup response that makes the guard the only member of a generation.
 
-        Whoever was in it too would have to be assigned something, in the words of an assignor that only it knows.
+        With other members in the generation the guard, as leader, would need their assignor to assign partitions.
         """
         joining = asyncio.ensure_future(self._join(connection, ""))
         try:
             own: list[Any] = []
-            while not own and not joining.done():  # its request is answered at the latest when others were removed
+            while not own and not joining.done():  # the JoinGroup is answered once the others were removed
                 own, _ = await self._members()
                 await asyncio.sleep(_CHECK_INTERVAL_S / 10)
             for _ in range(_TRIES):
@@ -128,7 +129,7 @@ class Guard:
             self.removed += others
 
     async def _members(self) -> tuple[list[Any], list[Any]]:
-        """The guard, and everybody else."""
+        """The guard's own members, and all others."""
         members = (await self.kafka.describe(self.group.group_id)).members
         own = [member for member in members if member.client_id == self.kafka.client_id]
         return own, [member for member in members if member not in own]
@@ -139,5 +140,5 @@ class Guard:
 
 
 def identities(members: Sequence[Any]) -> Identities:
-    """Members as LeaveGroup names them."""
+    """Members as LeaveGroup identifies them."""
     return [(member.member_id, member.group_instance_id) for member in members]

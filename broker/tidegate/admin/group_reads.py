@@ -1,4 +1,4 @@
-"""`tidegate group list` and `lag`: over Kafka's protocol, and what the admin HTTP adds where it answers."""
+"""`tidegate group list` and `lag`: from Kafka's protocol, with additional columns from the admin HTTP if it answers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tidegate.protocol.consumer_blobs import assigned_partitions
 Rows = list[dict[str, Any]]
 
 _ORG: Final = "default"
-"""Whose groups Kafka's protocol shows to a client without credentials."""
+"""The organisation whose groups Kafka's protocol lists for unauthenticated clients."""
 
 
 async def listing(brokers: Brokers, admin: AdminHttp) -> tuple[Rows, list[str]]:
-    """Every group, worst first; and what is missing, with the reason."""
+    """Every group, worst first; and which columns are missing, with the reason."""
     reported: dict[str, dict[str, Any]] = {}
     missing = []
     async with KafkaClient(brokers) as kafka:
@@ -80,7 +80,7 @@ async def _require_same_cluster(kafka: KafkaClient, admin: AdminHttp) -> None:
 
 
 def _places(described: Any, committed: Mapping[Place, int]) -> dict[Place, Any]:
-    """What a group has committed for or owns, in order; each with its owner or None."""
+    """Committed and owned partitions, in order; each with its owner or None."""
     owners = {
         (topic, partition): member
         for member in described.members
@@ -91,7 +91,7 @@ def _places(described: Any, committed: Mapping[Place, int]) -> dict[Place, Any]:
 
 
 async def _bounds(kafka: KafkaClient, places: Iterable[Place]) -> dict[Place, tuple[int, int]]:
-    """Log start and end of the partitions that exist, as far as anybody can tell them."""
+    """Log start and end offsets of existing partitions, where available."""
     wanted = set(places)
     topics = await kafka.topics({topic for topic, _ in wanted})
     there = [place for place in wanted if place[0] in topics and place[1] in topics[place[0]].leaders]

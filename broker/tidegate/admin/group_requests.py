@@ -1,4 +1,4 @@
-"""What the group commands' requests hold, and what their answers tell, in kio's words."""
+"""Builds the requests of the group commands and reads their responses, as kio's field values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Commit = tuple[int, str]
 """Offset and metadata."""
 
 Identities = Sequence[tuple[str, str | None]]
-"""Members by member id ("" for whoever has the instance) and instance id."""
+"""(member id, instance id) of members; member id "" selects the current member of the instance."""
 
 Value = TypeVar("Value")
 
@@ -53,7 +53,7 @@ def leave(group_id: str, members: Identities, reason: str) -> dict[str, Any]:
 def commit(
     group_id: str, offsets: Mapping[Place, Commit], generation_id: int = -1, member_id: str = ""
 ) -> dict[str, Any]:
-    """Of a member, or without a generation: that is taken while the group is empty."""
+    """An OffsetCommit of a member, or without a generation, which is accepted while the group is empty."""
     module = request(ApiKey.OFFSET_COMMIT)
     part, partition = module.OffsetCommitRequestTopic, module.OffsetCommitRequestPartition
     topics = tuple(
@@ -93,7 +93,7 @@ def delete_offsets(group_id: str, places: Iterable[Place]) -> dict[str, Any]:
 
 
 def join(group: Any, member_id: str = "") -> dict[str, Any]:
-    """A member without topics; it offers what the others agreed on, or what consumers have."""
+    """A JoinGroup without topics, with the group's current protocol, or the consumers' default."""
     offered = (group.protocol_data,) if group.protocol_data else _ASSIGNORS
     protocol = request(ApiKey.JOIN_GROUP).JoinGroupRequestProtocol
     return {

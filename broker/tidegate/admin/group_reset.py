@@ -1,13 +1,13 @@
-"""Move a group's offsets, with an undo; remove members; delete groups.
+"""Moves a group's offsets, with an undo file; removes members; deletes groups.
 
-Offsets without a generation are taken while a group is empty, so its members must stop, or be fenced. Fencing is four
-requests in one write, which a broker handles one behind the other: LeaveGroup removes all members, OffsetCommit and
-OffsetDelete move the offsets, JoinGroup makes this command a member, without topics. What the fenced still send under
-their old ids is refused. But some clients (aiokafka with auto-commit) forget their id when they are fenced and commit
-their old position without any before they join again: an empty group takes that from everybody, so the new offsets
-would be lost. A group that has a member refuses it, hence the guard. It leaves as soon as one of the others is back;
-the offsets are read once more, and where somebody came in between after all, the guard goes in first and moves them as
-the only member: then nobody can, but it takes a rebalance more, and the group's events do not tell of it.
+Commits without a generation are accepted only while a group is empty, so its members must stop or be fenced. Fencing
+pipelines four requests, which a broker handles in order: LeaveGroup removes all members, OffsetCommit and OffsetDelete
+move the offsets, JoinGroup adds this command as a member without topics (the guard). Requests under the removed member
+ids are refused. Some clients (aiokafka with auto-commit), however, drop their member id when they are fenced, and
+commit their old position without an id before they rejoin. An empty group would accept that and lose the new offsets; a
+group with a member refuses it, hence the guard. It leaves once another member has joined. Then the offsets are read
+again; if a commit overwrote them, the guard joins first and moves them as the only member, which excludes other commits
+but costs another rebalance and is not recorded in the group's events.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _TRIES: Final = 3
 _IN_BETWEEN: Final = frozenset(
     {ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress}
 )
-"""Somebody joined first."""
+"""Another member joined before the guard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What `tidegate group reset` was asked for."""
+    """The options of `tidegate group reset`."""
 
     group_id: str
     choice: Choice
@@ -59,7 +59,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Done:
-    """What came of it: rows to show, what to say, the file that restores."""
+    """The result: rows and messages to print, and the path of the undo file."""
 
     rows: list[dict[str, Any]]
     reported_text: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Done:
 
 
 async def reset(brokers: Brokers, asked: Asked) -> Done:
-    """Plan, and do it where that is asked. Raises CommandFailed."""
+    """Plan, and execute if requested. Raises CommandFailed."""
     async with KafkaClient(brokers, own_name()) as kafka:
         moves = await plan(kafka, asked.group_id, asked.choice, asked.topics, asked.all_topics)
         group = await kafka.describe(asked.group_id)
@@ -90,7 +90,7 @@ async def reset(brokers: Brokers, asked: Asked) -> Done:
 
 
 def row(move: Move) -> dict[str, Any]:
-    """A partition's line."""
+    """A partition as a row."""
     note = move.note or ("forgotten" if move.after is None else "")
     return {"topic": move.topic, "partition": move.partition, "before": move.before, "after": move.after, "note": note}
 
@@ -115,7 +115,7 @@ def _blocked(asked: Asked, members: Sequence[Any]) -> list[str]:
 
 
 def _write_undo(asked: Asked, moves: Sequence[Move]) -> Path:
-    """What was, before anything is changed. Raises CommandFailed."""
+    """Write the undo file before any change. Raises CommandFailed."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", asked.group_id)
     path = asked.undo or Path(f"undo-{name}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}.csv")
     rows = [
@@ -131,14 +131,14 @@ def _write_undo(asked: Asked, moves: Sequence[Move]) -> Path:
 
 
 async def move(kafka: KafkaClient, asked: Asked, moves: Sequence[Move], group: Any, done: Done) -> None:
-    """Do what was planned for a group as it was described. Raises CommandFailed."""
+    """Execute the plan for a described group. Raises CommandFailed."""
     targets = {move.place: (move.after, move.metadata) for move in moves if move.after is not None}
     forgotten = [move.place for move in moves if move.after is None and move.before is not None]
     removed: list[Any] = []
     for try_ in range(_TRIES):
         async with Guard(kafka, group) as guard:
             codes = await _change(guard, targets, forgotten, again=try_ > 0)
-            undone = await _undone(kafka, asked.group_id, moves)  # before anybody reads on from there
+            undone = await _undone(kafka, asked.group_id, moves)  # before any member reads from the old offsets
         removed += guard.removed
         if not asked.fence or not (undone or not _IN_BETWEEN.isdisjoint(codes.values())):
             break
@@ -174,7 +174,7 @@ def _report(done: Done, codes: Mapping[Place, ErrorCode], undone: Mapping[Place,
 
 
 async def _undone(kafka: KafkaClient, group_id: str, moves: Sequence[Move]) -> dict[Place, int | None]:
-    """Partitions that are where they were, in spite of all."""
+    """Moved partitions whose committed offset is back at the old one -> that offset."""
     now = await kafka.committed(group_id)
     return {
         move.place: move.before for move in moves if move.before != move.after and now.get(move.place) == move.before
@@ -189,7 +189,7 @@ async def _existing(kafka: KafkaClient, group_id: str) -> Any:
 
 
 async def evict(brokers: Brokers, group_id: str, member: str, reason: str) -> str:
-    """Remove a member by its id or instance id; what happened. Raises CommandFailed."""
+    """Remove a member by its id or instance id; returns a message. Raises CommandFailed."""
     async with KafkaClient(brokers, own_name()) as kafka:
         members = (await _existing(kafka, group_id)).members
         chosen = [one for one in members if member in (one.member_id, one.group_instance_id)]
@@ -204,7 +204,7 @@ async def evict(brokers: Brokers, group_id: str, member: str, reason: str) -> st
 
 
 async def delete(brokers: Brokers, group_id: str) -> None:
-    """Delete an empty group. Raises CommandFailed, which names the members of one that is not."""
+    """Delete an empty group. Raises CommandFailed, which lists the members of a non-empty one."""
     async with KafkaClient(brokers, own_name()) as kafka:
         described = await _existing(kafka, group_id)
         if described.members:

@@ -1,4 +1,4 @@
-"""What the group commands show of each thing, in which words."""
+"""The tables and texts of the group commands."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ FINDINGS: Final = [
 
 
 def member_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Members as rows; ages are from the server's clock."""
+    """Members as rows; ages are computed from the server's clock."""
     rows = []
     for member in found["members"]:
         last_contact = member["last_contact_ms"]
@@ -117,7 +117,7 @@ def member_rows(found: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def facts(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A group without its members and partitions, as machines get it."""
+    """A group without members and partitions, for programs."""
     lists = {"members", "pending", "partitions"}
     return {
         **{name: value for name, value in found.items() if name not in lists},
@@ -129,7 +129,7 @@ def facts(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """A group as people read it."""
+    """A group as label and value, for people."""
     members, now = found["members"], found["now_ms"]
     static = sum(member["instance_id"] is not None for member in members)
     leader = next((member for member in members if member["leads"]), None)

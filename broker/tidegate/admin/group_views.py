@@ -1,4 +1,4 @@
-"""Groups as the admin HTTP shows them: picture, partitions, history and findings, put together and made JSON."""
+"""Groups for the admin HTTP: snapshot, partitions, history and findings, combined and converted to JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CALM_LAST: Final = {"Stable": 1, "Empty": 2}
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """All that is told of one group."""
+    """The data of one group."""
 
     snapshot: GroupSnapshot
     partitions: tuple[Partition, ...]
@@ -33,7 +33,7 @@ class GroupView:
 
 
 class _Ends:
-    """Where partitions begin and end, None where nobody knows; each is looked at once, whatever the groups."""
+    """Offsets of partitions, None when unavailable; each is read once for all groups."""
 
     def __init__(self, context: BrokerContext, org: str) -> None:
         self._org = org
@@ -58,7 +58,7 @@ class _Ends:
 
 
 async def view(context: BrokerContext, org: str, group_id: str) -> GroupView:
-    """Look at one group. Raises GroupIdNotFound, StoreUnavailable."""
+    """The data of one group. Raises GroupIdNotFound, StoreUnavailable."""
     keys = context.store.group_keys(org, group_id)
     try:
         snapshot = await _snapshot(context, keys)
@@ -77,18 +77,18 @@ async def _view(context: BrokerContext, ends: _Ends, snapshot: GroupSnapshot, re
         await context.catalog.find(snapshot.org, topic)
     topics = frozenset(topic.name for topic in context.catalog.topics(snapshot.org))
     partitions = await _partitions(context, ends, snapshot, subscribed)
-    # Thousands of events of a large group take a quarter of a second: in a thread, or this broker's lease is late.
+    # In a thread: thousands of events of a large group take 250 ms, which would delay the lease renewal.
     findings = await asyncio.to_thread(explain, snapshot, partitions, reported, topics)
     return GroupView(snapshot, tuple(partitions), tuple(reported), tuple(findings))
 
 
 async def view_all(context: BrokerContext, org: str) -> list[GroupView]:
-    """Look at every group of an organisation, in order of id. Raises StoreUnavailable."""
+    """The data of every group of an organisation, in order of id. Raises StoreUnavailable."""
     return await _view_some(context, org, await _listed(context, org))
 
 
 async def view_first(context: BrokerContext, org: str, count_max: int) -> tuple[list[GroupView], int]:
-    """So many of them, those in a rebalance first and empty ones last; and how many were left out.
+    """At most `count` groups, rebalancing ones first and empty ones last; and the number of groups left out.
 
     Raises StoreUnavailable.
     """
@@ -98,7 +98,7 @@ async def view_first(context: BrokerContext, org: str, count_max: int) -> tuple[
 
 
 async def view_page(context: BrokerContext, org: str, after: str, count_max: int) -> tuple[list[GroupView], str | None]:
-    """Those behind the id `after`, in order of id, and behind which the next page begins. Raises StoreUnavailable."""
+    """Groups after the id `after`, in order of id, and the `after` of the next page. Raises StoreUnavailable."""
     behind = [group for group in await _listed(context, org) if group.group_id > after]
     page = behind[:count_max]
     return await _view_some(context, org, page), page[-1].group_id if len(behind) > len(page) else None
@@ -125,14 +125,14 @@ async def _view_some(context: BrokerContext, org: str, listed: Sequence[director
                 return None  # deleted meanwhile
 
     snapshots = await asyncio.gather(*map(observe, keys.values()))
-    ends = _Ends(context, org)  # behind the pictures, so that nothing is committed beyond them
+    ends = _Ends(context, org)  # read after the snapshots, so that no commit is beyond the end
     return [await _view(context, ends, one, events[keys[one.group_id].ref]) for one in snapshots if one is not None]
 
 
 async def _partitions(
     context: BrokerContext, ends: _Ends, snapshot: GroupSnapshot, subscribed: Iterable[str]
 ) -> list[Partition]:
-    """What the group has committed for, owns, or subscribes to, in order."""
+    """Partitions that the group has committed for, owns or subscribes to, in order."""
     commits = {(commit.topic, commit.partition): commit for commit in snapshot.commits}
     owners = {
         (topic, partition): member.member_id
@@ -168,7 +168,7 @@ async def _partitions(
 
 
 def listed(found: GroupView) -> dict[str, Any]:
-    """A group's line of a list."""
+    """A group as an element of a list."""
     snapshot, worst = found.snapshot, found.findings[0] if found.findings else None
     trouble = worst if worst is not None and worst.severity else None
     return {
@@ -187,7 +187,7 @@ def listed(found: GroupView) -> dict[str, Any]:
 
 
 def described(found: GroupView) -> dict[str, Any]:
-    """A group in full, but for its history."""
+    """A group in full, without its history."""
     snapshot = asdict(found.snapshot)
     del snapshot["commits"]
     for member in snapshot["members"]:
@@ -199,7 +199,7 @@ def described(found: GroupView) -> dict[str, Any]:
 
 
 def explained(found: GroupView) -> dict[str, Any]:
-    """What is to be said of a group."""
+    """The findings of a group."""
     return {
         "group": found.snapshot.group_id,
         "now_ms": found.snapshot.now_ms,
@@ -209,9 +209,9 @@ def explained(found: GroupView) -> dict[str, Any]:
 
 
 async def history(context: BrokerContext, org: str, group_id: str, count_max: int) -> dict[str, Any]:
-    """Rebalances and raw events, newest first; also of a group that was deleted, while events of it are kept.
+    """Rebalances and raw events, newest first; also of a deleted group, while its events are retained.
 
-    Raises GroupIdNotFound where nothing tells of it, StoreUnavailable.
+    Raises GroupIdNotFound when there are no events either, StoreUnavailable.
     """
     reported = await read_events(context.store, context.store.group_keys(org, group_id))
     if not reported and not await context.store.command("EXISTS", context.store.group_keys(org, group_id).group):

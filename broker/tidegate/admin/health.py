@@ -1,11 +1,10 @@
-"""What *live* and *ready* mean.
+"""The conditions of liveness and readiness.
 
-Live: the event loop turns, so this process can answer. Nothing else counts, or an orchestrator would
-restart brokers because Redis is away, which helps nobody.
+Live: the event loop runs, so the process can answer. Nothing else counts: restarting brokers because Redis is
+unavailable would not help.
 
-Ready: a client that connects now is served. Redis is up on every link, the broker's lease is held, the
-listener is open, large requests find room, and no drain has begun. A broker that is not ready keeps serving the
-clients it has.
+Ready: a client that connects now is served. Redis is connected on every link, the lease is held, the listener is open,
+large requests are admitted, and no drain has started. A broker that is not ready continues to serve connected clients.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Health:
-    """The state that the probes read: `app.py` sets the flags, the rest is asked each time."""
+    """The state behind the probes: `app.py` sets the flags, the callbacks are evaluated at each probe."""
 
     store_up: Callable[[], bool]
     lease_held: Callable[[], bool]

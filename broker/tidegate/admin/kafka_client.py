@@ -1,4 +1,4 @@
-"""What the group commands ask of Kafka brokers: each request goes to whom Kafka wants it to."""
+"""The CLI's Kafka client: sends each request to the broker that Kafka requires for it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _AGAIN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as Metadata tells it: partition -> node id of its leader."""
+    """A topic from Metadata: partition -> node id of its leader."""
 
     name: str
     leaders: Mapping[int, int]
@@ -49,7 +49,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class ObservedGroup:
-    """A group as ListGroups, DescribeGroups and OffsetFetch tell it."""
+    """A group from ListGroups, DescribeGroups and OffsetFetch."""
 
     listed: Any
     described: Any
@@ -58,16 +58,16 @@ class ObservedGroup:
 
 @dataclass(slots=True)
 class KafkaClient:
-    """An async context manager. `client_id` is what brokers note of who asked. Methods raise CommandFailed."""
+    """An async context manager. Brokers record `client_id` as the origin of changes. Methods raise CommandFailed."""
 
     where: Brokers
     client_id: str = COMMAND
     silent: dict[int, str] = field(default_factory=dict)
-    """Brokers that are listed and did not answer, and why; they are not asked again."""
+    """Node ids of listed brokers that did not answer -> reason; they are not asked again."""
     listed: Sequence[Any] = ()
-    """Brokers as the last Metadata told them."""
+    """Brokers from the last Metadata response."""
     cluster_id: str | None = None
-    """As the last Metadata told it."""
+    """The cluster id from the last Metadata response."""
     _first: Connection | None = None
     _tls: ssl.SSLContext | None = None
     _connections: dict[str, Connection] = field(default_factory=dict)
@@ -89,10 +89,10 @@ class KafkaClient:
     async def __aexit__(self, *_: object) -> None:
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
 
-    # -- who to ask
+    # -- routing of requests
 
     async def connection_for(self, group_id: str) -> Connection:
-        """A connection of its own to a group's coordinator, for what others would wait behind; to be closed."""
+        """A new connection to a group's coordinator for requests that block the connection; the caller closes it."""
         connection = self._connection((await self._coordinator(group_id)).address)
         await connection.open()
         return connection
@@ -116,14 +116,14 @@ class KafkaClient:
                 try:
                     return await self._at(f"{found.host}:{found.port}")
                 except CommandFailed:
-                    return self._first  # any of Tidegate's will do; Kafka's say NOT_COORDINATOR till there is a new one
+                    return self._first  # Tidegate: any broker; Kafka: NOT_COORDINATOR until one is elected
             await asyncio.sleep(_PAUSE_S)
         raise CommandFailed(f"group {group_id}: no coordinator is available")
 
     async def _ask_coordinator(
         self, group_id: str, api: ApiKey, values: Mapping[str, Any], codes: Callable[[Any], Iterable[ErrorCode]]
     ) -> Any:
-        """Ask a group's coordinator, again while it moves or loads, as `codes` of an answer tell."""
+        """Ask a group's coordinator; retry while it moves or loads, according to the error `codes` of the response."""
         for _ in range(_TRIES):
             connection = await self._coordinator(group_id)
             answer = await connection.ask(api, **values)
@@ -133,17 +133,17 @@ class KafkaClient:
         raise CommandFailed(f"group {group_id}: its coordinator is not available")
 
     async def ask(self, api: ApiKey, **values: Any) -> Any:
-        """What any broker can answer."""
+        """Send a request that any broker can answer."""
         assert self._first is not None
         return await self._first.ask(api, **values)
 
     async def ask_broker(self, node_id: int, api: ApiKey, **values: Any) -> Any:
-        """What one broker is to answer; whoever answered first where that one is not listed."""
+        """Send a request to a given broker, or to the first that answered if that one is not listed."""
         known = self._brokers.get(node_id)
         return await (await self._at(known)).ask(api, **values) if known else await self.ask(api, **values)
 
     async def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
-        """The topics that exist, of `names` or all; nothing is created."""
+        """Existing topics, of `names` or all; creates none."""
         part = request(ApiKey.METADATA).MetadataRequestTopic
         answer = await self.ask(
             ApiKey.METADATA,
@@ -161,16 +161,16 @@ class KafkaClient:
         }
 
     async def ask_cluster_id(self) -> str | None:
-        """Whose brokers these are."""
+        """The cluster id of the brokers."""
         await self.topics([])
         return self.cluster_id
 
     # -- groups
 
     async def all_groups(self) -> list[ObservedGroup]:
-        """Every group, in order of id: each broker lists its own, so it is asked about them at once too.
+        """Every group, in order of id. Each broker lists the groups that it coordinates, and describes them at once.
 
-        Those of `silent` brokers may be missing. Raises CommandFailed if none answered.
+        Groups of `silent` brokers may be missing. Raises CommandFailed if no broker answered.
         """
         await self.topics([])
         found = await asyncio.gather(*(self._groups_of(node_id) for node_id in self._brokers))
@@ -203,7 +203,7 @@ class KafkaClient:
         return found
 
     async def describe(self, group_id: str) -> Any:
-        """DescribeGroups of one group; `Dead` if there is none."""
+        """DescribeGroups of one group; state `Dead` if it does not exist."""
         values = {"groups": (group_id,), "include_authorized_operations": False}
         answer = await self._ask_coordinator(group_id, ApiKey.DESCRIBE_GROUPS, values, group_requests.codes_of_groups)
         (group,) = answer.groups
@@ -211,7 +211,7 @@ class KafkaClient:
         return group
 
     async def leave(self, group_id: str, members: Identities, reason: str) -> list[Any]:
-        """LeaveGroup of members in one batch; each with its own code."""
+        """LeaveGroup of members in one batch; each with its own error code."""
         values = group_requests.leave(group_id, members, reason)
         answer = await self._ask_coordinator(group_id, ApiKey.LEAVE_GROUP, values, group_requests.code_of_all)
         raise_for(answer.error_code, f"group {group_id}")
@@ -227,7 +227,7 @@ class KafkaClient:
     # -- offsets
 
     async def committed(self, group_id: str) -> dict[Place, int]:
-        """OffsetFetch of all that a group has committed."""
+        """OffsetFetch of all committed offsets of a group."""
         answer = await self._ask_coordinator(
             group_id, ApiKey.OFFSET_FETCH, group_requests.fetch_offsets((group_id,)), group_requests.codes_of_groups
         )
@@ -236,7 +236,7 @@ class KafkaClient:
         return group_requests.committed_of(group)
 
     async def commit(self, group_id: str, offsets: Mapping[Place, Commit]) -> dict[Place, ErrorCode]:
-        """OffsetCommit without a generation: taken while the group is empty. What each partition answered."""
+        """OffsetCommit without a generation, accepted while the group is empty; error codes by partition."""
         values = group_requests.commit(group_id, offsets)
         return group_requests.codes_of_partitions(
             await self._ask_coordinator(
@@ -248,27 +248,27 @@ class KafkaClient:
         )
 
     async def delete_offsets(self, group_id: str, places: Iterable[Place]) -> dict[Place, ErrorCode]:
-        """OffsetDelete (KIP-496). What each partition answered."""
+        """OffsetDelete (KIP-496); error codes by partition."""
         values = group_requests.delete_offsets(group_id, places)
         answer = await self._ask_coordinator(group_id, ApiKey.OFFSET_DELETE, values, group_requests.code_of_all)
         raise_for(answer.error_code, f"group {group_id}")
         return group_requests.codes_of_partitions(answer)
 
     async def offsets_at(self, wanted: Mapping[Place, int], topics: Mapping[str, Topic]) -> dict[Place, int]:
-        """ListOffsets of existing partitions at a timestamp, ms, EARLIEST or LATEST; -1 where no record is as late."""
+        """ListOffsets of existing partitions at a timestamp, ms, EARLIEST or LATEST; -1 without a later record."""
         found = await self.offsets_known(wanted, topics)
         if missing := [f"{topic} {index}" for topic, index in sorted(wanted.keys() - found.keys())]:
             raise CommandFailed(f"no broker tells the offsets of {listed(missing)}")
         return found
 
     async def offsets_known(self, wanted: Mapping[Place, int], topics: Mapping[str, Topic]) -> dict[Place, int]:
-        """`offsets_at`, without the partitions that nobody can tell of now."""
+        """`offsets_at`, without the partitions whose offsets are unavailable."""
         by_leader: dict[int, dict[Place, int]] = defaultdict(dict)
         for place, timestamp in wanted.items():
             by_leader[topics[place[0]].leaders[place[1]]][place] = timestamp
         answers = await asyncio.gather(*(self._offsets(node_id, asked) for node_id, asked in by_leader.items()))
         found = {place: offset for answer in answers for place, offset in answer.items()}
-        for node_id in self._brokers:  # each of Tidegate's can tell; Kafka's refuse what they do not lead
+        for node_id in self._brokers:  # any Tidegate broker can answer; Kafka's refuse partitions that they do not lead
             if rest := {place: timestamp for place, timestamp in wanted.items() if place not in found}:
                 found |= await self._offsets(node_id, rest)
         return found
@@ -302,7 +302,7 @@ class KafkaClient:
 
 
 async def error_at(kafka: KafkaClient, place: Place, leader: int, offset: int) -> str | None:
-    """What a consumer that stands at an offset is answered, where that is an error."""
+    """The error that a consumer at an offset gets, if any."""
     module = request(ApiKey.FETCH)
     part = module.FetchPartition(
         partition=place[1], current_leader_epoch=-1, fetch_offset=offset, last_fetched_epoch=-1, log_start_offset=-1,
@@ -318,11 +318,11 @@ async def error_at(kafka: KafkaClient, place: Place, leader: int, offset: int) -
 
 
 def raise_for(code: ErrorCode, what: str) -> None:
-    """CommandFailed for any code but NONE."""
+    """Raises CommandFailed for any code but NONE."""
     if code is not ErrorCode.none:
         raise CommandFailed(f"{what}: {code.name.upper()}")
 
 
 def own_name() -> str:
-    """Who asks for a change, as the group's events tell it: command, machine, process."""
+    """The origin of a change as recorded in the group's events: command, machine, process."""
     return f"{COMMAND}@{socket.gethostname()}:{os.getpid()}"

@@ -1,4 +1,4 @@
-"""One connection of the command line to a Kafka broker, ours or not: kio writes the requests and reads the answers."""
+"""One connection of the CLI to any Kafka broker; kio encodes requests and decodes responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERSIONS: Final = {
     ApiKey.OFFSET_COMMIT: 8,
     ApiKey.OFFSET_FETCH: 8,
     ApiKey.FIND_COORDINATOR: 3,
-    ApiKey.JOIN_GROUP: 3,  # the last that makes a member in one step
+    ApiKey.JOIN_GROUP: 3,  # the last version that joins in one step
     ApiKey.SYNC_GROUP: 3,
     ApiKey.LEAVE_GROUP: 5,
     ApiKey.DESCRIBE_GROUPS: 5,
@@ -41,19 +41,19 @@ VERSIONS: Final = {
     ApiKey.CREATE_PARTITIONS: 3,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
     ApiKey.PRODUCE: 8,
-    ApiKey.FETCH: 12,  # the last that names topics by name
+    ApiKey.FETCH: 12,  # the last version that identifies topics by name
 }
-"""The version of each API that the commands speak. Apache Kafka has them all from 3.8 on."""
+"""The version of each API that the commands use. Apache Kafka supports all of them from 3.8 on."""
 
 STREAM_BYTES: Final = 1 << 26
 _CONNECT_TIMEOUT_S: Final = 3.0
-"""A machine that is gone is listed for some seconds more: the others are not to wait long for it."""
+"""A crashed broker stays listed for some seconds; the connect time-out must not delay the others for long."""
 _TIMEOUT_S: Final = 10.0
 
 
 @cache
 def request(api: int) -> Any:
-    """kio's module of a request: its class and those of its parts."""
+    """kio's module of a request: its class and nested classes."""
     return load_payload_module(api, VERSIONS[api], EntityType.request)
 
 
@@ -63,9 +63,9 @@ def _class_name(api: int) -> str:
 
 
 class Connection:
-    """One caller at a time; whatever goes wrong is CommandFailed, from the error that it was.
+    """For sequential use by one caller; every failure becomes CommandFailed, chained to its cause.
 
-    With `tls` the certificate is to be for `server_name`, or for the address's own host.
+    With `tls` the certificate must match `server_name`, or the host of the address.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class Connection:
         return await asyncio.open_connection(host, int(port), limit=STREAM_BYTES, ssl=self._tls, server_hostname=name)
 
     async def open(self) -> None:
-        """Connect, and learn what is served. Raises CommandFailed."""
+        """Connect and fetch ApiVersions. Raises CommandFailed."""
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 self._reader, self._writer = await self._connect()
-        except OSError as error:  # TimeoutError and SSLError too
+        except OSError as error:  # includes TimeoutError and SSLError
             raise CommandFailed(
                 f"no broker answers at {self.address}: {_reported(error, _CONNECT_TIMEOUT_S)}"
             ) from error
@@ -106,14 +106,15 @@ class Connection:
         self._served = {one.api_key: (one.min_version, one.max_version) for one in versions.api_keys}
 
     async def ask(self, api: int, **values: Any) -> Any:
-        """Send a request by its fields; its response. Raises CommandFailed."""
+        """Send a request given by its fields; returns its response. Raises CommandFailed."""
         (answer,) = await self.ask_all((api, values))
         return answer
 
     async def ask_all(self, *asked: tuple[int, Mapping[str, Any]], answers: int | None = None) -> list[Any]:
-        """Send requests in one write, so that nobody comes in between; their responses. Raises CommandFailed.
+        """Send requests in one write, so that no other client's are handled in between; returns responses.
 
-        With fewer `answers` than requests the connection is of no more use: who asked does not wait for the rest.
+        With fewer `answers` than requests the remaining responses are not read, and the connection must be closed.
+        Raises CommandFailed.
         """
         for api, _ in asked:
             first, last = self._served.get(int(api), (VERSIONS[api], VERSIONS[api]))
@@ -147,7 +148,6 @@ class Connection:
             raise CommandFailed(f"{self.address} answered something else than Kafka does") from None
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._writer is not None:
             self._writer.close()
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""`tidegate topic repair`: the good entries of a log in a new stream, which takes the log's place in one step.
+"""`tidegate topic repair`: copies the valid entries of a log into a new stream, which atomically replaces the old one.
 
-A stream forgets no id that it ever took, so an entry that is none of ours cannot be removed in place: appends would
-stay refused. Brokers see the log's version change and load it again.
+A stream never accepts an id at or below its last one, so a stray entry cannot be removed in place: appends would still
+be refused. Brokers observe the changed version of the log and reload it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _NONE: Final = 0
 
 
 def examine(client: Any, partition: Partition) -> Scanned:
-    """What a repair would leave out. Raises CommandFailed where there is no log."""
+    """What a repair would leave out. Raises CommandFailed when there is no log."""
     if not client.exists(partition.keys.log):
         raise CommandFailed(f"{partition}: there is no log {partition.keys.log}")
     return scan(client, partition.keys)
 
 
 def repair(client: Any, partition: Partition) -> tuple[int, list[StrayEntry]]:
-    """Where the log ends now, and what was left out. Raises CommandFailed; the log is as it was then."""
+    """Repair; returns the new log end offset and what was left out. On CommandFailed the log is unchanged."""
     client, keys = with_plain_entries(client), partition.keys
     before = client.hmget(keys.meta, "incarnation", "log_version")
     failover_epoch, version = (int(value or 0) for value in before)
@@ -53,7 +53,7 @@ def repair(client: Any, partition: Partition) -> tuple[int, list[StrayEntry]]:
 
 
 def rows(partition: Partition, scanned: Scanned) -> list[dict[str, Any]]:
-    """What a repair would leave out, and what stops appends, a row each."""
+    """One row each for entries that a repair would leave out, and for the entry that blocks appends."""
     strays = {stray.entry_id: stray for stray in scanned.strays}
     if scanned.stopped is not None:
         strays.setdefault(scanned.stopped.entry_id, scanned.stopped)
@@ -71,7 +71,7 @@ def rows(partition: Partition, scanned: Scanned) -> list[dict[str, Any]]:
 
 
 class _Copy:
-    """The good entries of a log, in the new stream, and what was passed over."""
+    """The new stream with the valid entries, and the list of skipped ones."""
 
     def __init__(self, client: Any, partition: Partition) -> None:
         self._client, self._keys = client, partition.keys
@@ -80,7 +80,7 @@ class _Copy:
         self.strays: list[StrayEntry] = []
 
     def go_on(self) -> None:
-        """Copy what is behind the last entry that was read."""
+        """Copy the entries after the last one read."""
         for entry_id, fields, parsed in read_log(self._client, self._keys.log, self.after):
             self.after = entry_id.decode()
             if isinstance(parsed, StrayEntry):

@@ -1,4 +1,4 @@
-"""Logging in to the console and out of it. The page with the form is the console's."""
+"""Log-in and log-out of the console; the page with the form is in `console/login_page.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = structlog.get_logger()
 
 
 async def login(request: web.Request) -> web.StreamResponse:
-    """A form of `name`, `password` and `next`; back to `next` with a session, or to the form with `failed=1`."""
+    """POST `name`, `password`, `next`: redirects to `next` with a session cookie, or to the form with `failed=1`."""
     access = request.config_dict[ACCESS]
     form = await form_of(request)
     name, password, wanted = (str(form.get(field, "")) for field in ("name", "password", "next"))
@@ -35,25 +35,25 @@ async def login(request: web.Request) -> web.StreamResponse:
 
 
 async def logout(_: web.Request) -> web.StreamResponse:
-    """Forget the session; needs its CSRF token."""
+    """End the session; requires its CSRF token."""
     answer = web.Response(status=303, headers={"Location": "/console/"})
     drop_cookie(answer)
     return answer
 
 
 def csrf_token(request: web.Request) -> str:
-    """What forms of this page must carry in `csrf`; empty where nobody has logged in."""
+    """The `csrf` field for this page's forms; "" without a session."""
     access = request.config_dict[ACCESS]
     session = access.sessions.read(request.cookies.get(COOKIE, ""))
     return access.sessions.csrf_token(session) if session is not None else ""
 
 
 def routes() -> list[web.RouteDef]:
-    """POST for both."""
+    """The POST routes."""
     return [web.post(LOGIN_PATH, login), web.post(LOGOUT_PATH, logout)]
 
 
 def _own_page(wanted: str) -> str:
-    """Never another site's: `//evil` and `/\\evil` are."""
+    """Accept paths of this console only: `//evil` and `/\\evil` lead to other sites."""
     own = wanted.startswith("/console/") and "\\" not in wanted and "//" not in wanted.partition("?")[0]
     return wanted if own and wanted.isprintable() else "/console/"

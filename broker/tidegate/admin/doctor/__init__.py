@@ -1,6 +1,6 @@
-"""`tidegate doctor`: what a Kafka client that is given a bootstrap address will see, and what is wrong with that.
+"""`tidegate doctor`: what a Kafka client observes from a bootstrap address, and what is wrong with it.
 
-`asking` looks at one address (resolve, connect, TLS, ask), `certificates` at what a TLS port shows, `probe_redis` at
-Redis. `address_judging`, `certificate_judging`, `cluster_judging` and `redis_judging` say what is to be said of it:
-what looks does not judge, what judges does no I/O. `examine` does both.
+`probe` examines one address (resolve, connect, TLS, Kafka requests), `certificates` a TLS port's certificate,
+`probe_admin` the admin HTTP, `probe_redis` Redis. `address_checks`, `certificate_checks`, `cluster_checks` and
+`redis_checks` derive findings: probes judge nothing, checks do no I/O. `run.examine` calls both.
 """

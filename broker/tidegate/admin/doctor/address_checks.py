@@ -1,4 +1,4 @@
-"""What is to be said of single addresses: reachable, in the right protocol, of use to clients elsewhere. No I/O."""
+"""Findings about single addresses: reachable, the right protocol, usable by clients elsewhere. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ANY: Final = ("0.0.0.0", "::")  # noqa: S104 - to warn of them
 
 
 def judge(observed: Observations) -> Iterator[Finding]:
-    """Everything, in no order."""
+    """All findings, unordered."""
     for one in observed.bootstrap:
         yield from _bootstrap(one, observed)
     for place in observed.advertised:
@@ -131,7 +131,7 @@ def _partly(one: Probe) -> Iterator[Finding]:
 
 
 def ips_of(one: Probe) -> tuple[str, ...]:
-    """What a name resolves to, where that is not what it says itself."""
+    """The resolved addresses of a name, unless they equal the name."""
     host, _ = split(one.address)
     return (f"{host} is {listed(one.ips)} here",) if one.ips and one.ips != (host,) else ()
 
@@ -168,7 +168,7 @@ _PROTOCOLS: Final = {
         "Is that another service's port (the admin HTTP, Redis, a load balancer without a backend)?",
     ),
 }
-"""Kind, sentence, what rests on it ("" for what was heard), what to do."""
+"""Kind, sentence, evidence ("" for the error text of the probe), remedy."""
 
 
 def _loopbacks(observed: Observations) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What is to be said of a TLS port's certificate, and of ours."""
+"""Findings about TLS certificates: of a listener, and of the user."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tidegate.groups.formatting import listed
 _DAY_S: Final = 86_400
 _SOON_S: Final = 30 * _DAY_S
 _NOT_YET, _EXPIRED, _NAMES = 9, 10, (62, 64)
-"""OpenSSL's X509_V_ERR_* of time, host name and address; the others are of trust."""
+"""OpenSSL's X509_V_ERR_* codes of validity time, host name and address; the others concern trust."""
 
 
 def of_probe(one: Probe, now_s: float) -> Iterator[Finding]:
-    """What a client that checks certificates will say, and what it will say soon."""
+    """Verification errors of a client that checks certificates, and warnings before the certificate expires."""
     if one.trouble is Trouble.CLIENT_CERTIFICATE:
         yield Finding(
             "client-certificate",

@@ -1,4 +1,4 @@
-"""What certificate a TLS port shows, whether it is to be trusted or not."""
+"""Reads the certificate of a TLS port, trusted or not."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final
 
 _TIMEOUT_S: Final = 5.0
 _NO_CHECK_TIME: Final = 0x200000
-"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python has no name for."""
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python's ssl module lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Names and addresses that it is for, seconds since 1970 between which it is valid, who signed it."""
+    """Subject names and addresses, validity in seconds since 1970, issuer."""
 
     names: tuple[str, ...]
     not_before_s: float
@@ -24,9 +24,9 @@ class Certificate:
 
 
 def shown_at(address: str, port: int, server_name: str) -> Certificate | None:
-    """The certificate, None where nobody shows one; blocks for seconds at most.
+    """The server's certificate, None if it sends none; blocks for some seconds at most.
 
-    Python decodes only what it trusts: so it is asked to trust this very certificate, at any time.
+    Python decodes verified certificates only, so this one is added as a trust anchor and its validity time ignored.
     """
     try:
         der = _handshake(address, port, server_name, None)

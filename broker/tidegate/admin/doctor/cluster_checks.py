@@ -1,4 +1,4 @@
-"""What is to be said of the addresses of a cluster taken together: who answers where, and of which cluster. No I/O."""
+"""Findings about all addresses of a cluster together: which broker of which cluster answers where. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LATE_MS: Final = 1_000
 
 
 def judge(observed: Observations) -> Iterator[Finding]:
-    """Everything, in no order."""
+    """All findings, unordered."""
     for place in observed.advertised:
         yield from _node(place, observed.probes[place.address])
     yield from _shared(observed)
@@ -90,7 +90,7 @@ def _turn(number: int, answer: Answer) -> str:
 
 
 def _views(observed: Observations) -> Iterator[Finding]:
-    """Brokers of this cluster are to tell the same brokers, by node id: addresses differ by listener."""
+    """All brokers must report the same node ids; their addresses differ by listener."""
     views: dict[frozenset[int], list[str]] = defaultdict(list)
     for one in observed.every():
         for answer in one.answers[:1]:

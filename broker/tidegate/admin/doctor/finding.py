@@ -1,4 +1,4 @@
-"""What the doctor says: kinds of findings, how bad each is, and whether a client is harmed."""
+"""Findings of the doctor: their kinds, severity and effect on clients."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Severity(enum.IntEnum):
     PROBLEM = 0
     """Clients fail, or data is lost."""
     WARNING = 1
-    """It works from here and now; somewhere, or some day, it will not."""
+    """Works from here now, but will fail from elsewhere or later."""
     NOTE = 2
-    """Good to know."""
+    """Information only."""
 
 
 KINDS: Final = {
@@ -58,12 +58,12 @@ KINDS: Final = {
     "redis-latency": "Redis answers slowly from here",
     "log-stray-entry": "an entry that no broker appended keeps a partition from taking records",
 }
-"""Every kind of finding. The names stay; scripts may rely on them."""
+"""Every kind of finding and its meaning. The names are stable, because scripts rely on them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to say: `where` an address or a node, a sentence, what it rests on, what to do."""
+    """One finding: `where` is an address or a node; then a sentence, the evidence, the remedy."""
 
     kind: str
     severity: Severity
@@ -76,10 +76,10 @@ class Finding:
         assert self.kind in KINDS, self.kind
 
     def described(self) -> dict[str, Any]:
-        """As JSON."""
+        """As a JSON object."""
         return {**asdict(self), "severity": self.severity.name.lower(), "evidence": list(self.evidence)}
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """Worst first, else as found; each once."""
+    """Worst first, otherwise in order of detection; without duplicates."""
     return sorted(dict.fromkeys(findings), key=lambda one: one.severity)

@@ -1,4 +1,4 @@
-"""What was seen of a cluster, as the judges take it."""
+"""The probes' results on a cluster, the input of the checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidegate.admin.doctor.probe import Probe
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """One address that clients of a listener are told for a node; `listener` is "" where they are told it here."""
+    """A node's advertised address on one listener; `listener` is "" when the bootstrap addresses advertise it."""
 
     node_id: int
     address: str
@@ -18,13 +18,13 @@ class Advertised:
 
     @property
     def advertised_here(self) -> bool:
-        """Whether a client of the bootstrap addresses is sent there."""
+        """Whether clients of the bootstrap addresses are sent there."""
         return not self.listener
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A broker as its lease in Redis describes it."""
+    """A broker as described by its lease in Redis."""
 
     node_id: int
     state: str
@@ -34,7 +34,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """All that was looked at. `tls` is how the user would connect."""
+    """All results. `tls` is the user's own TLS configuration."""
 
     tls: bool
     bootstrap: Sequence[Probe]
@@ -45,9 +45,9 @@ class Observations:
 
     @property
     def cluster_id(self) -> str | None:
-        """That of the first answer: the others are compared with it."""
+        """The cluster id of the first answer, with which the others are compared."""
         return next((one.cluster_id for observed in self.bootstrap for one in observed.answers), None)
 
     def every(self) -> Iterator[Probe]:
-        """Each address once."""
+        """All addresses, without duplicates."""
         yield from {one.address: one for one in [*self.bootstrap, *self.probes.values()]}.values()

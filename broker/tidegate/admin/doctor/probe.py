@@ -1,4 +1,4 @@
-"""A look at one address: what it resolves to, which of that connects, who answers each time, over TLS or in clear."""
+"""Probes one address: name resolution, connection to each IP address, TLS or plaintext, the answering brokers."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tidegate.apis.registry import ApiKey
 CLIENT_ID: Final = "tidegate-doctor"
 _TIMEOUT_S: Final = 5.0
 _ADDRESSES_MAX: Final = 8
-"""Of one name; more are not tried."""
+"""Maximum resolved addresses of one name; the others are not probed."""
 _BROKER: Final = 4
-"""Kafka's resource type of a broker's configs."""
+"""Kafka's config resource type of a broker."""
 _CLIENT_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "UNKNOWN_CA", "BAD_CERTIFICATE", "HANDSHAKE_FAILURE")
-"""Alerts of a server that wants a certificate, or another."""
+"""TLS alerts of a server that requires a client certificate, or a different one."""
 
 
 class Trouble(enum.StrEnum):
-    """Why a client that does as it was told gets no answer."""
+    """Why a correctly configured client gets no reply."""
 
     UNRESOLVABLE = "the name does not resolve"
     UNREACHABLE = "nothing connects"
@@ -45,7 +45,7 @@ class Trouble(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReportedBroker:
-    """A broker as Metadata names it."""
+    """A broker as listed in Metadata."""
 
     node_id: int
     address: str
@@ -53,7 +53,7 @@ class ReportedBroker:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Who answered one connection. `node_id` is None where it does not say who it is; `took_ms` of one request."""
+    """The broker behind one connection. `node_id` is None if unknown; `took_ms` is the duration of one request."""
 
     ip: str
     cluster_id: str | None
@@ -64,18 +64,18 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """All that came of one address. `trouble` is what a client meets; answers are there also in spite of it."""
+    """All results of one address. `trouble` is a client's failure; `answers` may exist in spite of it."""
 
     address: str
     tls: bool | None = None
-    """What is spoken there, None where nothing is."""
+    """Whether the port uses TLS; None when nothing answers."""
     ips: tuple[str, ...] = ()
     silent: Mapping[str, str] = field(default_factory=dict)
-    """Addresses that do not connect, and why."""
+    """Addresses that do not connect -> reason."""
     trouble: Trouble | None = None
     why: str = ""
     verify_code: int = 0
-    """OpenSSL's number for what is wrong with a certificate."""
+    """OpenSSL's verification error of the certificate, X509_V_*; 0 for none."""
     certificate: Certificate | None = None
     answers: tuple[Answer, ...] = ()
 
@@ -89,7 +89,7 @@ def split(address: str) -> tuple[str, int]:
 
 
 async def probe(address: str, tls: Tls | None, expected: bool | None, tries: int) -> Probe:
-    """Look at an address, over TLS, in clear, or (None) however it speaks; `tries` connections in turns."""
+    """Probe an address over TLS, plaintext, or (None) either; `tries` connections, over its IP addresses in turn."""
     host, port = split(address)
     try:
         ips = await _resolve(host, port)
@@ -114,7 +114,7 @@ async def _resolve(host: str, port: int) -> tuple[str, ...]:
 
 
 async def _knock(ip: str, port: int) -> str:
-    """Why it does not connect; "" if it does."""
+    """The reason why the address does not connect; "" if it does."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             _, writer = await asyncio.open_connection(ip, port)
@@ -135,7 +135,7 @@ class _Port:
     tls: Tls | None
 
     def connection(self, ip: str, tls: bool, verify: bool = True) -> Connection:
-        access = self.tls or Tls(verify=False)  # who comes in clear has named no authority
+        access = self.tls or Tls(verify=False)  # a plaintext user has given no CA file
         context = replace(access, verify=access.verify and verify).context() if tls else None
         return Connection(f"[{ip}]:{self.number}", CLIENT_ID, context, self.host)
 
@@ -162,7 +162,7 @@ async def _speak(port: _Port, observed: Probe, ips: Sequence[str], expected: boo
     certificate = await asyncio.to_thread(shown_at, ips[0], port.number, port.host)
     if certificate is None:
         return replace(observed, trouble=Trouble.NOT_KAFKA, why=why)
-    # It shakes hands and hangs up: with TLS 1.3 that is how most servers, asyncio's too, refuse a client's certificate.
+    # It closes after the handshake: so most servers with TLS 1.3, asyncio's too, reject a client certificate.
     trouble = Trouble.TLS_REQUIRED if expected is False else Trouble.CLIENT_CERTIFICATE
     return replace(observed, tls=True, trouble=trouble, why=why, certificate=certificate)
 
@@ -178,7 +178,7 @@ def _of_certificates(failure: CommandFailed) -> Trouble | None:
 async def _behind_a_certificate(
     port: _Port, observed: Probe, ips: Sequence[str], trouble: Trouble, failure: CommandFailed, tries: int
 ) -> Probe:
-    """Who it is all the same: the rest of the cluster is to be looked at too."""
+    """Probe again without verification, so that the other brokers can be examined too."""
     certificate = await asyncio.to_thread(shown_at, ips[0], port.number, port.host)
     code = getattr(failure.__cause__, "verify_code", 0)
     answers: tuple[Answer, ...] = ()
@@ -222,7 +222,7 @@ async def _who(connection: Connection, ip: str) -> Answer:
 
 
 async def _own_node_id(connection: Connection, brokers: Sequence[ReportedBroker]) -> int | None:
-    """Which of the brokers this is: each tells the configs of itself alone (Kafka's ConfigHelper refuses others)."""
+    """The connected broker's node id: a broker describes only its own configs (Kafka's ConfigHelper)."""
     part: Any = request(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource
     asked = tuple(
         part(resource_type=_BROKER, resource_name=str(one.node_id), configuration_keys=("node.id",)) for one in brokers

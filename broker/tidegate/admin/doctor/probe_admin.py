@@ -1,4 +1,4 @@
-"""What the admin HTTP of brokers adds: who lives at which addresses of which listeners, who is not ready and why."""
+"""Probes the admin HTTP: advertised addresses of all listeners, brokers that are not ready and why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate.admin.places import AdminHttp
 
 @dataclass(frozen=True, slots=True)
 class AdminProbe:
-    """`unready` is address -> why; a broker of which nobody tells is not among the leases."""
+    """`unready` maps addresses to reasons; a broker that no answer lists is missing from the leases."""
 
     where: str
     failure: str = ""
@@ -25,7 +25,7 @@ class AdminProbe:
 
 
 async def probe(admin: AdminHttp) -> AdminProbe:
-    """Ask for the brokers, and each address that was named whether it is ready."""
+    """Fetch the brokers, and the readiness at each named address."""
     addresses = [one.strip() for one in admin.addresses.split(",")]
     reasons = await asyncio.gather(*(_reasons(replace(admin, addresses=one)) for one in addresses))
     unready = tuple((address, why) for address, why in zip(addresses, reasons, strict=True) if why)
@@ -46,7 +46,7 @@ async def probe(admin: AdminHttp) -> AdminProbe:
 
 
 async def _reasons(admin: AdminHttp) -> str:
-    """Why it is not ready; "" where it is, or does not answer: that is told once, of all."""
+    """Why the broker is not ready; "" if it is, or if it does not answer, which is reported once for all."""
     try:
         found = await admin_client.readiness(admin)
     except CommandFailed:
@@ -55,7 +55,7 @@ async def _reasons(admin: AdminHttp) -> str:
 
 
 def judge(probe: AdminProbe, cluster_id: str | None) -> Iterator[Finding]:
-    """What is to be said of it; `cluster_id` is what brokers told, None where none answered. No I/O."""
+    """Findings; `cluster_id` is the brokers' own, None when none answered. No I/O."""
     if None not in (cluster_id, probe.cluster_id) and probe.cluster_id != cluster_id:
         yield Finding(
             "wrong-cluster",

@@ -1,4 +1,4 @@
-"""A look at Redis: what it says of itself, what our user may do, how quickly it answers, whose keys it holds."""
+"""Probes Redis: INFO, the user's rights, latency, and the cluster that owns the keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KEYS_TRIED: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One server that holds keys: INFO's fields as text, what the probe of our rights was answered ("" if well)."""
+    """One server with keys: the fields of INFO as text, and the error of the rights probe ("" if it succeeded)."""
 
     address: str
     info: Mapping[str, str]
@@ -38,7 +38,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class RedisProbe:
-    """Everything seen there; with `failure` nothing is."""
+    """All results; with `failure` set the others are empty."""
 
     where: str
     prefix: str
@@ -51,7 +51,7 @@ class RedisProbe:
 
 
 def facts(server: Server) -> dict[str, Any]:
-    """A server's line of a table, and as JSON."""
+    """A server as a row of a table and as JSON."""
     flavour, version = flavour_of(dict(server.info))
     return {
         "address": server.address,
@@ -67,7 +67,7 @@ def facts(server: Server) -> dict[str, Any]:
 
 
 def probe(place: RedisServer) -> RedisProbe:
-    """Blocks for as long as Redis lets it, 10 s at most for each answer."""
+    """Blocks until Redis has answered, 10 s at most for each reply."""
     where = without_password(place.url)
     try:
         with connected(place) as client:
@@ -84,13 +84,13 @@ def probe(place: RedisServer) -> RedisProbe:
 def _server(name: str, client: Any, probe: str) -> Server:
     info = {field: str(value) for field, value in client.info("everything").items()}
     if info.get("cluster_enabled") == "1":
-        with suppress(redis.ResponseError):  # brokers' users may not ask
+        with suppress(redis.ResponseError):  # brokers' users may lack the right
             info |= client.config_get(COVERAGE)
     return Server(name, info, _rights(client, probe), tuple(_timed(client) for _ in range(_PINGS)))
 
 
 def _probe(client: Any, server: str, prefix: str) -> str:
-    """A key whose slot the server has."""
+    """A key in a slot of this server."""
     keys = ClusterKeys(prefix)
     if not hasattr(client, "get_primaries"):
         return keys.probe
@@ -99,7 +99,7 @@ def _probe(client: Any, server: str, prefix: str) -> str:
 
 
 def _rights(client: Any, probe: str) -> str:
-    """As a broker tries them when it starts."""
+    """The same probe that a broker runs at its start."""
     try:
         client.eval(PROBE_RIGHTS.source, 1, probe, probe)
     except redis.ResponseError as error:
@@ -125,7 +125,7 @@ def _user(client: Any) -> str:
 def _stopped(client: Any, prefix: str) -> tuple[Stopped, ...]:
     try:
         return tuple(examine_ends(client, prefix))
-    except redis.ResponseError:  # rights, reported elsewhere
+    except redis.ResponseError:  # missing rights are reported elsewhere
         return ()
 
 
@@ -135,7 +135,7 @@ def _cluster(client: Any, keys: ClusterKeys, gone_ms: int) -> tuple[str | None, 
         records = client.hgetall(keys.brokers)
         renewed = dict(client.zrange(keys.leases, 0, -1, withscores=True))
         seconds, micros = server_of(client, keys.leases).time()
-    except redis.ResponseError:  # rights, told elsewhere
+    except redis.ResponseError:  # missing rights are reported elsewhere
         return None, ()
     now_ms = seconds * 1000 + micros // 1000
     leases = []

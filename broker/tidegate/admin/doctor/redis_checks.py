@@ -1,4 +1,4 @@
-"""What is to be said of Redis. No I/O."""
+"""Findings about Redis. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLLECTED: Final = ("ok", "")
 
 
 def judge(probe: RedisProbe, cluster_id: str | None) -> Iterator[Finding]:
-    """Everything, in no order. `cluster_id` is what brokers told, None where none answered."""
+    """All findings, unordered. `cluster_id` is the brokers' own, None when none answered."""
     if probe.failure:
         yield Finding(
             "redis-unreachable",
@@ -210,7 +210,7 @@ def _replicas(server: Server, probe: RedisProbe) -> Iterator[Finding]:
             tuple(cut_off),
             "A fail-over to one of them loses what it has not got.",
         )
-    if count and server.info.get("min_slaves_good_slaves") is None:  # which INFO tells where the setting is not 0
+    if count and server.info.get("min_slaves_good_slaves") is None:  # INFO has the field unless the setting is 0
         yield Finding(
             "redis-min-replicas",
             Severity.WARNING,

@@ -1,4 +1,4 @@
-"""One run of the doctor: look at all addresses, at Redis, and put together what is to be said."""
+"""One run of the doctor: probe all addresses and Redis, and derive the findings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAUSE_S: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was seen and what is to be said of it, worst first."""
+    """Observations and findings, worst first."""
 
     observed: Observations
     redis: probe_redis.RedisProbe | None
@@ -31,13 +31,13 @@ class Report:
 
     @property
     def worst(self) -> Severity | None:
-        """None where there is nothing but notes."""
+        """The worst severity; None when there are only notes."""
         return min((one.severity for one in self.findings if one.severity is not Severity.NOTE), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Where to look; `tries` connections to each address of a broker."""
+    """What to probe; `tries` connections to each broker address."""
 
     brokers: Brokers
     admin: AdminHttp | None
@@ -46,9 +46,10 @@ class Asked:
 
 
 async def examine(asked: Asked, progress: Progress) -> Report:
-    """Look at everything; `progress` is told how many addresses of how many are done. Raises CommandFailed.
+    """Probe everything; `progress` is called with the number of finished and of all addresses. Raises CommandFailed.
 
-    What a broker that comes or goes explains is looked at again a moment later, and is told if it stays.
+    Findings that a joining or leaving broker would explain are probed again after a delay, and reported if they
+    persist.
     """
     report = await _once(asked, progress)
     if any(one.kind in _PASSING for one in report.findings):
@@ -112,16 +113,16 @@ async def _probes(
 
 
 def _reported(bootstrap: Iterable[Probe]) -> list[Advertised]:
-    """Whom clients of the bootstrap addresses are sent to; those of a second cluster too."""
+    """The brokers that clients of the bootstrap addresses are sent to; those of a second cluster too."""
     every = (reported for one in bootstrap for answer in one.answers for reported in answer.brokers)
     return [Advertised(*one) for one in sorted({(reported.node_id, reported.address) for reported in every})]
 
 
-# -- as people and machines read it
+# -- output for people and programs
 
 
 def rebalances(report: Report) -> list[str]:
-    """What a client will see, step by step."""
+    """The steps of a client's connection, in order."""
     observed, lines = report.observed, []
     answering = [one for one in observed.bootstrap if one.answers]
     for one in observed.bootstrap:
@@ -138,7 +139,7 @@ def rebalances(report: Report) -> list[str]:
 
 
 def address_rows(report: Report) -> list[dict[str, Any]]:
-    """Each address that clients are told, of which node and listener, and what came of it."""
+    """A row per advertised address: node, listener, result."""
     rows = []
     for place in report.observed.advertised:
         one = report.observed.probes[place.address]
@@ -169,7 +170,7 @@ def _outcome(place: Advertised, one: Probe) -> str:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Everything; the names are stable."""
+    """Everything as JSON, with stable names."""
     redis = report.redis
     return {
         "cluster_id": report.observed.cluster_id,
