@@ -1,8 +1,8 @@
-"""Which cluster a command goes to: the one that is named, and a running `tidegate dev` only where none is.
+"""Selects the cluster of a command: the named addresses, or a running `tidegate dev` when none is named.
 
-An address is named by an option, by `TIDEGATE_CLI_*`, or by the settings' `redis_url`. Addresses that are not named
-are taken from a running `tidegate dev` if nothing is named at all, or if all that is named are addresses of that very
-one. Otherwise they are the defaults of a broker on this machine, unless a `tidegate dev` listens there.
+Addresses are named by options, by `TIDEGATE_CLI_*`, or by the setting `redis_url`. Addresses that are not named come
+from a running `tidegate dev` if nothing is named, or if all named addresses belong to that `tidegate dev`. Otherwise
+the defaults of a broker on this machine apply, unless a `tidegate dev` listens there.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _OF_SETTINGS: Final = ("TIDEGATE_REDIS_URL", "TIDEGATE_SECRETS_DIR")
 
 @dataclass(frozen=True, slots=True)
 class NamedCluster:
-    """Addresses as they were named, and the running `tidegate dev` that they are of, or None."""
+    """The named addresses, and the running `tidegate dev` that they belong to, or None."""
 
     named: Mapping[Parameter, str]
     dev: running.DevCluster | None
     others: tuple[running.DevCluster, ...] = ()
-    """What else runs of `tidegate dev`."""
+    """Other running `tidegate dev` clusters."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> NamedCluster:
-        """What a command's options and the environment name. Raises CannotStart."""
+        """From a command's options and the environment. Raises CannotStart."""
         named: dict[Parameter, str] = {}
         for parameter in ("bootstrap", "admin"):
             if value := options.get(parameter) or os.environ.get(f"{VARIABLES}{parameter.upper()}"):
@@ -52,13 +52,13 @@ class NamedCluster:
         return cls(named, dev, tuple(one for one in clusters if one is not dev))
 
     def address(self, parameter: Parameter) -> str:
-        """Where to go."""
+        """The address to connect to."""
         if parameter in self.named:
             return self.named[parameter]
         return DEFAULTS[parameter] if self.dev is None else _address(self.dev, parameter)
 
     def missing(self, parameter: Parameter) -> str:
-        """Why there is no address to go to; "" where there is one."""
+        """Why there is no address; "" when there is one."""
         if parameter in self.named or self.dev is not None:
             return ""
         default = DEFAULTS[parameter]
@@ -73,7 +73,7 @@ class NamedCluster:
 
 def _redis_url_of_settings() -> str | None:
     if not any(name.upper() in _OF_SETTINGS for name in os.environ):
-        return None  # settings take longer to import than most commands
+        return None  # importing the settings is slower than most commands
     from tidegate.admin import options
 
     settings = options.load()
@@ -87,19 +87,19 @@ def _address(cluster: running.DevCluster, parameter: Parameter) -> str:
 
 
 def _is_of(cluster: running.DevCluster, parameter: Parameter, address: str) -> bool:
-    """Whether every address of a comma-separated list is one of the cluster."""
+    """Whether every address of a comma-separated list belongs to the cluster."""
     return _places(parameter, address) <= _places(parameter, _address(cluster, parameter))
 
 
 def _places(parameter: Parameter, addresses: str) -> set[str]:
-    """Each as `host:port`, that of Redis with its database, so that two spellings of one are equal."""
+    """Normalised addresses, `host:port`, for Redis with the database number, so that equal ones compare equal."""
     if parameter == "redis_url":
         from tidegate.store.addresses import parse_redis_url
 
         try:
             topology = parse_redis_url(addresses)
         except ValueError:
-            return {addresses}  # reported by who connects
+            return {addresses}  # reported when connecting
         return {f"{_host(host)}:{port}/{topology.service}/{topology.database}" for host, port in topology.hosts}
     found = (one.strip().rpartition("://")[2].partition("/")[0] for one in addresses.split(","))
     return {f"{_host(host)}:{port}" for host, _, port in (one.rpartition(":") for one in found)}

@@ -1,4 +1,4 @@
-"""What `tidegate dev` suggests to type once it is ready: lines that work with what is installed here."""
+"""The commands that `tidegate dev` suggests once it is ready; they use tools that are installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ c = C('demo', bootstrap_servers='{first}', group_id='demo', auto_offset_reset='e
 
 
 def next_steps(cluster: DevCluster, logs: Path, data: Path | None, seconds: float) -> str:
-    """Several lines: where things are, then a produce, a consume and a redis command."""
+    """Several lines: the addresses, then a produce, a consume and a redis command."""
     first = cluster.bootstrap.split(",")[0]
     tidegate = _as_typed(Path(sys.executable).with_name("tidegate"), "tidegate")
     lines = [
@@ -44,13 +44,13 @@ def next_steps(cluster: DevCluster, logs: Path, data: Path | None, seconds: floa
 
 
 def serve_again(child: BrokerChild, redis_url: str) -> str:
-    """How to start a broker in the place of one that has ended."""
+    """The command line that replaces a broker that has exited."""
     tidegate = _as_typed(Path(sys.executable).with_name("tidegate"), "tidegate")
     return f"{tidegate} serve --redis-url {redis_url} --port {child.port} --admin-port {child.admin_port}"
 
 
 def _as_typed(path: Path, name: str) -> str:
-    """How to type a program of this environment: its name where the PATH finds it, else a short path."""
+    """The command for a program of this environment: its name if it is on the PATH, otherwise a short path."""
     on_path = shutil.which(name)
     if on_path is not None and Path(on_path).absolute() == path.absolute():
         return name

@@ -1,4 +1,4 @@
-"""A group's offsets, moved by an operator: planned, done, undone. Planned as by `tidegate group reset`."""
+"""Offset changes by operators: plan, execute, undo. Plans are computed as in `tidegate group reset`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tidegate.groups.offset_reset import OffsetMove, reset_offsets
 from tidegate.groups.offsets import parse_entry, split_field
 
 _FIELDS: Final = {"topic": "topics"}
-"""Fields of a request that are named otherwise than the choice that they become."""
+"""Request fields whose names differ from those of `Choice`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Which offsets move where. `topics` are `orders` or `orders:0,1`; `fence` removes the members first.
+    """Which offsets to move, and where to. `topics` are `orders` or `orders:0,1`; `fence` removes the members first.
 
-    `metadata` goes with the commits of its partitions.
+    `metadata` is committed with the offsets of its partitions.
     """
 
     group_id: str
@@ -44,7 +44,7 @@ class Reset:
 
 
 async def plan_reset(context: BrokerContext, actor: Actor, org: str, wanted: Reset) -> dict[str, Any]:
-    """What a reset would do; nothing is changed. Raises Problem, StoreUnavailable."""
+    """The effect of a reset, without a change. Raises Problem, StoreUnavailable."""
     await _own_id(context, org, wanted.group_id)
     moves, members = await asyncio.gather(_planned(context, org, wanted), _members(context, org, wanted.group_id))
     return {
@@ -67,9 +67,9 @@ async def plan_reset(context: BrokerContext, actor: Actor, org: str, wanted: Res
 async def reset(
     context: BrokerContext, actor: Actor, org: str, wanted: Reset, action: str = "group.reset"
 ) -> dict[str, Any]:
-    """Move offsets; what was is kept in the audit. Raises Problem, NonEmptyGroup, StoreUnavailable.
+    """Move offsets; the audit keeps the old ones. Raises Problem, NonEmptyGroup, StoreUnavailable.
 
-    All offsets move or none, in the same step in which `fence` removes the members.
+    Atomic: all offsets move or none, together with the removal of members by `fence`.
     """
     own_id, was = await asyncio.gather(_own_id(context, org, wanted.group_id), _metadata(context, org, wanted.group_id))
     planned = await _planned(context, org, wanted)
@@ -93,7 +93,7 @@ async def reset(
 
 
 async def _move(context: BrokerContext, actor: Actor, org: str, wanted: Reset, moves: Sequence[Move]) -> int:
-    """Do it in one step; how many members were removed. Raises Problem, NonEmptyGroup, StoreUnavailable."""
+    """Run the script; returns the number of removed members. Raises Problem, NonEmptyGroup, StoreUnavailable."""
     keys = context.store.group_keys(org, wanted.group_id)
     who = f"{COMMAND}@{actor.name}"
     topics = {name: await context.catalog.find(org, name) for name in {move.topic for move in moves}}
@@ -128,9 +128,9 @@ async def _move(context: BrokerContext, actor: Actor, org: str, wanted: Reset, m
 
 
 async def undo(context: BrokerContext, actor: Actor, action_id: str, fence: bool) -> dict[str, Any]:
-    """Put back what a reset moved, or a group's deletion forgot, unless the group has committed since.
+    """Restore the offsets that a reset moved or a deletion removed, unless the group has committed since.
 
-    Raises Problem, as `reset`.
+    Raises as `reset`.
     """
     action = await audit.find(context.store, action_id)
     if action is None:
@@ -153,7 +153,7 @@ async def undo(context: BrokerContext, actor: Actor, action_id: str, fence: bool
 
 
 def _back(moves: Sequence[Sequence[Any]], now: Mapping[Place, int]) -> dict[Place, int | None]:
-    """Where each partition goes that is still where it was moved to. Raises Problem where one has moved on."""
+    """Old offsets of partitions still at their new offset. Raises Problem when a partition has other commits since."""
     gone = [
         f"{topic} {partition}"
         for topic, partition, before, after, *_ in moves
@@ -169,20 +169,20 @@ def _back(moves: Sequence[Sequence[Any]], now: Mapping[Place, int]) -> dict[Plac
 
 
 async def _own_id(context: BrokerContext, org: str, group_id: str) -> str:
-    """Of the group; "" without one. Raises StoreUnavailable, before a client would have to guess what is the matter."""
+    """The unique id of the group's current instance, "" without a group. Raises StoreUnavailable."""
     found = await context.store.command("HGET", context.store.group_keys(org, group_id).group, "id")
     return (found or b"").decode()
 
 
 async def _metadata(context: BrokerContext, org: str, group_id: str) -> dict[Place, str]:
-    """Of the group's commits, where they have any."""
+    """Metadata of the group's commits, where present."""
     stored = await context.store.read("HGETALL", context.store.group_keys(org, group_id).offsets)
     entries = {split_field(name.decode()): parse_entry(value) for name, value in stored.items()}
     return {place: entry.metadata for place, entry in entries.items() if entry.metadata}
 
 
 async def _planned(context: BrokerContext, org: str, wanted: Reset) -> list[Move]:
-    """Raises Problem, StoreUnavailable."""
+    """Compute the moves. Raises Problem, StoreUnavailable."""
     source = StoredOffsets(context, org)
     try:
         return await plan(
@@ -198,7 +198,7 @@ async def _planned(context: BrokerContext, org: str, wanted: Reset) -> list[Move
 
 
 async def _members(context: BrokerContext, org: str, group_id: str) -> Sequence[DescribedMember] | None:
-    """Of a group; None where there is none. Raises StoreUnavailable."""
+    """The group's members; None when the group does not exist. Raises StoreUnavailable."""
     keys = context.store.group_keys(org, group_id)
     try:
         return (await directory.describe(context.store, keys, str(context.broker_lease.node_id))).members

@@ -1,4 +1,4 @@
-"""From the command line and `TIDEGATE_*` to `Settings`, with errors that fit one line; and their listing."""
+"""Converts command-line options and `TIDEGATE_*` into `Settings`, with one-line errors; and lists settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNITS: Final = {"ms": "ms", "bytes": "bytes", "minutes": "minutes", "seconds": 
 
 
 def load(options: Mapping[str, object] | None = None, assignments: Sequence[str] = ()) -> Settings:
-    """The settings of this process: `options` (None counts as not given) and `name=value` over the environment.
+    """The settings of this process: `options` (None counts as absent) and `name=value` override the environment.
 
     Raises CannotStart with one line that names the variable or option.
     """
@@ -42,7 +42,7 @@ def load(options: Mapping[str, object] | None = None, assignments: Sequence[str]
 
 
 def unknown_variables() -> list[str]:
-    """`TIDEGATE_*` variables, and files of TIDEGATE_SECRETS_DIR, that name no setting: most likely typing errors."""
+    """`TIDEGATE_*` variables and files in TIDEGATE_SECRETS_DIR that match no setting, probably misspelt."""
     former = {*renamed_variables(), *removed_variables()}
     known = {f"{PREFIX}{name}".upper() for name in Settings.model_fields}
     folder = secrets_folder()
@@ -64,7 +64,7 @@ def _assigned(assignments: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _named(field: str, named: Mapping[str, str]) -> str:
-    """How the user gave a field: an option, or the variable."""
+    """The option or variable by which the user set a field."""
     return named.get(field) or f"{PREFIX}{field}".upper()
 
 
@@ -77,7 +77,7 @@ def _reported(problem: Any, named: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One setting as it is shown to people. `value` differs from `default` where it was set."""
+    """One setting for display. `value` differs from `default` when it is set."""
 
     name: str
     variable: str
@@ -107,7 +107,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _unit(name: str, annotation: object) -> str:
-    """A setting's unit from its name's last words, or what its values are."""
+    """A setting's unit, from the suffix of its name or its type."""
     words = name.split("_")
     for word in reversed(words):
         if word in _UNITS:
@@ -127,7 +127,7 @@ def _cell(text: str) -> str:
 
 
 def markdown() -> str:
-    """docs/settings.md: every setting with its default."""
+    """The content of docs/settings.md: every setting with its default."""
     lines = [
         "# Settings",
         "",

@@ -1,6 +1,6 @@
-"""What a command prints: a table for people, JSON, YAML or CSV for machines; findings as sentences.
+"""Formats command output: tables for people; JSON, YAML or CSV for programs; findings as sentences.
 
-rich is imported when something is drawn: it takes longer than most commands.
+rich is imported when a table is drawn, because its import is slower than most commands.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidegate.telemetry.visible import CONTROLS, visible
 
 _WIDTH_MAX: Final = 110
 _TABLE_WIDTH: Final = 2_000
-"""One line a row, whatever the terminal: what is folded cannot be copied."""
+"""Rows are never wrapped, whatever the terminal's width: wrapped values cannot be copied."""
 _STYLES: Final = {
     "stuck": "bold red",
     "problem": "bold red",
@@ -33,7 +33,7 @@ _STYLES: Final = {
 
 
 class Form(enum.StrEnum):
-    """How output is written."""
+    """Output formats."""
 
     TABLE = "table"
     JSON = "json"
@@ -46,7 +46,7 @@ Output = Annotated[Form, typer.Option("-o", "--output", help="table, json, yaml 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: the key in each row, its head, and how people read a value."""
+    """One column: its key in each row, its title, and the format for people."""
 
     key: str
     head: str
@@ -55,7 +55,7 @@ class Column:
 
 
 def write_rows(form: Form, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Machines get the values themselves, times in ms, as JSON also those that have no column."""
+    """Programs get raw values, times in ms; JSON also contains fields without a column."""
     if form in (Form.JSON, Form.YAML):
         write_whole(form, list(rows))
     elif form is Form.CSV:
@@ -65,7 +65,7 @@ def write_rows(form: Form, columns: Sequence[Column], rows: Sequence[Mapping[str
 
 
 def as_csv(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """A head and a line a row; what is neither text nor number is as in JSON."""
+    """A header and a line per row; values other than text and numbers are JSON."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(keys)
@@ -75,7 +75,7 @@ def as_csv(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _write_csv(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Files get the values themselves; on a terminal, where they would be obeyed, control characters are escaped."""
+    """Raw values in files; on a terminal control characters are escaped, because it would execute them."""
     if sys.stdout.isatty():
         rows = [
             {key: visible(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows
@@ -88,21 +88,21 @@ def _cell(value: Any) -> Any:
 
 
 def write_whole(form: Form, value: Any) -> None:
-    """One value as JSON or YAML, indented, keys as they come."""
+    """One value as indented JSON or YAML, keys in insertion order."""
     if form is Form.YAML:
         import yaml
 
         text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
-        if CONTROLS.search(text.replace("\n", "")):  # those that YAML allows in a text: of direction
+        if CONTROLS.search(text.replace("\n", "")):  # YAML leaves bidirectional overrides unescaped
             text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)
         typer.echo(text, nl=False)
     else:
-        text = json.dumps(value, indent=2, ensure_ascii=False)  # escapes the controls below U+0020 by itself
+        text = json.dumps(value, indent=2, ensure_ascii=False)  # json escapes controls below U+0020 itself
         typer.echo(CONTROLS.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text))
 
 
 def write_one(form: Form, value: Mapping[str, Any], pairs: Sequence[tuple[str, str]]) -> None:
-    """One thing: people get `pairs`, machines its fields."""
+    """One object: `pairs` for people, its fields for programs."""
     if form is Form.TABLE:
         write_pairs(pairs)
     elif form is Form.CSV:
@@ -134,14 +134,14 @@ def _shown(column: Column, row: Mapping[str, Any]) -> str:
 
 
 def write_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """One thing, a line a property."""
+    """One object, a line per property."""
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
         typer.echo(f"{name:<{width}}  {visible(value) or '-'}".rstrip())
 
 
 def write_findings(summary: str, findings: Sequence[Mapping[str, Any]]) -> None:
-    """Sentences, what each rests on, and what to do."""
+    """Sentences, each with its evidence and remedy."""
     from rich.console import Console
     from rich.text import Text
 

@@ -1,7 +1,7 @@
-"""Where commands go: brokers, the admin HTTP, Redis; the options that name them, the same for every command.
+"""Addresses that commands connect to (brokers, admin HTTP, Redis) and their options, the same for every command.
 
-A command says which it needs by the types of its parameters, and `to_places` gives it their options. What they are
-where no option names them is `named_cluster`'s to decide, once for all places of a command.
+A command declares what it needs by its parameter types, and `to_places` adds the options. `named_cluster` selects
+addresses that no option gives, consistently for all parameters of a command.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to reach a TLS listener: whom to trust (the system's authorities without `ca_file`), and who we are."""
+    """TLS client configuration: the trusted CAs (the system's without `ca_file`) and the client certificate."""
 
     ca_file: Path | None = None
     certificate_file: Path | None = None
@@ -40,7 +40,7 @@ class Tls:
             made = ssl.create_default_context(cafile=self.ca_file)
             if self.certificate_file is not None:
                 made.load_cert_chain(self.certificate_file, self.key_file)
-        except OSError as error:  # SSLError too
+        except OSError as error:  # includes SSLError
             files = ", ".join(str(path) for path in (self.ca_file, self.certificate_file, self.key_file) if path)
             raise CommandFailed(f"{files}: {error.strerror or error}") from None
         if not self.verify:
@@ -51,17 +51,17 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """Kafka listeners, `host:port,...`, in clear or through TLS."""
+    """Kafka listeners, `host:port,...`, plaintext or TLS."""
 
     bootstrap: str
     tls: Tls | None = None
     given: bool = True
     """Whether the user named them."""
     missing: str = ""
-    """Why nobody can be asked there."""
+    """Why there is no address to connect to."""
 
     def as_typed(self) -> str:
-        """The options of a command line that reach them again, whatever is started or exported meanwhile."""
+        """Command-line options that select the same brokers, independent of the environment and running clusters."""
         words = ["--bootstrap", self.bootstrap]
         if self.tls:
             files = ("ca", self.tls.ca_file), ("cert", self.tls.certificate_file), ("key", self.tls.key_file)
@@ -72,40 +72,40 @@ class Brokers:
 
 @dataclass(frozen=True, slots=True)
 class AdminHttp:
-    """The admin HTTP of brokers, `host:port,...`: the first that answers is asked."""
+    """The admin HTTP of brokers, `host:port,...`: the first that answers is used."""
 
     addresses: str
     token: str | None = None
     given: bool = True
     """Whether the user named it."""
     missing: str = ""
-    """Why nobody can be asked there."""
+    """Why there is no address to connect to."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisServer:
-    """The Redis of the brokers, as a broker with these settings would reach it; `given` unless it is the default."""
+    """The brokers' Redis, with a broker's connection settings; `given` unless it is the default address."""
 
     settings: Settings
     given: bool = True
     missing: str = ""
-    """Why nobody can be asked there."""
+    """Why there is no address to connect to."""
 
     @property
     def url(self) -> str:
-        """Its address, which may hold a password."""
+        """The URL, which may contain a password."""
         return self.settings.redis_url
 
     @property
     def shown(self) -> str:
-        """Its address without the password."""
+        """The URL without its password."""
         from tidegate.store.addresses import without_password
 
         return without_password(self.url)
 
     @property
     def prefix(self) -> str:
-        """Of all keys."""
+        """The prefix of all keys."""
         return self.settings.key_prefix
 
 
@@ -173,7 +173,7 @@ def _redis(
 
 
 def brokers_of_environment() -> Brokers:
-    """Where a command without options goes; for the shell's completion, which sees none."""
+    """The brokers of a command without options; for shell completion, which gets no options."""
     files = {name: os.environ.get(f"{VARIABLES}{name.upper()}_FILE") for name in ("ca", "cert", "key")}
     ca_file, cert_file, key_file = (Path(path) if path else None for path in files.values())
     wanted = os.environ.get(f"{VARIABLES}TLS", "").lower() in ("1", "true", "yes", "on")
@@ -181,11 +181,11 @@ def brokers_of_environment() -> Brokers:
 
 
 PLACES: Final[dict[Any, Callable[..., Any]]] = {Brokers: _brokers, AdminHttp: _admin, RedisServer: _redis}
-"""Each with what makes it of the cluster that is named and of its own options."""
+"""Parameter type -> factory from the named cluster and the type's own options."""
 
 
 def to_places(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of its places; what fails is one line on stderr and exit code 2."""
+    """Replaces a command's address parameters by their options; failures print one line and exit with code 2."""
     places, own, added = {}, [], []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         make = PLACES.get(parameter.annotation)

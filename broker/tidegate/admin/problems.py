@@ -1,4 +1,4 @@
-"""Failures as RFC 9457 tells them, with Kafka's code where there is one."""
+"""Errors as RFC 9457 problem details, with Kafka's error code where there is one."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _STATUS: Final[dict[type[KafkaError], int]] = {
     errors.TopicDeletionDisabled: 403,
     errors.PolicyViolation: 403,
 }
-"""Everything else is retriable, or ours: 503."""
+"""All other codes are retriable or internal: 503."""
 
 
 class Problem(Exception):
-    """A failure that the asker is told; `detail` is one sentence, `more` are further members."""
+    """An error response; `detail` is one sentence, `more` are extension members."""
 
     def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any) -> None:
         super().__init__(detail)
@@ -46,14 +46,14 @@ class Problem(Exception):
 
 
 def as_problem(error: KafkaError) -> Problem:
-    """What a KafkaError becomes."""
+    """The problem of a KafkaError."""
     if isinstance(error, StoreUnavailable):
         return Problem(503, f"Redis does not answer: {error}", headers={"Retry-After": "1"}, **_kafka(error))
     return Problem(_STATUS.get(type(error), 503), error.message or _sentence(error), **_kafka(error))
 
 
 def answer(problem: Problem, instance: str) -> web.Response:
-    """The problem as a response."""
+    """The problem as an HTTP response."""
     body = {
         "type": "about:blank",
         "title": http.HTTPStatus(problem.status).phrase,
@@ -72,5 +72,5 @@ def _kafka(error: KafkaError) -> dict[str, Any]:
 
 
 def _sentence(error: KafkaError) -> str:
-    """What Kafka's name of the code says, where nothing else is known: `non empty group`."""
+    """A fallback detail from the name of the error code: `non empty group`."""
     return error.code.name.replace("_", " ")

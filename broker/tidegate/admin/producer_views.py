@@ -1,4 +1,4 @@
-"""Idempotent producers of a topic: what the logs say of who wrote to them."""
+"""Idempotent producers of a topic, from the logs' producer state."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tidegate.errors import UnknownTopicOrPartition
 from tidegate.log.producers_table import ProducerState
 
 PARTITIONS_MAX: Final = 100
-"""Partitions that one answer tells of: a log that this broker does not know is read from its last snapshot on."""
+"""Maximum partitions per response: a log that is not loaded must be read from its last snapshot on."""
 PRODUCERS_MAX: Final = 1_000
-"""Producers of one partition that are shown, those seen last."""
+"""Maximum producers per partition, most recently active first."""
 NOTE: Final = "This version serves no transactions, so no producer has one open."
 
 _AT_ONCE: Final = 8
@@ -21,7 +21,7 @@ _AT_ONCE: Final = 8
 async def producers(
     context: BrokerContext, org: str, topic: str, first: int = 0, count_max: int = PARTITIONS_MAX
 ) -> dict[str, Any]:
-    """Who wrote with a producer id to the partitions of a topic from `first` on.
+    """Idempotent producers of the topic's partitions from `first` on.
 
     Raises UnknownTopicOrPartition, StoreUnavailable.
     """

@@ -1,4 +1,4 @@
-"""Long work shows how far it is: on stderr, where that is a terminal."""
+"""Progress of long commands, on stderr if it is a terminal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Progress = Callable[[int, int], None]
-"""Told how much is done, of how much (0 where nobody knows)."""
+"""Called with the finished and total amounts (total 0 when unknown)."""
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Progress]:
-    """A bar, gone at the end."""
+    """A progress bar, removed at the end."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return

@@ -1,4 +1,4 @@
-"""The commands' connection to Redis: one server, the primary that sentinels name, or Cluster, as `redis_url` says."""
+"""The CLI's connection to Redis: one server, a Sentinel primary, or a Cluster, according to `redis_url`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMEOUT_S: Final = 10.0
 
 @contextmanager
 def connected(place: RedisServer) -> Iterator[Any]:
-    """A client of redis-py, replies as bytes; whatever Redis refuses or does not answer is CommandFailed."""
+    """A redis-py client that returns bytes; error replies and time-outs become CommandFailed."""
     import redis
 
     if place.missing:
@@ -52,12 +52,12 @@ def _client(place: RedisServer) -> Any:
         nodes: list[Any] = [ClusterNode(*host) for host in topology.hosts]  # type: ignore[no-untyped-call]
         return RedisCluster(startup_nodes=nodes, **options)
     address = asyncio.run(find_primary(place.settings))
-    options["retry"] = Retry(NoBackoff(), 0)  # redis-py would try for seconds, and say nothing
+    options["retry"] = Retry(NoBackoff(), 0)  # redis-py's default retries take seconds without any message
     return redis.Redis(address.host, address.port, topology.database, **options)
 
 
 def servers(client: Any) -> dict[str, Any]:
-    """A client for each server that holds keys, by `host:port`; one but in Redis Cluster."""
+    """A client per server that holds keys, by `host:port`; several in Redis Cluster only."""
     if hasattr(client, "get_primaries"):
         return {node.name: client.get_redis_connection(node) for node in client.get_primaries()}
     options = client.get_connection_kwargs()
@@ -65,7 +65,7 @@ def servers(client: Any) -> dict[str, Any]:
 
 
 def server_of(client: Any, key: str) -> Any:
-    """The client of the server that has a key: that of Redis Cluster parses replies, and knows no time."""
+    """The client of the server that holds a key; the Cluster client parses replies and has no TIME."""
     if hasattr(client, "get_primaries"):
         return client.get_redis_connection(client.get_node_from_key(key))
     return client

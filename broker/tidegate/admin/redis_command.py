@@ -1,7 +1,6 @@
-"""`tidegate redis COMMAND ...`: one command to Redis, its reply printed as redis-cli prints it.
+"""`tidegate redis COMMAND ...`: sends one command to Redis and prints its reply in redis-cli's format.
 
-RESP2 on a plain socket: redis-cli's form needs the difference between a status and a string, which
-client libraries hide.
+RESP2 on a plain socket: the format distinguishes simple strings from bulk strings, which client libraries do not.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _ESCAPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A status such as OK, which is not a string."""
+    """A RESP2 simple string such as OK."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error reply."""
+    """A RESP2 error reply."""
 
     text: str
 
@@ -46,9 +45,9 @@ Reply = Status | Failure | int | bytes | None | list["Reply"]
 
 
 def replies(address: Address, command: Sequence[str], moves: int = _MOVES_MAX) -> Iterator[Reply]:
-    """Send one command; its reply, or replies without end (SUBSCRIBE, MONITOR). Raises OSError.
+    """Send one command and yield its reply, or replies without end (SUBSCRIBE, MONITOR). Raises OSError.
 
-    In Redis Cluster it goes to the node that has its key.
+    In Redis Cluster it goes to the node of the command's key.
     """
     with _connect(address) as sock, sock.makefile("rb") as stream:
         login = _login(address)
@@ -89,7 +88,7 @@ def _packed(words: Sequence[str]) -> bytes:
 
 
 def read_reply(stream: BinaryIO) -> Reply:
-    """One RESP2 reply. Raises OSError when the connection ends inside it."""
+    """Decode one RESP2 reply. Raises OSError when the connection ends inside it."""
     line = stream.readline()
     if not line.endswith(b"\r\n"):
         raise ConnectionError("Redis closed the connection")
@@ -118,13 +117,13 @@ def _bulk(stream: BinaryIO, size: int) -> bytes | None:
 
 
 def quoted(value: bytes) -> str:
-    """A string as redis-cli shows it: quoted, what is not printable escaped."""
+    """A string as redis-cli prints it: quoted, with escapes for non-printable bytes."""
     shown = (_ESCAPES.get(byte) or (chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}") for byte in value)
     return '"' + "".join(shown) + '"'
 
 
 def shown(reply: Reply, indent: str = "") -> str:
-    """A reply as redis-cli shows it on a terminal, without a newline at its end."""
+    """A reply as redis-cli prints it on a terminal, without the final newline."""
     match reply:
         case None:
             return "(nil)"
@@ -145,7 +144,7 @@ def shown(reply: Reply, indent: str = "") -> str:
 
 
 def raw(reply: Reply) -> bytes:
-    """A reply as redis-cli writes it to a pipe: the bytes alone, a line an element."""
+    """A reply as redis-cli prints it to a pipe: raw bytes, one line per element."""
     match reply:
         case None:
             return b""

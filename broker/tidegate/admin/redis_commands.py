@@ -1,4 +1,4 @@
-"""`tidegate redis ...`: is it fit, whose is its memory, what is a key, which rights, and any command of its own."""
+"""`tidegate redis ...`: server check, memory by owner, key inspection, ACL rules, and arbitrary commands."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _OPTIONS_OF_THE_GROUP: Final = ("-h", "--help")
 
 
 class _OrRun(TyperGroup):
-    """`tidegate redis HGETALL key` is `tidegate redis run HGETALL key`: what names no command of ours is Redis's.
+    """Runs `tidegate redis HGETALL key` as `tidegate redis run HGETALL key`: an unknown subcommand is a Redis command.
 
-    Names are told apart by case: `keys` is ours, `KEYS` is Redis's.
+    Names are case-sensitive: `keys` is Tidegate's subcommand, `KEYS` is Redis's.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which of our keys a name is, whose, and what such a key holds (docs/redis-layout.md has it in full)."""
+"""Classifies key names: kind, organisation, topic or group, and content (docs/redis-layout.md has the full layout)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of key: its name's form below the prefix, its type, what it holds."""
+    """A kind of key: the pattern of its name below the prefix, its type, its content."""
 
     name: str
     form: str
@@ -93,7 +93,7 @@ _PATTERNS: Final = [(_pattern(kind.form), kind) for kind in KINDS]
 
 @dataclass(frozen=True, slots=True)
 class OurKey:
-    """A key of ours: its kind, and of what it is; parts that its kind has not are None."""
+    """A classified key: its kind and owner; parts that its kind lacks are None."""
 
     name: str
     kind: Kind
@@ -105,7 +105,7 @@ class OurKey:
     shard: int | None = None
 
     def of(self) -> Iterator[tuple[str, str]]:
-        """Its parts as people read them."""
+        """Its parts, labelled for people."""
         for name in ("org", "group", "topic", "partition", "topic_id", "shard"):
             value = getattr(self, name)
             if value is not None:
@@ -113,7 +113,7 @@ class OurKey:
 
 
 def classify(name: str, prefix: str) -> OurKey | None:
-    """What a key is; None for one that is not ours, or of no kind that is known."""
+    """Classify a key; None for a foreign key or an unknown kind."""
     if not name.startswith(f"{prefix}:"):
         return None
     rest = name[len(prefix) + 1 :]

@@ -1,4 +1,4 @@
-"""Whose memory it is: every key of ours is asked for, and counted by organisation, topic, group and kind."""
+"""Memory by owner: MEMORY USAGE of every key of Tidegate, summed by organisation, topic, group and kind."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tidegate.admin.redis_keys import classify
 
 _BATCH: Final = 500
 _SAMPLES: Final = 5
-"""Elements of a large hash or zset that MEMORY USAGE looks at."""
+"""Elements of a large hash or zset that MEMORY USAGE samples."""
 
 DIMENSIONS: Final = ("org", "topic", "group", "kind")
 
 
 @dataclass(slots=True)
 class Sum:
-    """Keys and bytes of one thing."""
+    """Number of keys and their bytes."""
 
     keys: int = 0
     bytes: int = 0
@@ -28,7 +28,7 @@ class Sum:
 
 @dataclass(slots=True)
 class Memory:
-    """Sums by dimension and name; `strangers` are keys with our prefix and no kind that is known."""
+    """Sums by dimension and name; `strangers` are keys with the prefix and of unknown kind."""
 
     total: Sum = field(default_factory=Sum)
     by: dict[str, dict[str, Sum]] = field(default_factory=lambda: {name: defaultdict(Sum) for name in DIMENSIONS})
@@ -37,7 +37,7 @@ class Memory:
     limit: int = 0
 
     def add(self, name: str, prefix: str, size: int) -> None:
-        """Count one key."""
+        """Add one key."""
         key = classify(name, prefix)
         sums = [self.total]
         if key is None:
@@ -56,7 +56,7 @@ class Memory:
             one.bytes += size
 
     def rows(self, what: str) -> list[dict[str, Any]]:
-        """One dimension, largest first."""
+        """The sums of one dimension, largest first."""
         largest = sorted(self.by[what].items(), key=lambda item: (-item[1].bytes, item[0]))
         whole = self.total.bytes or 1
         return [
@@ -66,7 +66,7 @@ class Memory:
 
 
 def measure(client: Any, prefix: str, progress: Progress) -> Memory:
-    """Ask for every key of ours, server by server, in small steps: nobody waits for it."""
+    """Measure every key, server by server, in small batches that do not block Redis."""
     found = Memory()
     every = servers(client)
     total, observed = sum(one.dbsize() for one in every.values()), 0
@@ -76,7 +76,7 @@ def measure(client: Any, prefix: str, progress: Progress) -> Memory:
         found.limit += int(reported.get("maxmemory", 0))
         for names, inspected in _scanned(one, prefix):
             for name, size in zip(names, _sizes(one, names), strict=True):
-                if size is not None:  # gone since
+                if size is not None:  # None: deleted meanwhile
                     found.add(name.decode("utf-8", "replace"), prefix, size)
             observed += inspected
             progress(min(observed, total), total)
@@ -84,7 +84,7 @@ def measure(client: Any, prefix: str, progress: Progress) -> Memory:
 
 
 def _scanned(client: Any, prefix: str) -> Iterator[tuple[list[bytes], int]]:
-    """Keys of ours in batches, each with how many of all keys were passed."""
+    """Batches of Tidegate's keys, each with the number of keys scanned so far."""
     pattern = "".join(f"\\{char}" if char in "*?[]\\^" else char for char in prefix)
     cursor = 0
     while True:
@@ -102,7 +102,7 @@ def _sizes(client: Any, names: Iterable[bytes]) -> list[int | None]:
 
 
 def keys_like(client: Any, prefix: str, pattern: str, keys_max: int) -> list[str]:
-    """Names of keys that a pattern of SCAN matches, in order; `pattern` may leave the prefix out."""
+    """Keys that match a SCAN pattern, in order; `pattern` may omit the prefix."""
     whole = pattern if pattern.startswith(f"{prefix}:") else f"{prefix}:{pattern}"
     found: set[str] = set()
     for one in servers(client).values():

@@ -1,4 +1,4 @@
-"""What a key of ours holds, decoded: JSON as JSON, Kafka's bytes as topics and partitions, times as moments."""
+"""Decodes a key's content: JSON, Kafka's binary formats, times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegate.protocol.consumer_blobs import assigned_partitions, subscribed_top
 from tidegate.records.batch import Batch
 
 ELEMENTS_MAX: Final = 50
-"""Of one key; the newest of a stream."""
+"""Maximum elements shown per key; of a stream the newest."""
 _TIMES: Final = frozenset(
     {
         "created",
@@ -32,7 +32,7 @@ _TIMED_SCORES: Final = frozenset({"leases", "upkeep", "deadlines", "sessions"})
 
 
 def held(client: Any, key: OurKey) -> dict[str, Any] | None:
-    """Type, size, memory, expiry and elements of a key as JSON; None where there is none."""
+    """Type, size, memory, expiry and elements of a key as JSON; None when it does not exist."""
     kind = client.type(key.name).decode()
     if kind == "none":
         return None
@@ -78,7 +78,7 @@ def _zset(client: Any, key: OurKey) -> tuple[int, list[dict[str, Any]]]:
 
 def _stream(client: Any, key: OurKey) -> tuple[int, list[dict[str, Any]]]:
     client = server_of(client, key.name)
-    client.set_response_callback("XREVRANGE", lambda reply, **_: reply)  # redis-py keeps one field of each name
+    client.set_response_callback("XREVRANGE", lambda reply, **_: reply)  # redis-py would keep one field of each name
     newest = client.execute_command("XREVRANGE", key.name, "+", "-", "COUNT", ELEMENTS_MAX)
     rows = []
     for entry_id, fields in reversed(newest):
@@ -154,7 +154,7 @@ def _assignment(value: bytes) -> Any:
 
 
 def _subscription(value: bytes) -> Any:
-    """uint16 length, protocol, uint32 length, metadata; in order."""
+    """Parse uint16 length, protocol name, uint32 length, metadata."""
     found: dict[str, Any] = {}
     at = 0
     while at + 2 <= len(value):

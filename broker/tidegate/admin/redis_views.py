@@ -1,4 +1,4 @@
-"""Redis as the admin HTTP shows it: what the server says of itself, who fills its memory, how long scripts take."""
+"""Redis for the admin HTTP: INFO, memory by owner, latency of scripts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidegate.topics.model import Topic
 
 PARTITIONS_ASKED_MAX: Final = 400
 GROUPS_ASKED_MAX: Final = 100
-"""Keys whose memory is asked for; the others are taken to be like them."""
+"""Maximum keys that are measured; the others are extrapolated from them."""
 _TOPICS_SHOWN: Final = 100
 _SECTIONS: Final = ("server", "clients", "memory", "persistence", "stats", "replication", "cluster", "latencystats")
 _LATENCY: Final = "latency_percentiles_usec_"
@@ -32,7 +32,7 @@ Item = TypeVar("Item")
 
 
 async def redis(context: BrokerContext) -> dict[str, Any]:
-    """The server, and what is known of its memory and its latency. Raises StoreUnavailable."""
+    """The server, its memory and its latency. Raises StoreUnavailable."""
     asked_s = perf_counter()
     text = (await context.store.command("INFO", *_SECTIONS)).decode("utf-8", "replace")
     round_trip_ms = (perf_counter() - asked_s) * 1000
@@ -82,7 +82,7 @@ def _server(link: Link) -> str:
 
 
 async def _primaries(store: Store) -> list[dict[str, Any]]:
-    """Each server that has keys, that of `{cluster}` first: all else of this view is about that one."""
+    """Every server that holds keys, first that of the cluster's keys, which the rest of this response describes."""
     nodes = sorted(store.nodes, key=lambda node: (node is not store.metadata_node, str(node)))
     facts = await server_facts(store)
     return [
@@ -113,7 +113,7 @@ def _persistence(facts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _replicas(facts: Mapping[str, str]) -> list[dict[str, Any]]:
-    """`slave0:ip=…,port=…,state=online,offset=…,lag=0` and on; `behind_bytes` of the primary's stream."""
+    """Parse `slave0:ip=…,port=…,state=online,offset=…,lag=0` and so on; `behind_bytes` is relative to the primary."""
     end, found = int(facts.get("master_repl_offset", 0)), []
     for name, text in sorted(facts.items()):
         if name.startswith("slave") and name[5:].isdigit():
@@ -130,7 +130,7 @@ def _replicas(facts: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _latency(facts: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The server's own times of commands, the slowest first; from Redis 7.0 and Valkey 7.2 on."""
+    """Latency of commands from the server, slowest first; from Redis 7.0 and Valkey 7.2 on."""
     found = []
     for name, text in facts.items():
         if name.startswith(_LATENCY):
@@ -146,7 +146,7 @@ def _latency(facts: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def scripts(meters: Mapping[str, Meter]) -> list[dict[str, Any]]:
-    """How long this broker's scripts took, sent to answered, the slowest first. `p99_ms` is a bucket's upper bound."""
+    """Latency of this broker's scripts from send to reply, slowest first. `p99_ms` is a bucket's upper bound."""
     found = [
         {
             "script": label,
@@ -161,7 +161,7 @@ def scripts(meters: Mapping[str, Meter]) -> list[dict[str, Any]]:
 
 
 def _percentile_ms(meter: Meter, part: float) -> float | None:
-    """None where it is beyond the last bound."""
+    """None above the last bucket's bound."""
     wanted, observed = part * meter.count, 0
     for bound, count in zip(meter.bounds_s, meter.counts, strict=False):
         observed += count
@@ -174,7 +174,7 @@ def _percentile_ms(meter: Meter, part: float) -> float | None:
 
 
 async def _memory(context: BrokerContext) -> dict[str, Any]:
-    """Who takes how much, from some hundred keys: the largest topics, and each organisation's topics and groups."""
+    """Memory by owner, from some hundred keys: the largest topics, and each organisation's topics and groups."""
     topics, groups = await asyncio.gather(_topics_memory(context), _groups_memory(context))
     orgs: defaultdict[str, dict[str, int]] = defaultdict(lambda: {"topics_bytes": 0, "groups_bytes": 0})
     for topic, size, _ in topics:
@@ -193,9 +193,9 @@ async def _memory(context: BrokerContext) -> dict[str, Any]:
 
 
 async def _topics_memory(context: BrokerContext) -> list[tuple[Topic, int, bool]]:
-    """Bytes of each topic, and whether partitions were left out; of every topic at least its first is asked for.
+    """Bytes of each topic, and whether partitions were not measured; at least the first partition of each is.
 
-    Where there are more topics than may be asked, some of them only.
+    With more topics than the sample permits, some are omitted.
     """
     topics = spread(context.catalog.all_topics(), PARTITIONS_ASKED_MAX)
     of_each = max(PARTITIONS_ASKED_MAX // max(len(topics), 1), 1)
@@ -216,7 +216,7 @@ async def _topics_memory(context: BrokerContext) -> list[tuple[Topic, int, bool]
 
 
 async def _groups_memory(context: BrokerContext) -> dict[str, int]:
-    """Organisation -> bytes of its groups, from those of some of them."""
+    """Organisation -> estimated bytes of its groups, from a sample of them."""
     names = [context.store.shard_keys(shard).groups for shard in range(context.settings.coordinator_shards)]
     listed = await asyncio.gather(*(context.store.read("HKEYS", name) for name in names))
     refs: defaultdict[str, list[str]] = defaultdict(list)
@@ -241,7 +241,7 @@ async def _usage(context: BrokerContext, names: Sequence[str]) -> list[int]:
 
 
 def spread(items: Sequence[Item], count_max: int) -> list[Item]:
-    """So many of them at most, evenly spread."""
+    """At most `count` elements, evenly spaced."""
     if len(items) <= count_max:
         return list(items)
     return [items[at * len(items) // count_max] for at in range(count_max)]

@@ -1,4 +1,4 @@
-"""docs/cli.md: what is written by hand above a mark, and below it every command as it describes itself."""
+"""Generates docs/cli.md: hand-written text above a mark, below it every command's help."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HIDDEN: Final = ("help", "install_completion", "show_completion")
 
 
 def page(old: str, root: Any, context: Any) -> str:
-    """The page anew; `root` is the whole command, with its context."""
+    """The page with its generated part replaced; `root` is the root command with its context."""
     by_hand = old.partition(MARK)[0].rstrip()
     return "\n".join([by_hand, "", MARK, "", *_exit_codes(), *_places(), *_commands(root, context), *_kinds()]) + "\n"
 
@@ -76,7 +76,7 @@ def _command(name: str, command: Any, context: Any) -> Iterator[str]:
 
 
 def _own(parameter: Any, parameters: list[Any]) -> bool:
-    """An option that a command has of its own under a shared name: `dev` and `serve` go nowhere."""
+    """Whether an option with an address option's name is the command's own, as in `dev` and `serve`."""
     names = {one.name for one in parameters}
     return not any(set(inspect.signature(make).parameters) <= names for make in PLACES.values())
 

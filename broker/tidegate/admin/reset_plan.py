@@ -1,4 +1,4 @@
-"""Which offsets a reset moves, and where to: kafka-consumer-groups' ways to choose."""
+"""Plans an offset reset: which offsets move, and where to, by the strategies of kafka-consumer-groups."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ _DURATION: Final = re.compile(
 )
 
 Spell = Callable[[str], str]
-"""How a refusal names what was asked for, by its field in `Choice`."""
+"""Formats the name of a `Choice` field for an error message."""
 
 
 def as_option(name: str) -> str:
-    """As the command line names it."""
+    """The field as a command-line option."""
     return f"--{name.replace('_', '-')}"
 
 
 class OffsetSource(Protocol):
-    """Where a plan reads from: brokers, or a broker's own store."""
+    """Source of the data for a plan: Kafka brokers, or a broker's own store."""
 
     async def committed(self, group_id: str) -> dict[Place, int]:
-        """What a group has committed."""
+        """The committed offsets of a group."""
 
     async def topics(self) -> dict[str, Topic]:
-        """The topics that exist."""
+        """The existing topics."""
 
     async def offsets_at(self, wanted: Mapping[Place, int], topics: Mapping[str, Topic]) -> dict[Place, int]:
-        """At a timestamp, ms, EARLIEST or LATEST; -1 where no record is as late."""
+        """Offsets at a timestamp, ms, EARLIEST or LATEST; -1 without a record at or after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How offsets are chosen: exactly one of these is given."""
+    """The strategy of a reset: exactly one field is set."""
 
     to_earliest: bool = False
     to_latest: bool = False
@@ -54,10 +54,10 @@ class Choice:
     by_duration: str | None = None
     from_file: Path | None = None
     offsets: Mapping[Place, int | None] | None = None
-    """What a file would hold: for who has no files."""
+    """The same content as a file's, for callers without files."""
 
     def check(self, spell: Spell = as_option) -> None:
-        """Raises CommandFailed unless exactly one way is given."""
+        """Raises CommandFailed unless exactly one strategy is given."""
         given = [
             name for name in self.__slots__ if getattr(self, name) is not None and getattr(self, name) is not False
         ]
@@ -68,7 +68,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition: from where (None: nothing is committed) to where (None: forget what is committed).
+    """One partition: old offset (None: no commit) and new offset (None: delete the commit).
 
     `metadata` is committed with the new offset.
     """
@@ -87,7 +87,7 @@ class Move:
 
 
 def parse_duration(text: str, spell: Spell = as_option) -> timedelta:
-    """ISO 8601 days and time, `P7D`, `PT1H30M`. Raises CommandFailed."""
+    """Parse an ISO 8601 duration of days and time, `P7D`, `PT1H30M`. Raises CommandFailed."""
     found = _DURATION.fullmatch(text)
     parts = (
         {name: float(value) for name, value in found.groupdict().items() if name != "sign" and value} if found else {}
@@ -101,7 +101,7 @@ def parse_duration(text: str, spell: Spell = as_option) -> timedelta:
 
 
 def parse_datetime(text: str, spell: Spell = as_option) -> int:
-    """ISO 8601, UTC unless it says otherwise, as ms since 1970. Raises CommandFailed."""
+    """Parse an ISO 8601 time, UTC without an offset, as ms since 1970. Raises CommandFailed."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -112,7 +112,7 @@ def parse_datetime(text: str, spell: Spell = as_option) -> int:
 
 
 def parse_file(path: Path, group_id: str) -> dict[Place, int | None]:
-    """`topic,partition,offset` a line, or `group,topic,partition,offset`; offset `-` forgets. Raises CommandFailed."""
+    """Parse lines `topic,partition,offset` or `group,topic,partition,offset`; `-` deletes. Raises CommandFailed."""
     wanted: dict[Place, int | None] = {}
     number = 1
     try:
@@ -132,7 +132,7 @@ def parse_file(path: Path, group_id: str) -> dict[Place, int | None]:
 
 
 def parse_topics(named: Sequence[str], topics: Mapping[str, Topic], spell: Spell = as_option) -> list[Place]:
-    """`topic`, or `topic:0,2`. Raises CommandFailed for what does not exist."""
+    """Parse `topic` or `topic:0,2`. Raises CommandFailed for topics and partitions that do not exist."""
     places = []
     for text in named:
         name, colon, partitions = text.rpartition(":") if ":" in text else (text, "", "")
@@ -156,7 +156,7 @@ async def plan(
     all_topics: bool,
     spell: Spell = as_option,
 ) -> list[Move]:
-    """What a reset would do, in order. Raises CommandFailed."""
+    """The moves of a reset, in order. Raises CommandFailed."""
     choice.check(spell)
     committed = await source.committed(group_id)
     if choice.from_file is not None and (named or all_topics):
@@ -183,7 +183,7 @@ async def plan(
 
 
 def _move(place: Place, before: int | None, wanted: int | None, start: int, end: int) -> Move:
-    """Within the log, as Kafka's tool keeps it."""
+    """Clamp the new offset to the log, as kafka-consumer-groups does."""
     if wanted is None:
         return Move(*place, before, None)
     if wanted < start:
@@ -220,7 +220,7 @@ async def _targets(
 
 
 def _timestamp(choice: Choice, spell: Spell = as_option) -> int:
-    """Ms since 1970; earlier moments would mean something else to ListOffsets."""
+    """Ms since 1970; negative ones are rejected, because ListOffsets gives them a special meaning."""
     if choice.to_datetime is not None:
         return max(parse_datetime(choice.to_datetime, spell), 0)
     assert choice.by_duration is not None

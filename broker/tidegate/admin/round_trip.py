@@ -1,4 +1,4 @@
-"""`tidegate round-trip`: one record into a cluster and out again, its offset committed by a group and read back."""
+"""`tidegate round-trip`: produces a record, consumes it, commits its offset as a group and reads that back."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Answer = TypeVar("Answer")
 
 
 class Steps:
-    """What was done, and how long each took."""
+    """The completed steps and their durations."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
     async def step(self, name: str, doing: Awaitable[Answer], describe: Callable[[Answer], str]) -> Answer:
-        """Wait for it. `describe` says what there is to say of its answer."""
+        """Await a step. `describe` formats its result."""
         started = time.perf_counter()
         answer = await doing
         took_ms = round((time.perf_counter() - started) * 1000, 1)
@@ -54,7 +54,7 @@ def round_trip(
 
 
 async def there_and_back(brokers: Brokers, topic: str) -> list[dict[str, Any]]:
-    """Each step with what it told and how many ms it took. Raises CommandFailed where one fails."""
+    """Run all steps; yields each with its result and duration in ms. Raises CommandFailed when a step fails."""
     from tidegate.admin import topic_requests
     from tidegate.admin.kafka_client import KafkaClient
 
@@ -71,7 +71,7 @@ async def there_and_back(brokers: Brokers, topic: str) -> list[dict[str, Any]]:
 
 
 async def _produce(kafka: Any, topic: str, value: bytes) -> int:
-    """The offset of the record, which every in-sync copy has."""
+    """The offset of the record, acknowledged by all in-sync replicas."""
     from tidegate.admin.kafka_client import raise_for
     from tidegate.admin.kafka_wire import request
     from tidegate.admin.topic_requests import described
@@ -89,7 +89,7 @@ async def _produce(kafka: Any, topic: str, value: bytes) -> int:
 
 
 async def _consume(brokers: Brokers, topic: str, offset: int, value: bytes) -> int:
-    """How many bytes the record has, which is the one that was produced."""
+    """Consume the record and compare it with the produced one; returns its size, bytes."""
     from tidegate.admin.tail_reading import Tail
 
     reading = Tail(brokers, topic, str(offset), frozenset({0}), follow=True)
@@ -104,7 +104,7 @@ async def _consume(brokers: Brokers, topic: str, offset: int, value: bytes) -> i
 
 
 async def _commit(kafka: Any, group_id: str, topic: str, offset: int) -> int:
-    """The offset as the group's coordinator tells it."""
+    """The committed offset as the group's coordinator returns it."""
     from tidegate.admin.kafka_client import raise_for
 
     for code in (await kafka.commit(group_id, {(topic, 0): (offset, "")})).values():

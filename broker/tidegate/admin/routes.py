@@ -1,6 +1,6 @@
-"""The admin HTTP of one broker: health for probes, metrics for Prometheus, REST for programs, a console for people.
+"""The admin HTTP of one broker: health for probes, metrics for Prometheus, REST, and the console.
 
-Any broker answers for the whole cluster, out of Redis; none asks another. Loopback unless configured.
+Any broker answers for the whole cluster from the data in Redis, and none asks another. Binds to loopback by default.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _document() -> str:
 
 @web.middleware
 async def _failures(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Failures that have a meaning, as RFC 9457 tells them."""
+    """Convert KafkaError, Problem and HTTP exceptions into RFC 9457 responses."""
     try:
         return await handler(request)
     except Problem as problem:
@@ -109,7 +109,7 @@ async def _failures(request: web.Request, handler: Handler) -> web.StreamRespons
 
 
 async def _guard(request: web.Request, answer: web.StreamResponse) -> None:
-    """The headers that keep foreign scripts and frames out, on every answer."""
+    """Add the headers that forbid foreign scripts and frames to every response."""
     for name, value in HEADERS.items():
         answer.headers.setdefault(name, value)
 
@@ -120,7 +120,7 @@ def application(
     access: Access | None = None,
     connection_limiter: ConnectionLimiter | None = None,
 ) -> web.Application:
-    """The routes of one broker; `access` decides who may ask, `connection_limiter` limits connections."""
+    """The routes of one broker; `access` authorises requests, `connection_limiter` limits connections."""
     rules = access or Access(Secrets(), "", "127.0.0.1")
     before = [connection_limiter.middleware] if connection_limiter is not None else []
     app = web.Application(middlewares=[*before, _failures, rules.middleware], client_max_size=BODY_BYTES_MAX)
@@ -146,8 +146,9 @@ def application(
 
 
 class AdminServer:
-    """The admin HTTP server on a bound socket. Raises CannotStart for secrets that cannot be read, and OSError at
-    `start` when it cannot listen.
+    """The admin HTTP server on a bound socket.
+
+    Raises CannotStart for secrets that cannot be read, and OSError at `start` when it cannot listen.
     """
 
     def __init__(self, health: Health, sock: socket.socket, context: BrokerContext) -> None:
@@ -160,14 +161,13 @@ class AdminServer:
             access_log=None,
             shutdown_timeout=1.0,
             keepalive_timeout=self._connection_limiter.idle_s,
-            auto_decompress=False,  # nobody needs to send us more than they send
+            auto_decompress=False,  # compressed requests are not accepted
         )
         self._sock = sock
         self._loops = BackgroundTasks()
         self._listening: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Listen."""
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
@@ -176,7 +176,7 @@ class AdminServer:
         self._loops.every("admin_door", CHECK_INTERVAL_MS, self._connection_limiter.close_slow)
 
     async def close(self) -> None:
-        """Stop listening and close what is open."""
+        """Stop listening and close all connections."""
         if self._listening is not None:
             self._listening.close()
         await self._loops.close()

@@ -1,8 +1,8 @@
-"""What a running `tidegate dev` wrote down, so that commands that name no cluster find it.
+"""Registry of running `tidegate dev` clusters, so that commands without addresses find them.
 
-A small file for each in ${XDG_RUNTIME_DIR:-/tmp}/tidegate-<uid>/, a folder of its owner alone. The newest `dev` wins,
-and where it ends the one before; a file whose process is gone counts for nothing. `named_cluster` decides whether a
-command goes there.
+One small file each in ${XDG_RUNTIME_DIR:-/tmp}/tidegate-<uid>/, a directory private to its user. The newest `dev` is
+used, after its end the next older one; files of dead processes are ignored. `named_cluster` decides whether a command
+uses it.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ class DevCluster:
     admin: tuple[str, ...]
 
     def listens_on(self, port: int) -> bool:
-        """Whether one of its brokers serves clients or its admin HTTP there."""
+        """Whether one of its brokers serves clients or the admin HTTP at that address."""
         addresses = (*self.bootstrap.split(","), *self.admin)
         return any(address.endswith(f":{port}") for address in addresses)
 
 
 def directory() -> Path:
-    """The folder of this user's running processes, made if need be. Raises CannotStart if it is not ours alone."""
+    """The user's registry directory, created if absent. Raises CannotStart when another user owns or may write it."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     found = Path(base if base and Path(base).is_dir() else "/tmp") / f"tidegate-{os.getuid()}"  # noqa: S108 - checked below
     found.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = found.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        from tidegate.errors import CannotStart  # takes longer to import than most commands
+        from tidegate.errors import CannotStart  # imported late, because it is slow
 
         raise CannotStart(f"{found} belongs to someone else or is writable by others")
     return found
 
 
 def note(cluster: DevCluster) -> None:
-    """Write a running cluster down, in one step."""
+    """Register a running cluster atomically."""
     path = _path(cluster.pid)
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(asdict(cluster), indent=1) + "\n", "utf-8")
@@ -51,18 +51,18 @@ def note(cluster: DevCluster) -> None:
 
 
 def every() -> list[DevCluster]:
-    """All running clusters, the newest first."""
+    """All running clusters, newest first."""
     alive = [one for path in directory().glob("dev-*.json") if (one := _read(path)) is not None]
     return [cluster for _, cluster in sorted(alive, key=lambda one: one[0], reverse=True)]
 
 
 def find() -> DevCluster | None:
-    """The running cluster, the newest of several, or None."""
+    """The newest running cluster, or None."""
     return next(iter(every()), None)
 
 
 def forget(pid: int) -> None:
-    """Remove what process `pid` wrote down."""
+    """Remove the file of process `pid`."""
     _path(pid).unlink(missing_ok=True)
 
 
@@ -71,7 +71,7 @@ def _path(pid: int) -> Path:
 
 
 def _read(path: Path) -> tuple[int, DevCluster] | None:
-    """What is written there and when, ns; None where its process is gone."""
+    """A file's content and modification time, ns; None when its process has exited."""
     try:
         written_ns = path.stat().st_mtime_ns
         held = json.loads(path.read_text("utf-8"))

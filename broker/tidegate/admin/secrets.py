@@ -1,4 +1,4 @@
-"""The secrets of the admin HTTP, from settings or files, and who comes with which."""
+"""The secrets of the admin HTTP, from settings or files, and the role that each grants."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tidegate.settings import Settings
 
 OPERATOR: Final = "operator"
 VIEWER: Final = "viewer"
-"""User names, for HTTP basic and the console."""
+"""User names for HTTP basic authentication and the console."""
 TO_SET: Final = "TIDEGATE_ADMIN_OPERATOR_TOKEN or TIDEGATE_ADMIN_OPERATOR_PASSWORD (or ..._FILE)"
 
 
 class Role(enum.IntEnum):
-    """What somebody may do; each may what the one before it may."""
+    """Roles; each includes the permissions of the previous one."""
 
     NOBODY = 0
     VIEWER = 1
@@ -27,7 +27,7 @@ class Role(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """None where a secret is not set."""
+    """The configured secrets; None where one is not set."""
 
     operator_token: str | None = None
     operator_password: str | None = None
@@ -35,28 +35,28 @@ class Secrets:
 
     @classmethod
     def read(cls, settings: Settings) -> Secrets:
-        """From settings and files. Raises CannotStart, naming a setting and never what is in it."""
+        """Read settings and files. Raises CannotStart, which names the setting and never its value."""
         names = ("operator_token", "operator_password", "viewer_token")
         return cls(*(_secret(settings, f"admin_{name}") for name in names))
 
     @property
     def operators(self) -> bool:
-        """Whether anybody may change anything."""
+        """Whether an operator secret is set, without which nobody may change anything."""
         return self.operator_token is not None or self.operator_password is not None
 
     @property
     def anonymous(self) -> Role:
-        """Who shows nothing at all."""
+        """The role of a request without credentials."""
         return Role.VIEWER if self.viewer_token is None else Role.NOBODY
 
     def role_of_token(self, given: str) -> Role:
-        """Whose bearer token this is."""
+        """The role of a bearer token."""
         if _same(given, self.operator_token):
             return Role.OPERATOR
         return Role.VIEWER if _same(given, self.viewer_token) else Role.NOBODY
 
     def role_of_user(self, name: str, given: str) -> Role:
-        """`operator` comes with the password or the token of operators, `viewer` with the token of viewers."""
+        """`operator` authenticates with the operators' password or token, `viewer` with the viewers' token."""
         if name == OPERATOR:
             fine = [_same(given, self.operator_password), _same(given, self.operator_token)]
             return Role.OPERATOR if any(fine) else Role.NOBODY
@@ -64,7 +64,7 @@ class Secrets:
 
 
 def same(given: str, secret: str) -> bool:
-    """In the same time whatever they have in common. What comes from headers may be no text at all."""
+    """Compare in constant time. Header values may be invalid text."""
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret.encode())
 
 

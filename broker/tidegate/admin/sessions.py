@@ -1,7 +1,7 @@
-"""Sessions of the console: a signed cookie that any broker with the same secrets takes, so none has to keep them.
+"""Console sessions: signed cookies that any broker with the same secrets accepts, so no server stores them.
 
-The key comes out of all secrets that are set: who changes one ends every session. It is made by scrypt, because a
-password may be short and whoever sees a cookie could try others against it.
+The signing key is derived from all secrets, so changing one ends every session. It is derived by scrypt, because a
+password may be short and a cookie would permit an offline brute-force attack on it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SESSION_S: Final = 8 * 3600
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Who logged in, as what, until when (s since 1970); `text` is the cookie."""
+    """User name, role and expiry (s since 1970); `text` is the cookie."""
 
     name: str
     role: Role
@@ -37,19 +37,19 @@ class Session:
 
 
 class Sessions:
-    """Signs and reads cookies. `cluster_id` keeps those of one cluster from another with the same secrets."""
+    """Signs and verifies cookies. `cluster_id` separates clusters that have the same secrets."""
 
     def __init__(self, secrets: Secrets, cluster_id: str) -> None:
         self._secrets = secrets
         self._key = _key(secrets, cluster_id)
 
     def begin(self, name: str, role: Role, now_s: float | None = None) -> Session:
-        """A new session."""
+        """Create a session."""
         ends_s = int(time.time() if now_s is None else now_s) + SESSION_S
         return self._session(json.dumps([name, int(role), ends_s]).encode(), name, role, ends_s)
 
     def read(self, text: str, now_s: float | None = None) -> Session | None:
-        """The session of a cookie; None where it is not ours, is over, or its role exists no more."""
+        """The session of a cookie; None if the signature is invalid, it has expired, or its role is not configured."""
         payload, _, given = text.partition(".")
         if not same(given, self._mark("cookie", payload)):
             return None
@@ -64,11 +64,11 @@ class Sessions:
         return Session(name, Role(role), ends_s, text)
 
     def csrf_token(self, session: Session) -> str:
-        """What the session's forms must carry in `csrf`, or requests in X-CSRF-Token."""
+        """The CSRF token of a session: `csrf` in forms, X-CSRF-Token in other requests."""
         return self._mark("csrf", session.text)
 
     def csrf_fits(self, session: Session, given: str) -> bool:
-        """Whether a form was made for this session."""
+        """Whether a token belongs to this session."""
         return same(given, self.csrf_token(session))
 
     def _session(self, payload: bytes, name: str, role: Role, ends_s: int) -> Session:
@@ -83,18 +83,18 @@ class Sessions:
 def _key(secrets: Secrets, cluster_id: str) -> bytes:
     parts = [secrets.operator_token, secrets.operator_password, secrets.viewer_token]
     if not any(parts):
-        return os.urandom(32)  # nobody can log in
+        return os.urandom(32)  # no secrets: nobody can log in
     joined = json.dumps([cluster_id, *parts]).encode()
     return hashlib.scrypt(joined, salt=b"tidegate console session 1", n=1 << 14, r=8, p=1, dklen=32)
 
 
 def put_cookie(answer: web.StreamResponse, session: Session, secure: bool) -> None:
-    """Hand a session to the browser; no script sees it, and it comes with requests from our own pages alone."""
+    """Set the session cookie: HttpOnly, and sent with requests from the console's own pages only."""
     answer.set_cookie(
         COOKIE, session.text, max_age=SESSION_S, path="/", httponly=True, samesite="Strict", secure=secure
     )
 
 
 def drop_cookie(answer: web.StreamResponse) -> None:
-    """Have the browser forget its session."""
+    """Delete the session cookie."""
     answer.del_cookie(COOKIE, path="/", httponly=True, samesite="Strict")

@@ -1,4 +1,4 @@
-"""One look for everybody who asks within a moment: what many ask for at once costs what one costs."""
+"""A short-lived cache with request coalescing: concurrent requests for one key cost a single load."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any, Final, TypeVar
 from tidegate.store.batching import SingleFlight
 
 FRESH_MAX_S: Final = 5.0
-"""What is found is told to others for as long as it took to find, so that at most half the time is spent on it; but not
-longer than this."""
+"""A result stays fresh for as long as its load took, so that at most half of the time is spent on loading; but not
+longer than this, s."""
 AT_ONCE: Final = 2
-"""Looks under way at a time: one at 10,000 groups takes seconds of this broker's only core."""
+"""Maximum concurrent loads: one of 10,000 groups takes seconds of the broker's single core."""
 
 Found = TypeVar("Found")
 
 
 class SingleFlightCache:
-    """What was found lately, by key; failures are not kept."""
+    """Recent results by key; failures are not cached."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._gate = asyncio.Semaphore(at_once)
         self._loading = SingleFlight[Hashable]()
         self._changes = 0
         self._found: dict[Hashable, tuple[float, Any]] = {}
-        """With when each is too old."""
+        """Expiry time and result."""
 
     def forget(self) -> None:
-        """Look again, whoever asks next: something was changed."""
+        """Invalidate all results, after a change."""
         self._changes += 1
         self._loading.forget()
         self._found.clear()
 
     async def get(self, key: Hashable, load: Callable[[], Awaitable[Found]], fresh_s: float = 0.0) -> Found:
-        """What `load` finds, or found for somebody else a moment ago; others' looks may have to end first.
+        """The cached result of `key`, or that of `load`; waits while `at_once` other loads are running.
 
-        It stays fresh for `fresh_s` at least.
+        The result stays fresh for `fresh_s` at least.
         """
         now_s = monotonic()
         self._found = {one: kept for one, kept in self._found.items() if now_s < kept[0]}
@@ -52,6 +52,6 @@ class SingleFlightCache:
             began_s = monotonic()
             found = await load()
         ended_s = monotonic()
-        if changes == self._changes:  # it did not begin before a change
+        if changes == self._changes:  # otherwise the load may predate a change
             self._found[key] = ended_s + max(fresh_s, min(ended_s - began_s, FRESH_MAX_S)), found
         return found

@@ -1,4 +1,4 @@
-"""Sizes as people read them, the same in console and commands: units of 1,024, as limits of Redis and settings are."""
+"""Formats sizes for console and CLI in binary units, as in the limits of Redis and the settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def size(count: float) -> str:
-    """Bytes in their unit: `512 B`, `1.4 MiB`, `123 GiB`."""
+    """Bytes with a unit: `512 B`, `1.4 MiB`, `123 GiB`."""
     unit = 0
     while count >= 1024 and unit < len(_UNITS) - 1:
         count, unit = count / 1024, unit + 1

@@ -1,4 +1,4 @@
-"""What a plan to move offsets reads, from this broker's own store: committed offsets, topics, and the ends of logs."""
+"""The offset source of a plan within a broker: committed offsets, topics and log offsets from the store."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _AT_ONCE_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class StoredOffsets:
-    """Of one organisation. Methods raise KafkaError, StoreUnavailable."""
+    """Offsets of one organisation. Methods raise KafkaError, StoreUnavailable."""
 
     context: BrokerContext
     org: str
 
     async def committed(self, group_id: str) -> dict[Place, int]:
-        """What a group has committed for topics that exist."""
+        """Committed offsets of a group, for topics that exist."""
         stored = await self.context.store.read("HGETALL", self.context.store.group_keys(self.org, group_id).offsets)
         found = {}
         for name, value in stored.items():
@@ -37,7 +37,7 @@ class StoredOffsets:
         return found
 
     async def topics(self) -> dict[str, Topic]:
-        """Every topic."""
+        """All topics."""
         await self.context.catalog.refresh()
         return {
             topic.name: Topic(topic.name, dict.fromkeys(range(topic.partition_count), _NO_LEADER))
@@ -45,7 +45,7 @@ class StoredOffsets:
         }
 
     async def offsets_at(self, wanted: Mapping[Place, int], topics: Mapping[str, Topic]) -> dict[Place, int]:
-        """As ListOffsets: at a timestamp, ms, EARLIEST or LATEST; -1 where no record is as late."""
+        """As ListOffsets: at a timestamp, ms, EARLIEST or LATEST; -1 without a record at or after it."""
         places, offsets = list(wanted), list[int]()
         for first in range(0, len(places), _AT_ONCE_MAX):
             some: Sequence[Place] = places[first : first + _AT_ONCE_MAX]

@@ -1,6 +1,6 @@
-"""Stream entries of logs that no broker appended: found from Redis itself, so also where no broker has met them.
+"""Finds stream entries of logs that no broker appended, directly in Redis, so without a running broker too.
 
-The end of every log is cheap to examine (`examine_ends`); all of a log is read only where it is asked for.
+Checking the end of every log is cheap (`examine_ends`); a whole log is read on request only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COMMANDS: Final = ("XRANGE", "XREVRANGE")
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition of a topic that clients are shown."""
+    """A partition of a topic that clients can list."""
 
     org: str
     topic: str
@@ -40,7 +40,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A log to which nothing can be appended, and why."""
+    """A log that refuses appends, and the reason."""
 
     partition: Partition
     stray: StrayEntry
@@ -48,7 +48,7 @@ class Stopped:
 
 @dataclass(slots=True)
 class Scanned:
-    """What is wrong with all of a log: entries to leave out, and whether appends are refused for one of them."""
+    """The defects of a whole log: entries to leave out, and whether one of them blocks appends."""
 
     end: int = 0
     entries: int = 0
@@ -57,7 +57,7 @@ class Scanned:
 
 
 def with_plain_entries(client: Any) -> Any:
-    """The client, whose XRANGE replies keep every field: redis-py would make a dict of them."""
+    """The client with raw XRANGE replies: redis-py would convert an entry to a dict and lose duplicate fields."""
     nodes = client.get_nodes() if hasattr(client, "get_primaries") else ()
     for node in [client.get_redis_connection(node) for node in nodes] or [client]:
         for command in _COMMANDS:
@@ -76,7 +76,7 @@ def partitions(client: Any, prefix: str) -> Iterator[Partition]:
 
 
 def examine_ends(client: Any, prefix: str) -> list[Stopped]:
-    """The logs to which nothing can be appended; one small script a partition, many a round trip."""
+    """The logs that refuse appends; one small script per partition, many per round trip."""
     client = with_plain_entries(client)
     every, found = partitions(client, prefix), list[Stopped]()
     while some := list(islice(every, _AT_ONCE)):
@@ -88,7 +88,7 @@ def examine_ends(client: Any, prefix: str) -> list[Stopped]:
 
 
 def _ends(client: Any, logs: Sequence[LogKeys]) -> list[list[Any]]:
-    """What the script answers for each: EVAL_RO for users that only read, EVAL for brokers' own, who may not."""
+    """The script's replies: by EVAL_RO for read-only users; by EVAL for brokers' users, which lack that right."""
 
     def ask(verb: str) -> list[list[Any]]:
         with client.pipeline(transaction=False) as asking:
@@ -103,7 +103,7 @@ def _ends(client: Any, logs: Sequence[LogKeys]) -> list[list[Any]]:
 
 
 def _behind(client: Any, log: str, end: int, last_id: tuple[int, int]) -> StrayEntry | None:
-    """What keeps appends out of a log; of an entry that was removed only the stream's last id is left."""
+    """The entry that blocks appends; if it was deleted, only the stream's last id is left of it."""
     removed = StrayEntry(last_id, "it was removed, and Redis takes no id below it", removed=True)
     if not removed.stops(end):
         return None
@@ -116,7 +116,7 @@ def _behind(client: Any, log: str, end: int, last_id: tuple[int, int]) -> StrayE
 
 
 def read_log(client: Any, log: str, after: str = "-") -> Iterator[tuple[bytes, list[bytes], Entry | StrayEntry]]:
-    """Each entry behind an id, as it is in the stream and as what it is."""
+    """Entries after an id, raw and parsed."""
     first = after if after == "-" else f"({after}"
     while reply := client.execute_command("XRANGE", log, first, "+", "COUNT", _PAGE):
         for item in reply:
@@ -129,7 +129,7 @@ def read_log(client: Any, log: str, after: str = "-") -> Iterator[tuple[bytes, l
 
 
 def scan(client: Any, keys: LogKeys) -> Scanned:
-    """Read all of a log."""
+    """Read a whole log."""
     scanned = Scanned()
     for _, _, parsed in read_log(with_plain_entries(client), keys.log):
         if isinstance(parsed, StrayEntry):

@@ -87,7 +87,7 @@ async def _noted(reading: Tail, records: AsyncGenerator[Found, None]) -> AsyncIt
 
 
 class Wanted:
-    """Which records are printed."""
+    """Selects the records to print."""
 
     def __init__(self, key: str | None, pattern: str | None) -> None:
         try:
@@ -97,7 +97,7 @@ class Wanted:
         self._key = key.encode() if key is not None else None
 
     def takes(self, record: Record) -> bool:
-        """Whether it is one of them."""
+        """Whether to print the record."""
         if self._key is not None and record.key != self._key:
             return False
         if self._pattern is None:
@@ -107,7 +107,7 @@ class Wanted:
 
 
 class Printer:
-    """Writes one record after the other, each at once."""
+    """Prints records one by one, flushing after each."""
 
     def __init__(self, topic: str, form: Form, how: Decode, headers: bool) -> None:
         self._topic, self._form, self._how, self._headers = topic, form, how, headers
@@ -115,7 +115,7 @@ class Printer:
         self._first = True
 
     def __call__(self, found: Found) -> None:
-        """Print it."""
+        """Print one record."""
         import json
 
         from tidegate.admin.decoding import as_row

@@ -1,4 +1,4 @@
-"""Read a topic from chosen places on, to where it ended or for ever, from whoever leads; brokers may come and go."""
+"""Reads a topic from given offsets to its end or indefinitely, from the partition leaders; survives broker changes."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ class Found:
 
 @dataclass(slots=True)
 class Tail:
-    """What to read. `start` is `earliest`, `latest`, an offset, -N for the last N of each partition, or a moment:
-    `2026-01-31T18:00:00` or `PT1H` ago."""
+    """What to read.
+
+    `start` is `earliest`, `latest`, an offset, -N for the last N records of each partition, or a time:
+    `2026-01-31T18:00:00`, or a duration ago, `PT1H`.
+    """
 
     brokers: Brokers
     topic: str
@@ -51,12 +54,12 @@ class Tail:
     partitions: frozenset[int]
     follow: bool
     notes: list[str] = field(default_factory=list)
-    """What the reader is to know, beside the records."""
+    """Messages for the user, besides the records."""
     _next: dict[int, int] = field(default_factory=dict)
     _ends: dict[int, int] = field(default_factory=dict)
 
     async def records(self) -> AsyncGenerator[Found, None]:
-        """Raises CommandFailed, also where no broker has answered for half a minute."""
+        """Raises CommandFailed, also when no broker has answered for 30 s."""
         failures = 0
         while True:
             try:
@@ -75,7 +78,7 @@ class Tail:
     async def _begin(self, kafka: KafkaClient) -> None:
         topic = await described(kafka, self.topic)
         if self._next:
-            return  # again, after a broker was lost
+            return  # retry after a broker was lost
         if unknown := sorted(self.partitions - topic.leaders.keys()):
             raise CommandFailed(f"{self.topic} has no partition {unknown[0]}")
         chosen = sorted(self.partitions or topic.leaders)
@@ -109,7 +112,7 @@ class Tail:
                 by_leader[leaders[index]].append(index)
             answers = await asyncio.gather(*(self._fetch(kafka, *each) for each in by_leader.items()))
             found = []
-            for index, records, following in chain(*answers):  # nothing has moved where one of them failed
+            for index, records, following in chain(*answers):  # no offset has advanced if one of them failed
                 self._next[index] = following
                 found += [Found(index, one) for one in records]
             for one in sorted(found, key=lambda one: one.record.timestamp):
@@ -119,14 +122,14 @@ class Tail:
     async def _fetch(
         self, kafka: KafkaClient, leader: int, indexes: Iterable[int]
     ) -> list[tuple[int, list[Record], int]]:
-        """Partition, records, the offset that comes next."""
+        """Partition, records, next offset."""
         answer = await kafka.ask_broker(leader, ApiKey.FETCH, **self._request(indexes))
         return [self._of_partition(one) for topic in answer.responses for one in topic.partitions]
 
     def _of_partition(self, answer: Any) -> tuple[int, list[Record], int]:
         index = int(answer.partition_index)
         offset = self._next[index]
-        if answer.error_code is ErrorCode.offset_out_of_range:  # retention was quicker than we
+        if answer.error_code is ErrorCode.offset_out_of_range:  # retention deleted them meanwhile
             start = max(int(answer.log_start_offset), offset + 1)
             self.notes.append(f"{self.topic} {index}: offsets {offset} to {start - 1} are gone (retention)")
             return index, [], start
@@ -143,7 +146,7 @@ class Tail:
                     found += [one for one in read_records(batch) if one.offset >= offset]
                 following = max(following, batch.next_offset)
         except (InvalidRecord, CorruptMessage) as error:
-            if following == offset:  # else the last batch is cut, as Kafka may send it
+            if following == offset:  # otherwise the last batch is truncated, which Kafka permits
                 raise CommandFailed(f"{self.topic} {index} at {offset}: {error}") from None
         return found, following
 
@@ -176,7 +179,7 @@ class Tail:
 
 
 def moment_of(text: str, now_s: float) -> int:
-    """Ms since 1970 of a moment, or of a duration ago. Raises CommandFailed."""
+    """Ms since 1970 of a time, or of a duration ago. Raises CommandFailed."""
     if text[:1].upper() == "P":
         return max(int((now_s - parse_duration(text.upper()).total_seconds()) * 1000), 0)
     try:

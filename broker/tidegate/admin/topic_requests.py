@@ -1,4 +1,4 @@
-"""What the topic commands ask of Kafka brokers."""
+"""The Kafka requests of the topic commands."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tidegate.apis.registry import ApiKey
 
 _TIMEOUT: Final = timedelta(seconds=30)
 _TOPIC: Final = 2
-"""Kafka's resource type of a topic's configs."""
+"""Kafka's config resource type of a topic."""
 _SET, _DELETE = 0, 1
 """Operations of IncrementalAlterConfigs."""
 _SOURCES: Final = {1: "topic", 2: "broker", 3: "cluster", 4: "broker", 5: "default", 6: "logger"}
 
 
 async def described(kafka: KafkaClient, name: str) -> Topic:
-    """A topic. Raises CommandFailed where there is none."""
+    """A topic. Raises CommandFailed when it does not exist."""
     found = await kafka.topics([name])
     if name not in found:
         raise CommandFailed(f"there is no topic {name}")
@@ -30,7 +30,7 @@ async def described(kafka: KafkaClient, name: str) -> Topic:
 
 
 async def partition_rows(kafka: KafkaClient, topics: Mapping[str, Topic]) -> list[dict[str, Any]]:
-    """Each partition: leader, log start, end (None where nobody can tell), in order."""
+    """Each partition: leader, log start, end (None when unavailable), in order."""
     places = [(topic.name, index) for topic in topics.values() for index in sorted(topic.leaders)]
     starts = await kafka.offsets_known(dict.fromkeys(places, EARLIEST), topics)
     ends = await kafka.offsets_known(dict.fromkeys(places, LATEST), topics)
@@ -51,7 +51,7 @@ async def partition_rows(kafka: KafkaClient, topics: Mapping[str, Topic]) -> lis
 
 
 async def with_errors(kafka: KafkaClient, topic: Topic, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a topic's partitions with the error that a consumer at the end gets, None for none."""
+    """The rows with the error that a consumer at the end gets, None for none."""
 
     async def error(row: dict[str, Any]) -> str | None:
         if row["end"] is None:
@@ -63,7 +63,7 @@ async def with_errors(kafka: KafkaClient, topic: Topic, rows: list[dict[str, Any
 
 
 async def topic_rows(kafka: KafkaClient) -> list[dict[str, Any]]:
-    """Each topic: how many partitions, how many offsets they span."""
+    """Each topic: number of partitions, and of offsets between log start and end."""
     topics = await kafka.topics()
     by_topic: dict[str, list[dict[str, Any]]] = {name: [] for name in sorted(topics)}
     for row in await partition_rows(kafka, topics):
@@ -80,7 +80,7 @@ async def topic_rows(kafka: KafkaClient) -> list[dict[str, Any]]:
 
 
 async def configs(kafka: KafkaClient, name: str, own_only: bool) -> list[dict[str, Any]]:
-    """What a topic goes by: all, or what is set for it."""
+    """A topic's configs: all, or those set on the topic."""
     part = request(ApiKey.DESCRIBE_CONFIGS).DescribeConfigsResource
     resource = part(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
     answer = await kafka.ask(
@@ -98,7 +98,7 @@ async def configs(kafka: KafkaClient, name: str, own_only: bool) -> list[dict[st
 async def create(
     kafka: KafkaClient, name: str, partitions: int, overrides: Mapping[str, str], validate_only: bool
 ) -> bool:
-    """Make a topic; -1 partitions for the brokers' default. False where it is there already."""
+    """Create a topic; -1 partitions for the brokers' default. False when it exists already."""
     module = request(ApiKey.CREATE_TOPICS)
     configs = tuple(module.CreatableTopicConfig(name=key, value=value) for key, value in overrides.items())
     topic = module.CreatableTopic(
@@ -113,7 +113,7 @@ async def create(
 
 
 async def delete(kafka: KafkaClient, names: Sequence[str]) -> dict[str, str]:
-    """Delete topics; why each was not, "" where it was."""
+    """Delete topics; topic -> error message, "" on success."""
     part = request(ApiKey.DELETE_TOPICS).DeleteTopicState
     topics = tuple(part(name=name, topic_id=None) for name in names)
     answer = await kafka.ask(ApiKey.DELETE_TOPICS, topics=topics, timeout=_TIMEOUT)
@@ -121,7 +121,7 @@ async def delete(kafka: KafkaClient, names: Sequence[str]) -> dict[str, str]:
 
 
 async def grow(kafka: KafkaClient, name: str, count: int, validate_only: bool) -> None:
-    """Have a topic so many partitions."""
+    """Increase a topic to `count` partitions."""
     part = request(ApiKey.CREATE_PARTITIONS).CreatePartitionsTopic
     answer = await kafka.ask(
         ApiKey.CREATE_PARTITIONS,

@@ -1,4 +1,4 @@
-"""Topics as the admin HTTP shows them: partitions, what they hold, what they go by, who reads them."""
+"""Topics for the admin HTTP: partitions, sizes, configs, reading groups."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tidegate.topics.configs import Source
 from tidegate.topics.model import Topic
 
 PARTITIONS_MAX: Final = 1_000
-"""Partitions that one answer tells of."""
+"""Maximum partitions per response."""
 _COMMITS_MAX: Final = 200_000
-"""Commits that are asked for to tell who reads a topic: of so many groups times so many partitions."""
+"""Maximum committed offsets read to find a topic's groups: number of groups times number of partitions."""
 _AT_ONCE: Final = 32
 _SOURCES: Final = {Source.TOPIC: "topic", Source.STATIC_BROKER: "broker", Source.DEFAULT: "default"}
 
@@ -29,7 +29,7 @@ Found = TypeVar("Found")
 async def topics(
     context: BrokerContext, org: str, after: str = "", count_max: int | None = None
 ) -> list[dict[str, Any]]:
-    """The topics of an organisation in order of name, those behind `after`. Raises StoreUnavailable."""
+    """An organisation's topics after `after`, in order of name. Raises StoreUnavailable."""
     await context.catalog.refresh()
     listed = [topic for topic in context.catalog.topics(org) if topic.name > after][:count_max]
     held = await _some_at_once(listed, lambda topic: _held(context, topic))
@@ -53,7 +53,7 @@ async def topics(
 async def topic(
     context: BrokerContext, org: str, name: str, first: int = 0, count_max: int = PARTITIONS_MAX
 ) -> dict[str, Any]:
-    """One topic with its partitions from `first` on; groups are those that read these partitions.
+    """One topic with its partitions from `first` on, and the groups that read these partitions.
 
     Raises UnknownTopicOrPartition, StoreUnavailable.
     """
@@ -90,7 +90,7 @@ async def topic(
 
 
 async def _held(context: BrokerContext, topic: Topic) -> list[tuple[int, int]]:
-    """Bytes and batches that Redis holds of each partition, as its own estimates have them."""
+    """Bytes and batches of each partition in Redis, from the brokers' estimates."""
 
     async def read(index: int) -> tuple[int, int]:
         meta = context.store.log_keys(topic.org, topic.name, index, topic.topic_hex).meta
@@ -101,7 +101,7 @@ async def _held(context: BrokerContext, topic: Topic) -> list[tuple[int, int]]:
 
 
 async def _offsets(context: BrokerContext, topic: Topic, index: int) -> dict[str, Any]:
-    """Offsets are None where the log cannot be read now."""
+    """Offsets are None when the log cannot be read now."""
     preferred = context.broker_lease.preferred()
     leader = leader_of(topic.topic_id, index, preferred).node_id if preferred else None
     log = context.logs.partition(topic, index)
@@ -124,7 +124,7 @@ async def _offsets(context: BrokerContext, topic: Topic, index: int) -> dict[str
 async def _groups(
     context: BrokerContext, topic: Topic, ends: Mapping[int, int | None]
 ) -> tuple[list[dict[str, Any]], int]:
-    """Groups that subscribe to the topic or have committed for these partitions; and how many were not asked."""
+    """Groups that subscribe to the topic or have committed for these partitions; and the number of unchecked groups."""
     groups_max = max(_COMMITS_MAX // len(ends), 1)
     listed = await directory.list_groups(context.store, topic.org, range(context.settings.coordinator_shards))
     fields = [offset_field(topic.name, index) for index in ends]
@@ -158,7 +158,7 @@ async def _groups(
 
 
 async def _some_at_once(items: Iterable[Item], work: Callable[[Item], Awaitable[Found]]) -> list[Found]:
-    """The results in order; a large topic shall not fill the link to Redis."""
+    """The results in order, with bounded concurrency: a large topic must not saturate the connection to Redis."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def one(item: Item) -> Found:

@@ -1,4 +1,4 @@
-"""How the groups of commands are made: the same help options, no markup."""
+"""Creates command groups with the same help options and without markup."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typer.core import TyperGroup
 
 
 def verbs(name: str, says: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
-    """A group of commands, `tidegate NAME VERB`; without a verb it shows its help, which begins with `says`."""
+    """A command group, `tidegate NAME VERB`; without a verb it prints its help, which starts with `says`."""
     return typer.Typer(
         name=name,
         cls=cls,

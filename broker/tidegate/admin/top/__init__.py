@@ -1,1 +1,1 @@
-"""`tidegate top`: groups by trouble, live, in a terminal. `figures` reckons, the rest draws (textual, an extra)."""
+"""`tidegate top`: groups by severity, live, in a terminal. `figures` computes, the rest draws (textual, an extra)."""

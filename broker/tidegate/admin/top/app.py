@@ -1,4 +1,4 @@
-"""The list of groups, drawn again every few seconds."""
+"""The list of groups, refreshed every few seconds."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tidegate.admin.top.group_screen import GroupScreen
 _COLUMNS: Final = (
     ("GROUP", 24), ("STATE", 10), ("MEMB", 5), ("LAG", 8), ("RATE/S", 8), ("SINCE", 10), ("TROUBLE", 15),
 )  # fmt: skip
-"""And their widths: 80 in all."""
+"""Column widths: 80 in all."""
 _STYLES: Final = {"stuck": "bold red", "trouble": "yellow", "": ""}
 
 
 class Top(App[None]):
-    """Groups by trouble; one opens with Enter."""
+    """Groups by severity; Enter opens one."""
 
     TITLE = "tidegate top"
     ENABLE_COMMAND_PALETTE = False
@@ -57,7 +57,6 @@ class Top(App[None]):
         self._failure = ""
 
     def compose(self) -> ComposeResult:
-        """The screen."""
         yield Static(id="status")
         table: DataTable[Text] = DataTable(id="groups", cursor_type="row", cell_padding=0)
         yield table
@@ -66,7 +65,7 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Look now, and again and again."""
+        """Refresh now and periodically."""
         table = self._table
         for head, width in _COLUMNS:
             table.add_column(head, width=width)
@@ -126,17 +125,17 @@ class Top(App[None]):
     # -- keys
 
     def action_order(self, order: str) -> None:
-        """Sort by another column."""
+        """Sort by `order`."""
         assert order in ORDERS
         self._order = order
         self._draw()
 
     def action_filter(self) -> None:
-        """Take letters for the filter."""
+        """Focus the filter."""
         self.query_one("#filter", Input).add_class("open").focus()
 
     def action_clear(self) -> None:
-        """No filter any more."""
+        """Clear the filter."""
         self.query_one("#filter", Input).value = ""
         self._close_filter()
 
@@ -147,24 +146,24 @@ class Top(App[None]):
         self._draw()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Another letter."""
+        """Apply the changed filter."""
         self._draw()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """The filter stays; keys sort again."""
+        """Keep the filter and return to the table, so that keys sort again."""
         self._close_filter()
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        """Another line."""
+        """Show the message of the highlighted group."""
         self._show_message()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Enter."""
+        """Open the selected group."""
         if event.data_table.id == "groups" and (group := self._current()) is not None:
             self.push_screen(GroupScreen(self._admin, self._org, group, self._interval_s))
 
 
 def _cell(text: str, width: int, style: str) -> Text:
-    """One space is left to the next column."""
+    """Text padded to the column, with one space before the next."""
     cut = text if len(text) < width else f"{text[: width - 2]}…"
     return Text(cut, style=style, no_wrap=True)

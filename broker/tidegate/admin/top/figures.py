@@ -1,4 +1,4 @@
-"""What the live view shows of groups: rates, order, short texts for 80 columns. No textual here."""
+"""The data of the live screens: rates, order, short texts for 80 columns. Does not import textual."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LARGE: Final = ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k"))
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One group. `rate` is records by which its lag grows each second, None before the second look."""
+    """One group. `rate` is the growth of its lag, records/s, None at the first refresh."""
 
     group: str
     state: str
@@ -29,13 +29,13 @@ class Line:
 
 
 class Rates:
-    """How quickly each group's lag grows, from look to look."""
+    """The growth rate of each group's lag between refreshes."""
 
     def __init__(self) -> None:
         self._observed: dict[str, tuple[float, int]] = {}
 
     def lines(self, rows: Iterable[Mapping[str, Any]], now_s: float, now_ms: int) -> list[Line]:
-        """The groups of one look; `now_s` of a clock that only goes on."""
+        """The groups of one refresh; `now_s` from a monotonic clock."""
         found, observed = [], {}
         for row in rows:
             before = self._observed.get(row["group"])
@@ -67,11 +67,11 @@ ORDERS: Final[dict[str, Callable[[Line], Any]]] = {
     "since": lambda line: (line.since_ms, line.group),
     "name": lambda line: line.group,
 }
-"""Names of orders, and what each sorts by."""
+"""Sort orders by name."""
 
 
 def chosen(lines: Iterable[Line], order: str, text: str) -> list[Line]:
-    """Those whose id, state or trouble has the text, in order."""
+    """Lines whose id, state or finding contains the text, in order."""
     wanted = text.lower()
     found = (line for line in lines if wanted in f"{line.group} {line.state} {line.trouble}".lower())
     return sorted(found, key=ORDERS[order])
@@ -86,12 +86,12 @@ def short(count: float) -> str:
 
 
 def rate(value: float | None) -> str:
-    """With its sign: + is falling behind."""
+    """The rate with its sign: + means that the group falls behind."""
     return "" if value is None else "0" if round(value) == 0 else f"{'+' if value > 0 else ''}{short(value)}"
 
 
 def cells(line: Line) -> tuple[str, ...]:
-    """A line of the table."""
+    """The cells of a row."""
     return (
         line.group,
         line.state,
@@ -107,7 +107,7 @@ def cells(line: Line) -> tuple[str, ...]:
 
 
 def facts(found: Mapping[str, Any], summary: str, now_ms: int) -> list[str]:
-    """Some lines above the tables; `now_ms` by Redis's clock."""
+    """The lines above the tables; `now_ms` by Redis's clock."""
     protocol = " ".join(part for part in (found["protocol_type"], found["protocol"]) if part)
     lag = sum(one["lag"] or 0 for one in found["partitions"])
     lines = [
@@ -122,7 +122,7 @@ def facts(found: Mapping[str, Any], summary: str, now_ms: int) -> list[str]:
 
 
 def barrier_line(found: Mapping[str, Any], now_ms: int) -> str:
-    """Which barrier is open, how long yet, for whom it waits; "" where none is."""
+    """The open barrier: its kind, remaining time and awaited members; "" when none is open."""
     for field, what, awaited in (
         ("join_deadline_ms", "join", "missing"),
         ("sync_deadline_ms", "assignment", "unsynced"),
@@ -136,7 +136,7 @@ def barrier_line(found: Mapping[str, Any], now_ms: int) -> str:
 
 
 def member_cells(member: Mapping[str, Any], now_ms: int) -> tuple[str, ...]:
-    """Who, since when unheard, what it does, what it owns."""
+    """Name, time since the last heartbeat, activity, owned partitions."""
     last_contact = "" if member["last_contact_ms"] is None else span(now_ms - member["last_contact_ms"])
     owned = " ".join(f"{topic}:{ranges(partitions)}" for topic, partitions in (member["owned"] or {}).items())
     name = member["instance_id"] or member["client_id"] or member["member_id"]
@@ -144,7 +144,7 @@ def member_cells(member: Mapping[str, Any], now_ms: int) -> tuple[str, ...]:
 
 
 def partition_cells(one: Mapping[str, Any], names: Mapping[str, str]) -> tuple[str, ...]:
-    """Place, committed, end, lag, owner."""
+    """Partition, committed offset, end, lag, owner."""
     committed, end = one["committed"], one["log_end"]
     return (
         f"{one['topic']}:{one['partition']}",
@@ -156,5 +156,5 @@ def partition_cells(one: Mapping[str, Any], names: Mapping[str, str]) -> tuple[s
 
 
 def names_of(members: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Member id -> what people call it."""
+    """Member id -> display name."""
     return {one["member_id"]: one["instance_id"] or one["client_id"] or one["member_id"] for one in members}

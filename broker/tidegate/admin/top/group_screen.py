@@ -1,4 +1,4 @@
-"""One group: its barrier with a countdown, its members, its lag by partition."""
+"""One group: its barrier with a countdown, members, lag by partition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TICK_S: Final = 0.5
 
 
 class GroupScreen(Screen[None]):
-    """Comes with Enter, goes with Escape."""
+    """Opened by Enter, closed by Escape."""
 
     CSS = """
     #group { height: 1; text-style: bold; }
@@ -47,7 +47,6 @@ class GroupScreen(Screen[None]):
         self._partitions: DataTable[Text] = DataTable(id="partitions", cursor_type="row", cell_padding=0)
 
     def compose(self) -> ComposeResult:
-        """The screen."""
         yield Static(Text(self._group_id), id="group")
         yield self._facts
         yield self._members
@@ -55,7 +54,7 @@ class GroupScreen(Screen[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Look now and again; count down in between."""
+        """Refresh now and periodically; update the countdown every second."""
         for table, columns in ((self._members, _MEMBERS), (self._partitions, _PARTITIONS)):
             for head, width in columns:
                 table.add_column(head, width=width)
