@@ -1,4 +1,4 @@
-"""Settings of a broker as a process: its store, its addresses, its connections, its lease."""
+"""Settings of a broker as a process: Redis, addresses, connections, lease."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Every setting of a broker: unit, default, meaning.
+"""Every setting of a broker: unit, default, description.
 
-Read once from `TIDEGATE_*` environment variables, then handed down, never changed. The command line wins over them,
-and they over files of those names in TIDEGATE_SECRETS_DIR. Names are Kafka's with underscores where Kafka has the
-setting. Help and `docs/settings.md` come out of this file.
+Settings are read once, from `TIDEGATE_*` environment variables, and never changed. Command-line options override
+variables, which override files of the same names in TIDEGATE_SECRETS_DIR. Names are Kafka's, with underscores, where
+Kafka has the setting. The help and `docs/settings.md` are generated from this module.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SECRETS: Final = frozenset(
         "archive_path",
     }
 )  # fmt: skip
-"""Settings that are shown to nobody; the addresses of Redis and of the archive may hold a password or keys."""
+"""Settings whose values are never printed; the URLs of Redis and of the archive may contain a password or keys."""
 SECRETS_DIR: Final = "TIDEGATE_SECRETS_DIR"
 """Directory with files named like the variables and containing their values, as mounted Kubernetes Secrets."""
 

@@ -1,4 +1,4 @@
-"""`tidegate group reset`, `evict` and `delete`: what changes groups, over Kafka's protocol alone."""
+"""`tidegate group reset`, `evict` and `delete`: change groups, over Kafka's protocol only."""
 
 from __future__ import annotations
 

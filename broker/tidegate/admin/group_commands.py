@@ -1,4 +1,4 @@
-"""`tidegate group ...`: look at groups, and ask why they do what they do."""
+"""`tidegate group ...`: list, inspect and explain groups."""
 
 from __future__ import annotations
 

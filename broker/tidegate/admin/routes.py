@@ -44,14 +44,14 @@ _INDEX = f"""tidegate {tidegate.__version__}
 
 
 async def index(request: web.Request) -> web.Response:
-    """What there is, for who looks with curl; a browser is led to the console."""
+    """A list of the routes for curl; browsers are redirected to the console."""
     if "text/html" in request.headers.get("Accept", ""):
         raise web.HTTPFound(f"{CONSOLE_ROOT}/")
     return web.Response(text=_INDEX)
 
 
 async def live(request: web.Request) -> web.Response:
-    """200 as long as the event loop turns."""
+    """200 while the event loop runs."""
     return web.json_response({"live": True})
 
 
@@ -62,7 +62,7 @@ async def ready(request: web.Request) -> web.Response:
 
 
 async def metrics(request: web.Request) -> web.StreamResponse:
-    """Prometheus' text format, or OpenMetrics where the scraper asks for it."""
+    """Prometheus' text format, or OpenMetrics if the scraper asks for it."""
     pieces, content_type = exposition(request.headers.get("Accept", ""))
     response = web.StreamResponse(headers={"Content-Type": content_type})
     response.content_length = sum(map(len, pieces))
@@ -73,8 +73,9 @@ async def metrics(request: web.Request) -> web.StreamResponse:
 
 
 async def drain(request: web.Request) -> web.Response:
-    """Have this broker drain and end as by SIGTERM: for a program on its own machine, as Kubernetes' preStop, or an
-    operator. It is told at once, and Redis is not needed for it.
+    """Make this broker drain and exit as by SIGTERM, without Redis.
+
+    For operators, and for programs on the broker's own machine, such as Kubernetes' preStop hook.
     """
     request.app[CONTEXT].ask_to_drain(f"admin HTTP, {request.remote}")
     return web.json_response({"draining": True}, status=202)

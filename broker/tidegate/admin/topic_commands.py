@@ -1,4 +1,4 @@
-"""`tidegate topic ...`: look at topics, make, change and delete them, over Kafka's protocol."""
+"""`tidegate topic ...`: list, create, change and delete topics, over Kafka's protocol."""
 
 from __future__ import annotations
 

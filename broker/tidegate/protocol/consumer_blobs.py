@@ -27,7 +27,7 @@ _NOTHING: Final = "-"
 
 
 class _Malformed(Exception):
-    """The bytes are no subscription or assignment."""
+    """A blob that is not a subscription or assignment."""
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:

@@ -1,7 +1,7 @@
 """The newest shape of every API, for all its versions.
 
-Handlers see the newest version's names and answer with its response class. Where only fields were added
-or dropped, defaults do (`complete`). Where something moved, this is the newest form:
+Handlers use the newest version's field names and response class. Fields that were only added or removed get their
+defaults (`complete`). For fields that moved, this is the newest form:
 
 | API | newest form | older versions |
 |---|---|---|
@@ -16,7 +16,7 @@ or dropped, defaults do (`complete`). Where something moved, this is the newest 
 | LeaveGroup | `members[]` -> `members[]` | v0-2: one member; its error is lifted to the top |
 | DeleteTopics | `topics[]` (name or id) -> `responses[]` | v1-5: `topic_names[]` |
 
-Both `topic`/`name` and `topic_id` can be read on every version; the absent one is "" or None.
+Both `topic`/`name` and `topic_id` are attributes in every version; the absent one is "" or None.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Adapter = Callable[[Any], Any]
 
 
 def _entities(entity: type[Any], path: str = "") -> Iterator[tuple[str, type[Any]]]:
-    """A class and the classes nested in it, each with the path of field names that leads there."""
+    """A class and its nested classes, each with the path of field names that leads to it."""
     yield path, entity
     for field in dataclasses.fields(entity):
         found = classify_field(field)
@@ -73,7 +73,7 @@ def _default(field: Any) -> Any:
 
 @cache
 def complete(api_key: int) -> None:
-    """Give every version's request classes what other versions have, as class attributes."""
+    """Add the fields of other versions to each version's request classes, as class attributes."""
     first, last = VERSIONS[api_key]
     versions = [dict(_entities(load_request_schema(api_key, version))) for version in range(first, last + 1)]
     defaults: dict[str, dict[str, Any]] = {}
@@ -93,7 +93,7 @@ def complete(api_key: int) -> None:
 
 
 def _moved(api_key: int, version: int) -> dict[str, Adapter]:
-    """Fields that a request of this version holds elsewhere."""
+    """Fields that this version has in another place of the request."""
     match api_key:
         case 1 if version <= 14:
             return {"replica_state": lambda request: ReplicaState(replica_id=request.replica_id)}
@@ -128,7 +128,7 @@ def _named_topics(request: Any) -> tuple[DeleteTopicState, ...]:
 
 
 def response_adapter(api_key: int, version: int) -> Adapter | None:
-    """What turns the newest response into one that this version's writer takes; None when nothing moved."""
+    """Converts the newest response for this version's writer; None when no field moved."""
     match api_key:
         case 3 if version <= 11:
             return _named_metadata

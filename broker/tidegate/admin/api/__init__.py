@@ -1,4 +1,4 @@
-"""REST over the same functions as the console: /api/v1, described by /api/v1/openapi.json."""
+"""The REST API /api/v1, on the same functions as the console; its OpenAPI document is /api/v1/openapi.json."""
 
 from __future__ import annotations
 

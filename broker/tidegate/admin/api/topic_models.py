@@ -42,7 +42,7 @@ class TopicPartition(Model):
     high_watermark: int | None
     log_end: int | None
     stray_entry: str | None
-    """Why nothing can be appended: an entry of the stream that no broker wrote."""
+    """Why appends are refused: the stream contains an entry that no broker wrote."""
     bytes: int
     batches: int
 

@@ -94,7 +94,7 @@ class LagTrend:
                 self._add(values[3].decode(), int(values[1]), dict(_partitions(values)))
 
     def _add(self, ref: str, time_ms: int, parts: dict[bytes, Lag]) -> None:
-        """A point counts each partition once, with its last sample: rounds may follow each other closely."""
+        """A point counts each partition once, with its last sample, because rounds may be close together."""
         points = self._points[ref]
         if points and time_ms - points[-1].time_ms < _ONE_POINT_MS:
             time_ms = points.pop().time_ms
