@@ -83,7 +83,7 @@ class ConnectionLimiter:
             visitor.begun, visitor.since_s = False, perf_counter()
 
     def enter(self, inner: asyncio.Protocol, transport: asyncio.Transport) -> bool:
-        """Register a connection; at the limit, close the longest-idle one."""
+        """Register a connection; at the limit abort the longest-idle one, or return False if none is idle."""
         if len(self._visitors) >= self._connections_max:
             self._limited_log.warn("admin_connections_full", connections_max=self._connections_max)
             idle = [(one.since_s, known) for known, one in self._visitors.items() if not one.requests]

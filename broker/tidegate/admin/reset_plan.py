@@ -220,7 +220,7 @@ async def _targets(
 
 
 def _timestamp(choice: Choice, spell: Spell = as_option) -> int:
-    """Ms since 1970; negative ones are rejected, because ListOffsets gives them a special meaning."""
+    """Ms since 1970, clamped to 0, because ListOffsets gives negative timestamps a special meaning."""
     if choice.to_datetime is not None:
         return max(parse_datetime(choice.to_datetime, spell), 0)
     assert choice.by_duration is not None

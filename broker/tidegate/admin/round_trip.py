@@ -54,7 +54,7 @@ def round_trip(
 
 
 async def there_and_back(brokers: Brokers, topic: str) -> list[dict[str, Any]]:
-    """Run all steps; yields each with its result and duration in ms. Raises CommandFailed when a step fails."""
+    """Run all steps; returns each with its result and duration in ms. Raises CommandFailed when a step fails."""
     from tidegate.admin import topic_requests
     from tidegate.admin.kafka_client import KafkaClient
 

@@ -82,7 +82,7 @@ class Route:
         self.exclusive = api.key == FETCH
         """Concurrency 1 per connection: the replies are large."""
         self.changes_state = api.key not in CHANGING_NOTHING
-        """Rejected after a stall longer than clients wait for a reply (see `server.stalls`)."""
+        """Not executed after a stall longer than clients wait for a reply (see `server.stalls`)."""
         self.plain = api.inline and not self.exclusive
         """Starts immediately when no task request is ahead of it."""
         self.waits = api.key in (JOIN_GROUP, SYNC_GROUP)

@@ -17,7 +17,7 @@ IN_FLIGHT_MAX: Final = 1_024
 OUT_BYTES_MAX: Final = 64 << 20
 """Unsent reply bytes per connection; at this number the broker pauses reading from the connection."""
 HOST_SHARE: Final = 8
-"""One address may hold 1/HOST_SHARE of the limit in partial large requests; its oldest request is always admitted."""
+"""One address may hold 1/HOST_SHARE of the limit in partial large requests; its oldest one is exempt from this."""
 EXHAUSTED_S: Final = 5.0
 """After this time without capacity for another large request the broker reports itself as not ready."""
 
