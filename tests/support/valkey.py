@@ -43,7 +43,7 @@ class ValkeyServer:
             *acl.server_options(self.binary),
         ]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:
                 with socket.create_connection(("127.0.0.1", self.port), timeout=0.2) as sock:
@@ -52,6 +52,7 @@ class ValkeyServer:
                         return
             except OSError:
                 time.sleep(0.02)
+        self.stop()
         raise RuntimeError("the test server did not start")
 
     def kill(self) -> None:
