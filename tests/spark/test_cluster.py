@@ -101,7 +101,7 @@ def test_doctor_on_a_cluster(python: Path, topic: str, tmp_path: Path) -> None:
         reported, errors = process.communicate(timeout=250)
         assert reported, errors
         findings = json.loads(reported)["findings"]
-        return process.returncode, {f"{one['state']} {one['what']}": one["told"] for one in findings}
+        return process.returncode, {f"{one['severity']} {one['what']}": one["reported"] for one in findings}
 
     with SparkCluster(tmp_path, 2) as cluster:
         status, reported = doctor()
@@ -111,5 +111,5 @@ def test_doctor_on_a_cluster(python: Path, topic: str, tmp_path: Path) -> None:
 
         status, reported = doctor(**{"spark.pyspark.python": str(python_without_us(tmp_path / "without"))})
         assert status == 1
-        assert "No module named" in reported["wrong tidegate"]
-        assert "No module named" in reported["wrong sources"]
+        assert "No module named" in reported["error tidegate"]
+        assert "No module named" in reported["error sources"]

@@ -123,6 +123,6 @@ def test_executors_are_started_by_the_entry_point(image: dict[str, str], valkey:
     reported = {one["what"]: one for one in json.loads(ran.stdout)["findings"]}
 
     assert len(executors) == 2
-    assert reported["executors"]["told"].startswith("2: ")
-    assert reported["Spark"]["told"].endswith(f"master k8s://{api.url}")
-    assert {reported[what]["state"] for what in ("archive", "packages", "sources", "clocks", "tidegate")} == {"ok"}
+    assert reported["executors"]["reported"].startswith("2: ")
+    assert reported["Spark"]["reported"].endswith(f"master k8s://{api.url}")
+    assert {reported[what]["severity"] for what in ("archive", "packages", "sources", "clocks", "tidegate")} == {"ok"}
