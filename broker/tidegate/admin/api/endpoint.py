@@ -18,7 +18,7 @@ from tidegate.admin.single_flight import SingleFlightCache
 from tidegate.apis.call import BrokerContext
 
 PREFIX: Final = "/api/v1"
-CONTEXT: Final = web.AppKey("rooms", BrokerContext)
+CONTEXT: Final = web.AppKey("context", BrokerContext)
 READ_CACHE: Final = web.AppKey("looks", SingleFlightCache)
 BODY_BYTES_MAX: Final = 4 << 20
 """Fits a reset of 50,000 partitions."""

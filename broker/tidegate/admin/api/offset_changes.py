@@ -114,7 +114,7 @@ async def plan_offset_reset(asked: Asked) -> dict[str, Any]:
 
 @endpoint("POST", "/groups/{group}/offsets/reset", OffsetsMoved, query=OfOrg, body=OffsetReset, fails=(409,))
 async def reset_offsets(asked: Asked) -> dict[str, Any]:
-    """Move a group's offsets; `action_id` undoes it. With `fence` it takes ten seconds at most."""
+    """Move a group's offsets; `action_id` undoes it. With `fence` the members are removed in the same step."""
     wanted = asked.body.wanted(asked.names["group"])
     return await offset_actions.reset(asked.context, asked.actor, asked.query.org, wanted)
 
