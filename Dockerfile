@@ -35,7 +35,7 @@ FROM tools AS environment-pipeline
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     python3 -m venv --without-pip /opt/tidegate \
     && /opt/tools/bin/pip --python /opt/tidegate/bin/python install --no-compile --constraint constraints.txt \
-         /dist/tidegate-*.whl "$(echo /dist/tidegate_pipeline-*.whl)[delta,numba,plots]" \
+         /dist/tidegate-*.whl "$(echo /dist/tidegate_pipeline-*.whl)[delta,iceberg,values,numba,plots]" \
     && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tidegate/lib \
     && ln -s bin/tidegate /opt/tidegate/tidegate-command.py \
     && mkdir /opt/spark \

@@ -5,13 +5,15 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Every broker that a test starts would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 ARGS ?=
 SUITE ?= quick
 PYTEST_ARGS ?=
 WORKERS ?= 4
 
-.PHONY: help install run test check simulate cost demo stuck incidents bench sparkbench screenshots docs site clean
+.PHONY: help install run test check simulate cost scan sbom audit demo stuck incidents bench sparkbench screenshots docs site clean
 .PHONY: java chromium helm image-tools
 
 help: ## list the targets
@@ -53,13 +55,13 @@ $(FOR_RUN): pyproject.toml constraints.txt
 $(FOR_TESTS): pyproject.toml pipeline/pyproject.toml constraints.txt
 	$(VENV)
 	@echo "installing what tests need into .venv: 1.5 GB with Spark; a minute or a few"
-	@$(INSTALL) -e '.[embedded,top,archive,otel,test]' -e './pipeline[delta,numba,plots]'
+	@$(INSTALL) -e '.[embedded,top,archive,otel,test]' -e './pipeline[delta,iceberg,values,numba,plots]'
 	@touch $(FOR_RUN) $@
 
 $(FOR_ALL): pyproject.toml pipeline/pyproject.toml constraints.txt
 	$(VENV)
 	@echo "installing everything into .venv: 1.9 GB with Spark; a minute or a few"
-	@$(INSTALL) -e '.[embedded,top,archive,otel,test,dev]' -e './pipeline[delta,numba,connect,plots]'
+	@$(INSTALL) -e '.[embedded,top,archive,otel,test,dev]' -e './pipeline[delta,iceberg,values,numba,connect,plots]'
 	@touch $(FOR_RUN) $(FOR_TESTS) $@
 
 install: $(FOR_ALL) ## make .venv with everything that development needs
@@ -103,7 +105,7 @@ image-tools: # buildah and mmdebstrap from Debian, where no docker answers and t
 
 PYTEST := $(BIN)/pytest -q
 PARALLEL := -n $(WORKERS) --dist worksteal
-QUICK := tests/simulation tests/cost tests/conformance --ignore=tests/conformance/test_compose.py tests/model tests/scripts tests/unit
+QUICK := tests/simulation tests/cost tests/conformance --ignore-glob='tests/conformance/test_compose*' tests/model tests/scripts tests/unit
 ROUND_TRIP := tests/spark/test_topic_source.py::test_batch_queries_and_their_filters
 SPARK_CLUSTER := tests/spark/test_cluster.py tests/spark/test_connect.py tests/spark/test_kubernetes.py
 
@@ -125,7 +127,7 @@ suite-mutations: $(FOR_TESTS) # the model must find every planted bug; prints th
 	$(PYTEST) -s tests/model/test_mutations.py $(PYTEST_ARGS)
 
 suite-clients: $(FOR_TESTS) # real clients against real brokers
-	$(PYTEST) $(PARALLEL) -m "not peer" tests/conformance --ignore=tests/conformance/test_compose.py $(PYTEST_ARGS)
+	$(PYTEST) $(PARALLEL) -m "not peer" tests/conformance --ignore-glob='tests/conformance/test_compose*' $(PYTEST_ARGS)
 
 suite-matrix: $(FOR_TESTS) # seven client libraries with held heartbeats and without (Java, Go, node where there are)
 	$(BIN)/python -m tests.clients $(ARGS)
@@ -143,7 +145,13 @@ suite-exactly-once: $(FOR_TESTS) java # kill Spark jobs 20 times while clients p
 	$(PYTEST) -s tests/spark/test_exactly_once.py tests/spark/test_tables_killed.py $(PYTEST_ARGS)
 
 suite-chaos: $(FOR_TESTS) # kill, pause and cut; then check the history
-	$(PYTEST) tests/chaos $(PYTEST_ARGS)
+	$(PYTEST) -n 3 --dist worksteal tests/chaos $(PYTEST_ARGS)
+
+suite-history: $(FOR_TESTS) # seeded runs of real clients under faults, each history judged; ARGS="--seeds 200 --seconds 30 --first random"
+	$(BIN)/python -m tests.chaos.run $(ARGS)
+
+suite-fuzz: $(FOR_TESTS) # requests made from their schemas and broken ones over a live broker; TIDEGATE_FUZZ_S, TIDEGATE_SEED repeats one
+	$(PYTEST) -s -rs tests/fuzz $(PYTEST_ARGS)
 
 suite-outside: $(FOR_TESTS) # three libraries' groups by hand, a broker killed every 5 s for 3 minutes; TIDEGATE_OUTSIDE_S
 	TIDEGATE_OUTSIDE_S=$${TIDEGATE_OUTSIDE_S:-180} $(PYTEST) -s tests/chaos/test_outside_clients.py $(PYTEST_ARGS)
@@ -164,20 +172,20 @@ suite-image: $(FOR_ALL) image-tools # build the image, run it beside a Valkey, b
 suite-image-pipeline: $(FOR_ALL) image-tools # the same for the pipeline's image, with Spark and Java
 	$(PYTEST) -s -rs tests/image -m slow $(PYTEST_ARGS)
 
-suite-compose: $(FOR_ALL) # compose.yaml: every profile by Compose's own binary, its brokers as processes, its demonstration
-	$(PYTEST) -rs tests/unit/test_compose.py tests/conformance/test_compose.py $(PYTEST_ARGS)
+suite-compose: $(FOR_ALL) # both Compose files, every profile by Compose's own binary, their brokers as processes, the demonstration
+	$(PYTEST) -rs tests/unit/test_compose.py tests/conformance/test_compose.py tests/conformance/test_compose_secure.py $(PYTEST_ARGS)
 
 suite-packaging: $(FOR_TESTS) # both wheels, built, installed into empty environments and used
 	$(PYTEST) tests/packaging $(PYTEST_ARGS)
 
 suite-acl: $(FOR_TESTS) # the script and conformance tests as the Redis user that `tidegate redis acl` prints
-	TIDEGATE_TEST_ACL=1 $(PYTEST) $(PARALLEL) -m "not slow and not peer" tests/scripts tests/conformance --ignore=tests/conformance/test_compose.py $(PYTEST_ARGS)
+	TIDEGATE_TEST_ACL=1 $(PYTEST) $(PARALLEL) -m "not slow and not peer" tests/scripts tests/conformance --ignore-glob='tests/conformance/test_compose*' $(PYTEST_ARGS)
 
-CLUSTER_SUITES := admin_views classic directory events heartbeat_holds identity lag_samples log membership.py mirror.py \
-  offsets_commit offsets_delete offsets_fetch offsets_of offsets_re picture producer_ids topics_apis topics_catalog usage
+CLUSTER_SUITES := admin_views classic directory delayed_heartbeats events group_snapshot identity lag_samples log \
+  membership.py mirror.py offsets_commit offsets_delete offsets_fetch offsets_of offsets_re producer_ids topics_apis topics_catalog usage
 CLUSTER_MORE := $(foreach name,$(CLUSTER_SUITES),$(wildcard tests/scripts/test_$(name)*)) \
-  $(addprefix tests/conformance/test_,connections.py held_heartbeats.py mirror.py round_trip.py)
-CLUSTER_TESTS := $(addprefix tests/scripts/test_,redis_cluster.py log_append.py log_rules.py classic_joining.py) \
+  $(addprefix tests/conformance/test_,connections.py delayed_heartbeats.py mirror.py round_trip.py)
+CLUSTER_TESTS := $(addprefix tests/scripts/test_,redis_cluster.py log_append.py log_rules.py classic_joining.py record_groups.py) \
   $(addprefix tests/conformance/test_,produce_fetch.py clients.py) $(if $(ALL),$(CLUSTER_MORE))
 
 suite-cluster: $(FOR_TESTS) # clients, logs and groups on a Redis Cluster of three primaries; ALL=1: every test that can be, some minutes
@@ -192,6 +200,36 @@ check: $(FOR_ALL) ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
+
+# Tools apart from .venv: what they depend on is nobody else's business.
+FOR_SUPPLY := .venv-supply/.for-supply
+SUPPLY := .venv-supply/bin
+
+$(FOR_SUPPLY): pyproject.toml constraints.txt
+	@set -eu; echo "making .venv-supply"; "$${PYTHON:-python3}" -m venv .venv-supply; \
+	  $(SUPPLY)/python -m pip install -q --no-compile -c constraints.txt $$(sed -n '/^supply = \[/,/^\]/s/^ *"\(.*\)",/\1/p' pyproject.toml)
+	@touch $@
+
+scan: $(FOR_SUPPLY) ## bandit over broker and pipeline; pyproject.toml has the reason of each exclusion
+	$(SUPPLY)/bandit -q -c pyproject.toml -r broker pipeline
+
+sbom: $(FOR_SUPPLY) ## build/sbom/tidegate.cdx.json: what the wheel installs (CycloneDX); EXTRAS=archive adds an extra
+	@set -eu; rm -rf build/sbom; mkdir -p build/sbom; $(SUPPLY)/python -m venv --without-pip build/sbom/environment; \
+	  pip="$(SUPPLY)/python -m pip -q"; $$pip wheel --no-deps --no-build-isolation --wheel-dir build/sbom .; \
+	  $$pip --python build/sbom/environment/bin/python install --no-compile -c constraints.txt \
+	    "$$(echo build/sbom/*.whl)$(if $(EXTRAS),[$(EXTRAS)])"; \
+	  $(SUPPLY)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+	    -o build/sbom/tidegate.cdx.json build/sbom/environment; \
+	  rm -r build/sbom/environment build/sbom/*.whl; echo build/sbom/tidegate.cdx.json
+
+AUDIT := $(SUPPLY)/pip-audit --no-deps --disable-pip --progress-spinner off $(AUDIT_ARGS)
+
+audit: $(FOR_SUPPLY) ## known vulnerabilities of what constraints.txt pins, from PyPI; AUDIT_ARGS="-s osv" asks another service
+	@if grep -m 1 == constraints.txt | $(AUDIT) -f json -r /dev/stdin 2>/dev/null | grep -q '"vulns"'; then \
+	  $(AUDIT) -r constraints.txt; \
+	else \
+	  echo "make: skipped, for no service of vulnerabilities answers"; \
+	fi
 
 screenshots: $(FOR_ALL) chromium ## docs/img/console-*.png from a live cluster with a rebalance on
 	$(BIN)/python -m tests.browser.screenshots
@@ -241,5 +279,5 @@ docs: $(FOR_ALL) ## write what comes from the code: settings, metrics, errors, c
 	$(BIN)/python -m tests.reference
 
 clean: ## remove what the other targets made
-	rm -rf .venv .venv-site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-site .venv-supply build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,17 +13,19 @@ import sys
 import time
 from typing import Final
 
-from bench import cold, decoder, incidents, join_one, spark_source, suite
+from bench import cold, decoder, formats, incidents, join_one, spark_source, start, suite
 from bench.endpoint import Endpoint
 from bench.measures import MEASURES, add_options
 
 _COMMANDS: Final = {
     "all": suite.main,
     "cold": cold.main,
+    "formats": formats.main,
     "join-one": join_one.main,
     "incidents": incidents.main,
     "decoder": decoder.main,
     "spark": spark_source.main,
+    "start": start.main,
 }
 
 
@@ -38,10 +40,12 @@ def parser() -> argparse.ArgumentParser:
         add_options(command)
     suite.add_options(commands.add_parser("all", help="our cluster and Apache Kafka, side by side"))
     cold.add_options(commands.add_parser("cold", help="old offsets from the archive, by three clients"))
+    formats.add_options(commands.add_parser("formats", help="topics of format record beside format batch"))
     join_one.add_options(commands.add_parser("join-one", help="one more member joins, heartbeats held or not"))
     incidents.add_options(commands.add_parser("incidents", help="incidents of groups, made and found by the pipeline"))
     decoder.add_options(commands.add_parser("decoder", help="the pipeline's decoder beside clients' parsers"))
     spark_source.add_options(commands.add_parser("spark", help="the source tidegate beside Spark's Kafka connector"))
+    start.add_options(commands.add_parser("start", help="first answer and memory of a broker"))
     return top
 
 

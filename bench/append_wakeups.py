@@ -85,11 +85,11 @@ class Listener:
 
 
 async def _write(store: Store, how: str, partitions: int, rate: int) -> int:
-    ends, sent, began, turn = [0] * partitions, 0, time.monotonic(), 0
+    ends, sent, began, iteration = [0] * partitions, 0, time.monotonic(), 0
     while (now := time.monotonic()) - began < SECONDS:
         for _ in range(int((now - began) * rate) - sent):
-            place = turn % partitions
-            turn += 1
+            place = iteration % partitions
+            iteration += 1
             sent += 1
             store.metadata_node.data_out.send(["XADD", f"log:{place}", f"{ends[place]}-1", "b", VALUE], lambda _: None)
             ends[place] += 1

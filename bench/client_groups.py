@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 from bench.clients import Client, Command, Program
 from bench.kafka_wire import MeasureFailed
 
-SETTLE_TIMEOUT_S: Final = 60.0
+STABLE_TIMEOUT_S: Final = 60.0
 _PRODUCE_EVERY_S: Final = 0.25
 
 
@@ -66,12 +66,12 @@ class ClientGroup:
     def join(self, program: Program, number: int, mode: str = "auto", instance: str = "") -> None:
         """Have a member join; see `expired`."""
         self.members[number] = Observations(program)
-        program.tell(f"join {number} {mode} {instance}".rstrip())
+        program.send(f"join {number} {mode} {instance}".rstrip())
 
     async def leave(self, number: int) -> int:
         """Have a member close; how long its close took, ms."""
         observed = self.gone[number] = self.members.pop(number)
-        observed.program.tell(f"close {number}")
+        observed.program.send(f"close {number}")
         await self.until(lambda: observed.closed_ms is not None, f"member {number} did not close")
         assert observed.closed_ms is not None
         return observed.closed_ms
@@ -85,7 +85,7 @@ class ClientGroup:
 
     async def expired(self, since_s: float) -> float:
         """When every member has got partitions since then, each partition once."""
-        await self.until(lambda: self._is_settled(since_s), "not settled")
+        await self.until(lambda: self._is_stable(since_s), "not stable")
         return max(observed.assigned_s for observed in self.members.values())
 
     async def joined(self, program: Program, number: int, mode: str = "auto", instance: str = "") -> float:
@@ -94,7 +94,7 @@ class ClientGroup:
         self.join(program, number, mode, instance)
         return await self.expired(since_s) - self.members[number].joining_s
 
-    def _is_settled(self, since_s: float) -> bool:
+    def _is_stable(self, since_s: float) -> bool:
         owned = sorted(partition for observed in self.members.values() for partition in observed.partitions)
         return owned == list(range(self.partitions)) and all(
             observed.assigned_s >= since_s for observed in self.members.values()
@@ -103,7 +103,7 @@ class ClientGroup:
     async def until(self, condition: Callable[[], bool], failure: str) -> None:
         """Wait until what programs say makes it true. Raises MeasureFailed."""
         try:
-            async with asyncio.timeout(SETTLE_TIMEOUT_S):
+            async with asyncio.timeout(STABLE_TIMEOUT_S):
                 while not condition():
                     self._changed.clear()
                     await self._changed.wait()
@@ -162,8 +162,9 @@ class Records:
         await asyncio.to_thread(self._producer.flush, 10)
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    """Make a topic, and wait for it."""
+def create_topic(bootstrap: str, topic: str, partitions: int, **configs: str) -> None:
+    """Make a topic, and wait for it. Configs by name, with `_` for `.`."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    for made in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+    config = {name.replace("_", "."): value for name, value in configs.items()}
+    for made in admin.create_topics([NewTopic(topic, partitions, 1, config=config)]).values():
         made.result(30)

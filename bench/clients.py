@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -87,11 +88,15 @@ def _java() -> Command:
     return [_program("java"), *quiet, "-cp", f"{target}:{jars}", "Member"]
 
 
-def _go(program: str) -> Callable[[], Command]:
+def go_program(program: str) -> Callable[[], Command]:
+    """What builds a program of tests/clients/go; it raises PeerUnavailable without Go or its modules."""
+
     def prepare() -> Command:
         target = _built() / program
         go = _program("go", "/usr/local/go/bin/go")
-        _run([go, "build", "-o", str(target), f"./{program}"], SOURCES / "go", GOFLAGS="-buildvcs=false")
+        with (_built() / "lock").open("w") as lock:  # several at once would each compile every module
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _run([go, "build", "-o", str(target), f"./{program}"], SOURCES / "go", GOFLAGS="-buildvcs=false")
         return [str(target)]
 
     return prepare
@@ -115,8 +120,8 @@ CLIENTS: Final = {
         Client("kafka-python", _python("kafka_python_member.py"), held=True),
         Client("librdkafka", _python("confluent_member.py"), held=True),
         Client("java", _java, held=True),
-        Client("franz-go", _go("franz")),
-        Client("sarama", _go("sarama")),
+        Client("franz-go", go_program("franz")),
+        Client("sarama", go_program("sarama")),
         Client("kafkajs", _node, static=False),
     )
 }
@@ -150,7 +155,7 @@ class Program:
             if line.startswith(b"{"):
                 self._on_event(self, json.loads(line), loop.time())
 
-    def tell(self, command: str) -> None:
+    def send(self, command: str) -> None:
         """One command."""
         assert self._process is not None
         assert self._process.stdin is not None

@@ -173,6 +173,8 @@ class Cluster:
         self.redis_url = redis_url or f"redis://127.0.0.1:{self.redis_port}/0"
         self._own_server = redis_url is None
         self.settings = dict(settings or {})
+        self.server_environment: dict[str, str] = {}
+        """What the server has beside this process's."""
         self._server_options = list(server_options)
         self._server: subprocess.Popen[bytes] | None = None
         self.brokers: list[BrokerProcess] = []
@@ -218,7 +220,10 @@ class Cluster:
         command = [server_binary(), "--port", str(self.redis_port), "--bind", "127.0.0.1"]
         command += ["--dir", str(self.directory), "--save", "", "--maxmemory-policy", "noeviction"]
         self._server = subprocess.Popen(
-            [*command, *self._server_options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            [*command, *self._server_options],
+            env={**os.environ, **self.server_environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:

@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     """Measure, print each line, write the page. 1 where a record was missing, doubled or out of order."""
     rows: list[dict[str, Any]] = []
 
-    def tell(row: dict[str, Any]) -> None:
+    def report(row: dict[str, Any]) -> None:
         rows.append(row)
         print(json.dumps(row), flush=True)
 
@@ -69,9 +69,9 @@ def main(args: argparse.Namespace) -> int:
         }
         with Cluster(args.brokers, settings) as cluster:
             try:
-                _measure(cluster, root, args, tell)
+                _measure(cluster, root, args, report)
             except (MeasureFailed, PeerUnavailable) as error:
-                tell({"step": "failed", "error": str(error)})
+                report({"step": "failed", "error": str(error)})
                 return 1
     if args.out is not None:
         args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(cluster: Cluster, root: str, args: argparse.Namespace, tell: Any) -> None:
+def _measure(cluster: Cluster, root: str, args: argparse.Namespace, report: Any) -> None:
     config = {"remote.storage.enable": "true", "retention.ms": "-1"}
     topics = [_ADMIN.NewTopic(_TOPIC, args.partitions, 1, config=config)]
     kafka = _ADMIN.AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 2})
@@ -94,15 +94,15 @@ def _measure(cluster: Cluster, root: str, args: argparse.Namespace, tell: Any) -
     meter.start()
     produce(cluster.bootstrap, _TOPIC, values, args.records, args.codec)
     meter.stop()
-    tell({"step": "produce", **meter.figures(args.records), **_held(client, topic, values.ends)})
+    report({"step": "produce", **meter.figures(args.records), **_held(client, topic, values.ends)})
 
     began = time.monotonic()
     reported = _archive(cluster, root, args.segment_bytes)
-    tell({"step": "archive", "seconds": round(time.monotonic() - began, 1), **reported})
+    report({"step": "archive", "seconds": round(time.monotonic() - began, 1), **reported})
 
     began = time.monotonic()
     _trim(cluster.bootstrap, client, topic)
-    tell({"step": "trim", "seconds": round(time.monotonic() - began, 1), **_held(client, topic, values.ends)})
+    report({"step": "trim", "seconds": round(time.monotonic() - began, 1), **_held(client, topic, values.ends)})
 
     for broker in cluster.brokers:  # they hold the newest records in memory: begin with nothing
         broker.drain()
@@ -117,11 +117,11 @@ def _measure(cluster: Cluster, root: str, args: argparse.Namespace, tell: Any) -
         meter.stop()
         after = _cold_reads(cluster)
         cold = {key: round(after[key] - before[key], 3) for key in after}
-        tell({"step": "read", "client": name, **meter.figures(args.records), **cold})
+        report({"step": "read", "client": name, **meter.figures(args.records), **cold})
 
     reader = cluster.add_broker()  # its caches are empty
     listed = places(cluster.redis_url, root, _TOPIC)
-    tell({"step": "fetch", **asyncio.run(fetches(reader.address, _TOPIC, listed, root, args.fetches))})
+    report({"step": "fetch", **asyncio.run(fetches(reader.address, _TOPIC, listed, root, args.fetches))})
     client.close()
 
 

@@ -55,7 +55,7 @@ async def groups(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]
     expired: list[float] = []
 
     async def follow(group: Group) -> None:
-        await group.wait_settled()
+        await group.wait_stable()
         expired.append(time.perf_counter() - began)
 
     meter.start()
@@ -85,7 +85,7 @@ async def rebalance(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, A
     group = Group(f"bench-{args.run_id}", args.members)
     members = await _members(endpoint, group, args.members, args.heartbeat_ms / 1_000)
     tasks = [member.start() for member in members]
-    await _while_alive(asyncio.ensure_future(group.wait_settled()), tasks)
+    await _while_alive(asyncio.ensure_future(group.wait_stable()), tasks)
     took, cpu = [], []
     await asyncio.sleep(args.learn_s)
     for _ in range(args.tries):
@@ -95,12 +95,12 @@ async def rebalance(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, A
         meter = Meter(endpoint.pids)
         meter.start()
         task = late.start()
-        await _while_alive(asyncio.ensure_future(group.wait_settled()), [*tasks, task])
+        await _while_alive(asyncio.ensure_future(group.wait_stable()), [*tasks, task])
         took.append(meter.stop())
         cpu.append(meter.figures(1))
         await late.stop(leave=True)
         group.resize(args.members)
-        await _while_alive(asyncio.ensure_future(group.wait_settled()), tasks)
+        await _while_alive(asyncio.ensure_future(group.wait_stable()), tasks)
     await asyncio.gather(*(member.stop() for member in members))
     found = {
         "members": args.members,

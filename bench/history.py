@@ -35,6 +35,7 @@ SETTINGS: Final = {
     "TIDEGATE_USAGE_SAMPLE_INTERVAL_MS": "2000",  # it tells the storms' job that time passes
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "300",
     "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": "500",
+    "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # the members do not connect again
 }
 JOBS: Final = {
     "TIDEGATE_PIPELINE_LAG_WINDOW": "5",
@@ -86,11 +87,11 @@ async def consume(bootstrap: str, rate: ConsumerRate, seconds: float) -> None:
         while (part := (time.monotonic() - began) / seconds) < 1:
             hindered = rate.records_per_s is not None and rate.begins <= part < rate.ends
             most = round(rate.records_per_s or 0) if hindered else None
-            turn_ends = time.monotonic() + 1
+            step_ends = time.monotonic() + 1
             if most != 0 and await consumer.getmany(timeout_ms=500, max_records=most):
                 await consumer.commit()
             if hindered:
-                await asyncio.sleep(turn_ends - time.monotonic())
+                await asyncio.sleep(step_ends - time.monotonic())
 
 
 async def flap(address: str, seconds: float) -> None:
@@ -99,9 +100,9 @@ async def flap(address: str, seconds: float) -> None:
     following = [asyncio.ensure_future(member.follow()) for member in steady]
     began = time.monotonic()
     await asyncio.sleep(0.3 * seconds)
-    turn = 0
+    iteration = 0
     while time.monotonic() - began < 0.65 * seconds:
-        name = ("pod-c", "pod-d", "pod-c", "pod-e")[turn % 4]
+        name = ("pod-c", "pod-d", "pod-c", "pod-e")[iteration % 4]
         passing = await Member.connect(address, "shipping", name, topics=(TOPIC,), session_timeout_ms=1_500)
         await passing.round()
         await asyncio.sleep(1)
@@ -109,7 +110,7 @@ async def flap(address: str, seconds: float) -> None:
             await passing.leave("scaled down")
         passing.close()
         await asyncio.sleep(2.5)
-        turn += 1
+        iteration += 1
     await asyncio.sleep(max(began + seconds - time.monotonic(), 0))
     for task in following:
         task.cancel()

@@ -131,7 +131,7 @@ async def _prepare(
         address = await endpoint.coordinator(bootstrap, group.group_id)
         bootstrap.close()
         member = Member(group, await Wire.connect(address), 1.0)
-        await member.settle_alone()
+        await member.stabilize_alone()
         if api == HEARTBEAT:
             frame = member.heartbeat_frame()
         else:

@@ -36,6 +36,22 @@ KAFKA: Final = JarSet(
         ("org.slf4j", "slf4j-simple", "1.7.36"),
     ),
 )
+SHARE_CLIENTS_VERSION: Final = "4.4.0"
+SHARE_CLIENTS: Final = JarSet(
+    f"kafka-clients-{SHARE_CLIENTS_VERSION}",
+    (
+        ("org.apache.kafka", "kafka-clients", SHARE_CLIENTS_VERSION),
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    ),
+)
+STREAMS_VERSION: Final = "4.3.1"
+STREAMS: Final = JarSet(
+    f"kafka-streams-{STREAMS_VERSION}",
+    (
+        ("org.apache.kafka", "kafka-streams", STREAMS_VERSION),
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    ),
+)
 CONNECTOR: Final = JarSet(
     f"spark-kafka-{CONNECTOR_VERSION}",
     (
@@ -62,6 +78,16 @@ def cache_directory() -> Path:
 def classpath(timeout_s: float = 600.0) -> str:
     """Java's class path with Kafka's server, tools and clients. Raises PeerUnavailable."""
     return f"{fetched(KAFKA, timeout_s)}/*"
+
+
+def share_clients(timeout_s: float = 300.0) -> str:
+    """Java's class path with the clients whose share consumers are tested. Raises PeerUnavailable."""
+    return f"{fetched(SHARE_CLIENTS, timeout_s)}/*"
+
+
+def streams_jars(timeout_s: float = 300.0) -> str:
+    """Java's class path with Kafka Streams. Raises PeerUnavailable."""
+    return f"{fetched(STREAMS, timeout_s)}/*"
 
 
 def connector_jars(timeout_s: float = 300.0) -> str:

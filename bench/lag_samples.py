@@ -18,10 +18,10 @@ from uuid import UUID
 
 from bench.cluster import Cluster
 from tidegate.cluster.broker_lease import BrokerInfo
-from tidegate.groups.cluster_page import ClusterPage
-from tidegate.groups.exporter_names import Brokers, ForeignNames
-from tidegate.groups.lag_samples import LagSampler
 from tidegate.groups.offsets import entry_json
+from tidegate.monitoring.cluster_metrics import ClusterPage
+from tidegate.monitoring.exporters import Brokers, ForeignNames
+from tidegate.monitoring.lag_sampler import LagSampler
 from tidegate.protocol.consumer_blobs import assigned_partitions, write_assignment
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.settings import Settings

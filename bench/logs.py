@@ -19,12 +19,12 @@ from bench.kafka_wire import PRODUCE, MeasureFailed, Wire, decode, encode, reque
 from bench.processes import Meter, percentiles
 from tidegate.records.build import NewRecord, build_batch
 
-_PARTITIONS: Final = 4
+PARTITIONS: Final = 4
 _FLUSH_TIMEOUT_S: Final = 120.0
 _QUIET: Final = {"log_level": 3, "broker.address.family": "v4"}
 
 
-def _fill(bootstrap: str, topic: str, count: int, size: int, idempotent: bool) -> None:
+def fill(bootstrap: str, topic: str, count: int, size: int, idempotent: bool) -> None:
     """Produce `count` records of `size` random bytes, round robin, and wait until all are acknowledged."""
     producer = Producer(
         {
@@ -41,7 +41,7 @@ def _fill(bootstrap: str, topic: str, count: int, size: int, idempotent: bool) -
     for number in range(count):
         while True:
             try:
-                producer.produce(topic, values[number % 64], partition=number % _PARTITIONS)
+                producer.produce(topic, values[number % 64], partition=number % PARTITIONS)
                 break
             except BufferError:
                 producer.poll(0.01)
@@ -62,23 +62,25 @@ def _sized(args: argparse.Namespace) -> int:
 async def produce(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]:
     """librdkafka, acks=all, linger 5 ms, no compression, 4 partitions: first produce() until all acknowledged."""
     count = _sized(args)
-    async with endpoint.topic("produce", _PARTITIONS) as (topic, leaders):
+    async with endpoint.topic("produce", PARTITIONS) as (topic, leaders):
         meter = Meter(endpoint.pids)
         meter.start()
-        await asyncio.to_thread(_fill, endpoint.bootstrap, topic, count, args.size, args.idempotent)
+        await asyncio.to_thread(fill, endpoint.bootstrap, topic, count, args.size, args.idempotent)
         seconds = meter.stop()
         await _check_ends(endpoint, topic, leaders, count)
     rate = {"size": args.size, "mb_per_s": round(count * args.size / seconds / 1e6, 1)}
     return {**rate, "idempotent": args.idempotent, **meter.figures(count)}
 
 
-def _drain(bootstrap: str, topic: str, count: int) -> None:
-    consumer = Consumer({**_QUIET, "bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False})
+def drain(bootstrap: str, topic: str, count: int) -> None:
+    """Read `count` records from the beginning. Raises MeasureFailed."""
+    own = {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False}
+    consumer = Consumer({**_QUIET, **own, "fetch.queue.backoff.ms": 10})  # its default is a pause of 1 s
     try:
-        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(_PARTITIONS)])
+        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(PARTITIONS)])
         observed, deadline = 0, time.monotonic() + _FLUSH_TIMEOUT_S
         while observed < count:
-            records = consumer.consume(10_000, 1.0)
+            records = consumer.consume(min(10_000, count - observed), 1.0)  # it waits for as many
             for record in records:
                 if record.error():
                     raise MeasureFailed(str(record.error()))
@@ -92,11 +94,11 @@ def _drain(bootstrap: str, topic: str, count: int) -> None:
 async def consume(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]:
     """librdkafka from the beginning of 4 partitions, filled before: assign() until the last record."""
     count = _sized(args)
-    async with endpoint.topic("consume", _PARTITIONS) as (topic, _):
-        await asyncio.to_thread(_fill, endpoint.bootstrap, topic, count, args.size, False)
+    async with endpoint.topic("consume", PARTITIONS) as (topic, _):
+        await asyncio.to_thread(fill, endpoint.bootstrap, topic, count, args.size, False)
         meter = Meter(endpoint.pids)
         meter.start()
-        await asyncio.to_thread(_drain, endpoint.bootstrap, topic, count)
+        await asyncio.to_thread(drain, endpoint.bootstrap, topic, count)
         seconds = meter.stop()
     return {"size": args.size, "mb_per_s": round(count * args.size / seconds / 1e6, 1), **meter.figures(count)}
 
@@ -155,18 +157,18 @@ async def _primed(address: str, frame: bytes) -> None:
 async def batches(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]:
     """Prebuilt batches of `--batch-records` x `--size`, acks=all: the broker without librdkafka's cost."""
     batch = _batch(args.batch_records, args.size)
-    each = max(int(args.megabytes * 1_000_000 / len(batch) / _PARTITIONS), 1)
-    async with endpoint.topic("batches", _PARTITIONS) as (topic, leaders):
-        frames = [produce_frame(topic, index, batch) for index in range(_PARTITIONS)]
+    each = max(int(args.megabytes * 1_000_000 / len(batch) / PARTITIONS), 1)
+    async with endpoint.topic("batches", PARTITIONS) as (topic, leaders):
+        frames = [produce_frame(topic, index, batch) for index in range(PARTITIONS)]
         await asyncio.gather(*(_primed(address, frame) for address, frame in zip(leaders, frames, strict=True)))
         meter = Meter(endpoint.pids)
         meter.start()
         pushes = zip(leaders, frames, strict=True)
         await asyncio.gather(*(_push(address, frame, each, args.depth) for address, frame in pushes))
         seconds = meter.stop()
-        count = (each + 1) * _PARTITIONS * args.batch_records
+        count = (each + 1) * PARTITIONS * args.batch_records
         await _check_ends(endpoint, topic, leaders, count)
-    sent = each * _PARTITIONS
+    sent = each * PARTITIONS
     figures = {"batch_bytes": len(batch), "mb_per_s": round(sent * len(batch) / seconds / 1e6, 1)}
     return {**figures, **meter.figures(sent)}
 

@@ -56,7 +56,7 @@ class Group:
         else:
             self._is_resolved.clear()
 
-    async def wait_settled(self, timeout_s: float = 120.0) -> None:
+    async def wait_stable(self, timeout_s: float = 120.0) -> None:
         """Until every member is synced in one generation. Raises MeasureFailed."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -173,7 +173,7 @@ class Member:
             await self.wire.ask(LEAVE_GROUP, group_id=self.group.group_id, members=(identity,))
         self.wire.close()
 
-    async def settle_alone(self) -> None:
+    async def stabilize_alone(self) -> None:
         """Join and sync once, without heartbeats."""
         while True:
             joined = await self._join()

@@ -56,7 +56,7 @@ async def group_consume(endpoint: Endpoint, args: argparse.Namespace) -> dict[st
     """A group's only member reads 4 partitions from the beginning, until a second after the last record; per MB."""
     count = int(args.megabytes * 1_000_000 // args.size)
     async with endpoint.topic("group-consume", 4) as (topic, _):
-        await asyncio.to_thread(logs._fill, endpoint.bootstrap, topic, count, args.size, False)
+        await asyncio.to_thread(logs.fill, endpoint.bootstrap, topic, count, args.size, False)
         consumer = _join(endpoint, topic)
         meter = Meter(endpoint.pids)
         meter.start()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from bench import builds
 from bench.jars import KAFKA_VERSION
 
 _NOISY_CORES: Final = 0.6
@@ -90,11 +91,11 @@ def machine() -> str:
         if line.startswith("model name"):
             model = line.partition(":")[2].strip()
             break
-    return f"{os.cpu_count()} cores ({model}), {platform.system()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores ({model}), {platform.system()}, {builds.interpreter()}"
 
 
-def page(rows: Sequence[dict[str, Any]], *, brokers: int, aof: bool) -> str:
-    """build/benchmarks.md; docs/performance.md has the published figures."""
+def page(rows: Sequence[dict[str, Any]], *, brokers: int, aof: bool, server: str = "one Valkey") -> str:
+    """build/benchmarks.md; docs/performance.md has the published figures. `server` names the build of Redis."""
     loads = [load for row in rows for load in row.get("load", ())]
     others = [row["other_cores"] for row in rows if "other_cores" in row]
     rounds = max((row["round"] for row in rows), default=0) + 1
@@ -103,7 +104,7 @@ def page(rows: Sequence[dict[str, Any]], *, brokers: int, aof: bool) -> str:
     about = [
         f"Clients and servers share {machine()}. Both endpoints run all the time and are measured turn by turn, "
         f"{rounds} round(s), medians.",
-        f"Tidegate: {brokers} broker process(es) and one Valkey ({kept}); server CPU is brokers and Valkey together.",
+        f"Tidegate: {brokers} broker process(es) and {server} ({kept}); server CPU is both together.",
         f"Apache Kafka {KAFKA_VERSION}: one KRaft node, 1 GiB heap, default threads, no fsync (its default), "
         "`group.initial.rebalance.delay.ms=0`."
         if "kafka" in peers

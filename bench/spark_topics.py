@@ -73,11 +73,11 @@ async def _fill(bootstrap: str, work: Work) -> None:
 async def _push(address: str, topic: str, partition: int, batches: Sequence[bytes], count: int) -> None:
     frames = [produce_frame(topic, partition, batch) for batch in batches]
     wire = await Wire.connect(address)
-    turns = iter(range(count))
+    iterations = iter(range(count))
 
     async def lane() -> None:
-        for turn in turns:
-            await _sent(wire, frames[turn % len(frames)])
+        for iteration in iterations:
+            await _sent(wire, frames[iteration % len(frames)])
 
     try:
         await asyncio.gather(*(lane() for _ in range(_LANES)))

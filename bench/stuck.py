@@ -22,6 +22,7 @@ from bench.stuck_member import Member
 
 SETTINGS: Final = {
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "300",
+    "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # the members do not connect again
     "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": "500",  # a crash is to be noticed in a second, not in six
     "TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false",
 }
@@ -113,7 +114,7 @@ async def busy_member(stage: Stage) -> str:
     a, b, busy = await stage.stable("busy-member", "etl-1", "etl-2", "etl-3")
     late = await stage.member("busy-member", "etl-4")
     stage.healthy(a, b)
-    stage.play(busy.beat(), late.round())
+    stage.play(busy.keep_heartbeating(), late.round())
     await asyncio.sleep(6)
     return "busy-member"
 
@@ -134,7 +135,7 @@ async def hanging_leader(stage: Stage) -> str:
     members = [await stage.member("hanging-leader", name) for name in ("app-1", "app-2", "app-3")]
     joined = await asyncio.gather(*(member.join() for member in members))
     for member, answer in zip(members, joined, strict=True):
-        stage.play(member.beat())
+        stage.play(member.keep_heartbeating())
         if not member.leads:
             stage.play(member.wait_for_assignment(answer))
     await asyncio.sleep(6)
@@ -148,7 +149,7 @@ async def unsynced_member(stage: Stage) -> str:
     for member, answer in zip(members, joined, strict=True):
         if member.leads:
             await member.sync(answer)
-            stage.play(member.beat())
+            stage.play(member.keep_heartbeating())
     await asyncio.sleep(6)
     return "unsynced-member"
 
@@ -230,7 +231,7 @@ async def no_commits(stage: Stage) -> str:
     """A member heartbeats and is busy with one record for longer than it should."""
     a, busy = await stage.stable("no-commits", "etl-1", "etl-2")
     stage.healthy(a)
-    stage.play(busy.beat())
+    stage.play(busy.keep_heartbeating())
     await asyncio.sleep(16)
     return "no-commits"
 

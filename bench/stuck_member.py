@@ -30,7 +30,7 @@ from tidegate.protocol.consumer_blobs import (
 )
 
 PROTOCOL: Final = "range"
-_BEAT_S: Final = 0.2
+_HEARTBEAT_S: Final = 0.2
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Member:
     group_id: str
     name: str
     wire: Wire
-    beats: Wire
+    heartbeats: Wire
     topics: tuple[str, ...] = ("orders",)
     instance_id: str | None = None
     session_timeout_ms: int = 10_000
@@ -137,7 +137,7 @@ class Member:
         """One heartbeat, on its own connection."""
         answer = await self._ask(
             HEARTBEAT,
-            self.beats,
+            self.heartbeats,
             generation_id=self.generation,
             member_id=self.member_id,
             group_instance_id=self.instance_id,
@@ -145,11 +145,11 @@ class Member:
         code: ErrorCode = answer.error_code
         return code
 
-    async def beat(self) -> None:
+    async def keep_heartbeating(self) -> None:
         """Heartbeats without end, whatever they are answered."""
         while True:
             await self.heartbeat()
-            await asyncio.sleep(_BEAT_S)
+            await asyncio.sleep(_HEARTBEAT_S)
 
     async def follow(self) -> None:
         """What a healthy client does: heartbeats, commits, and a new round whenever one is on."""
@@ -161,7 +161,7 @@ class Member:
                 if code is ErrorCode.unknown_member_id:
                     self.member_id = ""
                 await self.round()
-            await asyncio.sleep(_BEAT_S)
+            await asyncio.sleep(_HEARTBEAT_S)
 
     async def commit(self) -> None:
         """OffsetCommit of all that there is to read."""
@@ -191,4 +191,4 @@ class Member:
     def close(self) -> None:
         """Be gone without a word."""
         self.wire.close()
-        self.beats.close()
+        self.heartbeats.close()

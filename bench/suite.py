@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import uvloop
 
-from bench import measures, report
+from bench import builds, measures, report
 from bench.cluster import Cluster
 from bench.endpoint import Endpoint
 from bench.jars import PeerUnavailable
@@ -24,9 +24,11 @@ from bench.processes import wait_quiet
 
 STEPS: Final = (
     ("heartbeats", "heartbeats --connections 16 --depth 16"),
-    ("heartbeats, 200 connections", "heartbeats --connections 200 --depth 1"),
+    ("heartbeats, 256 connections", "heartbeats --connections 256 --depth 1"),
     ("commits", "commits --connections 128 --depth 4"),
+    ("commits, 256 connections", "commits --connections 256 --depth 1"),
     ("offset fetches", "offset-fetches --connections 128 --depth 4"),
+    ("offset fetches, 256 connections", "offset-fetches --connections 256 --depth 1"),
     ("1,000 members in 200 groups", "groups --groups 200 --members 5 --seconds 3"),
     ("one more joins 50", "rebalance --members 50 --tries 6"),
     ("one more joins 500", "rebalance --members 500 --tries 3"),
@@ -38,7 +40,8 @@ STEPS: Final = (
     ("consume 1 kB", "consume --megabytes 200 --size 1000"),
     ("latency at 1,000/s", "latency --rate 1000 --size 100 --seconds 8 --warmup 2"),
 )
-"""What is measured: its name in the report, and the command."""
+"""What is measured: its name in the report, and the command. Real clients have one request in flight on each of many
+connections (256 x 1), and no batch forms; the deep measures show what a connection can carry at most."""
 
 _WARM: Final = (
     "heartbeats --connections 32 --depth 16 --seconds 6",
@@ -104,6 +107,8 @@ def endpoints(args: argparse.Namespace) -> Iterator[dict[str, Endpoint]]:
     with contextlib.ExitStack() as stack:
         found: dict[str, Endpoint] = {}
         cluster = stack.enter_context(Cluster(args.brokers, settings, aof))
+        args.server = builds.server(cluster.redis_port)
+        print(f"{report.machine()}; {args.server}", flush=True)
         found["tidegate"] = Endpoint(cluster.bootstrap, cluster.pids)
         if args.no_kafka:
             print("Apache Kafka is left out", flush=True)
@@ -139,7 +144,7 @@ def main(args: argparse.Namespace) -> int:
         args.raw.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     if not args.quick and not args.only:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(report.page(rows, brokers=args.brokers, aof=args.aof))
+        args.out.write_text(report.page(rows, brokers=args.brokers, aof=args.aof, server=args.server))
         print(f"written: {args.out}", flush=True)
     else:
         print(report.table(rows), flush=True)

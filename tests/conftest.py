@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import hypothesis
 import pytest
@@ -25,6 +26,19 @@ acl.install()
 
 ON_CLUSTER = os.environ.get("TIDEGATE_TEST_REDIS_CLUSTER") == "1"
 """`make test SUITE=cluster`: what can, on a Redis Cluster of three primaries."""
+
+
+TIMEOUTS_S: Final = {"spark": 600, "chaos": 400, "conformance": 240}
+"""For tests of these folders that name no time-out: they wait for whole jobs, faults or builds of other programs."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test the time-out of its folder; the others have the default of pyproject.toml."""
+    tests = Path(__file__).parent
+    for item in items:
+        timeout_s = TIMEOUTS_S.get(item.path.relative_to(tests).parts[0]) if tests in item.path.parents else None
+        if timeout_s is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(timeout_s))
 
 
 @pytest.fixture(scope="session")

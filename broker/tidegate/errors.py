@@ -17,7 +17,7 @@ _by_code: dict[int, type[KafkaError]] = {}
 
 
 class KafkaError(Exception):
-    """A failure that a client is told by its code; `message` is for people."""
+    """A failure that reaches a client as its code; `message` is for people."""
 
     code: ClassVar[ErrorCode] = ErrorCode.unknown_server_error
 

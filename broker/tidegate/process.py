@@ -65,10 +65,12 @@ class Signals:
 
 
 class LoopLag:
-    """Lag of the event loop: the worst delay of a timer in the last ten seconds."""
+    """Lag of the event loop: the worst delay of a timer in the last ten seconds, and since the start."""
 
     def __init__(self) -> None:
         self._lags_s: list[float] = [0.0]
+        self.longest_s = 0.0
+        """Longest delay since the start."""
 
     @property
     def worst_s(self) -> float:
@@ -80,7 +82,9 @@ class LoopLag:
         while True:
             due = clock() + _LAG_PERIOD_S
             await asyncio.sleep(_LAG_PERIOD_S)
-            self._lags_s.append(max(0.0, clock() - due))
+            lag_s = max(0.0, clock() - due)
+            self.longest_s = max(self.longest_s, lag_s)
+            self._lags_s.append(lag_s)
             del self._lags_s[:-_LAG_WINDOW]
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Literal
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 AddressMode = Literal["direct", "single", "external"]
-
-_ABOVE: Final = {"lease_suspect_ms": "lease_renew_ms", "lease_gone_ms": "lease_suspect_ms"}
-"""Settings that must be greater than another setting."""
 
 
 class ProcessSettings(BaseSettings):
     """What a broker needs before it serves groups, topics and logs."""
 
-    model_config = SettingsConfigDict(env_prefix="TIDEGATE_", frozen=True, extra="ignore", validate_default=True)
+    model_config = SettingsConfigDict(
+        env_prefix="TIDEGATE_", frozen=True, extra="ignore", validate_default=True, defer_build=True
+    )
 
     # -- the store
     redis_url: str = Field(
@@ -44,8 +43,12 @@ class ProcessSettings(BaseSettings):
         description="Require that Redis's certificate names the host that the broker connects to; turn it off only "
         "where certificates carry no host names",
     )
-    redis_sentinel_username: str | None = Field(None, description="User name for the sentinels; default: none")
-    redis_sentinel_password: str | None = Field(None, description="Password for the sentinels; default: none")
+    redis_sentinel_username: str | None = Field(
+        None, description="User name for the sentinels; set it where they require one; default: none"
+    )
+    redis_sentinel_password: str | None = Field(
+        None, description="Password for the sentinels; set it where they require one; default: none"
+    )
     redis_sentinel_tls: bool | None = Field(
         None, description="Use TLS to the sentinels; default: as redis_url says for the servers"
     )
@@ -58,7 +61,8 @@ class ProcessSettings(BaseSettings):
         50,
         ge=1,
         le=10_000,
-        description="Number of shards that groups are spread over; it is fixed when the cluster is created",
+        description="Number of shards that groups are spread over; raise it before the first start for a Redis "
+        "Cluster of many nodes; it is fixed when the cluster is created",
     )
     redis_command_timeout_ms: int = Field(
         5_000,
@@ -105,7 +109,8 @@ class ProcessSettings(BaseSettings):
     )
     listener_security_protocol_map: str | None = Field(
         None,
-        description="PLAINTEXT or SSL for each listener: INTERNAL:PLAINTEXT,EXTERNAL:SSL; default: the listener's name",
+        description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL for each listener: "
+        "INTERNAL:PLAINTEXT,EXTERNAL:SASL_SSL; default: the listener's name",
     )
     listener_address_modes: str | None = Field(
         None, description="Address mode of listeners that differ from address_mode: EXTERNAL:single"
@@ -128,13 +133,92 @@ class ProcessSettings(BaseSettings):
         description="Whether SSL listeners refuse a client without a certificate (required) or accept it "
         "(requested); needs ssl_client_ca_file",
     )
+    ssl_principal_mapping_rules: str = Field(
+        "DEFAULT",
+        description="Rules that turn the subject of a client's certificate into a user name: "
+        "RULE:^CN=([^,]+),.*$/$1/L,DEFAULT; the first that matches counts; DEFAULT takes the whole subject",
+    )
+    sasl_enabled_mechanisms: str = Field(
+        "SCRAM-SHA-512,SCRAM-SHA-256",
+        pattern=r"^(PLAIN|SCRAM-SHA-256|SCRAM-SHA-512|OAUTHBEARER)(,(PLAIN|SCRAM-SHA-256|SCRAM-SHA-512|OAUTHBEARER))*$",
+        description="Mechanisms that SASL listeners offer: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER; PLAIN "
+        "sends the password and is for TLS only",
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str | None = Field(
+        None, description="Address of the keys (JWKS) that sign OAUTHBEARER tokens; file:// reads a file"
+    )
+    sasl_oauthbearer_expected_issuer: str | None = Field(
+        None, description="Issuer that OAUTHBEARER tokens must name; default: any"
+    )
+    sasl_oauthbearer_expected_audience: str | None = Field(
+        None, description="Audiences, separated by commas, of which an OAUTHBEARER token must name one; default: any"
+    )
+    sasl_oauthbearer_required_scope: str | None = Field(
+        None, description="Scopes, separated by commas, that an OAUTHBEARER token must all have; default: none"
+    )
+    sasl_oauthbearer_scope_claim_name: str = Field("scope", description="Claim of a token that lists its scopes")
+    sasl_oauthbearer_sub_claim_name: str = Field("sub", description="Claim of a token that names the user")
+    sasl_oauthbearer_org_claim_name: str | None = Field(
+        None,
+        description="Claim of a token that names the organisation the user acts in; set it to separate organisations; "
+        "default: all tokens act in the organisation `default`",
+    )
+    connections_max_reauth_ms: int = Field(
+        0,
+        ge=0,
+        description="Time after which a SASL client must authenticate again, or its connection is closed; set it so "
+        "that deleted users lose access; 0 never requires it",
+    )
+    acl_enabled: bool = Field(
+        False,
+        description="Check every request against access control lists; without it, everybody who reaches a listener "
+        "may do everything",
+    )
+    super_users: str = Field(
+        "",
+        description="Users that access control lists do not apply to, separated by semicolons: User:admin;User:ops",
+    )
+    allow_everyone_if_no_acl_found: bool = Field(
+        False, description="Allow every operation on a resource that no access rule names; for migrations"
+    )
+    audit_file: str = Field(
+        "",
+        description="File that security audit events are appended to, one JSON object (OCSF) a line; - for standard "
+        "output",
+    )
+    audit_file_bytes: int = Field(
+        100 << 20, ge=1 << 20, description="Size at which the audit file is rotated; four older ones are retained"
+    )
+    audit_stream_bytes: int = Field(
+        0,
+        ge=0,
+        description="Memory of the stream of security audit events in Redis that `tidegate audit` reads, such as "
+        "67108864; 0 writes none",
+    )
     node_id: int | None = Field(
-        None, ge=0, description="Fixed node id of this broker; default: the broker leases the lowest free one"
+        None,
+        ge=0,
+        description="Fixed node id of this broker; set it where dashboards or clients name brokers by id; "
+        "default: the broker leases the lowest free one",
+    )
+    processes: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Number of broker processes that `tidegate serve` runs and starts again when they die, one core "
+        "each; process n listens at port + n, has its admin HTTP at admin_port + n and the node id node_id + n; the "
+        "admin HTTP of the first reports the health of all",
     )
     rack: str | None = Field(
-        None, description="Rack or availability zone of this broker, as clients see it in Metadata"
+        None,
+        description="Rack or availability zone of this broker, as clients see it in Metadata; set it for "
+        "clients and tools that know zones",
     )
-    admin_host: str = Field("127.0.0.1", description="Address that the admin HTTP server listens on")
+    admin_host: str = Field(
+        "127.0.0.1",
+        description="Address that the admin HTTP server listens on; set 0.0.0.0 for probes and scrapes from "
+        "other hosts",
+    )
     admin_port: int = Field(8080, ge=0, le=65_535, description="Port of the admin HTTP server; 0 takes a free port")
     admin_operator_token: SecretStr | None = Field(
         None,
@@ -159,7 +243,7 @@ class ProcessSettings(BaseSettings):
         "behind a proxy or a DNS name",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Lowest level of events that are logged"
+        "info", description="Lowest level of events that are logged; debug is for the analysis of a problem"
     )
     tracing: bool = Field(
         False,
@@ -178,10 +262,16 @@ class ProcessSettings(BaseSettings):
         description="Maximum size of one request; raise it together with message_max_bytes",
     )
     connections_max: int = Field(
-        20_000, ge=1, description="Maximum number of concurrent client connections; further ones are closed at once"
+        20_000,
+        ge=1,
+        description="Maximum number of concurrent client connections; further ones are closed at once; "
+        "raise it together with the limit of open files",
     )
     connections_max_idle_ms: int = Field(
-        600_000, ge=1_000, description="Time without a request after which a client connection is closed"
+        600_000,
+        ge=1_000,
+        description="Time without a request after which a client connection is closed; lower it to free idle "
+        "connections sooner",
     )
     connections_max_age_ms: int = Field(
         0,
@@ -194,6 +284,12 @@ class ProcessSettings(BaseSettings):
         ge=0,
         description="Time over which existing brokers close a share of their connections after brokers have "
         "joined, so that clients move to them; 0 leaves that to clients' metadata refreshes",
+    )
+    memory_max: int = Field(
+        0,
+        ge=0,
+        description="Memory of this process in bytes; bounds all caches and request buffers together, and the size of "
+        "one request to a quarter of it; 0 takes the limit of the process's cgroup, or 2 GiB without one",
     )
     requests_in_flight_bytes_max: int = Field(
         512 << 20,
@@ -215,32 +311,23 @@ class ProcessSettings(BaseSettings):
     )
 
     # -- leases
-    lease_renew_ms: int = Field(
-        250,
-        ge=20,
-        description="Interval between renewals of a broker's lease; raise it together with lease_suspect_ms where "
-        "Redis is slow",
-    )
-    lease_suspect_ms: int = Field(
-        750,
-        ge=50,
-        description="Time without a renewal after which clients are no longer directed to a broker; raise it where "
-        "processes are paused for long",
-    )
-    lease_gone_ms: int = Field(
+    broker_lease_timeout_ms: int = Field(
         10_000,
-        ge=500,
-        description="Time without a renewal after which a broker is removed from the cluster and its node id is "
-        "released",
+        ge=800,
+        description="Time without a renewal of its lease after which a broker is removed from the cluster and its node "
+        "id is released; leases are renewed 40 times as often, and three missed renewals direct clients elsewhere; "
+        "raise it where Redis or processes stall for longer",
     )
 
-    @field_validator("lease_suspect_ms", "lease_gone_ms")
-    @classmethod
-    def _above(cls, value: int, info: ValidationInfo) -> int:
-        lower = _ABOVE[info.field_name or ""]
-        if value <= info.data.get(lower, 0):
-            raise ValueError(f"must be above {lower}")
-        return value
+    @property
+    def broker_lease_renew_ms(self) -> int:
+        """Interval between renewals of a broker's lease."""
+        return self.broker_lease_timeout_ms // 40
+
+    @property
+    def broker_lease_suspect_ms(self) -> int:
+        """Time without a renewal after which clients are no longer directed to a broker."""
+        return 3 * self.broker_lease_renew_ms
 
     @property
     def advertised(self) -> tuple[str, int]:

@@ -15,6 +15,8 @@ RENAMED: Final = {
     "connections_spread_ms": "connection_rebalance_window_ms",
     "drain_budget_ms": "shutdown_timeout_ms",
     "group_heartbeat_hold_max_ms": "heartbeat_delay_max_ms",
+    "lease_gone_ms": "broker_lease_timeout_ms",
+    "offsets_topic_interval_ms": "internal_topics_interval_ms",
 }
 REMOVED: Final = frozenset(
     {
@@ -36,6 +38,8 @@ REMOVED: Final = frozenset(
         "group_park_lease_ms",
         "group_wait_poll_ms",
         "lag_samples_max",
+        "lease_renew_ms",
+        "lease_suspect_ms",
         "log_snapshot_interval_bytes",
         "log_snapshot_interval_entries",
         "max_incremental_fetch_session_cache_slots",
@@ -51,7 +55,7 @@ REMOVED: Final = frozenset(
         "usage_samples_max",
     }
 )  # fmt: skip
-"""Limits that are named constants now, each in the module that applies it."""
+"""Limits that are named constants now, each in the module that applies it, or follow from another setting."""
 _VARIABLES: Final = {f"TIDEGATE_{old}".upper(): f"TIDEGATE_{new}".upper() for old, new in RENAMED.items()}
 
 

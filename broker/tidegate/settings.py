@@ -8,11 +8,12 @@ Kafka has the setting. The help and `docs/settings.md` are generated from this m
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Literal
 
 import structlog
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -62,11 +63,24 @@ def warn_of_former_settings() -> None:
     for variable, name in renamed_variables().items():
         logger.warning("setting_renamed", variable=variable, use=name)
     for variable in removed_variables():
-        logger.warning("setting_without_effect", variable=variable, reason="its value is fixed now")
+        logger.warning(
+            "setting_without_effect", variable=variable, reason="it is a constant now, or follows from another setting"
+        )
 
 
 class Settings(ProcessSettings):
     """The settings of one broker process."""
+
+    _dynamic_configs: Mapping[str, tuple[Any, ...]] = PrivateAttr(default_factory=dict)
+
+    @property
+    def dynamic_configs(self) -> Mapping[str, tuple[Any, ...]]:
+        """Kafka's name of a broker config -> its values set at run time, the effective one first (KIP-226)."""
+        return self._dynamic_configs
+
+    def set_dynamic_configs(self, values: Mapping[str, tuple[Any, ...]]) -> None:
+        """Replace the values set at run time; the settings themselves never change."""
+        self._dynamic_configs = values
 
     @classmethod
     def settings_customise_sources(
@@ -89,7 +103,64 @@ class Settings(ProcessSettings):
         description="Minimum session timeout that a member may request; lower it to detect dead members sooner",
     )
     group_max_session_timeout_ms: int = Field(
-        1_800_000, ge=1, description="Maximum session timeout that a member may request"
+        1_800_000,
+        ge=1,
+        description="Maximum session timeout that a member may request; raise it for members that pause for longer",
+    )
+    group_consumer_session_timeout_ms: int = Field(
+        45_000,
+        ge=1,
+        description="Session timeout of members with `group.protocol=consumer`, which cannot choose it; lower it to "
+        "detect dead members sooner",
+    )
+    group_consumer_heartbeat_interval_ms: int = Field(
+        5_000,
+        ge=1,
+        description="Heartbeat interval given to members with `group.protocol=consumer`; lower it to rebalance sooner",
+    )
+    group_share_session_timeout_ms: int = Field(
+        45_000,
+        ge=1,
+        description="Session timeout of members of share groups, which cannot choose it; lower it to detect dead "
+        "members sooner",
+    )
+    group_share_heartbeat_interval_ms: int = Field(
+        5_000,
+        ge=1,
+        description="Heartbeat interval given to members of share groups; lower it to assign partitions sooner",
+    )
+    group_share_max_size: int = Field(
+        200,
+        ge=1,
+        le=1_000,
+        description="Maximum number of members of a share group; further members are refused",
+    )
+    group_share_record_lock_duration_ms: int = Field(
+        30_000,
+        ge=1_000,
+        le=3_600_000,
+        description="Time for which a member of a share group has the records that it acquired; then another member "
+        "gets them. Raise it for slow processing; a group's `share.record.lock.duration.ms` goes before it",
+    )
+    group_share_delivery_count_limit: int = Field(
+        5,
+        ge=2,
+        le=25,
+        description="Deliveries of a record of a share group before it counts as failed; a group's "
+        "`share.delivery.count.limit` goes before it",
+    )
+    group_share_partition_max_record_locks: int = Field(
+        2_000,
+        ge=100,
+        le=10_000,
+        description="Maximum offsets from the first unfinished record of a share-partition to the last one in flight; "
+        "raise it if many members share a partition",
+    )
+    group_consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = Field(
+        "bidirectional",
+        description="Which groups may change their protocol while they have members: classic groups that a member "
+        "with `group.protocol=consumer` joins (`upgrade`), consumer groups whose last such member leaves "
+        "(`downgrade`), both or neither; groups without members always may",
     )
     group_initial_rebalance_delay_ms: int = Field(
         3_000,
@@ -98,10 +169,15 @@ class Settings(ProcessSettings):
         "once, with more rebalances",
     )
     group_max_size: int = Field(
-        5_000, ge=1, description="Maximum number of members of a group; further members are refused"
+        5_000,
+        ge=1,
+        description="Maximum number of members of a group; further members are refused; raise it for larger groups",
     )
     offset_metadata_max_bytes: int = Field(
-        4_096, ge=0, description="Maximum length of the metadata of one committed offset, in UTF-16 units"
+        4_096,
+        ge=0,
+        description="Maximum length of the metadata of one committed offset, in UTF-16 units; raise it for "
+        "applications that keep state there",
     )
     offsets_retention_minutes: int = Field(
         10_080,
@@ -109,7 +185,7 @@ class Settings(ProcessSettings):
         description="Time for which the offsets of an empty group are kept; raise it if consumers pause for longer",
     )
     offsets_retention_check_interval_ms: int = Field(
-        600_000, ge=100, description="Interval between two searches for expired offsets"
+        600_000, ge=100, description="Interval between two searches for expired offsets; lower it to free memory sooner"
     )
     heartbeat_delay_max_ms: int = Field(
         3_000,
@@ -126,15 +202,28 @@ class Settings(ProcessSettings):
     lag_sample_interval_ms: int = Field(
         10_000,
         ge=0,
-        description="Interval between two samples of every group's lag, taken by one elected broker; 0 takes none",
+        description="Interval between two samples of every group's lag, taken by one elected broker; "
+        "lower it for finer trends; 0 takes none",
+    )
+    internal_topics_interval_ms: int = Field(
+        0,
+        ge=0,
+        le=60_000,
+        description="Interval at which committed offsets and groups are written to the read-only topic "
+        "`__consumer_offsets`, and transactions to `__transaction_state`, for tools that read Kafka's; 0 writes none, "
+        "and all topics then have up to 100 partitions less",
     )
     metrics_groups_max: int = Field(
         1_000,
         ge=0,
-        description="Maximum number of groups on /metrics; the metric tidegate_series_left_out counts the others",
+        description="Maximum number of groups on /metrics; the metric tidegate_series_left_out counts the others; "
+        "raise it if Prometheus can hold them",
     )
     metrics_partitions_max: int = Field(
-        10_000, ge=0, description="Maximum number of partitions of groups, and of topics, on /metrics"
+        10_000,
+        ge=0,
+        description="Maximum number of partitions of groups, and of topics, on /metrics; raise it if Prometheus "
+        "can hold them",
     )
     metrics_handover_ms: int = Field(
         15_000,
@@ -151,19 +240,42 @@ class Settings(ProcessSettings):
     mirror_groups: bool = Field(
         True,
         description="Show groups as Redis consumer groups on the streams of partitions; default of the topic "
-        "setting tidegate.mirror.enable",
+        "setting tidegate.mirror.enable; disable it to save Redis commands if no tool reads them",
     )
 
     # -- topics
-    auto_create_topics_enable: bool = Field(True, description="Create an unknown topic when a client asks for it")
-    num_partitions: int = Field(
-        1, ge=1, le=100_000, description="Number of partitions of a topic that is created without a count"
+    auto_create_topics_enable: bool = Field(
+        True,
+        description="Create an unknown topic when a client asks for it; disable it where only operators create topics",
     )
-    delete_topic_enable: bool = Field(True, description="Allow clients and operators to delete topics")
+    num_partitions: int = Field(
+        1,
+        ge=1,
+        le=100_000,
+        description="Number of partitions of a topic that is created without a count; raise it for groups of "
+        "more consumers",
+    )
+    delete_topic_enable: bool = Field(
+        True, description="Allow clients and operators to delete topics; disable it to protect records"
+    )
+
+    errors_deadletterqueue_auto_create_topics_enable: bool = Field(
+        False,
+        description="Create the dead-letter topic of a share group with its first dead letter; enable it where "
+        "whoever may configure groups may also add topics",
+    )
+    errors_deadletterqueue_topic_name_prefix: str = Field(
+        "dlq.",
+        description="Names that begin so are those of dead-letter topics that may be created; change it if your "
+        "topics are named in another way",
+    )
 
     # -- the log
     message_max_bytes: int = Field(
-        1_048_588, ge=0, description="Maximum size of a record batch; default of the topic setting max.message.bytes"
+        1_048_588,
+        ge=0,
+        description="Maximum size of a record batch; default of the topic setting max.message.bytes; raise it "
+        "for larger records",
     )
     log_retention_ms: int = Field(
         604_800_000,
@@ -178,30 +290,49 @@ class Settings(ProcessSettings):
         "without limit",
     )
     log_retention_check_interval_ms: int = Field(
-        30_000, ge=50, description="Interval between two searches for records whose retention is over"
+        30_000,
+        ge=50,
+        description="Interval between two searches for records whose retention is over; lower it to free memory sooner",
     )
     log_entry_bytes_max: int = Field(
         1 << 20,
         ge=1,
         description="Maximum size of one stream entry, into which small batches are joined; a larger batch has an "
-        "entry of its own",
+        "entry of its own; lower it if reads of old records stall Redis",
     )
     log_tail_cache_bytes: int = Field(
         256 << 20,
         ge=0,
-        description="Memory of this broker for recent entries, from which consumers at the end of a log read; 0 "
-        "disables the cache",
+        description="Memory of this broker for recent entries, from which consumers at the end of a log read; lower "
+        "it on hosts with little memory; 0 disables the cache",
+    )
+    client_metrics_enabled: bool = Field(
+        False,
+        description="Take the metrics that clients push (KIP-714) and show sums of them at /metrics; needs "
+        "`tidegate[client-metrics]` and subscriptions made by `kafka-client-metrics`; without it clients do not push",
+    )
+    redis_memory_percent_max: int = Field(
+        95,
+        ge=1,
+        le=100,
+        description="Highest use of Redis's maxmemory, in percent, at which records are accepted; producers are slowed "
+        "down from 10 below it on; raise it where retention keeps a large Redis nearly full",
     )
     produce_validate_records: bool = Field(
         True,
         description="Check the structure of the records of every produced batch, about 1 us each; disable it only if "
         "all producers are trusted, because one damaged batch stops the consumers of its partition",
     )
-    fetch_max_bytes: int = Field(57_671_680, ge=1024, description="Maximum bytes of records in one fetch reply")
+    fetch_max_bytes: int = Field(
+        57_671_680,
+        ge=1024,
+        description="Maximum bytes of records in one fetch reply; lower it on hosts with little memory",
+    )
     usage_sample_interval_ms: int = Field(
         60_000,
         ge=0,
-        description="Interval between two entries of what this broker served, by topic and group; 0 writes none",
+        description="Interval between two entries of what this broker served, by topic and group; lower it for "
+        "finer figures; 0 writes none",
     )
     archive_path: str | None = Field(
         None,
@@ -209,7 +340,10 @@ class Settings(ProcessSettings):
         "(s3://, gs://, file://); without it there is no tiered storage",
     )
     producer_id_expiration_ms: int = Field(
-        86_400_000, ge=1_000, description="Time after which the state of an idle idempotent producer is removed"
+        86_400_000,
+        ge=1_000,
+        description="Time after which the state of an idle idempotent producer is removed; raise it for "
+        "producers that pause for longer, lower it to free memory",
     )
 
     # -- durability
@@ -223,5 +357,5 @@ class Settings(ProcessSettings):
         5_000,
         ge=1,
         description="Time after which an append that durability does not confirm answers "
-        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND; raise it for slow replicas or disks",
     )

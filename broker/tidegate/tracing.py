@@ -8,6 +8,7 @@ trace.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import tidegate
@@ -17,6 +18,8 @@ from tidegate.settings import Settings
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
 
+    from tidegate.apis.call import BrokerContext
+    from tidegate.apis.registry import Api
     from tidegate.server.listener import Server
     from tidegate.store.store import Store
 
@@ -50,11 +53,11 @@ class Tracing:
 
         return TracedStore(settings, self._tracer)
 
-    def trace(self, server: Server) -> None:
-        """Create spans for the server's requests."""
-        from tidegate.server.traced_requests import trace_requests
+    def server(self, context: BrokerContext, apis: Mapping[int, Api], settings: Settings) -> Server:
+        """A server that creates a span for each request."""
+        from tidegate.server.traced_requests import traced_server
 
-        trace_requests(server, self._tracer)
+        return traced_server(self._tracer, context, apis, settings)
 
     def close(self) -> None:
         """Export the remaining spans; blocks."""

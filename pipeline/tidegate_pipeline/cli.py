@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-import re
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidegate_pipeline import commands
-from tidegate_pipeline.errors import PipelineError, UsageError
+from tidegate_pipeline.errors import PipelineError
 from tidegate_pipeline.jobs.job import Job
 
 JobMaker = Callable[..., Job]
@@ -119,16 +118,3 @@ def job_command(app: typer.Typer) -> Callable[[JobMaker], JobMaker]:
         return maker
 
     return add
-
-
-def trigger(once: bool, every: str | None) -> dict[str, Any]:
-    """Keyword arguments of `writeStream.trigger`. Raises UsageError."""
-    if every is None:
-        return {"availableNow": True}
-    if once:
-        raise UsageError("--once or --every, not both")
-    found = re.fullmatch(r"(\d+) ?(ms|s|m|h)?", every.strip())
-    if not found:
-        raise UsageError(f"--every {every}: a time such as 500ms, 30s, 5m or 1h")
-    words = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
-    return {"processingTime": f"{found[1]} {words[found[2] or 's']}"}

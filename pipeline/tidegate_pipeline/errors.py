@@ -26,8 +26,26 @@ class DataLoss(PipelineError):
     exit_status = 3
 
 
+class LogGone(DataLoss):
+    """A log was deleted, or never made. `end` is the end offset that it had; -1: not known."""
+
+    def __init__(self, message: str, end: int = -1) -> None:
+        super().__init__(message)
+        self.end = end
+
+
+class StrayEntry(PipelineError):
+    """A stream entry that no broker appended, or that is truncated: its offsets are unknown."""
+
+
 class CorruptLimit(PipelineError):
     """More corrupt batches than `corrupt_limit` allows."""
+
+    exit_status = 4
+
+
+class UndecodableValue(PipelineError):
+    """A key or value is not what its schema declares, or more of them than `values.limit` allows."""
 
     exit_status = 4
 

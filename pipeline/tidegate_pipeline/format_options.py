@@ -8,14 +8,28 @@ from typing import Final
 from tidegate_pipeline.errors import UsageError
 
 SPARK_OPTIONS: Final = frozenset({"path", "checkpointlocation", "queryname"})
-"""Options that Spark adds or reads itself; sinks accept them."""
+"""Options that Spark adds or reads itself."""
+TABLE_PROPERTIES: Final = frozenset(
+    {"collation", "comment", "external", "is_managed_location", "location", "owner", "provider"}
+)
+"""Properties that Spark gives the table of a `CREATE TABLE` (TableCatalog's reserved ones)."""
+TABLE_OPTION_PREFIX: Final = "option."
+"""The options of a SQL table come with this prefix, at its creation without it too (CatalogV2Util)."""
 
 
-def check_names(
-    format_name: str, given: Iterable[str], names: Collection[str], ignored: Collection[str] = SPARK_OPTIONS
-) -> None:
-    """Raises UsageError for an option that is neither one of `names` nor ignored."""
-    known = {*(name.lower() for name in names), *ignored}
+def given_options(given: Mapping[str, str]) -> dict[str, str]:
+    """The options of a query or of a SQL table, without those that Spark adds or reads itself."""
+    own = {*SPARK_OPTIONS, *TABLE_PROPERTIES}
+    return {
+        name[len(TABLE_OPTION_PREFIX) :] if name.lower().startswith(TABLE_OPTION_PREFIX) else name: value
+        for name, value in given.items()
+        if name.lower() not in own
+    }
+
+
+def check_names(format_name: str, given: Iterable[str], names: Collection[str]) -> None:
+    """Raises UsageError for an option that is not one of `names`."""
+    known = {name.lower() for name in names}
     unknown = sorted(name for name in given if name.lower() not in known)
     if unknown:
         raise UsageError(f"unknown option of {format_name}: {', '.join(unknown)}; its options are {', '.join(names)}")
@@ -26,9 +40,12 @@ class FormatOptions:
 
     def __init__(self, format_name: str, names: Collection[str], given: Mapping[str, str]) -> None:
         """Raises UsageError for an unknown option."""
-        check_names(format_name, given, names)
+        known = {name.lower() for name in names}
+        own = {name: value for name, value in given.items() if name.lower() in known}
+        options = {**given_options(given), **own}
+        check_names(format_name, options, names)
         self._format_name = format_name
-        self._given = {name.lower(): value for name, value in given.items() if value}
+        self._given = {name.lower(): value for name, value in options.items() if value}
 
     def text(self, name: str, default: str = "") -> str:
         return self._given.get(name.lower(), default)

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import redis
-from redis.backoff import ExponentialBackoff
-from redis.cluster import ClusterNode, RedisCluster
-from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis.cluster import RedisCluster
 
+from tidegate.store import clients
 from tidegate.store.addresses import parse_redis_url
 from tidegate.store.scripts import Script
 from tidegate_pipeline.errors import PipelineError, UsageError
@@ -47,6 +45,9 @@ _TLS_VARIABLES: Final = {
     "ssl_check_hostname": "TIDEGATE_REDIS_TLS_CHECK_HOSTNAME",
 }
 """Parameters of an address -> the brokers' variables, which count where the address has none."""
+_KEPT: Final[dict[tuple[int, str, str], Client]] = {}
+_KEPT_MAX: Final = 8
+"""Connections that a process keeps, of as many addresses; the one that was used longest ago goes."""
 _PAUSE_S: Final = 0.2
 _PAUSE_MAX_S: Final = 2.0
 
@@ -63,61 +64,63 @@ def connect(url: str, password_variable: str = "") -> Client:
         topology = parse_redis_url(url)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    options: dict[str, Any] = {
-        "username": topology.username,
-        "password": _read_secret(password_variable) if password_variable else topology.password,
-        "socket_timeout": _SOCKET_TIMEOUT_S,
-        "socket_connect_timeout": _SOCKET_TIMEOUT_S,
-    }
-    if topology.tls:
-        options |= _tls(dict(topology.tls_files))
+    password = read_secret(password_variable, "of Redis") if password_variable else topology.password
+    files = _tls(dict(topology.tls_files)) if topology.tls else None
+    options = clients.login(topology.username, password, _SOCKET_TIMEOUT_S, files)
     if topology.kind == "cluster":
-        return RedisCluster(startup_nodes=[ClusterNode(*host) for host in topology.hosts], **options)
-    options["retry"] = Retry(ExponentialBackoff(), 0)
+        return clients.cluster_client(topology, options)
     if topology.kind == "sentinel":
-        asked = Sentinel(topology.hosts, sentinel_kwargs=_sentinel_login(options))
-        return asked.master_for(topology.service, db=topology.database, **options)
-    return redis.Redis(*topology.hosts[0], db=topology.database, **options)
+        return clients.primary_client(topology, options, _sentinel_login(files))
+    return clients.server_client(*topology.hosts[0], topology.database, options)
 
 
 def _tls(named: dict[str, str]) -> dict[str, Any]:
     """What redis-py calls `ssl…`; `named` are the parameters of the address."""
     found = {name: os.environ[variable] for name, variable in _TLS_VARIABLES.items() if os.environ.get(variable)}
     found |= named
-    return {"ssl": True, **found, "ssl_check_hostname": _yes(found.get("ssl_check_hostname", "true"))}
+    return {**found, "ssl_check_hostname": _yes(found.get("ssl_check_hostname", "true"))}
 
 
-def _sentinel_login(options: dict[str, Any]) -> dict[str, Any]:
+def _sentinel_login(files: dict[str, Any] | None) -> dict[str, Any]:
     """Connection options of sentinels: TLS if the servers use it, unless the brokers' variable disables it."""
-    tls = {name: value for name, value in options.items() if name.startswith("ssl")}
-    with_tls = _yes(os.environ.get("TIDEGATE_REDIS_SENTINEL_TLS", str("ssl" in tls)))
-    return {
-        "username": os.environ.get("TIDEGATE_REDIS_SENTINEL_USERNAME"),
-        "password": os.environ.get("TIDEGATE_REDIS_SENTINEL_PASSWORD"),
-        "socket_timeout": _SOCKET_TIMEOUT_S,
-        "socket_connect_timeout": _SOCKET_TIMEOUT_S,
-        **((tls or _tls({})) if with_tls else {}),
-    }
+    with_tls = _yes(os.environ.get("TIDEGATE_REDIS_SENTINEL_TLS", str(files is not None)))
+    return clients.login(
+        os.environ.get("TIDEGATE_REDIS_SENTINEL_USERNAME"),
+        os.environ.get("TIDEGATE_REDIS_SENTINEL_PASSWORD"),
+        _SOCKET_TIMEOUT_S,
+        (files or _tls({})) if with_tls else None,
+    )
 
 
 def _yes(text: str) -> bool:
     return text.lower() not in ("false", "0", "no", "off")
 
 
-def _read_secret(name: str) -> str:
+def read_secret(name: str, whose: str) -> str:
+    """The password in an environment variable, or in a file if the name has a slash. Raises UsageError."""
     if "/" not in name:
         if name not in os.environ:
-            raise UsageError(f"the password of Redis is to be in the environment variable {name}, which is not set")
+            raise UsageError(f"the password {whose} is to be in the environment variable {name}, which is not set")
         return os.environ[name]
     try:
         return Path(name).read_text().strip()
     except OSError as error:
-        raise UsageError(f"the password of Redis is to be in the file {name}: {error.strerror}") from None
+        raise UsageError(f"the password {whose} is to be in the file {name}: {error.strerror}") from None
 
 
 def connect_by_option(url: str, password_variable: str = "") -> Client:
     """As `connect`; without an address, to that of this process's settings, which may hold a password."""
     return connect(url or load().redis.url, password_variable)
+
+
+def kept_client(url: str, password_variable: str = "") -> Client:
+    """As `connect_by_option`, once for a process: Spark gives a worker many short tasks. It stays open."""
+    key = (os.getpid(), url or load().redis.url, password_variable)
+    client = _KEPT.pop(key, None) or connect_by_option(url, password_variable)
+    _KEPT[key] = client
+    while len(_KEPT) > _KEPT_MAX:
+        _KEPT.pop(next(iter(_KEPT))).close()
+    return client
 
 
 def shown(url: str) -> str:
@@ -163,11 +166,11 @@ def with_whole_entries(client: Client) -> Client:
     nodes = client.get_nodes() if isinstance(client, RedisCluster) else ()
     for node in [client.get_redis_connection(node) for node in nodes] or [client]:
         for command in ("XRANGE", "XREVRANGE"):
-            node.set_response_callback(command, _as_it_came)
+            node.set_response_callback(command, _unchanged)
     return client
 
 
-def _as_it_came(reply: Any, **_: Any) -> Any:
+def _unchanged(reply: Any, **_: Any) -> Any:
     return reply
 
 

@@ -163,7 +163,7 @@ def _gateway(conf: SparkConf, log: Path, *, local: bool) -> Any:
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make the formats `tidegate…` known to a session; each part adds its own here."""
+    """Make the formats `tidegate…` known to a session, those of jobs too; `pyspark_tidegate…` are found without it."""
     from pyspark.errors import AnalysisException
 
     from tidegate_pipeline.archive.sink import ArchiveSink
@@ -178,6 +178,10 @@ def register(spark: SparkSession) -> SparkSession:
         from tidegate_pipeline.tables.delta import DeltaSink
 
         sources.append(DeltaSink)
+    if find_spec("pyiceberg") is not None:
+        from tidegate_pipeline.tables.iceberg import IcebergSink
+
+        sources.append(IcebergSink)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # Spark refuses readers that take filters else
     spark.createDataFrame([], "none int")  # it is the active session now: there Spark looks whether a name is taken
     for source in sources:

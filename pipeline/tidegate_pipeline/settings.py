@@ -22,6 +22,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from tidegate.records.record import OPENED_BYTES_MAX
 from tidegate_pipeline.errors import UsageError
 
 
@@ -51,9 +52,7 @@ class RedisSettings(_Section):
     @property
     def option_url(self) -> str:
         """The address as an option; "" where it holds a login, which each process finds in its own settings."""
-        from tidegate_pipeline.redis_access import shown  # with the client it takes longer than all settings
-
-        return self.url if shown(self.url) == self.url else ""
+        return "" if "@" in self.url else self.url
 
     @property
     def options(self) -> dict[str, str]:
@@ -91,11 +90,32 @@ class SourceSettings(_Section):
 
     max_bytes_per_trigger: int = Field(256 << 20, ge=1, description="stored bytes of one micro-batch")
     decoder: Literal["auto", "numpy", "numba"] = Field("auto", description="auto: numba where it is installed")
+    on_corrupt: Literal["fail", "quarantine"] = Field(
+        "fail", description="a corrupt batch fails the job; quarantine puts it aside, counts it and continues"
+    )
     corrupt_limit: int = Field(100, ge=0, description="corrupt batches of one micro-batch above which the query fails")
     fail_on_data_loss: bool = Field(
         True, description="fail a job if offsets were trimmed before they were read; false continues without them"
     )
-    max_decoded_batch: int = Field(64 << 20, ge=1 << 16, description="bytes of a decompressed batch, above: corrupt")
+    max_decoded_batch: int = Field(
+        OPENED_BYTES_MAX, ge=1 << 16, description="bytes of a decompressed batch, above: corrupt; the brokers' limit"
+    )
+
+
+class ValueSettings(_Section):
+    """How keys and values become columns."""
+
+    registry: str = Field("", description="schema registry: http://host:port or https://host:port, several with commas")
+    user: str = Field("", description="user of the registry, by HTTP basic authentication")
+    password_variable: str = Field(
+        "",
+        description="name of an environment variable, or path of a file, with its password, also where executors run",
+    )
+    timeout_s: float = Field(10.0, gt=0, description="seconds for which a request to the registry is waited for")
+    on_undecodable: Literal["fail", "dead-letter"] = Field(
+        "fail", description="an undecodable record fails the job; dead-letter puts it into quarantine/values, counted"
+    )
+    limit: int = Field(1_000, ge=0, description="dead letters of one task above which the query fails")
 
 
 class StormSettings(_Section):
@@ -172,6 +192,7 @@ class PipelineSettings(BaseSettings):
     archive: ArchiveSettings = Field(default_factory=partial(ArchiveSettings.model_validate, {}))
     checkpoint: CheckpointSettings = Field(default_factory=partial(CheckpointSettings.model_validate, {}))
     source: SourceSettings = Field(default_factory=partial(SourceSettings.model_validate, {}))
+    values: ValueSettings = Field(default_factory=partial(ValueSettings.model_validate, {}))
     storms: StormSettings = Field(default_factory=partial(StormSettings.model_validate, {}))
     lag: LagSettings = Field(default_factory=partial(LagSettings.model_validate, {}))
     commits: CommitSettings = Field(default_factory=partial(CommitSettings.model_validate, {}))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Final, NamedTuple
 
-from tidegate.store.keys import ClusterKeys, LogKeys
+from tidegate.store.keys import BATCH_FORMAT, RECORD_FORMAT, ClusterKeys, LogKeys
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.redis_access import Client
 
 _READY = "ready"
+_BITS_CONFIG: Final = "tidegate.sequence.bits"
+_BITS: Final = 10
+"""Its default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +25,27 @@ class Topic:
     name: str
     topic_id: str
     partition_count: int
+    bits: int = 0
+    """Of format record: sequence bits of its offsets; 0: format batch."""
 
     def keys(self, prefix: str, partition: int) -> LogKeys:
         """The keys of one of its partitions."""
-        return LogKeys.of(prefix, self.org, self.name, partition, self.topic_id)
+        return keys_of(prefix, self.org, self.name, partition, self.topic_id, self.bits)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordKeys(LogKeys):
+    """Keys of a partition of format record, with the sequence bits of its offsets."""
+
+    bits: int
+
+
+def keys_of(prefix: str, org: str, topic: str, partition: int, topic_id: str, bits: int = 0) -> LogKeys:
+    """The keys of a partition; `bits` as of Topic."""
+    if not bits:
+        return LogKeys.of(prefix, org, topic, partition, topic_id)
+    keys = LogKeys.of(prefix, org, topic, partition, topic_id, RECORD_FORMAT)
+    return RecordKeys(**{one.name: getattr(keys, one.name) for one in fields(LogKeys)}, bits=bits)
 
 
 def read_topics(client: Client, prefix: str, org: str) -> dict[str, Topic]:
@@ -35,8 +55,26 @@ def read_topics(client: Client, prefix: str, org: str) -> dict[str, Topic]:
         of_org, _, name = field.decode().partition("/")
         record = json.loads(text)
         if of_org == org and record["state"] == _READY:
-            topics[name] = Topic(org, name, record["id"], record["partitions"])
-    return dict(sorted(topics.items()))
+            is_record = record.get("format", BATCH_FORMAT) == RECORD_FORMAT
+            topics[name] = Topic(org, name, record["id"], record["partitions"], _BITS if is_record else 0)
+    own = _own_bits(client, prefix, [topic for topic in topics.values() if topic.bits])
+    return dict(sorted({**topics, **own}.items()))
+
+
+def _own_bits(client: Client, prefix: str, topics: Sequence[Topic]) -> dict[str, Topic]:
+    """Topics of format record with the bits that their configs set."""
+    if not topics:
+        return {}
+    keys = ClusterKeys(prefix)
+    with client.pipeline(transaction=False) as asking:
+        for topic in topics:
+            asking.hget(keys.topic(topic.org, topic.name), _BITS_CONFIG)
+        found = asking.execute()
+    return {
+        topic.name: replace(topic, bits=int(bits))
+        for topic, bits in zip(topics, found, strict=True)
+        if bits is not None
+    }
 
 
 def find_topic(client: Client, prefix: str, org: str, name: str) -> Topic:
@@ -45,6 +83,14 @@ def find_topic(client: Client, prefix: str, org: str, name: str) -> Topic:
     if name not in topics:
         raise UsageError(f"no such topic in organisation {org}: {name}")
     return topics[name]
+
+
+def find_batch_topic(client: Client, prefix: str, org: str, name: str) -> Topic:
+    """As `find_topic`, for what works on whole batches. Raises UsageError."""
+    topic = find_topic(client, prefix, org, name)
+    if topic.bits:
+        raise UsageError(f"{name} has format record: replays and restores are for topics of format batch")
+    return topic
 
 
 class Condition(NamedTuple):

@@ -6,7 +6,8 @@ since then, if they are few. Each Redis group of the log keeps its position in t
 
 KEYS[1]  log       stream  replaced
 KEYS[2]  restored  stream  becomes the log
-KEYS[3]  meta      hash    state, incarnation, log_version, log_start, local_start, bytes
+KEYS[3]  meta      hash    state, incarnation, log_version, log_start, local_start, bytes;
+                           cleaned, cleaned_bytes: removed, so compaction reads the log from its start
 ARGV[1]  failover epoch when the new stream was begun
 ARGV[2]  master_replid then: a server with another history may have lost a part of the new stream
 ARGV[3]  log_version then
@@ -23,8 +24,9 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or there is no new stream
          OFFSET_OUT_OF_RANGE         trimmed since then: the new stream may lack entries trimmed before they were copied
 ]]
 -- @include lib/errors
+-- @include lib/replace_log
 local log, restored, meta = KEYS[1], KEYS[2], KEYS[3]
-local start, most = tonumber(ARGV[4]), tonumber(ARGV[6])
+local start = tonumber(ARGV[4])
 
 local state, failover_epoch, version, log_start, local_start =
   unpack(redis.call("HMGET", meta, "state", "incarnation", "log_version", "log_start", "local_start"))
@@ -37,23 +39,12 @@ end
 if math.max(tonumber(log_start), tonumber(local_start or 0)) > tonumber(ARGV[8]) then return { ERROR.OFFSET_OUT_OF_RANGE } end
 
 local last = redis.call("XREVRANGE", restored, "+", "-", "COUNT", 1)[1][1]
-local missing = redis.call("XRANGE", log, "(" .. last, "+", "COUNT", most + 1)
-if #missing > most then return { ERROR.NONE, 0 } end
-for _, entry in ipairs(missing) do
-  if #entry[2] > 7000 then return { ERROR.NONE, 0 } end -- the limit of arguments that Lua can pass to one command
-end
+local missing = entries_after(log, last, tonumber(ARGV[6]))
+if not missing then return { ERROR.NONE, 0 } end
 
-for _, entry in ipairs(missing) do
-  redis.call("XADD", restored, entry[1], unpack(entry[2]))
-end
-for _, group in ipairs(redis.call("XINFO", "GROUPS", log)) do
-  redis.call("XGROUP", "CREATE", restored, group[2], group[8])
-end
-redis.call("UNLINK", log)
-redis.call("RENAME", restored, log)
-redis.call("PERSIST", log)
-redis.call("HINCRBY", meta, "log_version", 1)
+replace_log(log, restored, meta, missing)
 redis.call("HINCRBY", meta, "bytes", ARGV[5])
 redis.call("HSET", meta, "local_start", ARGV[4], "log_start", string.format("%.0f", math.min(start, tonumber(log_start))))
+redis.call("HDEL", meta, "cleaned", "cleaned_bytes")
 redis.call("PUBLISH", ARGV[7], "restored")
 return { ERROR.NONE, 1 }

@@ -25,11 +25,20 @@ Errors    none
 ]]
 -- @include lib/errors
 local handed_out, assigned = tonumber(ARGV[5]), ARGV[6] == "1"
-local kept = redis.call("HMGET", KEYS[1], "state", "generation", "generation_floor", "raised_in")
+local kept = redis.call("HMGET", KEYS[1], "state", "generation", "generation_floor", "raised_in", "type")
 local state, generation, floor = kept[1], tonumber(kept[2]), tonumber(kept[3] or 0)
 
+-- A group that was lost whole: who creates it again within the longest session, 30 min, opens a generation above the floor.
+local function keep_floor()
+  if handed_out <= floor then return { ERROR.NONE, 0 } end
+  redis.call("HSET", KEYS[1], "generation_floor", string.format("%.0f", handed_out))
+  redis.call("PEXPIRE", KEYS[1], 1800000)
+  return { ERROR.NONE, 1 }
+end
+if not state then return keep_floor() end
+
 local function is_behind()
-  if not state then return false end
+  if kept[5] == "consumer" or kept[5] == "streams" then return false end -- members of such groups are fenced by their epoch
   if handed_out < 0 then return kept[4] ~= ARGV[8] end
   if handed_out > math.max(generation, floor) then return true end
   return assigned and handed_out == generation and state == "CompletingRebalance"
@@ -43,13 +52,13 @@ if handed_out < 0 then
 end
 
 -- @include lib/classic_group
-first_session()
+first_session(g)
 redis.call("HSET", group, "generation_floor", string.format("%.0f", math.max(floor, handed_out)))
 if g.state ~= EMPTY then arm_all() end
 if g.state == STABLE or g.state == COMPLETING then
   prepare_rebalance("writes_lost")
 elseif g.state == PREPARING then
-  put("join_deadline", now + (g.prev_state == EMPTY and g.initial_delay or max_rebalance_timeout()))
+  put(g, "join_deadline", now + (g.prev_state == EMPTY and g.initial_delay or max_rebalance_timeout()))
 end
 finish()
 return { ERROR.NONE, 1 }

@@ -32,16 +32,16 @@ for i = 1, #scores, 2 do
     clamped = clamped + 1
   end
 end
-first_session()
+first_session(g)
 
 local function clamp(field, latest)
   if g[field] <= latest then return end
-  put(field, latest)
+  put(g, field, latest)
   clamped = clamped + 1
 end
 local longest = max_rebalance_timeout()
 clamp("join_deadline", now + math.max(longest, g.prev_state == EMPTY and g.initial_delay or 0))
 clamp("sync_deadline", now + longest)
-session_moved = true
+g.change.session_moved = true
 finish()
 return { ERROR.NONE, clamped }

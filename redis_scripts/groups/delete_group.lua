@@ -13,18 +13,19 @@ KEYS[9]   groups         hash    the shard's groups: name -> "<type> <state> <pr
 KEYS[10]  deadlines      zset    the shard's index of deadlines
 KEYS[11]  events         stream  the shard's events
 KEYS[12]  offsets        hash    <topic>:<partition> -> JSON
+KEYS[13]  staged         hash    offsets in open transactions
 ARGV[1]   the group's name in the shard's keys
 ARGV[2]   the shard's wake channel
 ARGV[3]   maximum number of stored events
 ARGV[4]   this broker, for events
 Returns   {NONE}; run twice it answers GROUP_ID_NOT_FOUND, or deletes a group created in between: callers do not retry
-Errors    GROUP_ID_NOT_FOUND  no such group
+Errors    GROUP_ID_NOT_FOUND  no such group, or a share group: share/delete_group
           NON_EMPTY_GROUP     it has members
 ]]
 -- @include lib/classic_group
 -- @include lib/offset_keys
 -- @include lib/forget_group
-if g.absent then return { ERROR.GROUP_ID_NOT_FOUND } end
+if g.absent or g.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end
 
 expire_overdue()
 if g.state ~= EMPTY then

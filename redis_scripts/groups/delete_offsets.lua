@@ -24,12 +24,13 @@ Errors    GROUP_ID_NOT_FOUND  no such group
 ]]
 -- @include lib/classic_group
 -- @include lib/offset_keys
+-- @include lib/offsets_left
 -- @include lib/subscribed
-if g.absent then return { ERROR.GROUP_ID_NOT_FOUND } end
+if g.absent or g.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end
 
 expire_overdue()
 finish()
-if g.state ~= EMPTY and g.protocol_type ~= "consumer" then return { ERROR.NON_EMPTY_GROUP } end
+if g.state ~= EMPTY and g.protocol_type ~= "consumer" and not g.is_streams then return { ERROR.NON_EMPTY_GROUP } end
 
 local known = redis.call("HMGET", group, "subscribed", "subscribed_generation")
 local protected = subscribed_topics(g.state, g.protocol_type, g.generation, known[1], known[2])
@@ -46,5 +47,6 @@ while ARGV[next_arg] do
   reply[#reply + 1] = refused and ERROR.GROUP_SUBSCRIBED_TO_TOPIC or ERROR.NONE
   next_arg = next_arg + 2 + count
 end
+if #gone > 0 then note_offsets_left() end
 if #gone > 0 then event("offsets_deleted", nil, nil, { detail = table.concat(gone, " ", 1, math.min(#gone, 50)) }) end
 return reply

@@ -21,13 +21,30 @@ Errors    none
 ]]
 -- @include lib/classic_group
 
+-- Each member and each pending id has a session. Without, after a loss, a dead member would never expire.
+local function restore_sessions()
+  if redis.call("ZCARD", sessions) >= redis.call("HLEN", members) + redis.call("HLEN", pending) then return end
+  local everyone = redis.call("HGETALL", members)
+  for i = 1, #everyone, 2 do
+    if not redis.call("ZSCORE", sessions, everyone[i]) then
+      hold(g, everyone[i], now + unpack_member(everyone[i + 1]).session_timeout_ms)
+    end
+  end
+  for _, member_id in ipairs(redis.call("HKEYS", pending)) do
+    if not redis.call("ZSCORE", sessions, member_id) then hold(g, member_id, now + SWEEP_GAP_MS) end
+  end
+end
+
 if g.absent then
   redis.call("ZREM", deadlines, "session|" .. ref, "join|" .. ref, "sync|" .. ref)
   return { ERROR.NONE, -1 }
 end
 expire_overdue()
-session_moved = true
+restore_sessions()
+g.change.session_moved = true
+local kind = g.is_consumer and "consumer " or g.is_share and "share " or g.is_streams and "streams " or "classic "
+redis.call("HSET", groups, ref, kind .. g.state .. " " .. g.protocol_type)
 finish()
 hint("join", g.join_deadline)
 hint("sync", g.sync_deadline)
-return { ERROR.NONE, until_next() }
+return { ERROR.NONE, until_next(g) }

@@ -13,6 +13,7 @@ KEYS[9]   groups         hash    the shard's groups: name -> "<type> <state> <pr
 KEYS[10]  deadlines      zset    the shard's index of deadlines
 KEYS[11]  events         stream  the shard's events
 KEYS[12]  offsets        hash    <topic>:<partition> -> JSON
+KEYS[13]  staged         hash    offsets in open transactions
 ARGV[1]   the group's name in the shard's keys
 ARGV[2]   the shard's wake channel
 ARGV[3]   maximum number of stored events
@@ -25,13 +26,15 @@ Errors    GROUP_ID_NOT_FOUND  no such group
 ]]
 -- @include lib/classic_group
 -- @include lib/offset_keys
+-- @include lib/offsets_left
 -- @include lib/subscribed
 -- @include lib/forget_group
-if g.absent then return { ERROR.GROUP_ID_NOT_FOUND } end
+if g.absent or g.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end -- a share group lasts until it is deleted
 
 expire_overdue()
 finish()
 local retention_ms = tonumber(ARGV[5])
+if redis.call("HEXISTS", offsets, ":-1") == 1 then return { ERROR.NONE, 0, 0, 0 } end -- a transaction is open
 
 -- The topics whose offsets never expire; nil if that is every topic.
 local function kept_topics()
@@ -63,6 +66,7 @@ if gone > 0 then event("offsets_expired", nil, nil, { detail = table.concat(fiel
 -- A group that had members keeps its id and generation for the retention time, even without offsets.
 local is_retained = g.protocol_type ~= "" and now - g.state_since < retention_ms
 local nothing_left = redis.call("EXISTS", offsets, pending) == 0
+if gone > 0 then note_offsets_left() end
 if g.state == EMPTY and nothing_left and not is_retained then
   forget_group("nothing_left")
   return { ERROR.NONE, gone, 1, 1 }

@@ -49,6 +49,7 @@ Errors    {code, member id of the reply} as the answer to a join, after overdue 
           FENCED_INSTANCE_ID           another member id owns the instance
           MEMBER_ID_REQUIRED           rejoin with this id
           INCONSISTENT_GROUP_PROTOCOL  another protocol type, or no protocol that all members support
+          OTHER_TYPE                   a KIP-848 group with members
           GROUP_MAX_SIZE_REACHED       too many members or too much metadata; a late member is removed
 ]]
 -- @include lib/classic_group
@@ -76,8 +77,10 @@ end
 -- The answer to the join being processed.
 local function join()
   local is_new = member_id == ""
+  if g.is_share or (g.is_streams and g.state ~= EMPTY) then return refuse(ERROR.INCONSISTENT_GROUP_PROTOCOL, member_id) end
+  if g.is_consumer and g.state ~= EMPTY then return refuse(ERROR.OTHER_TYPE, member_id) end
   if g.absent and not is_new then return { ERROR.UNKNOWN_MEMBER_ID, member_id } end
-  local owner = is_new and instance_id ~= "" and redis.call("HGET", instances, instance_id) or nil
+  local owner = is_new and instance_id ~= "" and g.state ~= EMPTY and redis.call("HGET", instances, instance_id) or nil
   if is_new then member_id = candidate end
 
   local known = unpack_member(redis.call("HGET", members, member_id))
@@ -86,9 +89,12 @@ local function join()
     return parked(member_id, known.join_generation)
   end
   local holder = known
-  if owner then holder = unpack_member(redis.call("HGET", members, owner)) end
+  if owner then
+    holder = unpack_member(redis.call("HGET", members, owner))
+    if not holder then owner = nil end -- Redis lost its record
+  end
   if owner and holder.replaced == member_id then return refuse_fenced(owner) end
-  if not (has_room(holder) and metadata_fits(holder)) then return refuse_full(owner or member_id, holder) end
+  if not (is_below_max_size(holder) and metadata_fits(holder)) then return refuse_full(owner or member_id, holder) end
   if not acceptable(protocol_type, names, known) then
     return refuse(ERROR.INCONSISTENT_GROUP_PROTOCOL, is_new and "" or member_id)
   end
@@ -103,4 +109,4 @@ for i = 1, tonumber(ARGV[5]) do
   answers[i] = join()
 end
 finish()
-return { ERROR.NONE, until_next(), answers, read_status_if_waking() }
+return { ERROR.NONE, until_next(g), answers, read_status_if_waking(g) }

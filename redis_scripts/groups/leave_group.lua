@@ -41,8 +41,9 @@ end
 
 local function remove_instance(instance_id, reason)
   local owner = instance_id ~= "" and redis.call("HGET", instances, instance_id)
-  if not owner then return ERROR.UNKNOWN_MEMBER_ID end
-  return remove(owner, unpack_member(redis.call("HGET", members, owner)), reason)
+  local record = owner and redis.call("HGET", members, owner)
+  if not record then return ERROR.UNKNOWN_MEMBER_ID end
+  return remove(owner, unpack_member(record), reason)
 end
 
 local function leave(member_id, instance_id, reason)

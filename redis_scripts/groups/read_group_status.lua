@@ -17,7 +17,8 @@ ARGV[2]   wake channel
 ARGV[3]   maximum number of stored events, 0 for none
 ARGV[4]   broker
 Returns   {NONE, state, generation, version, round, protocol type, protocol, leader of the last generation,
-           generation of the assignments, ms until the next deadline or -1}; state "" if the group does not exist.
+           generation of the assignments, ms until the next deadline or -1}; state "" if the group does not exist,
+           "Converted" for a KIP-848 group with members.
           Safe to run twice: only overdue deadlines change anything.
 Errors    none
 ]]
@@ -28,7 +29,7 @@ Errors    none
 
 if g.absent then return { ERROR.NONE, "", 0, 0, 0, "", "", "", 0, -1 } end
 -- Most calls find nothing overdue and end here, before the functions of the rules are defined, which is as expensive.
-if not earliest_due() then return { ERROR.NONE, status_reply() } end
+if not earliest_due(g) then return { ERROR.NONE, status_reply() } end
 
 -- @include lib/classic_group
 expire_overdue()

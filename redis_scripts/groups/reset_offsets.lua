@@ -25,10 +25,13 @@ ARGV[9]   "<id> <locator>" in case this call creates the group
 ARGV[10...]  field, and its JSON without commit time and closing brace or "" to delete it, one pair after the other
 Returns   {NONE, members removed}
           Run twice, the second run removes no member and writes the same offsets.
-Errors    NON_EMPTY_GROUP  the group has members, and ARGV[7] is ""
+Errors    NON_EMPTY_GROUP     the group has members, and ARGV[7] is "" or it is a KIP-848 group
+          GROUP_ID_NOT_FOUND  a share group
 ]]
 -- @include lib/classic_group
+-- @include lib/create_empty_group
 -- @include lib/offset_keys
+-- @include lib/offsets_left
 local NAMED_MAX, OFFSET = 50, '^{"offset":(-?%d+)'
 local asking_id, asking_host, reason = ARGV[5], ARGV[6], ARGV[7]
 local who = asking_host .. " " .. string.sub(asking_id, 1, NAME_MAX)
@@ -52,14 +55,6 @@ local function remove_all()
   return removed
 end
 
--- As a commit without a generation creates it.
-local function create_group()
-  local id, locator, org = string.match(ARGV[9], "^(%S+) (([^/]+)/%S+)$")
-  redis.call("HSET", group, "id", id, "org", org, "tier", "org", "locator", locator, "type", "classic", "state", EMPTY,
-    "prev_state", "Dead", "generation", "0", "version", "1", "state_since", now_text, "created", now_text, "reason", "")
-  redis.call("HSET", groups, ref, "classic Empty ")
-end
-
 -- The moved offsets, "<topic>:<partition> <from> <to> ...", of the first fields.
 local function move_offsets()
   local moved = {}
@@ -77,9 +72,10 @@ local function move_offsets()
   return table.concat(moved, " ")
 end
 
+if g.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end
 expire_overdue()
 local removed = 0
-if redis.call("HLEN", members) > 0 and reason == "" then
+if ((g.is_consumer or g.is_streams) and g.state ~= EMPTY) or (redis.call("HLEN", members) > 0 and reason == "") then
   finish()
   return { ERROR.NON_EMPTY_GROUP }
 end
@@ -87,11 +83,13 @@ if reason ~= "" and not g.absent then
   removed = remove_all()
   if removed > 0 then redis.call("HSET", group, "commits_fenced_until", string.format("%.0f", now + ARGV[8])) end
 end
-if g.absent and ARGV[10] then create_group() end
+if g.absent and ARGV[10] then create_empty_group(group, groups, ref, ARGV[9], now) end
 local moved = move_offsets()
+note_offsets_left()
 if moved ~= "" then
   redis.call("HSET", group, "reset_by", who, "reset_at", now_text)
-  event("offsets_reset", nil, { client_id = asking_id, client_host = asking_host }, { detail = moved, since = at })
+  local asking = { client_id = asking_id, client_host = asking_host }
+  event("offsets_reset", nil, asking, { detail = moved, since = g.change.at })
 end
 finish()
 return { ERROR.NONE, removed }

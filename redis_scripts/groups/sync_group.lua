@@ -32,6 +32,7 @@ Errors    {code} as the answer to a sync, after overdue deadlines were applied
           ILLEGAL_GENERATION           another generation
           INCONSISTENT_GROUP_PROTOCOL  not the group's protocol type or protocol
           REBALANCE_IN_PROGRESS        a join phase is open
+          OTHER_TYPE                   a KIP-848 group, some of whose members may have joined by JoinGroup
 ]]
 -- @include lib/group_steps
 local PARTS, park_lease_ms = 5, tonumber(ARGV[6])
@@ -47,23 +48,28 @@ end
 
 local function park(record)
   note_synced(record)
-  hold(member_id, now + park_lease_ms)
+  hold(g, member_id, now + park_lease_ms)
   return { ERROR.NONE, "parked" }
 end
 
-local function answer()
-  return { ERROR.NONE, "now", redis.call("HGET", assignments, member_id) or "", g.protocol_type, g.protocol }
+local function answer(assignment)
+  assignment = assignment or redis.call("HGET", assignments, member_id)
+  return { ERROR.NONE, "now", assignment or "", g.protocol_type, g.protocol }
 end
 
+-- The answer of a Stable group; nil, nil, true if it has lost its assignments.
 local function answer_late(record)
+  local assignment = redis.call("HGET", assignments, member_id)
+  if not assignment and redis.call("EXISTS", assignments) == 0 then return nil, nil, true end
   note_synced(record)
-  return answer()
+  return answer(assignment or "")
 end
 
--- The answer to one sync; none, but the leader's record, if its assignments must be stored first.
+-- The answer to one sync; none, but the leader's record, if its assignments must be stored first; neither, but true, if
+-- the stored assignments were lost.
 local function enter()
   local record, code = record_of(member_id, instance_id)
-  if code then return { code } end
+  if code then return { g.is_consumer and code == ERROR.UNKNOWN_MEMBER_ID and ERROR.OTHER_TYPE or code } end
   if generation ~= g.generation then return { ERROR.ILLEGAL_GENERATION } end
   if (protocol_type ~= "" and protocol_type ~= "=" .. g.protocol_type) or (protocol ~= "" and protocol ~= "=" .. g.protocol) then
     return { ERROR.INCONSISTENT_GROUP_PROTOCOL }
@@ -74,25 +80,27 @@ local function enter()
   return nil, record
 end
 
--- Answer the syncs in order; returns the leader's record when the leader must store its assignments.
+-- Answer the syncs in order; returns the leader's record when the leader must store its assignments, or true as the
+-- second value when a rebalance must restore them; then that sync is entered again.
 local function enter_all()
   while position < assignments_from do
     take_next()
-    local answered, leader = enter()
-    if leader then return leader end
+    local answered, leader, lost = enter()
+    if lost then position = position - PARTS end
+    if leader or lost then return leader, lost end
     answers[#answers + 1] = answered
   end
 end
 
 local function reply()
   finish()
-  return { ERROR.NONE, until_next(), answers, read_status_if_waking() }
+  return { ERROR.NONE, until_next(g), answers, read_status_if_waking(g) }
 end
 
-local overdue, leader = earliest_due(), nil
+local overdue, leader, lost = earliest_due(g), nil, nil
 if not overdue then
-  leader = enter_all()
-  if not leader then return reply() end
+  leader, lost = enter_all()
+  if not (leader or lost) then return reply() end
 end
 
 -- Most calls ended above. The rules are for overdue deadlines, and for the leader's assignments.
@@ -100,7 +108,11 @@ end
 -- @include lib/assign
 if overdue then
   expire_overdue()
-  leader = enter_all()
+  leader, lost = enter_all()
+end
+if lost then
+  prepare_rebalance("assignments_lost")
+  enter_all()
 end
 if leader then
   note_synced(leader)

@@ -5,11 +5,11 @@ local function lease_end(member)
 end
 
 local function park_join(member_id, member)
-  if not is_joined(member) then put("joined_count", g.joined_count + 1) end
+  if not is_joined(member) then put(g, "joined_count", g.joined_count + 1) end
   member.join_round, member.join_generation, member.join_token, member.told_leader = g.round, g.generation, token, ""
   redis.call("HSET", members, member_id, pack_member(member))
   redis.call("HSET", subscriptions, member_id, subscription)
-  hold(member_id, lease_end(member))
+  hold(g, member_id, lease_end(member))
 end
 
 -- The size of the join's metadata that counts for the group's sum, bytes; nil for small metadata, which is not counted.
@@ -45,31 +45,51 @@ local function join_phase(member_id, member, cause)
 end
 
 local function create_group()
-  g.absent = nil
-  for field, value in pairs(g) do put(field, value) end
+  g.absent, g.is_consumer, g.is_share, g.is_streams = nil, nil, nil, nil
+  for field, value in pairs(g) do
+    if field ~= "change" then put(g, field, value) end
+  end
+  redis.call("PERSIST", group) -- of a lost group its generation_floor is left
   local id, locator, org = string.match(group_candidate, "^(%S+) (([^/]+)/%S+)$")
-  put("id", id)
-  put("org", org)
-  put("tier", "org")
-  put("locator", locator)
-  put("type", "classic")
-  put("created", now)
-  put("reason", "")
-  put("state_since", now)
+  put(g, "id", id)
+  put(g, "org", org)
+  put(g, "tier", "org")
+  put(g, "locator", locator)
+  put(g, "type", "classic")
+  put(g, "created", now)
+  put(g, "reason", "")
+  put(g, "state_since", now)
   touch()
   event("created", nil, { client_id = client_id, client_host = client_host })
 end
 
-local function add_member(member_id)
-  if g.state == EMPTY then
-    put("initial_delay", initial_delay_ms)
-    put("initial_remaining", math.max(rebalance_timeout_ms - initial_delay_ms, 0))
-  elseif g.state == PREPARING and g.prev_state == EMPTY then
-    put("new_member_added", 1)
+-- Redis lost the group's hash, but not its members: their generations must not be opened again.
+local function forget_former_members()
+  local newest = g.generation
+  for _, record in ipairs(redis.call("HVALS", members)) do
+    local member = unpack_member(record)
+    newest = math.max(newest, member.join_generation + 1, member.sync_generation)
   end
-  if redis.call("HLEN", members) == 0 then
-    put("protocol_type", protocol_type)
-    put("leader", member_id)
+  put(g, "generation", newest)
+  redis.call("DEL", members, protocols, instances)
+  notify_members(g)
+  return 0
+end
+
+local function add_member(member_id)
+  if g.is_consumer or g.is_streams then put(g, "type", "classic") end -- an empty group
+  if g.state == EMPTY then
+    put(g, "initial_delay", initial_delay_ms)
+    put(g, "initial_remaining", math.max(rebalance_timeout_ms - initial_delay_ms, 0))
+  elseif g.state == PREPARING and g.prev_state == EMPTY then
+    put(g, "new_member_added", 1)
+  end
+  local size = redis.call("HLEN", members)
+  if size > 0 and g.state == EMPTY then size = forget_former_members() end
+  if size == 0 then
+    redis.call("DEL", subscriptions, assignments)
+    put(g, "protocol_type", protocol_type)
+    put(g, "leader", member_id)
   end
   local member = { join_round = 0, sync_generation = 0, join_by = now + first_join_ms, joined_at = now,
     instance_id = instance_id, client_id = client_id, client_host = client_host,

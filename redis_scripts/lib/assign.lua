@@ -1,4 +1,5 @@
--- Store the leader's assignments for the generation, once (spec S11); members left out get no bytes.
+-- Store the leader's assignments for the generation, once (spec S11); members left out get no bytes. The hash always
+-- exists then: a Stable group without it has lost its assignments.
 --
 -- Redis stores a hash of short values as a listpack, which it searches for each field added: 500 assignments take
 -- 0.9 ms that way, and 0.15 ms in a hash table. A value above Redis's limit (64 bytes) converts it to a hash table.
@@ -17,15 +18,16 @@ local function store_assignments(ids)
     redis.call("HSET", assignments, unpack(given, i, math.min(i + 899, n)))
   end
   if many then redis.call("HDEL", assignments, "") end
+  if n == 0 then redis.call("HSET", assignments, "", "") end -- without this key, assignments were lost
 end
 
 local function assign()
   local ids = redis.call("HKEYS", members)
   store_assignments(ids)
   arm_synced(ids)
-  put("assigned_generation", g.generation)
+  put(g, "assigned_generation", g.generation)
   event("assignment_stored", member_id, nil, { detail = ARGV[assignments_from] })
   move(STABLE)
   if g.awaiting_sync == 0 then event("stable") end
-  wake()
+  wake(g)
 end

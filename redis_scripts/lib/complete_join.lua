@@ -8,7 +8,7 @@ local function drop_late()
       if member.instance_id == "" then
         remove_member(everyone[i], member, "member_expired", { cause = "did_not_rejoin" })
       elseif everyone[i] == g.leader then
-        put("leader", "")
+        put(g, "leader", "")
       end
     end
   end
@@ -26,9 +26,9 @@ local function elect()
 end
 
 local function become_empty()
-  put("protocol", "")
-  put("leader", "")
-  put("elected", "")
+  put(g, "protocol", "")
+  put(g, "leader", "")
+  put(g, "elected", "")
   redis.call("DEL", assignments, protocols)
   redis.call("HSET", group, "subscribed", "[]", "subscribed_generation", string.format("%.0f", g.generation))
   event("emptied")
@@ -38,29 +38,29 @@ end
 -- Only absent static members are left: wait one rebalance timeout after the other, until their sessions end.
 local function wait_on()
   local wait = math.max(max_rebalance_timeout(), 1)
-  local missed = math.max(math.floor((now - at) / wait), 0)
-  put("join_deadline", at + (missed + 1) * wait)
+  local missed = math.max(math.floor((now - g.change.at) / wait), 0)
+  put(g, "join_deadline", g.change.at + (missed + 1) * wait)
 end
 
 local function open_generation(size)
-  if g.leader == "" then put("leader", elect()) end
+  if g.leader == "" then put(g, "leader", elect()) end
   arm_all()
-  put("awaiting_sync", size)
-  put("sync_deadline", at + math.max(max_rebalance_timeout(), 1))
-  put("protocol", select_protocol())
-  put("elected", g.leader)
+  put(g, "awaiting_sync", size)
+  put(g, "sync_deadline", g.change.at + math.max(max_rebalance_timeout(), 1))
+  put(g, "protocol", select_protocol())
+  put(g, "elected", g.leader)
   event("barrier_joined", g.leader, nil, { detail = g.protocol })
   move(COMPLETING)
 end
 
 local function complete_join()
-  put("join_deadline", 0)
+  put(g, "join_deadline", 0)
   drop_late()
   local size = redis.call("HLEN", members)
   if size > 0 and g.joined_count == 0 then return wait_on() end
-  put("generation", math.max(g.generation, tonumber(redis.call("HGET", group, "generation_floor") or 0)) + 1)
-  put("new_member_added", 0)
-  wake()
+  put(g, "generation", math.max(g.generation, tonumber(redis.call("HGET", group, "generation_floor") or 0)) + 1)
+  put(g, "new_member_added", 0)
+  wake(g)
   if size == 0 then return become_empty() end
   open_generation(size)
 end

@@ -1,9 +1,10 @@
--- The codes that scripts return: Kafka's codes, and two of our own below -99.
+-- The codes that scripts return: Kafka's codes, and our own below -99.
 local ERROR = {
   NONE = 0,
   UNKNOWN_SERVER_ERROR = -1,
   OFFSET_OUT_OF_RANGE = 1,
   UNKNOWN_TOPIC_OR_PARTITION = 3,
+  NOT_LEADER_OR_FOLLOWER = 6,
   OFFSET_METADATA_TOO_LARGE = 12,
   COORDINATOR_NOT_AVAILABLE = 15,
   INVALID_TOPIC_EXCEPTION = 17,
@@ -11,9 +12,14 @@ local ERROR = {
   INCONSISTENT_GROUP_PROTOCOL = 23,
   UNKNOWN_MEMBER_ID = 25,
   REBALANCE_IN_PROGRESS = 27,
+  UNSUPPORTED_VERSION = 35,
   TOPIC_ALREADY_EXISTS = 36,
   INVALID_PARTITIONS = 37,
+  INVALID_REQUEST = 42,
+  POLICY_VIOLATION = 44,
+  INVALID_PRODUCER_EPOCH = 47,
   KAFKA_STORAGE_ERROR = 56,
+  CONCURRENT_TRANSACTIONS = 51,
   NON_EMPTY_GROUP = 68,
   GROUP_ID_NOT_FOUND = 69,
   FENCED_LEADER_EPOCH = 74,
@@ -22,5 +28,12 @@ local ERROR = {
   FENCED_INSTANCE_ID = 82,
   GROUP_SUBSCRIBED_TO_TOPIC = 86,
   BROKER_ID_NOT_REGISTERED = 102,
-  OVERDUE = -100, -- not an answer: expire the group, then retry
+  FENCED_MEMBER_EPOCH = 110,
+  STALE_MEMBER_EPOCH = 113,
+  INVALID_RECORD_STATE = 121,
+  EXPIRY_DUE = -100, -- not an answer: expire the group, then retry
+  STALE = -101, -- not an answer: read the group again, then retry
+  OTHER_TYPE = -103, -- not an answer: the group is of another type, retry by the script of that type
+  TOO_EARLY = -104, -- not an answer: decide again without a new target assignment
+  UNDECIDED = -102, -- not an answer: the heartbeat needs a decision
 }

@@ -10,14 +10,14 @@ end
 -- A parked request holds its member's session by a lease; a lease that ended means that its broker is gone.
 local function lose_lease(member_id, member)
   if is_joined(member) then
-    put("joined_count", g.joined_count - 1)
+    put(g, "joined_count", g.joined_count - 1)
     member.join_round = 0
   else
-    put("awaiting_sync", g.awaiting_sync + 1)
+    put(g, "awaiting_sync", g.awaiting_sync + 1)
     member.sync_generation = 0
   end
   redis.call("HSET", members, member_id, pack_member(member))
-  hold(member_id, now + math.max(member.session_timeout_ms, 1))
+  hold(g, member_id, now + math.max(member.session_timeout_ms, 1))
   touch()
   event("lease_lost", member_id, member)
 end
@@ -25,8 +25,8 @@ end
 -- A member without contact since the sweep resumed gets a whole session timeout from then on (see `lib/sweep_marks`).
 local function grant_session(member_id, member)
   local granted = sweep_resumed_at() + member.session_timeout_ms
-  if at >= granted or granted <= now then return false end
-  hold(member_id, granted)
+  if g.change.at >= granted or granted <= now then return false end
+  hold(g, member_id, granted)
   return true
 end
 
@@ -36,8 +36,8 @@ local function grant_barrier(field)
   if g[field] - max_rebalance_timeout() >= resumed_at then return false end
   for timeout_ms in pairs(read_tallies().session_timeout_ms) do longest = math.max(longest, tonumber(timeout_ms)) end
   local granted = resumed_at + longest
-  if at >= granted or granted <= now then return false end
-  put(field, granted)
+  if g.change.at >= granted or granted <= now then return false end
+  put(g, field, granted)
   return true
 end
 
@@ -48,11 +48,12 @@ function EXPIRE.session(member_id)
   if not member then
     redis.call("ZREM", sessions, member_id)
     redis.call("HDEL", pending, member_id)
-    if g.state == PREPARING then maybe_complete() end
+    if g.state == PREPARING then return maybe_complete() end
+    if g.state ~= EMPTY and redis.call("HLEN", members) == 0 then prepare_rebalance("members_lost") end
     return
   end
   if grant_session(member_id, member) then return end
-  local overstayed = is_joined(member) and member.added_round == g.round and at >= member.join_by
+  local overstayed = is_joined(member) and member.added_round == g.round and g.change.at >= member.join_by
   if (is_joined(member) or is_syncing(member)) and not overstayed then return lose_lease(member_id, member) end
   local cause = overstayed and "first_join_unanswered" or "session_timed_out"
   remove_member(member_id, member, "member_expired", { cause = cause })
@@ -62,9 +63,9 @@ end
 function EXPIRE.join()
   if g.prev_state == EMPTY and g.new_member_added == 1 and g.initial_remaining > 0 then
     local delay = math.min(g.initial_delay, g.initial_remaining)
-    put("new_member_added", 0)
-    put("initial_remaining", math.max(g.initial_remaining - delay, 0))
-    put("join_deadline", at + delay)
+    put(g, "new_member_added", 0)
+    put(g, "initial_remaining", math.max(g.initial_remaining - delay, 0))
+    put(g, "join_deadline", g.change.at + delay)
   elseif g.prev_state == EMPTY or all_joined() or not grant_barrier("join_deadline") then
     complete_join()
   end
@@ -72,7 +73,7 @@ end
 
 function EXPIRE.sync()
   if grant_barrier("sync_deadline") then return end
-  put("sync_deadline", 0)
+  put(g, "sync_deadline", 0)
   local everyone, removed_id, removed = redis.call("HGETALL", members), nil, nil
   local synced = string.format('"sync_generation":%.0f,', g.generation)
   for i = 1, #everyone, 2 do
@@ -85,13 +86,13 @@ function EXPIRE.sync()
 end
 
 local function expire_overdue()
-  local kind, due, member_id = earliest_due()
+  local kind, due, member_id = earliest_due(g)
   if not kind then return false end
   while kind do
-    at = due
+    g.change.at = due
     EXPIRE[kind](member_id)
-    kind, due, member_id = earliest_due()
+    kind, due, member_id = earliest_due(g)
   end
-  at, session_moved = now, true
+  g.change.at, g.change.session_moved = now, true
   return true
 end

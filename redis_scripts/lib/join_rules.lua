@@ -3,7 +3,7 @@ local function refuse(code, reply_member_id)
   return { code, reply_member_id }
 end
 
-local function has_room(holder)
+local function is_below_max_size(holder)
   if g.state == EMPTY then return true end
   if g.state == PREPARING then return (holder and is_joined(holder)) or g.joined_count < size_max end
   return holder or redis.call("HLEN", members) < size_max
@@ -30,7 +30,7 @@ local function hand_out_id()
   if g.absent then create_group() end
   if redis.call("HEXISTS", members, member_id) == 0 then
     redis.call("HSET", pending, member_id, json({ client_id = client_id, client_host = client_host, handed_out = now }))
-    hold(member_id, now + session_timeout_ms)
+    hold(g, member_id, now + session_timeout_ms)
   end
   return refuse(ERROR.MEMBER_ID_REQUIRED, member_id)
 end

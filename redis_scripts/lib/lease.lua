@@ -10,7 +10,9 @@ function lease.process(brokers, node_id)
   return record and cjson.decode(record).process
 end
 
--- The set of brokers or a broker's record changed: every broker reads the records again.
+-- The set of brokers or a broker's record changed: every broker reads the records again. A new counter begins at the
+-- clock, so that after its loss it does not meet a version that brokers have cached.
 function lease.changed(info)
-  redis.call("HINCRBY", info, "brokers_version", 1)
+  local version = redis.call("HINCRBY", info, "brokers_version", 1)
+  if version == 1 then redis.call("HINCRBY", info, "brokers_version", string.format("%.0f", now_ms())) end
 end

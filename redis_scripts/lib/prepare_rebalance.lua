@@ -3,16 +3,16 @@
 local function fail_parked_syncs()
   arm_synced()
   redis.call("DEL", assignments)
-  wake()
+  wake(g)
 end
 
 local function begin_rebalance(cause, member_id, member, reason)
   if g.state == COMPLETING then fail_parked_syncs() end
-  if g.state ~= EMPTY then notify_members() end
-  put("awaiting_sync", 0)
-  put("sync_deadline", 0)
-  put("round", g.round + 1)
-  put("joined_count", 0)
+  if g.state ~= EMPTY then notify_members(g) end
+  put(g, "awaiting_sync", 0)
+  put(g, "sync_deadline", 0)
+  put(g, "round", g.round + 1)
+  put(g, "joined_count", 0)
   event("rebalance_started", member_id, member, { cause = cause, reason = reason })
   local words = cause:gsub("_", " ")
   move(PREPARING, (reason or "") == "" and words or words .. ": " .. reason)
@@ -21,11 +21,11 @@ end
 -- From Empty the first phase waits a while for more members, and never completes at once (KIP-134).
 local function await_joins()
   if g.prev_state == EMPTY then
-    put("join_deadline", at + g.initial_delay)
+    put(g, "join_deadline", g.change.at + g.initial_delay)
     return
   end
   if all_joined() then return complete_join() end
-  put("join_deadline", at + max_rebalance_timeout())
+  put(g, "join_deadline", g.change.at + max_rebalance_timeout())
 end
 
 local function prepare_rebalance(cause, member_id, member, reason)

@@ -6,11 +6,11 @@ local function rename(old_id, member)
   redis.call("HDEL", subscriptions, old_id)
   redis.call("HDEL", members, old_id)
   redis.call("ZREM", sessions, old_id)
-  hold(member_id, now + member.session_timeout_ms)
+  hold(g, member_id, now + member.session_timeout_ms)
   redis.call("HSET", instances, instance_id, member_id)
   redis.call("HSET", subscriptions, member_id, subscription)
-  if g.leader == old_id then put("leader", member_id) end
-  if g.elected == old_id then put("elected", member_id) end
+  if g.leader == old_id then put(g, "leader", member_id) end
+  if g.elected == old_id then put(g, "elected", member_id) end
 end
 
 local function replaced(member)
@@ -20,7 +20,7 @@ end
 
 local function replace_member(old_id, member)
   local old_leader = g.leader
-  if is_joined(member) or is_syncing(member) then wake() else notify_members() end
+  if is_joined(member) or is_syncing(member) then wake(g) else notify_members(g) end
   rename(old_id, member)
   offer_again(member)
   local old = member.client_host .. " " .. old_id

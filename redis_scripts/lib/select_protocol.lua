@@ -1,5 +1,5 @@
 -- The vote: each member votes for its first protocol that all support. The leader's order breaks ties.
-local function select_protocol()
+local function vote()
   local counted, size, votes = read_tallies(), redis.call("HLEN", members), {}
   for name, supporters in pairs(counted.supports) do
     if supporters == size then votes[name] = 0 end
@@ -17,4 +17,8 @@ local function select_protocol()
     if votes[name] and (not best or votes[name] > votes[best]) then best = name end
   end
   return best
+end
+
+local function select_protocol()
+  return vote() or (correct_tallies() and vote()) or ""
 end

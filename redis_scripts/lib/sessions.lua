@@ -1,7 +1,7 @@
 -- Session deadlines of many members at once; `earliest` is the lowest of them.
 local function arm(scores, earliest)
   if #scores == 0 then return end
-  note_session(earliest)
+  note_session(g, earliest)
   for i = 1, #scores, 900 do
     redis.call("ZADD", sessions, unpack(scores, i, math.min(i + 899, #scores)))
   end

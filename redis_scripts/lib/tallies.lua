@@ -13,6 +13,24 @@ local function count_member(member, step)
   if member.metadata_bytes then tally("metadata_bytes:large", step * member.metadata_bytes) end
 end
 
+-- Count all members again: Redis lost the tallies or the members' records (a deleted key).
+local function recount_members()
+  redis.call("DEL", protocols)
+  for _, record in ipairs(redis.call("HVALS", members)) do count_member(unpack_member(record), 1) end
+end
+
+-- True if the tallies were wrong, and were counted again. Each member is in one tally of session timeouts.
+local function correct_tallies()
+  local counted = 0
+  local all = redis.call("HGETALL", protocols)
+  for i = 1, #all, 2 do
+    if all[i]:find("^session_timeout_ms:") then counted = counted + tonumber(all[i + 1]) end
+  end
+  if counted == redis.call("HLEN", members) then return false end
+  recount_members()
+  return true
+end
+
 local function read_tallies()
   local counted = { supports = {}, offers = {}, session_timeout_ms = {}, rebalance_timeout_ms = {}, metadata_bytes = {} }
   local all = redis.call("HGETALL", protocols)
@@ -24,7 +42,8 @@ local function read_tallies()
 end
 
 local function max_rebalance_timeout()
-  local longest = 0
-  for timeout_ms in pairs(read_tallies().rebalance_timeout_ms) do longest = math.max(longest, tonumber(timeout_ms)) end
+  local longest, timeouts = 0, read_tallies().rebalance_timeout_ms
+  if next(timeouts) == nil and correct_tallies() then timeouts = read_tallies().rebalance_timeout_ms end
+  for timeout_ms in pairs(timeouts) do longest = math.max(longest, tonumber(timeout_ms)) end
   return longest
 end

@@ -1,13 +1,13 @@
 -- Steps of the state machine common to the rules, and a member's activity in the present state.
 local function touch()
-  changed.version = true
+  g.change.fields.version = true
 end
 
 local function move(state, reason)
-  put("prev_state", g.state)
-  put("state", state)
-  put("state_since", at)
-  if reason then put("reason", reason) end
+  put(g, "prev_state", g.state)
+  put(g, "state", state)
+  put(g, "state_since", g.change.at)
+  if reason then put(g, "reason", reason) end
   touch()
 end
 

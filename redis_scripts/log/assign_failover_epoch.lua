@@ -21,7 +21,7 @@ local floor, set = tonumber(ARGV[1]), { unpack(ARGV, 2) }
 
 local newest, number = unpack(redis.call("HMGET", info, "master_replid", "incarnation"))
 number = tonumber(number or 0)
-local is_newest, newest_count, seen = {}, 0, redis.call("HMGET", replids, unpack(set))
+local is_newest, newest_count, stored = {}, 0, redis.call("HMGET", replids, unpack(set))
 for id in string.gmatch(newest or "", "%S+") do
   is_newest[id] = true
   newest_count = newest_count + 1
@@ -32,13 +32,13 @@ local function take(failover_epoch)
   return { ERROR.NONE, failover_epoch }
 end
 
-local new, common, first_seen = {}, 0, 0
+local new, common, first_stored = {}, 0, 0
 for i, id in ipairs(set) do
-  local known = tonumber(seen[i] or (is_newest[id] and number))
-  if known and not seen[i] then redis.call("HSET", replids, id, known) end -- stored before the key `replids` existed
+  local known = tonumber(stored[i] or (is_newest[id] and number))
+  if known and not stored[i] then redis.call("HSET", replids, id, known) end -- stored before the key `replids` existed
   if not known then new[#new + 1] = id end
   if is_newest[id] then common = common + 1 end
-  first_seen = math.max(first_seen, known or 0)
+  first_stored = math.max(first_stored, known or 0)
 end
 
 if #new > 0 then
@@ -61,6 +61,6 @@ if #new > 0 then
 end
 -- Every id is known. A subset or superset of the newest set differs only by primaries that were unavailable; any other
 -- set contains a primary that was replaced since, and gets the epoch under which it was first observed.
-if common < #set and common < newest_count then return { ERROR.NONE, first_seen } end
+if common < #set and common < newest_count then return { ERROR.NONE, first_stored } end
 if floor > number then return take(floor) end
 return { ERROR.NONE, number }

@@ -5,13 +5,13 @@ KEYS[1]  log   stream
 KEYS[2]  meta  hash    state
 Returns  {NONE, log end, last id}; running twice changes nothing
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never created
+         KAFKA_STORAGE_ERROR         the stream is lost
 ]]
 -- @include lib/errors
 -- @include lib/log_end
 -- @include lib/last_id
 local log, meta = KEYS[1], KEYS[2]
 
-if redis.call("HGET", meta, "state") ~= "ready" or redis.call("EXISTS", log) == 0 then
-  return { ERROR.UNKNOWN_TOPIC_OR_PARTITION }
-end
+if redis.call("HGET", meta, "state") ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
+if redis.call("EXISTS", log) == 0 then return { ERROR.KAFKA_STORAGE_ERROR } end
 return { ERROR.NONE, log_end(log), last_id(log) }

@@ -7,22 +7,32 @@ every broker can report the leader epoch of any partition without reading its lo
 
 KEYS[1]  log   stream
 KEYS[2]  meta  hash    state, incarnation, epochs, log_start, local_start, log_version, bytes, high_watermark
+KEYS[3]  archive  hash  start, end: for a meta that is rebuilt
 ARGV[1]  failover epoch
 Returns  {NONE, log_start, epochs, bytes, number of entries, local_start or nil, log_version or nil, the log's failover
-         epoch, which is not lower, high_watermark as stored or nil, the stream's last id}; safe to run twice
+         epoch, which is not lower, high_watermark as stored or nil, the stream's last id, 1 if the meta was lost and
+         is rebuilt}; safe to run twice
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never created
+         KAFKA_STORAGE_ERROR         the stream is lost
 ]]
 -- @include lib/errors
 -- @include lib/fence
 -- @include lib/last_id
-local log, meta = KEYS[1], KEYS[2]
+-- @include lib/rebuild_meta
+local log, meta, rebuilt = KEYS[1], KEYS[2], 0
 
-if redis.call("HGET", meta, "state") ~= "ready" or redis.call("EXISTS", log) == 0 then
+local state, has_log = redis.call("HGET", meta, "state"), redis.call("EXISTS", log) == 1
+if not state and has_log then
+  rebuild_meta(log, meta, KEYS[3])
+  rebuilt = 1
+elseif state ~= "ready" then
   return { ERROR.UNKNOWN_TOPIC_OR_PARTITION }
+elseif not has_log then
+  return { ERROR.KAFKA_STORAGE_ERROR }
 end
 
 local epochs = fence(log, meta, ARGV[1])
 local log_start, bytes, local_start, version, failover_epoch, proved =
   unpack(redis.call("HMGET", meta, "log_start", "bytes", "local_start", "log_version", "incarnation", "high_watermark"))
 local entries = redis.call("XLEN", log)
-return { ERROR.NONE, log_start, epochs, bytes, entries, local_start, version, failover_epoch, proved, last_id(log) }
+return { ERROR.NONE, log_start, epochs, bytes, entries, local_start, version, failover_epoch, proved, last_id(log), rebuilt }

@@ -1,6 +1,9 @@
 #!lua flags=allow-oom
 --[[ Replace a log by a stream with its good entries: appends continue at the end of the last of them (repair).
 
+A stream without any entry cannot name its end: the log was emptied, or its stream is lost. Then it continues a million
+above every offset that Redis still knows, so that no offset is used for two records, and readers below get an error.
+
 The caller has filled the new stream with everything up to an id. Leader epochs, starts and a producer snapshot beyond
 the new end are lowered to it; the newest leader epoch remains, so that clients never observe a lower one. Each Redis
 group of the log keeps its position in the new stream, limited to the end.
@@ -8,8 +11,9 @@ group of the log keeps its position in the new stream, limited to the end.
 KEYS[1]  log        stream  replaced
 KEYS[2]  repaired   stream  becomes the log
 KEYS[3]  meta       hash    state, incarnation, log_version, log_start, local_start, epochs, bytes,
-                           high_watermark
+                           high_watermark; cleaned, cleaned_bytes: removed, as entries may be missing
 KEYS[4]  producers  hash    offset of the snapshot
+KEYS[5]  times      zset    base offset, 19 digits -> largest timestamp up to it
 ARGV[1]  failover epoch when the new stream was begun
 ARGV[2]  master_replid then: a server with another history may have lost a part of the new stream
 ARGV[3]  log_version then
@@ -24,12 +28,15 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or there is no new stream
 ]]
 -- @include lib/errors
 -- @include lib/log_end
-local log, repaired, meta, producers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- @include lib/last_id
+-- @include lib/replace_log
+local log, repaired, meta, producers, times = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local LEAP, OFFSET_MAX = 1000000, 1e12 -- above it is no offset, but the clock in an entry's id
 
 local state, failover_epoch, version, log_start, local_start, epochs, proved = unpack(
   redis.call("HMGET", meta, "state", "incarnation", "log_version", "log_start", "local_start", "epochs", "high_watermark")
 )
-if state ~= "ready" or redis.call("EXISTS", log, repaired) < 2 then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
+if state ~= "ready" or redis.call("EXISTS", repaired) == 0 then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
 local replid = string.match(redis.call("INFO", "replication"), "master_replid:(%x+)")
 local is_callers = redis.call("XLEN", repaired) == tonumber(ARGV[4])
 if (failover_epoch or "0") ~= ARGV[1] or replid ~= ARGV[2] or (version or "0") ~= ARGV[3] or not is_callers then
@@ -37,8 +44,23 @@ if (failover_epoch or "0") ~= ARGV[1] or replid ~= ARGV[2] or (version or "0") ~
 end
 if #redis.call("XRANGE", log, "(" .. ARGV[5], "+", "COUNT", 1) > 0 then return { ERROR.NONE, 0, 0 } end
 
-local stop = log_end(repaired)
-if stop == 0 then stop = math.min(tonumber(log_start), tonumber(redis.call("HGET", producers, "offset") or 0)) end
+-- The highest offset that Redis still knows of a log without entries; 0 if it never had any.
+local function last_known()
+  local snapshot, newest = redis.call("HGET", producers, "offset"), redis.call("ZRANGE", times, -1, -1)[1]
+  local last, highest = string.match(last_id(log), "^(%d+)%-1$"), 0
+  for _, offset in ipairs({ log_start, local_start or 0, proved or 0, snapshot or 0, newest or 0, last or 0 }) do
+    offset = tonumber(offset)
+    if offset < OFFSET_MAX then highest = math.max(highest, offset) end
+  end
+  return highest
+end
+
+local stop, emptied = log_end(repaired), false
+if stop == 0 then
+  stop = last_known()
+  emptied = stop > 0 or redis.call("EXISTS", log) == 0
+  if emptied then stop = stop + LEAP end
+end
 
 local function at_most(offset) return string.format("%.0f", math.min(tonumber(offset or 0), stop)) end
 
@@ -49,18 +71,19 @@ for epoch, start in string.gmatch(epochs, "(%d+):(%d+)") do
 end
 kept[#kept + 1] = newest .. ":" .. newest_start
 
-for _, group in ipairs(redis.call("XINFO", "GROUPS", log)) do
-  local position = group[8]
-  if tonumber(string.match(position, "^%d+")) >= stop then position = string.format("%.0f-0", stop) end
-  redis.call("XGROUP", "CREATE", repaired, group[2], position)
-end
-redis.call("UNLINK", log)
-redis.call("RENAME", repaired, log)
-redis.call("PERSIST", log)
-redis.call("HINCRBY", meta, "log_version", 1)
+replace_log(log, repaired, meta, {}, function(position)
+  return tonumber(string.match(position, "^%d+")) >= stop and string.format("%.0f-0", stop) or position
+end)
 redis.call("HSET", meta, "epochs", table.concat(kept, " "), "bytes", ARGV[6], "log_start", at_most(log_start))
 if local_start then redis.call("HSET", meta, "local_start", at_most(local_start)) end
 if proved then redis.call("HSET", meta, "high_watermark", at_most(proved)) end
 if tonumber(redis.call("HGET", producers, "offset") or 0) > stop then redis.call("UNLINK", producers) end
+if emptied then
+  local start = string.format("%.0f", stop)
+  redis.call("UNLINK", producers, times)
+  redis.call("HSET", producers, "offset", start, "max_timestamp", "-1", "max_timestamp_base", "-1")
+  redis.call("HSET", meta, "log_start", start, "local_start", start)
+end
+redis.call("HDEL", meta, "cleaned", "cleaned_bytes")
 redis.call("PUBLISH", ARGV[7], "repaired")
 return { ERROR.NONE, 1, stop }

@@ -16,8 +16,8 @@ local counter, block = KEYS[1], tonumber(ARGV[1])
 local LEAP = 1000000
 
 local replid = string.match(redis.call("INFO", "replication"), "master_replid:(%w+)") or "unknown"
-local next_id, counted_by = string.match(redis.call("GET", counter) or "0 none", "^(%d+) (%S+)$")
-local first = tonumber(next_id)
+local next_id, counted_by = string.match(redis.call("GET", counter) or "", "^(%d+) (%S+)$")
+local first = tonumber(next_id or 0)
 if counted_by ~= replid then first = math.max(first + LEAP, now_ms()) end
 
 redis.call("SET", counter, string.format("%.0f %s", first + block, replid))

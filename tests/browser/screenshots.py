@@ -111,7 +111,7 @@ async def consume_by_librdkafka(bootstrap: str, group_id: str, name: str, topic:
         stop.set()
 
 
-async def expire(stage: Stage) -> None:
+async def rebalance_with_a_hanging_member(stage: Stage) -> None:
     """Three members share payments-settlement; one hangs, and a fourth one joins."""
     traits = {"topics": ("payments",), "partitions": 4, "session_timeout_ms": 120_000}
     hangs = await stage.member("payments-settlement", "settlement-3", **traits)
@@ -145,7 +145,7 @@ async def at_work() -> AsyncIterator[Stage]:
             for name in ("risk-model-1", "risk-model-2"):
                 other = consume_by_librdkafka(cluster.bootstrap, "risk-model", name, "orders")
                 running.append(asyncio.ensure_future(other))
-            running.append(asyncio.ensure_future(expire(stage)))
+            running.append(asyncio.ensure_future(rebalance_with_a_hanging_member(stage)))
             backfill = asyncio.ensure_future(consume(cluster.bootstrap, "backfill", "backfill-1", "orders", 0.0))
             await asyncio.sleep(WATCHED_S / 3)
             backfill.cancel()

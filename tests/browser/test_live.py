@@ -15,7 +15,7 @@ from tests.browser.conftest import SETTINGS, Reader, reader_of
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 
-async def test_a_member_that_is_late_is_seen_to_be_missing_and_to_come(reader: Reader, stage: Stage) -> None:
+async def test_live_page_late_member_shown_missing_until_it_rejoins(reader: Reader, stage: Stage) -> None:
     first, late = await stage.stable("late-member", "web-1", "web-2", session_timeout_ms=60_000)
     page = await reader.open("/console/group?group=late-member")
     await page.evaluate("window.stayed = true")
@@ -40,7 +40,7 @@ async def test_a_member_that_is_late_is_seen_to_be_missing_and_to_come(reader: R
     assert await page.evaluate("window.stayed")  # no reload
 
 
-async def test_a_focus_survives_an_update(reader: Reader) -> None:
+async def test_focus_survives_an_update(reader: Reader) -> None:
     page = await reader.open("/console/group?group=silent-member")
     await page.get_by_role("link", name="Move offsets…").focus()
     state = page.locator("#the-barrier .muted").first
@@ -51,7 +51,7 @@ async def test_a_focus_survives_an_update(reader: Reader) -> None:
     assert await page.evaluate("document.activeElement.textContent") == "Move offsets…"
 
 
-async def test_what_is_there_stays_while_redis_is_away_and_goes_on_after(context: BrowserContext) -> None:
+async def test_live_page_redis_unavailable_content_stays_and_updates_resume(context: BrowserContext) -> None:
     with Cluster(brokers=1, settings=SETTINGS, server_options=["--appendonly", "yes"]) as cluster:
         async with Stage(cluster) as stage:
             await stage.stable("orders-app", "web-1", session_timeout_ms=60_000)

@@ -77,7 +77,7 @@ async def committed(page: object, reader: Reader) -> set[str]:
     return found
 
 
-async def test_the_members_of_a_live_group_are_removed_with_consent_alone(reader: Reader, stage: Stage) -> None:
+async def test_members_of_a_live_group_are_removed_with_consent_alone(reader: Reader, stage: Stage) -> None:
     (member,) = await stage.stable("live-reset", "web-1")
     await member.commit()
     stage.healthy(member)
@@ -94,7 +94,7 @@ async def test_the_members_of_a_live_group_are_removed_with_consent_alone(reader
     await expect(page.locator(".note.good")).to_contain_text("1 member removed")
 
 
-async def test_a_choice_that_cannot_be_is_told(reader: Reader) -> None:
+async def test_reset_form_impossible_choice_shows_the_error(reader: Reader) -> None:
     page = await reader.page.context.new_page()
     await page.goto(f"{reader.base}/console/reset?group=nobody-left&to=datetime&value-datetime=tomorrow")
 
@@ -102,7 +102,7 @@ async def test_a_choice_that_cannot_be_is_told(reader: Reader) -> None:
     await expect(page.get_by_label("The first record at or after a time, UTC", exact=True)).to_be_checked()
 
 
-async def test_a_member_is_removed_by_keyboard_alone(reader: Reader, stage: Stage) -> None:
+async def test_member_is_removed_by_keyboard_alone(reader: Reader, stage: Stage) -> None:
     (member, other) = await stage.stable("remove-one", "web-1", "web-2", session_timeout_ms=60_000)
     await reader.log_in()
     page = await reader.open("/console/group?group=remove-one")
@@ -128,7 +128,7 @@ async def test_a_member_is_removed_by_keyboard_alone(reader: Reader, stage: Stag
     other.close()
 
 
-async def test_a_group_is_deleted_once_its_name_is_typed(reader: Reader, stage: Stage) -> None:
+async def test_group_is_deleted_once_its_name_is_typed(reader: Reader, stage: Stage) -> None:
     (member,) = await stage.stable("delete-me", "web-1")
     await member.leave("done")
     await reader.log_in()
@@ -144,7 +144,7 @@ async def test_a_group_is_deleted_once_its_name_is_typed(reader: Reader, stage: 
     await expect(page.get_by_role("link", name="delete-me")).to_have_count(0)
 
 
-async def test_who_only_reads_is_given_no_controls(reader: Reader) -> None:
+async def test_viewer_gets_no_controls(reader: Reader) -> None:
     page = await reader.open("/console/group?group=nobody-left")
 
     assert await page.get_by_role("button", name="Delete").count() == 0
@@ -153,7 +153,7 @@ async def test_who_only_reads_is_given_no_controls(reader: Reader) -> None:
     assert await page.get_by_role("button", name="Drain").count() == 0
 
 
-async def test_a_wrong_password_is_told_and_a_right_one_leads_back(reader: Reader) -> None:
+async def test_login_wrong_password_shows_the_error_right_one_leads_back(reader: Reader) -> None:
     page = await reader.open("/console/brokers")
     await page.get_by_role("link", name="Log in", exact=True).click()
     await page.get_by_label("Password or token").fill("wrong")
@@ -167,7 +167,7 @@ async def test_a_wrong_password_is_told_and_a_right_one_leads_back(reader: Reade
     await expect(page.get_by_role("button", name="Drain broker").first).to_be_visible()
 
 
-async def test_the_first_tab_leads_past_the_navigation(reader: Reader) -> None:
+async def test_first_tab_leads_past_the_navigation(reader: Reader) -> None:
     page = await reader.open("/console/")
 
     await page.keyboard.press("Tab")
@@ -178,13 +178,13 @@ async def test_the_first_tab_leads_past_the_navigation(reader: Reader) -> None:
     assert await page.evaluate("!!document.activeElement.closest('main')")
 
 
-async def test_a_broker_is_drained_and_the_page_follows(context: BrowserContext) -> None:
+async def test_broker_is_drained_and_the_page_follows(context: BrowserContext) -> None:
     with Cluster(brokers=2, settings={**SETTINGS, "TIDEGATE_SHUTDOWN_TIMEOUT_MS": "2000"}) as cluster:
         base = f"http://127.0.0.1:{cluster.brokers[0].admin_port}"
         reader = await reader_of(context, base)
         await reader.log_in()
         page = await reader.open("/console/brokers")
-        own = await page.locator("tr", has_text="tells you this").locator("th").inner_text()
+        own = await page.locator("tr", has_text="rendered this page").locator("th").inner_text()
         other = "2" if own == "1" else "1"
 
         await page.get_by_role("button", name=f"Drain broker {other}").click()

@@ -35,7 +35,7 @@ PATHS = pytest.mark.parametrize(("path", "title"), PAGES.values(), ids=PAGES)
 
 
 @PATHS
-async def test_a_page_is_accessible_in_light_and_dark_and_on_a_phone(reader: Reader, path: str, title: str) -> None:
+async def test_page_is_accessible_in_light_and_dark_and_on_a_phone(reader: Reader, path: str, title: str) -> None:
     page = await reader.open(path)
     assert await page.get_by_role("heading", level=1).inner_text() == title
 
@@ -49,7 +49,7 @@ async def test_a_page_is_accessible_in_light_and_dark_and_on_a_phone(reader: Rea
 
 
 @pytest.mark.parametrize("name", ["barrier", "empty", "dry-run", "brokers", "audit"])
-async def test_what_operators_are_given_is_accessible(reader: Reader, name: str) -> None:
+async def test_operator_controls_are_accessible(reader: Reader, name: str) -> None:
     await reader.log_in()
     page = await reader.open(PAGES[name][0])
 
@@ -61,7 +61,7 @@ async def test_what_operators_are_given_is_accessible(reader: Reader, name: str)
 
 
 @PATHS
-async def test_a_page_is_whole_without_scripts(context: BrowserContext, stage: Stage, path: str, title: str) -> None:
+async def test_page_is_whole_without_scripts(context: BrowserContext, stage: Stage, path: str, title: str) -> None:
     browser = context.browser
     assert browser is not None
     plain = await browser.new_context(java_script_enabled=False)
@@ -85,7 +85,7 @@ async def test_times_are_in_the_reader_s_zone_and_utc_on_hover(reader: Reader) -
     assert shown.startswith(f"{there // 60:02d}:{there % 60:02d}:")
 
 
-async def test_the_worst_come_first_and_a_search_needs_no_reload(reader: Reader) -> None:
+async def test_overview_lists_worst_first_and_searches_without_reload(reader: Reader) -> None:
     page = await reader.open("/console/")
     verdicts = await page.locator("tbody .badge").all_inner_texts()
     assert verdicts == sorted(verdicts, key=("stuck", "trouble", "rebalancing", "fine").index)
@@ -98,7 +98,7 @@ async def test_the_worst_come_first_and_a_search_needs_no_reload(reader: Reader)
     assert "q=timeouts" in page.url and await page.evaluate("window.stayed")
 
 
-async def test_the_policy_forbids_what_is_not_ours(reader: Reader) -> None:
+async def test_policy_forbids_what_is_not_ours(reader: Reader) -> None:
     page = await reader.open("/console/")
 
     ran = await page.evaluate(

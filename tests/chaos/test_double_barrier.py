@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from bench.cluster import Cluster
-from tests.support.barriers import SHORT_MS, Group, expire, plan
+from tests.support.barriers import SHORT_MS, Group, plan, stabilize
 from tests.support.broker_logs import complaints, tracebacks
 from tests.support.members import JOIN, Member, coordinator, subscription
 from tests.support.proxy import BOTH, Way
@@ -76,12 +76,12 @@ async def lost(waiting: asyncio.Task[Any]) -> None:
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def trio(group: Group, *, doomed: int = -1, **traits: Any) -> list[Member]:
+async def trio(group: Group, *, victim: int = -1, **traits: Any) -> list[Member]:
     """Three members in a Stable generation, one on each broker, the leader first; the doomed one's session is short."""
-    short = [{"session_timeout_ms": SHORT_MS} if place == doomed else {} for place in range(3)]
+    short = [{"session_timeout_ms": SHORT_MS} if place == victim else {} for place in range(3)]
     brokers = group.cluster.brokers
     members = [await group.member(broker, **traits, **own) for broker, own in zip(brokers, short, strict=True)]
-    await expire(members[0])
+    await stabilize(members[0])
     return await group.stable(*members)
 
 
@@ -100,10 +100,10 @@ async def through_the_join_barrier(group: Group, first: Member, *others: Member)
 # -- the join barrier: a group stuck in PreparingRebalance
 
 
-async def test_who_does_not_rejoin_is_waited_for_until_its_rebalance_timeout_and_no_longer(group: Group) -> None:
+async def test_join_missing_member_is_awaited_until_its_rebalance_timeout_and_no_longer(group: Group) -> None:
     """Any delay on one member delays all, whatever its heartbeats say, but not for ever."""
-    one, two, busy = await trio(group, rebalance_timeout_ms=2_000)
-    newcomer = await group.member(group.cluster.brokers[0], rebalance_timeout_ms=2_000)
+    one, two, busy = await trio(group, rebalance_timeout_ms=6_000)
+    newcomer = await group.member(group.cluster.brokers[0], rebalance_timeout_ms=6_000)
     joins = [asyncio.create_task(member.round()) for member in (newcomer, one, two)]
     await group.until_joined(3)
     while group["state"] == "PreparingRebalance" and busy.member_id in group.member_ids:
@@ -118,7 +118,7 @@ async def test_who_does_not_rejoin_is_waited_for_until_its_rebalance_timeout_and
 async def test_heartbeats_that_stop_during_the_join_barrier_end_the_wait_with_the_session(group: Group) -> None:
     one, two, three = await trio(group)
     silent = await group.member(group.cluster.brokers[0], session_timeout_ms=SHORT_MS)
-    await expire(one, two, three, silent)
+    await stabilize(one, two, three, silent)
     newcomer = await group.member(group.cluster.brokers[1])
     waiting = asyncio.create_task(newcomer.join())
     await group.until_joined(1)
@@ -126,10 +126,10 @@ async def test_heartbeats_that_stop_during_the_join_barrier_end_the_wait_with_th
     await asyncio.gather(one.join(), two.join(), three.join(), waiting)
 
     assert silent.member_id not in group.member_ids
-    await expire(one, two, three, newcomer)
+    await stabilize(one, two, three, newcomer)
 
 
-async def test_a_member_that_leaves_during_the_join_barrier_ends_it(group: Group) -> None:
+async def test_member_that_leaves_during_the_join_barrier_ends_it(group: Group) -> None:
     one, two, three = await trio(group)
     generation = group.generation
     newcomer = await group.member(group.cluster.brokers[0])
@@ -142,7 +142,7 @@ async def test_a_member_that_leaves_during_the_join_barrier_ends_it(group: Group
     assert one.generation == two.generation == newcomer.generation == generation + 1
 
 
-async def test_a_member_that_stops_inside_the_join_barrier_does_not_hold_the_next_one(group: Group) -> None:
+async def test_join_member_stopped_inside_the_barrier_does_not_block_the_next_one(group: Group) -> None:
     """Its join counts, for nobody knows that it is gone; the sync barrier then does without it."""
     one, two, three = await trio(group)
     newcomer, network = await group.member_through(
@@ -153,14 +153,14 @@ async def test_a_member_that_stops_inside_the_join_barrier_does_not_hold_the_nex
     network.black_hole(*BOTH)
     await lost(parked)
 
-    await expire(one, two, three, until=lambda: len(group.events("member_expired")) == 1)
+    await stabilize(one, two, three, until=lambda: len(group.events("member_expired")) == 1)
     assert group.events("member_expired")[0]["member"] == newcomer.member_id
 
 
 # -- joins whose request or reply is lost
 
 
-async def test_a_lost_join_response_costs_no_place_and_no_generation(group: Group) -> None:
+async def test_lost_join_response_costs_no_place_and_no_generation(group: Group) -> None:
     one, two, three = await trio(group)
     generation = group.generation + 1
     three.client, network = await group.connect_through(group.cluster.brokers[2])
@@ -178,11 +178,11 @@ async def test_a_lost_join_response_costs_no_place_and_no_generation(group: Grou
 
     assert (again.error_code, again.generation_id) == (NONE, generation)
     assert {answer.generation_id for answer in answers} == {generation}
-    await expire(one, two, three, newcomer)
+    await stabilize(one, two, three, newcomer)
     assert group.generation == generation
 
 
-async def test_a_newcomer_whose_join_response_is_lost_is_forgotten(group: Group) -> None:
+async def test_join_new_member_with_a_lost_response_is_removed(group: Group) -> None:
     """It never learned its id: nobody will ever sync or heartbeat for it."""
     one, two, three = await trio(group, rebalance_timeout_ms=2_000)
     ghost, network = await group.member_through(
@@ -204,11 +204,11 @@ async def test_a_newcomer_whose_join_response_is_lost_is_forgotten(group: Group)
     await group.until_joined(1)
     network.black_hole(*BOTH)
 
-    await expire(one, two, three, until=lambda: len(group.events("member_expired")) == 1)
+    await stabilize(one, two, three, until=lambda: len(group.events("member_expired")) == 1)
     assert group.member_ids == {one.member_id, two.member_id, three.member_id}
 
 
-async def test_an_id_that_was_handed_out_and_lost_holds_nobody(group: Group) -> None:
+async def test_join_assigned_id_lost_blocks_no_member(group: Group) -> None:
     """The first reply to a newcomer (MEMBER_ID_REQUIRED) is lost: it asks again, and has another id."""
     one, two, three = await trio(group)
     newcomer, network = await group.member_through(group.cluster.brokers[0], session_timeout_ms=SHORT_MS)
@@ -218,11 +218,11 @@ async def test_an_id_that_was_handed_out_and_lost_holds_nobody(group: Group) -> 
     await lost(asked)
     newcomer.client = await group.connect(group.cluster.brokers[1])
 
-    await expire(one, two, three, newcomer)
+    await stabilize(one, two, three, newcomer)
     assert len(group.member_ids) == 4
 
 
-async def test_a_join_that_arrives_late_disturbs_nobody(group: Group) -> None:
+async def test_join_that_arrives_late_disturbs_no_member(group: Group) -> None:
     """A request lies in the network while its member rejoins by another way; then the network gives it back."""
     one, two, three = await trio(group)
     newcomer = await group.member(group.cluster.brokers[0])
@@ -231,7 +231,7 @@ async def test_a_join_that_arrives_late_disturbs_nobody(group: Group) -> None:
     delayed = asyncio.create_task(three.join())
     await asyncio.sleep(0)
     three.client = await group.connect(group.cluster.brokers[1])
-    await expire(one, two, three, newcomer)
+    await stabilize(one, two, three, newcomer)
     generation = group.generation
     assert not three.is_leader
 
@@ -240,26 +240,26 @@ async def test_a_join_that_arrives_late_disturbs_nobody(group: Group) -> None:
     late = await delayed
     assert (late.error_code, late.generation_id, late.member_id) == (NONE, generation, three.member_id)
     assert group.generation == generation
-    await expire(one, two, three, newcomer)
+    await stabilize(one, two, three, newcomer)
 
 
 # -- the leader
 
 
-async def test_a_leader_that_dies_before_it_syncs_is_replaced(group: Group) -> None:
+async def test_leader_that_dies_before_it_syncs_is_replaced(group: Group) -> None:
     """The group is in CompletingRebalance, and who is to end it is gone."""
-    leader, two, three = await trio(group, doomed=0)
+    leader, two, three = await trio(group, victim=0)
     await through_the_join_barrier(group, leader, two, three)
     waiting = [asyncio.create_task(member.sync()) for member in (two, three)]
     await group.until_synced(1)
 
     assert [(await task).error_code for task in waiting] == [REBALANCE, REBALANCE]
-    await expire(two, three)
+    await stabilize(two, three)
     assert group.member_ids == {two.member_id, three.member_id}
     assert {event["member"] for event in group.events("member_expired")} == {leader.member_id}
 
 
-async def test_a_leader_that_heartbeats_and_never_syncs_is_replaced(group: Group) -> None:
+async def test_leader_that_heartbeats_and_never_syncs_is_replaced(group: Group) -> None:
     """Its session is fine; the sync barrier has a deadline of its own."""
     leader, two, three = await trio(group, rebalance_timeout_ms=2_000)
     await through_the_join_barrier(group, leader, two, three)
@@ -269,15 +269,15 @@ async def test_a_leader_that_heartbeats_and_never_syncs_is_replaced(group: Group
         await asyncio.sleep(0.05)
 
     assert [(await task).error_code for task in waiting] == [REBALANCE, REBALANCE]
-    await expire(two, three)
+    await stabilize(two, three)
     assert group.events("member_expired")[0]["cause"] == "did_not_sync"
 
 
-async def test_a_zombie_leader_assigns_nothing_and_commits_nothing(group: Group) -> None:
+async def test_zombie_leader_assigns_nothing_and_commits_nothing(group: Group) -> None:
     """It slept between the barriers; the group has gone on without it when it hands in its plan."""
-    zombie, two, three = await trio(group, doomed=0)
+    zombie, two, three = await trio(group, victim=0)
     joined, *_ = await through_the_join_barrier(group, zombie, two, three)
-    await expire(two, three)
+    await stabilize(two, three)
     generation = group.generation
 
     plan_of_old = dict.fromkeys(plan(joined), b"the zombie's")
@@ -288,10 +288,10 @@ async def test_a_zombie_leader_assigns_nothing_and_commits_nothing(group: Group)
     assert (await two.committed("t", [0])) == {0: -1}
     assert group.generation == generation
     zombie.member_id, zombie.generation = "", -1
-    await expire(two, three, zombie)
+    await stabilize(two, three, zombie)
 
 
-async def test_a_leader_with_a_stale_generation_assigns_nothing(group: Group) -> None:
+async def test_leader_with_a_stale_generation_assigns_nothing(group: Group) -> None:
     """It is a member still, but the plan that it was computing is for members of before."""
     leader, two, three = await trio(group)
     joined, *_ = await through_the_join_barrier(group, leader, two, three)
@@ -300,7 +300,7 @@ async def test_a_leader_with_a_stale_generation_assigns_nothing(group: Group) ->
     await group.until_joined(1)
 
     assert (await leader.sync(plan(joined))).error_code is REBALANCE
-    await settle_after(joining, leader, two, three, newcomer)
+    await stabilize_after(joining, leader, two, three, newcomer)
     stale = Member(leader.client, group.group_id, member_id=leader.member_id, generation=joined.generation_id)
     for broker in group.cluster.brokers:
         stale.client = await group.connect(broker)
@@ -310,8 +310,8 @@ async def test_a_leader_with_a_stale_generation_assigns_nothing(group: Group) ->
     assert (await two.committed("t", [0])) == {0: -1}
 
 
-async def settle_after(joining: asyncio.Task[Any], *members: Member) -> None:
-    """As `expire`, where the last member has asked to join already."""
+async def stabilize_after(joining: asyncio.Task[Any], *members: Member) -> None:
+    """As `stabilize`, where the last member has asked to join already."""
     *others, last = members
 
     async def finish() -> None:
@@ -323,13 +323,13 @@ async def settle_after(joining: asyncio.Task[Any], *members: Member) -> None:
     finishing = asyncio.create_task(finish())
     rounds = [asyncio.create_task(member.round()) for member in others]
     await asyncio.gather(finishing, *rounds)
-    await expire(*members)
+    await stabilize(*members)
 
 
 # -- syncs whose reply is lost
 
 
-async def test_a_lost_sync_response_is_told_again_by_any_broker(group: Group) -> None:
+async def test_sync_lost_response_is_repeated_by_any_broker(group: Group) -> None:
     leader, two, three = await trio(group)
     joined, *_ = await through_the_join_barrier(group, leader, two, three)
     two.client, network = await group.connect_through(group.cluster.brokers[1])
@@ -346,7 +346,7 @@ async def test_a_lost_sync_response_is_told_again_by_any_broker(group: Group) ->
     assert (group.generation, group["state"]) == (joined.generation_id, "Stable")
 
 
-async def test_a_leader_whose_sync_response_is_lost_cannot_assign_twice(group: Group) -> None:
+async def test_sync_leader_with_a_lost_response_cannot_assign_twice(group: Group) -> None:
     """Others work by the first plan already: the second, whatever it says, changes nothing."""
     leader, two, three = await trio(group)
     joined, *_ = await through_the_join_barrier(group, leader, two, three)
@@ -364,8 +364,8 @@ async def test_a_leader_whose_sync_response_is_lost_cannot_assign_twice(group: G
     assert group.generation == joined.generation_id
 
 
-async def test_a_member_that_stops_inside_the_sync_barrier_costs_one_more_round(group: Group) -> None:
-    leader, two, three = await trio(group, doomed=2)
+async def test_member_that_stops_inside_the_sync_barrier_costs_one_more_round(group: Group) -> None:
+    leader, two, three = await trio(group, victim=2)
     joined, *_ = await through_the_join_barrier(group, leader, two, three)
     three.client, network = await group.connect_through(group.cluster.brokers[2])
     parked = asyncio.create_task(three.sync())
@@ -375,11 +375,11 @@ async def test_a_member_that_stops_inside_the_sync_barrier_costs_one_more_round(
     assert (await leader.sync(plan(joined))).error_code is NONE
     assert (await two.sync()).error_code is NONE
 
-    await expire(leader, two, until=group.lacks(three.member_id))
+    await stabilize(leader, two, until=group.lacks(three.member_id))
     assert group.generation == joined.generation_id + 1
 
 
-async def test_a_member_that_leaves_during_the_sync_barrier_sends_all_back(group: Group) -> None:
+async def test_member_that_leaves_during_the_sync_barrier_sends_all_back(group: Group) -> None:
     leader, two, three = await trio(group)
     await through_the_join_barrier(group, leader, two, three)
     waiting = asyncio.create_task(two.sync())
@@ -388,19 +388,19 @@ async def test_a_member_that_leaves_during_the_sync_barrier_sends_all_back(group
     await three.leave()
 
     assert (await waiting).error_code is REBALANCE
-    await expire(leader, two)
+    await stabilize(leader, two)
 
 
 # -- the coordinator moves
 
 
-async def test_the_coordinator_dies_with_members_parked_in_the_join_barrier(group: Group) -> None:
+async def test_coordinator_dies_with_members_parked_in_the_join_barrier(group: Group) -> None:
     """They ask another broker, and find their places kept: one generation, nobody removed."""
     one, two, three = await trio(group)
     generation = group.generation + 1
-    doomed = group.cluster.brokers[0]
+    victim = group.cluster.brokers[0]
     for member in (one, two):
-        member.client = await group.connect(doomed)
+        member.client = await group.connect(victim)
     three.client = await group.connect(group.cluster.brokers[1])
     newcomer = await group.member(group.cluster.brokers[1])
     waiting = asyncio.create_task(newcomer.join())
@@ -408,7 +408,7 @@ async def test_the_coordinator_dies_with_members_parked_in_the_join_barrier(grou
     parked = [asyncio.create_task(member.join()) for member in (one, two)]
     await group.until_joined(3)
 
-    doomed.kill()
+    victim.kill()
     for task in parked:
         with suppress(OSError, EOFError):
             await task
@@ -418,11 +418,11 @@ async def test_the_coordinator_dies_with_members_parked_in_the_join_barrier(grou
     answers = await asyncio.gather(three.join(), waiting, *again)
 
     assert [(answer.error_code, answer.generation_id) for answer in answers] == [(NONE, generation)] * 4
-    await expire(one, two, three, newcomer)
+    await stabilize(one, two, three, newcomer)
     assert group.events("member_expired") == []
 
 
-async def test_the_coordinator_dies_between_the_barriers(group: Group) -> None:
+async def test_coordinator_dies_between_the_barriers(group: Group) -> None:
     one, two, three = await trio(group)
     for member in (one, two, three):
         member.client = await group.connect(group.cluster.brokers[1])
@@ -434,23 +434,23 @@ async def test_the_coordinator_dies_between_the_barriers(group: Group) -> None:
     synced = await asyncio.gather(one.sync(plan(joined)), two.sync(), three.sync())
 
     assert [answer.error_code for answer in synced] == [NONE] * 3
-    await expire(one, two, three)
+    await stabilize(one, two, three)
     assert group.generation == joined.generation_id
 
 
-async def test_the_coordinator_dies_between_the_leader_s_sync_and_the_followers_replies(group: Group) -> None:
+async def test_coordinator_dies_between_the_leader_s_sync_and_the_followers_replies(group: Group) -> None:
     """The plan is stored; the broker that was to tell it stands still, and dies."""
     leader, two, three = await trio(group)
-    doomed = group.cluster.brokers[0]
+    victim = group.cluster.brokers[0]
     for member in (two, three):
-        member.client = await group.connect(doomed)
+        member.client = await group.connect(victim)
     leader.client = await group.connect(group.cluster.brokers[1])
     joined, *_ = await through_the_join_barrier(group, leader, two, three)
     waiting = [asyncio.create_task(member.sync()) for member in (two, three)]
     await group.until_synced(1)
-    doomed.signal(signal.SIGSTOP)
+    victim.signal(signal.SIGSTOP)
     assert (await leader.sync(plan(joined))).error_code is NONE
-    doomed.kill()
+    victim.kill()
     for task in waiting:
         with pytest.raises((OSError, EOFError)):
             await task
@@ -462,7 +462,7 @@ async def test_the_coordinator_dies_between_the_leader_s_sync_and_the_followers_
     assert (group.generation, group["state"]) == (joined.generation_id, "Stable")
 
 
-async def test_a_coordinator_that_stood_still_wakes_and_harms_nothing(group: Group) -> None:
+async def test_coordinator_that_stood_still_wakes_and_harms_nothing(group: Group) -> None:
     """Its members went elsewhere and rejoined; what it had parked ends without a second life."""
     one, two, three = await trio(group)
     frozen = group.cluster.brokers[2]
@@ -478,19 +478,19 @@ async def test_a_coordinator_that_stood_still_wakes_and_harms_nothing(group: Gro
     again = asyncio.create_task(three.join())
     answers = await asyncio.gather(one.join(), two.join(), waiting, again)
     generation = answers[0].generation_id
-    await expire(one, two, three, newcomer)
+    await stabilize(one, two, three, newcomer)
 
     frozen.signal(signal.SIGCONT)
     await asyncio.to_thread(frozen.wait_ready)
     await asyncio.sleep(0.5)
 
     assert {answer.generation_id for answer in answers} == {generation}
-    await expire(one, two, three, newcomer)
+    await stabilize(one, two, three, newcomer)
     assert group.events("member_expired") == []
 
 
 @pytest.mark.parametrize("harm", ["kill", "drain", "pause"])
-async def test_the_answer_to_find_coordinator_moves_and_moves_nobody_s_generation(group: Group, harm: str) -> None:
+async def test_find_coordinator_answer_changes_without_a_new_generation(group: Group, harm: str) -> None:
     one, two, three = await trio(group)
     generation = group.generation
     ports = {broker.port: broker for broker in group.cluster.brokers}
@@ -523,9 +523,9 @@ async def test_members_that_disagree_about_the_coordinator_form_one_group(group:
     members = [await group.member(broker) for broker in group.cluster.brokers]
     brokers = group.cluster.brokers
 
-    async def step(turn: int) -> None:
+    async def step(iteration: int) -> None:
         for place, member in enumerate(members):
-            member.client = await group.connect(brokers[(place + turn) % 3])
+            member.client = await group.connect(brokers[(place + iteration) % 3])
 
     first = await through_the_join_barrier(group, *members)
     assert {answer.generation_id for answer in first} == {first[0].generation_id}
@@ -545,46 +545,46 @@ async def test_members_that_disagree_about_the_coordinator_form_one_group(group:
 # -- heartbeats and commits
 
 
-async def test_who_stops_its_heartbeats_is_replaced_and_comes_back_as_another(group: Group) -> None:
+async def test_session_silent_member_is_replaced_and_rejoins_under_another_id(group: Group) -> None:
     one, two, three = await trio(group)
     silent = await group.member(group.cluster.brokers[1], session_timeout_ms=SHORT_MS)
-    await expire(one, two, three, silent)
+    await stabilize(one, two, three, silent)
     before = silent.member_id
 
-    await expire(one, two, three, until=group.lacks(before))
+    await stabilize(one, two, three, until=group.lacks(before))
 
     assert await silent.heartbeat() is ErrorCode.unknown_member_id
     assert (await silent.commit("t", {3: 9}))[3] is ErrorCode.unknown_member_id
     assert (await silent.join()).error_code is ErrorCode.unknown_member_id
     silent.member_id, silent.generation = "", -1
-    await expire(one, two, three, silent)
+    await stabilize(one, two, three, silent)
     assert silent.member_id != before
 
 
-async def test_outbound_packets_are_lost_and_the_network_comes_back(group: Group) -> None:
+async def test_members_outbound_packets_lost_until_the_network_recovers(group: Group) -> None:
     """Shorter than a session: nothing happens. Longer: the late heartbeats are those of nobody."""
     one, two, three = await trio(group)
     cut_off, network = await group.member_through(group.cluster.brokers[1], session_timeout_ms=SHORT_MS)
-    await expire(one, two, three, cut_off)
+    await stabilize(one, two, three, cut_off)
     generation = group.generation
 
     network.black_hole(Way.UP)
-    beat = asyncio.create_task(cut_off.heartbeat())
+    answer = asyncio.create_task(cut_off.heartbeat())
     await asyncio.sleep(SHORT_MS / 3000)
     network.restore()
-    assert await beat is NONE
+    assert await answer is NONE
     assert group.generation == generation
 
     network.black_hole(Way.UP)
-    beat = asyncio.create_task(cut_off.heartbeat())
-    await expire(one, two, three, until=group.lacks(cut_off.member_id))
+    answer = asyncio.create_task(cut_off.heartbeat())
+    await stabilize(one, two, three, until=group.lacks(cut_off.member_id))
     after = group.generation
     network.restore()
-    assert await beat is ErrorCode.unknown_member_id
+    assert await answer is ErrorCode.unknown_member_id
     assert group.generation == after > generation
 
 
-async def test_what_was_processed_is_committed_before_the_join_barrier_and_refused_after(group: Group) -> None:
+async def test_commit_before_the_join_barrier_is_stored_and_refused_after(group: Group) -> None:
     one, two, three = await trio(group)
     newcomer = await group.member(group.cluster.brokers[0])
     waiting = asyncio.create_task(newcomer.join())
@@ -602,12 +602,12 @@ async def test_what_was_processed_is_committed_before_the_join_barrier_and_refus
     assert (await one.commit("t", {5: 52}))[5] is NONE
 
 
-async def test_members_without_a_common_protocol_are_told_so_and_harm_nobody(group: Group) -> None:
+async def test_join_without_common_protocol_is_refused_and_harms_no_member(group: Group) -> None:
     one, two, three = await trio(group)
     generation = group.generation
     other = await group.member(group.cluster.brokers[0], protocols=("their own",), metadata=subscription(["t"]))
 
     assert (await other.join()).error_code is ErrorCode.inconsistent_group_protocol
 
-    await expire(one, two, three)
+    await stabilize(one, two, three)
     assert (group.generation, len(group.member_ids)) == (generation, 3)

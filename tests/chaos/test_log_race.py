@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.support.logs import TOPIC, append_later, batch, batches_of, broker, given_log, read
-from tests.support.proxy import Cut, Proxy
+from tests.support.proxy import LinkFault, Proxy
 from tests.support.valkey import ValkeyServer
 from tidegate.errors import (
     KafkaError,
@@ -149,7 +149,7 @@ async def _cutter(race: Race, proxies: list[Proxy]) -> None:
     while True:
         await asyncio.sleep(race.random.uniform(0.005, 0.08))
         carrying = race.random.choice([b"", b"XADD", b"XADD"])  # most of them where appends are on their way
-        race.random.choice(proxies).cut(race.random.choice(list(Cut)), carrying=carrying)
+        race.random.choice(proxies).cut(race.random.choice(list(LinkFault)), carrying=carrying)
 
 
 async def _stored(store: Store) -> list[tuple[int, int, bytes]]:
@@ -165,10 +165,10 @@ async def _stored(store: Store) -> list[tuple[int, int, bytes]]:
     return batches
 
 
-async def test_brokers_race_on_one_partition_with_cuts(
+async def test_append_brokers_race_on_one_partition_with_dropped_connections(
     valkey: ValkeyServer, settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.log.append.SEQUENCE_GAP_TIMEOUT_MS", 5_000)
+    monkeypatch.setattr("tidegate.log.admission.SEQUENCE_GAP_TIMEOUT_MS", 5_000)
     monkeypatch.setattr("tidegate.log.progress.SNAPSHOT_ENTRIES", 40)
     appends = int(os.environ.get("TIDEGATE_RACE_APPENDS", "1200"))
     seed = int(os.environ.get("TIDEGATE_RACE_SEED", str(random.SystemRandom().randrange(1 << 32))))

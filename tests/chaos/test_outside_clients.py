@@ -32,7 +32,7 @@ KILL_EVERY_S, DEAD_S = 5.0, 1.0
 CATCH_UP_S = 60.0
 
 
-def kill_in_turn(cluster: Cluster, rng: random.Random, seconds: float) -> int:
+def kill_one_by_one(cluster: Cluster, rng: random.Random, seconds: float) -> int:
     """One broker after another is killed, and started again a second later; how many were."""
     kills, ends = 0, time.monotonic() + seconds
     while time.monotonic() < ends:
@@ -53,14 +53,14 @@ def play(cluster: Cluster, troupes: list[Troupe], rng: random.Random) -> int:
         for role in ("static-1", "static-2", "dynamic"):
             troupe.enter(role)
     for troupe in troupes:
-        troupe.expire()
+        troupe.stabilize()
         troupe.begin_calm()
     over = threading.Event()
     changing = [threading.Thread(target=troupe.play, args=(over,)) for troupe in troupes]
     for thread in changing:
         thread.start()
     try:
-        return kill_in_turn(cluster, rng, LENGTH_S)
+        return kill_one_by_one(cluster, rng, LENGTH_S)
     finally:
         over.set()
         for thread in changing:
@@ -118,7 +118,7 @@ def reported(troupe: Troupe, history: GroupHistory) -> str:
     return (
         f"{troupe.group}: {len(troupe.processes())} processes, {kinds['barrier_joined']} generations, "
         f"{kinds['member_replaced']} static returns, {kinds['member_expired']} expired; changes {troupe.changes}; "
-        f"settled in {max(troupe.settle_s):.1f} s at most; "
+        f"stable after {max(troupe.idle_wait_s):.1f} s at most; "
         f"{distinct} records, {sought} read again after {history.counts['seek']} seeks, {again} after rebalances; "
         f"{history.counts['commits acknowledged']} commits, {refused or 'none'} refused; "
         f"{history.counts['committed']} looks at commits, {history.counts['paused']} pauses, "

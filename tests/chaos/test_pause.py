@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from bench.cluster import BrokerProcess, Cluster
-from tests.chaos.test_rolling_restart import commit_for_a_while, expired
+from tests.chaos.test_rolling_restart import commit_for_a_while, stabilized
 from tests.support.broker_logs import tracebacks
 from tests.support.members import Member
 from tests.support.wire import RawClient
@@ -42,7 +42,7 @@ def member(bootstrap: str) -> Any:
     return AIOKafkaConsumer(TOPIC, bootstrap_servers=bootstrap, group_id=GROUP, enable_auto_commit=False)
 
 
-async def test_a_broker_that_stays_silent_costs_no_member_its_place() -> None:
+async def test_broker_that_stays_silent_costs_no_member_its_place() -> None:
     """Members wait for it longer than their sessions, as clients do, and come to another then."""
     settings = {
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
@@ -77,7 +77,7 @@ async def test_pauses_shorter_than_a_session_cost_no_rebalance_and_no_commit(rng
         await admin.close()
         consumers = [member(cluster.bootstrap) for _ in range(MEMBERS)]
         await asyncio.gather(*(consumer.start() for consumer in consumers))
-        before = await expired(consumers, MEMBERS)
+        before = await stabilized(consumers, MEMBERS)
         stop = asyncio.Event()
         committing = asyncio.create_task(commit_for_a_while(consumers, stop))
         await asyncio.sleep(1)

@@ -79,7 +79,7 @@ async def one_round(cluster: Cluster, store: Store, size: int) -> dict[str, list
     return times
 
 
-async def test_a_round_costs_at_most_three_script_calls_a_member() -> None:
+async def test_round_costs_at_most_three_script_calls_a_member() -> None:
     settings = {
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "1500",
         "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # these clients do not connect again

@@ -29,10 +29,10 @@ def slots_in_use(sharded: Sharded) -> list[int]:
     return [key_slot(key) for key in [*logs, *groups, "{cluster}"]]
 
 
-async def goes_on(load: Load) -> None:
+async def is_alive(load: Load) -> None:
     """Producers are acknowledged by themselves, and both groups read it."""
     before, read = len(load.acknowledged), [len(one.observed) for one in (load.aiokafka_read, load.librdkafka_read)]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(180):
         while len(load.acknowledged) < before + 200:
             await asyncio.sleep(0.1)
         while any(
@@ -42,7 +42,7 @@ async def goes_on(load: Load) -> None:
             await asyncio.sleep(0.1)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_nothing_acknowledged_is_lost_when_primaries_die(rng: random.Random) -> None:
     with Sharded() as sharded, Cluster(brokers=3, settings=SETTINGS, redis_url=sharded.url) as cluster:
         metadata_node = sharded.owner("{cluster}")
@@ -64,12 +64,12 @@ async def test_nothing_acknowledged_is_lost_when_primaries_die(rng: random.Rando
                 await asyncio.to_thread(sharded.in_sync)
                 for broker in cluster.brokers:
                     await asyncio.to_thread(broker.wait_ready)
-                await goes_on(load)
+                await is_alive(load)
         print(await load.check())
         assert not tracebacks(cluster)
 
 
-async def test_slots_move_under_load_and_no_client_is_told(rng: random.Random) -> None:
+async def test_slots_move_under_load_without_client_errors(rng: random.Random) -> None:
     with Sharded(replicas=0) as sharded, Cluster(brokers=3, redis_url=sharded.url) as cluster:
         async with Load(cluster.bootstrap) as load:
             await asyncio.sleep(2)
@@ -81,7 +81,7 @@ async def test_slots_move_under_load_and_no_client_is_told(rng: random.Random) -
                 await asyncio.to_thread(sharded.move, slot, target)
                 await asyncio.sleep(rng.uniform(0.1, 0.5))
             assert await ready, "brokers were not ready while slots moved"
-            await goes_on(load)
+            await is_alive(load)
         assert not load.failures
         print(await load.check())
         assert load.rebalances == 0

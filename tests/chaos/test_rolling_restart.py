@@ -21,7 +21,7 @@ MEMBERS = int(os.environ.get("TIDEGATE_ROLLING_MEMBERS", "50"))
 TOPIC, GROUP = "rolling", "rolling-group"
 
 
-async def expired(consumers: list[Any], partitions: int, timeout_s: float = 90.0) -> int:
+async def stabilized(consumers: list[Any], partitions: int, timeout_s: float = 90.0) -> int:
     """Wait until every partition has one owner and all members share a generation; that generation."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -63,7 +63,7 @@ async def test_rolling_restarts_of_a_stable_group_add_no_generation_and_lose_no_
             for _ in range(MEMBERS)
         ]
         await asyncio.gather(*(consumer.start() for consumer in consumers))
-        before = await expired(consumers, MEMBERS)
+        before = await stabilized(consumers, MEMBERS)
         stop = asyncio.Event()
         committing = asyncio.create_task(commit_for_a_while(consumers, stop))
         await asyncio.sleep(1)

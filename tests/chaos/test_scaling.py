@@ -36,7 +36,7 @@ TOPIC, GROUP = "scaling", "scaling-group"
 SHARD = shard_of(GROUP, 50)
 SESSION_MS = 10_000
 WITHIN_S = 120.0
-SETTLED_S = 120.0
+STABLE_S = 120.0
 
 
 class Members:
@@ -77,7 +77,7 @@ class Members:
             thread = threading.Thread(target=self._run_native, args=(number, bootstrap), daemon=True)
             thread.start()
             self._native.append(thread)
-        deadline = time.monotonic() + SETTLED_S
+        deadline = time.monotonic() + STABLE_S
         while not (self.stable() and self.owned() == list(range(MEMBERS))):
             assert time.monotonic() < deadline, f"the group did not settle: {self.owned()}"
             await asyncio.sleep(0.2)
@@ -250,7 +250,7 @@ def stopped_as_a_pod(broker: BrokerProcess) -> int:
     return process.wait(40)
 
 
-async def test_a_rolling_update_by_prestop_and_sigterm_adds_no_generation() -> None:
+async def test_rolling_update_by_prestop_and_sigterm_adds_no_generation() -> None:
     with Cluster(brokers=3) as cluster:
         async with members_of(cluster):
             for broker in cluster.brokers:

@@ -63,11 +63,11 @@ def test_executors_are_as_restricted_as_their_driver(valkey: ValkeyServer, tmp_p
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         try:
-            waited = both.wait(200)
+            awaited = both.wait(200)
         finally:
             process.send_signal(signal.SIGKILL)
             reported_text = process.communicate()[0]
-    assert waited, reported_text[-3000:]
+    assert awaited, reported_text[-3000:]
 
     wanted = yaml.safe_load((tmp_path / "executor.yaml").read_text())["spec"]
     for executor in executors:

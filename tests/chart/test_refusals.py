@@ -74,7 +74,7 @@ TLS = "listeners.internal.protocol=SSL"
         ([REDIS, "pipeline.enabled=true"], "which must outlive pods: set archive.existingClaim"),
     ],
 )  # fmt: skip
-def test_it_is_refused_in_words(options: list[str], reported: str) -> None:
+def test_chart_refuses_with_a_message(options: list[str], reported: str) -> None:
     reported_text = refused(*options)
 
     assert reported in reported_text

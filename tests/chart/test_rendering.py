@@ -78,7 +78,7 @@ def listeners(documents: list[Document]) -> dict[str, tuple[str, str, str, str]]
     return {name: (bound[name], reported[name], protocols[name], modes[name]) for name in bound}
 
 
-def test_a_deployment_by_default_tells_addresses_of_pods() -> None:
+def test_deployment_advertises_pod_addresses_by_default() -> None:
     documents = case("direct")
     deployment = only(documents, "Deployment")
     (container,) = broker_pod(documents)["containers"]
@@ -92,7 +92,7 @@ def test_a_deployment_by_default_tells_addresses_of_pods() -> None:
     assert listeners(render(REDIS, "ipFamily=IPv6"))["INTERNAL"][:2] == ("[::]:9092", "[$(POD_IP)]:9092")
 
 
-def test_a_stateful_set_tells_names_of_pods() -> None:
+def test_stateful_set_advertises_pod_names() -> None:
     documents = case("names")
     headless = only(documents, "Service", "test-tidegate-headless")["spec"]
     (_, reported, *_) = listeners(documents)["INTERNAL"]
@@ -137,7 +137,7 @@ def test_one_balanced_address_beside_addresses_of_pods() -> None:
     assert not [one for one in inside if one["metadata"]["name"] == "test-tidegate-single"]
 
 
-def test_a_certificate_names_all_that_clients_are_told() -> None:
+def test_certificate_names_every_advertised_host() -> None:
     documents = case("tls")
     certificate = only(documents, "Certificate")["spec"]
     pod = broker_pod(documents)
@@ -170,7 +170,7 @@ def test_a_certificate_names_all_that_clients_are_told() -> None:
         (["valkey.enabled=true"], "redis://test-tidegate-valkey:6379/0"),
     ],
 )
-def test_the_address_of_redis_is_put_together(options: list[str], url: str) -> None:
+def test_address_of_redis_is_put_together(options: list[str], url: str) -> None:
     assert broker(*options)["TIDEGATE_REDIS_URL"] == url
 
 
@@ -198,7 +198,7 @@ def test_secrets_of_yours_are_named_and_none_is_made() -> None:
     assert "TIDEGATE_ADMIN_VIEWER_TOKEN" not in one_key
 
 
-def test_a_changed_secret_rolls_the_pods_and_nothing_else_does() -> None:
+def test_changed_secret_rolls_the_pods_and_nothing_else_does() -> None:
     def template(*options: str) -> Document:
         made: Document = only(render(*options), "Deployment")["spec"]["template"]
         return made
@@ -230,7 +230,7 @@ def test_scalers_own_the_number_of_pods() -> None:
     assert triggers == [{"type": "cpu", "metricType": "Utilization", "metadata": {"value": "70"}}]
 
 
-def test_what_a_platform_sets_arrives() -> None:
+def test_platform_values_are_applied() -> None:
     documents = case("cluster")
     pod = broker_pod(documents)
     (container,) = pod["containers"]
@@ -279,7 +279,7 @@ def test_rules_and_dashboards_are_those_of_the_files() -> None:
         assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
-def test_a_network_policy_lets_clients_in_and_little_out() -> None:
+def test_network_policy_lets_clients_in_and_little_out() -> None:
     spec = only(case("cluster"), "NetworkPolicy")["spec"]
     clients, admin = spec["ingress"]
     (tester,) = [one for one in case("cluster") if one["kind"] == "Pod"]
@@ -329,7 +329,7 @@ def test_secrets_may_be_files() -> None:
     assert "secrets" not in [one["name"] for one in without["volumes"]]
 
 
-def test_the_demo_is_a_server_that_brokers_accept() -> None:
+def test_demo_is_a_server_that_brokers_accept() -> None:
     server = only(case("demo"), "StatefulSet", "test-tidegate-valkey")["spec"]
     (container,) = server["template"]["spec"]["containers"]
     options = container["command"]
@@ -344,7 +344,7 @@ def test_the_demo_is_a_server_that_brokers_accept() -> None:
     assert without["template"]["spec"]["volumes"] == [{"name": "data", "emptyDir": {}}]
 
 
-def test_the_pipeline_goes_on_or_is_scheduled(tmp_path: Path) -> None:
+def test_pipeline_runs_continuously_or_is_scheduled(tmp_path: Path) -> None:
     documents = case("pipeline")
     scheduled = only(documents, "CronJob", "test-tidegate-lag")["spec"]
     going = only(documents, "Deployment", "test-tidegate-archive")["spec"]
@@ -391,7 +391,7 @@ def test_executors_are_pods_of_their_own(tmp_path: Path, monkeypatch: pytest.Mon
     assert subject["name"] == pod["serviceAccountName"] == "test-tidegate-pipeline"
 
 
-def test_an_upgrade_is_checked_on_the_new_address_by_the_new_image() -> None:
+def test_upgrade_is_checked_on_the_new_address_by_the_new_image() -> None:
     options = [str(CHART / "ci" / "direct.yaml"), "image.tag=9.9.9", "settings.key_prefix=ours"]
     documents = render(*options)
     job = only(documents, "Job", "test-tidegate-upgrade-check")

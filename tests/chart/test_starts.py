@@ -183,7 +183,7 @@ async def test_external(redis_url: str, tmp_path: Path) -> None:
         assert observed == {(f"127.0.0.2{ordinal}", pods[0].ports["outside"]) for ordinal in range(3)}
 
 
-def test_helm_test_goes_through(redis_url: str, tmp_path: Path) -> None:
+def test_helm_test_passes(redis_url: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         (pod,) = started(stack, ["test-a"], tmp_path, f"redis.url={redis_url}", ports())
         tester = container_of(pod.documents, "Pod")
@@ -198,7 +198,7 @@ def test_helm_test_goes_through(redis_url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("policy", "status"), [("noeviction", 0), ("allkeys-lru", 1)])
-def test_an_upgrade_is_refused_where_brokers_would_not_start(policy: str, status: int, tmp_path: Path) -> None:
+def test_upgrade_is_refused_where_brokers_would_not_start(policy: str, status: int, tmp_path: Path) -> None:
     server = ValkeyServer(["--maxmemory-policy", policy])
     try:
         checker = container_of(render(f"redis.url={server.url}"), "Job")

@@ -99,7 +99,7 @@ def test_every_document_is_valid(case: Path, version: str) -> None:
             _valid(json.dumps(document, sort_keys=True), version)
 
 
-def test_the_validator_refuses() -> None:
+def test_validator_refuses() -> None:
     (broken, *_) = [one for one in render(str(CHART / "ci" / "direct.yaml")) if one["kind"] == "Deployment"]
     broken["spec"]["replicsa"] = 3
 
@@ -108,7 +108,7 @@ def test_the_validator_refuses() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
-def test_lint_has_nothing_to_say(case: Path) -> None:
+def test_lint_reports_nothing(case: Path) -> None:
     done = helm("lint", str(CHART), "--strict", "--quiet", "-f", str(case), "--kube-version", "1.32.0")
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -137,7 +137,7 @@ def test_every_pod_is_restricted(case: Path) -> None:
             assert container["resources"]["limits"]["memory"]
 
 
-def test_a_package_renders_the_same(tmp_path: Path) -> None:
+def test_package_renders_the_same(tmp_path: Path) -> None:
     packed = helm("package", str(CHART), "--destination", str(tmp_path))
     assert packed.returncode == 0, packed.stderr
     (package,) = tmp_path.glob("tidegate-*.tgz")

@@ -31,10 +31,10 @@ def parser() -> argparse.ArgumentParser:
 
 async def run(clients: list[tuple[Client, Command]], args: argparse.Namespace) -> list[Outcome]:
     """Every client under every setting."""
-    room = asyncio.Semaphore(args.parallel)
+    free = asyncio.Semaphore(args.parallel)
 
     async def one(client: Client, command: Command, holds: str) -> Outcome:
-        async with room:
+        async with free:
             settings = {"TIDEGATE_HEARTBEAT_DELAY_MAX_MS": str(HOLDS_MS[holds])}
             outcome = await live(client, command, holds, settings, args.tries)
             print(outcome.line(), flush=True)

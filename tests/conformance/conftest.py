@@ -17,6 +17,8 @@ def cluster() -> Iterator[Cluster]:
     """Three brokers; groups form without the usual delay of 3 s, lag and retention are looked at each second."""
     settings = {
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100",
+        "TIDEGATE_GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS": "300",
+        "TIDEGATE_GROUP_SHARE_HEARTBEAT_INTERVAL_MS": "300",
         "TIDEGATE_LAG_SAMPLE_INTERVAL_MS": "1000",
         "TIDEGATE_METRICS_HANDOVER_MS": "0",
         "TIDEGATE_LOG_RETENTION_CHECK_INTERVAL_MS": "1000",

@@ -16,8 +16,8 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from yarl import URL
 
 from bench.cluster import Cluster
-from tidegate.admin.secrets import Secrets
-from tidegate.admin.sessions import COOKIE, CSRF_HEADER, Sessions
+from tidegate.http.secrets import Secrets
+from tidegate.http.sessions import COOKIE, CSRF_HEADER, Sessions
 
 TOKEN = "an operator's token"
 SETTINGS = {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100", "TIDEGATE_ADMIN_OPERATOR_TOKEN": TOKEN}
@@ -99,7 +99,7 @@ async def api(cluster: Cluster) -> AsyncIterator[Api]:
         yield opened
 
 
-async def test_the_document_is_openapi(api: Api) -> None:
+async def test_document_is_openapi(api: Api) -> None:
     OpenAPIV31SpecValidator(api.document).validate()
 
     operations = [one for path in api.document["paths"].values() for one in path.values()]
@@ -107,7 +107,7 @@ async def test_the_document_is_openapi(api: Api) -> None:
     assert all(one["summary"].endswith(".") for one in operations)
 
 
-async def test_every_read_answers_as_the_document_says(api: Api) -> None:
+async def test_reads_match_the_document(api: Api) -> None:
     async with api.consuming(client_id="billing"):
         names = {"group": api.group, "topic": api.topic}
         reads = [path for path, of in api.document["paths"].items() if "get" in of]
@@ -129,7 +129,7 @@ async def test_every_read_answers_as_the_document_says(api: Api) -> None:
         api.check(by["/redis"] | {"more": 1}, {"$ref": "#/components/schemas/Redis"})
 
 
-async def test_lists_come_in_pages(api: Api) -> None:
+async def test_lists_are_paged(api: Api) -> None:
     other = f"{api.topic}-b"
     await api.ask("POST", "/topics", json={"topic": other})
     found, after = [], ""
@@ -176,7 +176,7 @@ async def test_offsets_are_planned_moved_and_put_back(api: Api) -> None:
     assert (await api.ask("GET", "/audit"))["actions"][0]["action"] == "group.reset.undo"
 
 
-async def test_what_the_group_committed_since_is_not_undone(api: Api) -> None:
+async def test_undo_preserves_later_commits_of_the_group(api: Api) -> None:
     async with api.consuming():
         pass
     way = {"to_offset": 5, "topics": [f"{api.topic}:0"]}
@@ -198,7 +198,7 @@ async def test_what_the_group_committed_since_is_not_undone(api: Api) -> None:
     await api.ask("POST", "/audit/{action_id}/undo", 404, action_id="none")
 
 
-async def test_members_are_fenced_and_go_on_from_the_new_offsets(api: Api) -> None:
+async def test_reset_fences_members_that_continue_from_the_new_offsets(api: Api) -> None:
     async with api.consuming() as consumer:
         way = {"to_offset": 15, "all_topics": True, "fence": True}
         done = await api.ask("POST", "/groups/{group}/offsets/reset", json=way, group=api.group)
@@ -209,7 +209,7 @@ async def test_members_are_fenced_and_go_on_from_the_new_offsets(api: Api) -> No
     assert {record.offset for record in read} == set(range(15, 20))
 
 
-async def test_a_member_is_removed_and_a_group_deleted(api: Api) -> None:
+async def test_member_is_removed_and_a_group_deleted(api: Api) -> None:
     async with api.consuming(client_id="bad", group_instance_id="bad-1"):
         refused = await api.ask("DELETE", "/groups/{group}", 409, group=api.group)
         assert refused["kafka_error"] == "NON_EMPTY_GROUP"
@@ -235,7 +235,7 @@ async def test_a_member_is_removed_and_a_group_deleted(api: Api) -> None:
     ]
 
 
-async def test_a_deleted_group_comes_back_with_its_offsets_unless_there_is_a_new_one(api: Api) -> None:
+async def test_undo_deleted_group_restores_its_offsets_unless_the_group_exists(api: Api) -> None:
     async with api.consuming():
         pass
     await api.ask("DELETE", "/groups/{group}", 204, group=api.group)
@@ -293,6 +293,21 @@ async def test_old_records_are_trimmed(api: Api) -> None:
     assert kept["kafka_error"] == "POLICY_VIOLATION"
 
 
+async def test_quotas_are_set_listed_and_removed(api: Api) -> None:
+    change: Any = {"entity": "user=alice&client-id", "quota": "producer_byte_rate", "value": 1e6}
+    assert change in (await api.ask("PATCH", "/quotas", json={"changes": [change]}))["quotas"]
+    assert change in (await api.ask("GET", "/quotas"))["quotas"]
+    assert (await api.ask("GET", "/quotas?org=acme"))["quotas"] == []
+    action = (await api.ask("GET", "/audit"))["actions"][0]
+    assert (action["action"], action["outcome"]) == ("quota.change", "done")
+    assert action["arguments"]["quotas"] == {"user=alice&client-id producer_byte_rate": 1e6}
+    for wrong in ({"value": -1.0}, {"entity": "group=g"}, {"quota": "connection_creation_rate"}):
+        refused = await api.ask("PATCH", "/quotas", 400, json={"changes": [change | wrong]})
+        assert refused["kafka_error"] == "INVALID_REQUEST"
+    await api.ask("PATCH", "/quotas", json={"changes": [change | {"value": None}]})
+    assert change not in (await api.ask("GET", "/quotas"))["quotas"]
+
+
 async def test_bodies_that_cannot_be(api: Api) -> None:
     path, names = "/groups/{group}/offsets/plan", {"group": api.group}
     for body in ({}, {"to_earliest": True}, {"to_earliest": True, "to_offset": 1, "all_topics": True}, [], {"x": 1}):
@@ -307,7 +322,7 @@ async def test_bodies_that_cannot_be(api: Api) -> None:
         assert (answer.status, "GET" in answer.headers["Allow"]) == (405, True)
 
 
-async def test_a_session_of_one_broker_is_one_of_all(api: Api) -> None:
+async def test_session_of_one_broker_is_one_of_all(api: Api) -> None:
     first, second = (f"http://127.0.0.1:{broker.admin_port}" for broker in api.cluster.brokers)
     form = {"name": "operator", "password": TOKEN, "next": "/console/brokers"}
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:
@@ -325,7 +340,7 @@ async def test_a_session_of_one_broker_is_one_of_all(api: Api) -> None:
             assert answer.status == 204
 
 
-async def test_a_broker_is_drained_through_another_and_the_other_by_itself_without_redis() -> None:
+async def test_broker_is_drained_through_another_and_the_other_by_itself_without_redis() -> None:
     with Cluster(brokers=2, settings=SETTINGS) as running:
         first, second = running.brokers
         headers = {"Authorization": f"Bearer {TOKEN}"}

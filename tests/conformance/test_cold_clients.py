@@ -148,7 +148,7 @@ def wait_trimmed(cluster: Cluster, topic: str) -> list[int]:
     raise AssertionError(f"Redis was not trimmed: {starts}")
 
 
-def test_the_bytes_served_are_the_bytes_that_were_served_before(tiered: Tiered) -> None:
+def test_bytes_served_are_the_bytes_that_were_served_before(tiered: Tiered) -> None:
     ends = [len(records) for records in tiered.produced]
     served = asyncio.run(all_batches(tiered.cluster, tiered.topic, ends))
 
@@ -214,7 +214,7 @@ def test_librdkafka_reads_both_tiers_in_a_group_and_finds_times(tiered: Tiered) 
         consumer.close()
 
 
-def test_a_broker_that_dies_while_old_offsets_are_read_costs_nothing(tiered: Tiered) -> None:
+def test_broker_that_dies_while_old_offsets_are_read_costs_nothing(tiered: Tiered) -> None:
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from bench.jars import PeerUnavailable
 from bench.kafka_peer import KafkaPeer
-from tidegate.__main__ import command_line
+from tidegate.command_line import command_line
 
 pytestmark = pytest.mark.peer
 
@@ -56,7 +56,7 @@ async def test_topics_and_tail(kafka: KafkaPeer) -> None:
     assert await typed(kafka, "topic", "delete", "orders", "--yes") == "deleted orders\n"
 
 
-async def test_the_doctor_knows_who_answers(kafka: KafkaPeer) -> None:
+async def test_doctor_identifies_the_server(kafka: KafkaPeer) -> None:
     found = await reported(kafka, "doctor", "--no-redis")
 
     assert found["worst"] is None

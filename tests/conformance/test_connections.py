@@ -15,8 +15,11 @@ from kio.schema.fetch.v12.request import FetchPartition, FetchRequest, FetchTopi
 from kio.schema.metadata.v12.request import MetadataRequest
 
 from bench.cluster import Cluster
-from tests.support.wire import RawClient, decode_response, encode_request
+from tests.support.log_broker import fetch_request, produce_request
+from tests.support.wire import RawClient, decode_response, encode_request, request_type
 from tidegate.protocol.schema_walk import write_uvarint
+from tidegate.records.batch import iter_headers
+from tidegate.records.build import NewRecord, build_batch
 
 VERSIONS: Any = ApiVersionsRequest(client_software_name="test-client", client_software_version="1.0")
 NO_TOPICS: Any = MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
@@ -28,6 +31,12 @@ def frame(payload: bytes) -> bytes:
 
 async def client_of(cluster: Cluster, broker: int = 0) -> RawClient:
     return await RawClient.connect(cluster.brokers[broker].address)
+
+
+def creation_of(topic: str) -> Any:
+    """A request for a topic of one partition."""
+    one = CreatableTopic(name=topic, num_partitions=1, replication_factor=1, assignments=(), configs=())  # type: ignore[arg-type]
+    return CreateTopicsRequest(topics=(one,))
 
 
 async def closed(client: RawClient) -> bytes:
@@ -44,7 +53,7 @@ async def test_1_api_versions_from_the_future(cluster: Cluster) -> None:
         correlation_id, answer = decode_response(18, 0, await client.receive_frame())
         assert correlation_id == 7
         assert answer.error_code.value == 35
-        assert (18, 0, 4) in [(api.api_key, api.min_version, api.max_version) for api in answer.api_keys]
+        assert (18, 0, 5) in [(api.api_key, api.min_version, api.max_version) for api in answer.api_keys]
 
         assert len((await client.ask(VERSIONS)).api_keys) > 20
 
@@ -76,7 +85,7 @@ async def test_4_unknown_tagged_fields_are_skipped(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(9999, 0), (3, 14), (3, -1)], ids=["5-key", "6-version", "negative"])
-async def test_what_is_not_served_closes_without_an_answer(cluster: Cluster, api_key: int, version: int) -> None:
+async def test_unknown_api_closes_without_an_answer(cluster: Cluster, api_key: int, version: int) -> None:
     async with await client_of(cluster) as client:
         client.writer.write(frame(struct.pack(">hhih", api_key, version, 1, -1)))
         assert await closed(client) == b""
@@ -96,11 +105,67 @@ async def test_8_correlation_ids(cluster: Cluster) -> None:
         assert [struct.unpack_from(">i", await client.receive_frame())[0] for _ in ids] == ids
 
 
+async def test_10_acks_0_shifts_no_reply(cluster: Cluster) -> None:
+    topic = f"silent-{uuid.uuid4().hex[:8]}"
+    async with await client_of(cluster) as client:
+        assert (await client.ask(creation_of(topic))).topics[0].error_code.value == 0
+        client.send(produce_request([(topic, [(0, build_batch([NewRecord(b"v", None, 1)]))])], acks=0))
+        asked = client.send(NO_TOPICS)
+        assert (await asyncio.wait_for(client.receive(), 20))[0] == asked
+        fetched = await client.ask(fetch_request([(topic, [(0, 0)])], max_wait_ms=10_000))
+        assert len(list(iter_headers(fetched.responses[0].partitions[0].records))) == 1
+
+
+async def test_11_an_error_with_acks_0_closes(cluster: Cluster) -> None:
+    async with await client_of(cluster) as client:
+        client.send(produce_request([("nope", [(0, build_batch([NewRecord(b"v", None, 1)]))])], acks=0))
+        assert await closed(client) == b""
+
+
+async def test_121_api_versions_names_the_broker(cluster: Cluster) -> None:
+    """Kafka compares the node id as well; here any broker may stand behind one address."""
+    async with await client_of(cluster) as client:
+        cluster_id = (await client.ask(NO_TOPICS)).cluster_id
+
+        async def asked(**identity: Any) -> tuple[int, int]:
+            request: Any = request_type(18, 5)(client_software_name="t", client_software_version="1", **identity)
+            answer = await client.ask(request)
+            return answer.error_code.value, len(answer.api_keys)
+
+        code, listed = await asked()
+        assert code == 0 and listed > 20
+        assert await asked(cluster_id=cluster_id, node_id=0) == (0, listed)
+        assert await asked(cluster_id=cluster_id) == (42, 0)
+        assert await asked(node_id=0) == (42, 0)
+        assert await asked(cluster_id="another-cluster-000000", node_id=0) == (129, 0)
+        assert await asked(cluster_id=cluster_id, node_id=77) == (0, listed)
+
+
+async def test_122_text_that_is_not_utf_8(cluster: Cluster) -> None:
+    async with await client_of(cluster) as client:
+        no_topics = encode_request(NO_TOPICS, 7, None)
+        client.writer.write(no_topics)
+        assert struct.unpack_from(">i", await client.receive_frame())[0] == 7
+        body = no_topics[4 + 10 :]
+        client.writer.write(frame(struct.pack(">hhih", 3, 12, 8, 2) + b"\xff\xfe" + body))
+        assert struct.unpack_from(">i", await client.receive_frame())[0] == 8
+        client.writer.write(frame(struct.pack(">hhih", 3, 1, 9, -1) + struct.pack(">ih", 1, 3) + b"a\xffb"))
+        _, answer = decode_response(3, 1, await client.receive_frame())
+        assert [(one.error_code.value, one.name) for one in answer.topics] == [(17, "a\ufffdb")]
+
+
+async def test_123_a_header_that_is_too_short(cluster: Cluster) -> None:
+    async with await client_of(cluster) as client:
+        client.writer.write(frame(struct.pack(">hhih", 18, -1, 7, -1) + b"\0"))
+        correlation_id, answer = decode_response(18, 0, await client.receive_frame())
+        assert (correlation_id, answer.error_code.value) == (7, 35)
+    async with await client_of(cluster) as client:
+        client.writer.write(frame(struct.pack(">hhih", 18, 99, 7, -1)))
+        assert await closed(client) == b""
+
+
 async def test_9_answers_keep_their_order_behind_a_long_poll(cluster: Cluster) -> None:
     topic = f"poll-{uuid.uuid4().hex[:8]}"
-    create: Any = CreateTopicsRequest(
-        topics=(CreatableTopic(name=topic, num_partitions=1, replication_factor=1, assignments=(), configs=()),)
-    )
     fetch: Any = FetchRequest(
         max_wait=datetime.timedelta(seconds=1),
         min_bytes=1,
@@ -112,7 +177,7 @@ async def test_9_answers_keep_their_order_behind_a_long_poll(cluster: Cluster) -
         forgotten_topics_data=(),
     )
     async with await client_of(cluster) as client:
-        assert (await client.ask(create)).topics[0].error_code.value == 0
+        assert (await client.ask(creation_of(topic))).topics[0].error_code.value == 0
         started = asyncio.get_running_loop().time()
         sent = [client.send(fetch), client.send(NO_TOPICS)]
         received = []

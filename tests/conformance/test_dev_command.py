@@ -125,7 +125,7 @@ def own_dev(tmp_path: Path) -> Iterator[Dev]:
     yield from running(tmp_path)
 
 
-async def test_records_go_in_and_come_out(dev: Dev) -> None:
+async def test_produced_records_are_consumed(dev: Dev) -> None:
     producer = AIOKafkaProducer(bootstrap_servers=dev.bootstrap)
     await producer.start()
     sent = [await producer.send_and_wait("greetings", b"hello %d" % n) for n in range(3)]
@@ -141,7 +141,7 @@ async def test_records_go_in_and_come_out(dev: Dev) -> None:
     assert [record.value for record in records] == [b"hello 0", b"hello 1", b"hello 2"]
 
 
-async def test_clients_are_told_every_broker(dev: Dev) -> None:
+async def test_metadata_lists_every_broker(dev: Dev) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=dev.bootstrap)
     await admin.start()
     await admin.create_topics([NewTopic("orders", num_partitions=4, replication_factor=1)])
@@ -177,7 +177,7 @@ def test_nothing_outlives_a_killed_parent(own_dev: Dev) -> None:
     wait_until_free(own_dev.ports)
 
 
-async def test_data_is_kept_between_runs(tmp_path: Path) -> None:
+async def test_data_survives_between_runs(tmp_path: Path) -> None:
     data = tmp_path / "data"
     first = Dev(tmp_path, "--data", str(data))
     first.wait_ready()
@@ -200,7 +200,7 @@ async def test_data_is_kept_between_runs(tmp_path: Path) -> None:
     assert (record.offset, record.value) == (0, b"still here")
 
 
-def test_a_data_directory_serves_one_at_a_time(tmp_path: Path) -> None:
+def test_data_directory_serves_one_at_a_time(tmp_path: Path) -> None:
     first = Dev(tmp_path, "--data", str(tmp_path / "data"))
     first.wait_ready()
     try:
@@ -213,7 +213,7 @@ def test_a_data_directory_serves_one_at_a_time(tmp_path: Path) -> None:
     assert output == f"tidegate: another `tidegate dev` uses {tmp_path / 'data'}\n"
 
 
-def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
+def test_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -231,7 +231,7 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["serve", "dev"])
-def test_an_unreachable_redis_is_told_in_one_line(tmp_path: Path, command: str) -> None:
+def test_unreachable_redis_is_reported_in_one_line(tmp_path: Path, command: str) -> None:
     port = free_ports(3)
     ports = ["--port", str(port), "--admin-port", str(free_ports(3))]
     run = subprocess.run(

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from bench.cluster import BrokerProcess, Cluster, free_port
 from tests.support.balancer import balancer
 from tests.support.valkey import ValkeyServer
-from tidegate.__main__ import command_line
-from tidegate.admin.failures import BAD_NEWS, DONE, FAILED
+from tidegate.cli.failures import BAD_NEWS, DONE, FAILED
+from tidegate.command_line import command_line
 
 ELSEWHERE = "kafka-0.kafka.default.svc.cluster.invalid"
 
@@ -81,13 +81,13 @@ async def test_nothing_is_wrong(cluster: Cluster) -> None:
     assert len(reported["cluster_id"]) == 22
 
 
-async def test_the_table_for_people(cluster: Cluster) -> None:
+async def test_table_for_people(cluster: Cluster) -> None:
     line = ["doctor", "--bootstrap", cluster.brokers[0].address, "--redis-url", cluster.redis_url]
     done = await asyncio.to_thread(CliRunner().invoke, command_line, line)
 
     assert done.exit_code == BAD_NEWS  # a test's Redis writes nothing to disk
-    assert f"A client is given {cluster.brokers[0].address}: answers in clear." in done.output
-    assert "and 3 brokers, and connects to each:" in done.output
+    assert f"Bootstrap address {cluster.brokers[0].address}: answers in clear." in done.output
+    assert "with 3 brokers; it connects to each:" in done.output
     assert "WARNING  appendonly is off" in done.output
 
 
@@ -107,7 +107,7 @@ async def test_two_ids_on_one_address(others: dict[str, Any]) -> None:
         reported = await doctor(f"127.0.0.1:{port}", "--no-redis", code=FAILED)
 
     (found,) = [one for one in reported["findings"] if one["kind"] == "shared-address"]
-    assert found["sentence"] == f"Nodes 1 and 2 are told with one address, 127.0.0.1:{port}."
+    assert found["sentence"] == f"Nodes 1 and 2 advertise one address, 127.0.0.1:{port}."
     assert "TIDEGATE_ADDRESS_MODE=single" in found["advice"]
 
 
@@ -130,7 +130,7 @@ async def test_another_broker_at_an_address(cluster: Cluster, others: dict[str, 
     assert "wrong-node" in reported["kinds"]
 
 
-async def test_a_plain_client_at_a_tls_port_and_the_other_way_round(cluster: Cluster, tmp_path: Path) -> None:
+async def test_plain_client_at_a_tls_port_and_the_other_way_round(cluster: Cluster, tmp_path: Path) -> None:
     ca, context = authority()
     ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     trusting = ("--tls", "--ca-file", str(tmp_path / "ca.pem"))
@@ -166,7 +166,7 @@ async def test_certificates(cluster: Cluster, tmp_path: Path) -> None:
         assert evidence in " ".join(found["evidence"])
 
 
-async def test_a_port_that_asks_for_a_client_certificate(cluster: Cluster, tmp_path: Path) -> None:
+async def test_port_that_asks_for_a_client_certificate(cluster: Cluster, tmp_path: Path) -> None:
     ca, context = authority()
     ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     ca.issue_cert("doctor").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "own.pem"))
@@ -216,14 +216,14 @@ async def test_addresses_of_other_listeners_are_known_from_redis(others: dict[st
     assert {one["node_id"] for one in reported["addresses"]} == {1, 2}
 
 
-async def test_nobody_there(cluster: Cluster) -> None:
+async def test_doctor_unreachable_address(cluster: Cluster) -> None:
     reported = await doctor(f"127.0.0.1:{free_port()},no-such-host.invalid:9092", "--no-redis", code=FAILED)
 
     assert reported["kinds"] == ["bootstrap-unreachable", "bootstrap-unreachable"]
     assert reported["cluster_id"] is None
 
 
-async def test_what_is_no_kafka(cluster: Cluster) -> None:
+async def test_doctor_server_is_not_kafka(cluster: Cluster) -> None:
     reported = await doctor(f"127.0.0.1:{cluster.brokers[0].admin_port}", "--no-redis", code=FAILED)
 
     assert reported["kinds"] == ["not-kafka"]

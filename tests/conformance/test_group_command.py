@@ -23,13 +23,13 @@ from typer.testing import CliRunner
 from yarl import URL
 
 from bench.cluster import Cluster
-from tidegate.__main__ import command_line
-from tidegate.admin.group_guard import Guard
-from tidegate.admin.group_requests import Place
+from tidegate.cli.client.group_guard import Guard
+from tidegate.cli.client.group_requests import Place
+from tidegate.command_line import command_line
 
 RECORDS = 40
 PARTITIONS = 2
-STAYS_LISTED = {"TIDEGATE_LEASE_GONE_MS": "60000"}
+STAYS_LISTED = {"TIDEGATE_BROKER_LEASE_TIMEOUT_MS": "60000"}
 
 
 @dataclass
@@ -119,7 +119,7 @@ async def test_list_shows_every_group_worst_first(shell: Shell) -> None:
     )
 
 
-async def test_show_tells_who_a_group_is(shell: Shell) -> None:
+async def test_show_describes_a_group(shell: Shell) -> None:
     async with shell.consuming(group_instance_id="pod-0"):
         shown = await shell.type("show", shell.group)
         facts = await shell.json("show", shell.group)
@@ -132,12 +132,12 @@ async def test_show_tells_who_a_group_is(shell: Shell) -> None:
     assert facts["last_rebalance"]["cause"] == "member_joined"
 
 
-async def test_members_tells_who_owns_what(shell: Shell) -> None:
+async def test_members_lists_owners_of_partitions(shell: Shell) -> None:
     async with shell.consuming():
         (member,) = await shell.json("members", shell.group)
         table = await shell.type("members", shell.group)
 
-    assert member["owned"] == {shell.topic: [0, 1]} and member["doing"] == "synced" and member["leads"]
+    assert member["owned"] == {shell.topic: [0, 1]} and member["phase"] == "synced" and member["leads"]
     assert 0 <= member["last_contact_age_ms"] < 10_000 and member["session_timeout_ms"] == 10_000
     assert f"{shell.topic}:0-1" in table
 
@@ -155,7 +155,7 @@ async def test_lag_is_of_each_partition(shell: Shell) -> None:
     assert all(int(row["commit_age_ms"]) >= 0 for row in rows)
 
 
-async def test_history_tells_causes_newest_first(shell: Shell) -> None:
+async def test_history_lists_causes_newest_first(shell: Shell) -> None:
     async with shell.consuming():
         pass
     async with _joined(shell):
@@ -201,7 +201,7 @@ async def test_explain_ends_with_1_where_something_is_wrong(shell: Shell) -> Non
     [["show"], ["members"], ["lag"], ["history"], ["explain"], ["evict", "m-1"], ["delete", "-y"]],
     ids=lambda words: words[0],
 )
-async def test_a_group_that_does_not_exist(shell: Shell, words: list[str]) -> None:
+async def test_group_that_does_not_exist(shell: Shell, words: list[str]) -> None:
     text = await shell.type(words[0], "nobody", *words[1:], code=2)
     assert text.endswith("tidegate: there is no group nobody\n")
 
@@ -209,7 +209,7 @@ async def test_a_group_that_does_not_exist(shell: Shell, words: list[str]) -> No
 @pytest.mark.parametrize(
     "words", [("list", "--bootstrap"), ("show", "g", "--admin"), ("delete", "g", "-y", "--bootstrap")]
 )
-async def test_nobody_there_is_one_line(words: tuple[str, ...]) -> None:
+async def test_unreachable_address_is_one_line(words: tuple[str, ...]) -> None:
     done = await asyncio.to_thread(CliRunner().invoke, command_line, ["group", *words, "127.0.0.1:1"])
 
     assert done.exit_code == 2
@@ -243,7 +243,7 @@ async def test_brokers_that_died_are_named_and_the_others_asked() -> None:
     assert [(row["committed"], row["end"], row["lag"]) for row in rows] == [(20, 20, 0), (20, 20, 0)]
 
 
-async def test_what_is_no_address() -> None:
+async def test_invalid_address_is_refused() -> None:
     done = await asyncio.to_thread(
         CliRunner().invoke, command_line, ["group", "list", "--bootstrap", "127.0.0.1:70000"]
     )
@@ -251,7 +251,7 @@ async def test_what_is_no_address() -> None:
     assert (done.exit_code, done.output) == (2, "tidegate: not an address: '127.0.0.1:70000' (host:port)\n")
 
 
-async def test_who_speaks_another_protocol_is_one_line() -> None:
+async def test_other_protocol_is_one_line() -> None:
     async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
         writer.write(b"\0\0\0\x0e\0\0\0\1 babble ...")
@@ -267,7 +267,7 @@ async def test_who_speaks_another_protocol_is_one_line() -> None:
 # -- changing
 
 
-async def test_reset_only_plans_unless_told_to(shell: Shell) -> None:
+async def test_reset_plans_only_without_execute(shell: Shell) -> None:
     async with shell.consuming():
         pass
     text = await shell.type("reset", shell.group, "--all-topics", "--to-earliest")
@@ -289,7 +289,7 @@ async def test_reset_only_plans_unless_told_to(shell: Shell) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-async def test_the_ways_to_choose(shell: Shell, tmp_path: Path, words: list[str], expected: dict[int, int]) -> None:
+async def test_ways_to_choose(shell: Shell, tmp_path: Path, words: list[str], expected: dict[int, int]) -> None:
     async with shell.consuming():
         pass
     await shell.type("reset", shell.group, "--all-topics", *words, "--execute", "--undo", str(tmp_path / "undo"))
@@ -297,7 +297,7 @@ async def test_the_ways_to_choose(shell: Shell, tmp_path: Path, words: list[str]
     assert await shell.committed() == expected
 
 
-async def test_a_reset_is_told_and_undone(shell: Shell, tmp_path: Path) -> None:
+async def test_reset_is_recorded_and_undone(shell: Shell, tmp_path: Path) -> None:
     async with shell.consuming():
         pass
     undo = tmp_path / "undo.csv"
@@ -318,7 +318,7 @@ async def test_a_reset_is_told_and_undone(shell: Shell, tmp_path: Path) -> None:
     assert await shell.committed() == {0: 20, 1: 20}
 
 
-async def test_an_undo_is_never_written_over(shell: Shell, tmp_path: Path) -> None:
+async def test_undo_is_never_written_over(shell: Shell, tmp_path: Path) -> None:
     async with shell.consuming():
         pass
     (tmp_path / "undo").write_text("precious")
@@ -340,7 +340,9 @@ async def test_members_block_a_reset_and_are_named(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("auto_commit", [False, True], ids=["commits by hand", "commits by itself"])
-async def test_fenced_members_go_on_from_the_new_offsets(shell: Shell, tmp_path: Path, auto_commit: bool) -> None:
+async def test_reset_fenced_members_continue_from_the_new_offsets(
+    shell: Shell, tmp_path: Path, auto_commit: bool
+) -> None:
     async with shell.consuming(enable_auto_commit=auto_commit, auto_commit_interval_ms=100) as consumer:
         words = ["reset", shell.group, "--topic", shell.topic, "--shift-by", "-5", "--fence", "--execute"]
         typed = asyncio.create_task(shell.type(*words, "--undo", str(tmp_path / "undo")))
@@ -355,7 +357,7 @@ async def test_fenced_members_go_on_from_the_new_offsets(shell: Shell, tmp_path:
     assert kinds.count("offsets_reset") == 1, "nobody wrote over it"
 
 
-async def test_where_somebody_comes_in_between_the_guard_goes_in_first(
+async def test_reset_new_member_in_between_guard_joins_first(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_one_write = Guard.move_in_one_write
@@ -377,7 +379,7 @@ async def test_where_somebody_comes_in_between_the_guard_goes_in_first(
     assert "2 of 2 partitions moved" in text and "removed billing-1 at 127.0.0.1" in text
 
 
-async def test_what_a_live_group_committed_is_forgotten_and_comes_back(shell: Shell, tmp_path: Path) -> None:
+async def test_undo_restores_deleted_commits_of_a_live_group(shell: Shell, tmp_path: Path) -> None:
     plan, undo = tmp_path / "plan", tmp_path / "undo"
     plan.write_text(f"{shell.topic},0,-\n")
     async with shell.consuming() as consumer:
@@ -394,13 +396,13 @@ async def test_what_a_live_group_committed_is_forgotten_and_comes_back(shell: Sh
         assert await shell.committed() == {0: 20, 1: 20}
 
 
-async def test_a_reset_says_that_it_makes_a_group(shell: Shell) -> None:
+async def test_reset_of_an_absent_group_reports_that_it_creates_it(shell: Shell) -> None:
     text = await shell.type("reset", "biling", "--topic", shell.topic, "--to-earliest")
 
     assert "there is no group biling so far" in text
 
 
-async def test_evict_removes_a_member_and_says_why(shell: Shell) -> None:
+async def test_evict_removes_a_member_and_gives_the_reason(shell: Shell) -> None:
     async with shell.consuming(group_instance_id="pod-0"):
         assert "has no member pod-1; it has pod-0" in await shell.type("evict", shell.group, "pod-1", code=2)
         assert "removed pod-0-" in await shell.type("evict", shell.group, "pod-0", "--reason", "bad host")
@@ -427,7 +429,7 @@ async def test_delete_asks_first(shell: Shell) -> None:
 # -- the admin HTTP
 
 
-async def test_the_admin_http_answers_for_any_group_of_an_organisation(shell: Shell) -> None:
+async def test_group_command_admin_http_answers_for_any_group_of_an_org(shell: Shell) -> None:
     async with shell.consuming():
         for broker in shell.cluster.brokers:
             async with aiohttp.ClientSession(f"http://127.0.0.1:{broker.admin_port}") as http:

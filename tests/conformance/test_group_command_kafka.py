@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from bench.jars import PeerUnavailable
 from bench.kafka_peer import KafkaPeer
-from tidegate.__main__ import command_line
+from tidegate.command_line import command_line
 
 pytestmark = pytest.mark.peer
 

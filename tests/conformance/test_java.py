@@ -102,7 +102,7 @@ def test_java_producer_consumer_and_groups_tool(cluster: Cluster, jars: str) -> 
     assert group not in groups(jars, cluster, "--list").split()
 
 
-def test_the_groups_tool_sees_live_members(cluster: Cluster, jars: str) -> None:
+def test_groups_tool_lists_live_members(cluster: Cluster, jars: str) -> None:
     from confluent_kafka import Consumer, Producer
 
     topic, group = f"java-live-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
@@ -126,3 +126,36 @@ def test_the_groups_tool_sees_live_members(cluster: Cluster, jars: str) -> None:
 
     assert "seen" in members and f"{topic}:0" in members
     assert "Stable" in state and "range" in state
+
+
+def test_java_consumer_uses_the_consumer_protocol(cluster: Cluster, jars: str) -> None:
+    topic, group = f"java-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
+    java(
+        jars,
+        "org.apache.kafka.tools.TopicCommand",
+        *("--bootstrap-server", cluster.bootstrap, "--create", "--topic", topic, "--partitions", "3"),
+    )
+    java(
+        jars,
+        "org.apache.kafka.tools.ConsoleProducer",
+        *("--bootstrap-server", cluster.bootstrap, "--topic", topic),
+        stdin="".join(f"{n}\n" for n in range(200)),
+    )
+
+    values = [
+        int(line)
+        for _ in range(2)
+        for line in java(
+            jars,
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *("--bootstrap-server", cluster.bootstrap, "--topic", topic, "--group", group, "--from-beginning"),
+            *("--consumer-property", "group.protocol=consumer", "--max-messages", "100", "--timeout-ms", "60000"),
+            *("--consumer-property", "max.poll.records=100"),
+        ).splitlines()
+        if line.isdecimal()
+    ]
+
+    assert sorted(values) == list(range(200))
+    listed = groups(jars, cluster, "--list", "--type", "consumer")
+    assert group in listed.split()
+    assert "Empty" in groups(jars, cluster, "--describe", "--group", group, "--state")

@@ -16,7 +16,7 @@ from tests.support.lag_readers import Asked, Burrow, Commit, Keda, Status, statu
 from tests.support.markers import build_marker
 from tests.support.scraping import Scrape
 
-TOLD_S = 60.0
+REPORTED_S = 60.0
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Cases:
 
     def reported(self, wanted: Callable[[Scrape], bool]) -> Scrape:
         """The scrape of the broker that tells, as soon as it is so."""
-        ends_s, found = time.monotonic() + TOLD_S, None
+        ends_s, found = time.monotonic() + REPORTED_S, None
         while time.monotonic() < ends_s:
             for broker in self.cluster.brokers:
                 found = Scrape.from_url(f"http://127.0.0.1:{broker.admin_port}/metrics")
@@ -71,7 +71,7 @@ def cases(cluster: Cluster) -> Iterator[Cases]:
     yield Cases(cluster, AdminClient({"bootstrap.servers": cluster.bootstrap}), Asked(cluster.bootstrap))
 
 
-def test_a_marker_of_a_transaction_is_lag_until_it_is_committed_past(cases: Cases) -> None:
+def test_marker_of_a_transaction_is_lag_until_it_is_committed_past(cases: Cases) -> None:
     cases.create("lag-tx", 5)
     cases.commit("lag-tx", 5)
     server = redis.Redis.from_url(cases.cluster.redis_url)
@@ -90,7 +90,7 @@ def test_a_marker_of_a_transaction_is_lag_until_it_is_committed_past(cases: Case
     server.close()
 
 
-def test_what_retention_removed_is_lag_to_kafkas_readers_alone(cases: Cases) -> None:
+def test_lag_removed_by_retention_counts_for_kafkas_readers_alone(cases: Cases) -> None:
     cases.create("lag-old", retention_ms=600_000)
     cases.commit("lag-old", 2)
     cases.produce("lag-old", 25, age_s=3_600)
@@ -106,7 +106,7 @@ def test_what_retention_removed_is_lag_to_kafkas_readers_alone(cases: Cases) -> 
     assert Keda(cases.asked, "lag-old-group", "lag-old").lag() == (5, 5)
 
 
-def test_a_group_without_commits(cases: Cases) -> None:
+def test_group_without_commits(cases: Cases) -> None:
     cases.create("lag-none", 8, partitions=2)
     member = Consumer({"bootstrap.servers": cases.cluster.bootstrap, "group.id": "lag-none-group",
                        "enable.auto.commit": False})  # fmt: skip
@@ -126,7 +126,7 @@ def test_a_group_without_commits(cases: Cases) -> None:
     member.close()
 
 
-def test_a_deleted_topic_and_one_made_again(cases: Cases) -> None:
+def test_deleted_topic_and_one_made_again(cases: Cases) -> None:
     cases.create("lag-gone", 5)
     cases.commit("lag-gone", 1)
     cases.lag("lag-gone", 4)
@@ -149,7 +149,7 @@ def test_a_deleted_topic_and_one_made_again(cases: Cases) -> None:
     assert keda.lag() == (1, 1) and burrow.poll(3) == {0: "OK"}
 
 
-def test_a_deleted_group(cases: Cases) -> None:
+def test_deleted_group(cases: Cases) -> None:
     cases.create("lag-left", 5)
     cases.commit("lag-left", 1)
     cases.lag("lag-left", 4)
@@ -201,7 +201,7 @@ def test_burrows_rules(
 
 def wait_for(asked: Callable[[], object], wanted: object) -> bool:
     """Whether it becomes so in time."""
-    ends_s = time.monotonic() + TOLD_S
+    ends_s = time.monotonic() + REPORTED_S
     while time.monotonic() < ends_s:
         if asked() == wanted:
             return True

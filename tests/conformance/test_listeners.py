@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from bench.cluster import BrokerProcess, Cluster, free_port
 from tests.support.certificates import Authority
-from tidegate.__main__ import command_line
+from tidegate.command_line import command_line
 
 TIMEOUT_S = 30.0
 
@@ -72,7 +72,7 @@ def log_of(broker: BrokerProcess, event: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("listener", "host"), [("INTERNAL", "127.0.0.1"), ("EXTERNAL", "localhost")])
-def test_clients_are_told_addresses_of_their_listener(secured: Secured, listener: str, host: str) -> None:
+def test_metadata_gives_addresses_of_the_listener_in_use(secured: Secured, listener: str, host: str) -> None:
     admin = AdminClient(secured.librdkafka(listener))
     expected = {(host, port) for port in (secured.internal if listener == "INTERNAL" else secured.external)}
 
@@ -123,7 +123,7 @@ def test_librdkafka_produces_outside_and_consumes_inside(secured: Secured) -> No
     assert values == [value] * 8
 
 
-def test_both_ends_are_told_of_the_wrong_protocol(secured: Secured) -> None:
+def test_wrong_protocol_is_reported_at_both_ends(secured: Secured) -> None:
     [one, *_] = secured.cluster.brokers
     plain_on_tls = {"bootstrap.servers": f"localhost:{secured.external[0]}"}
     tls_on_plain = {**secured.librdkafka("EXTERNAL"), "bootstrap.servers": f"localhost:{secured.internal[0]}"}
@@ -147,7 +147,7 @@ def diagnosed(bootstrap: str, *words: str) -> tuple[int, dict[str, Any], set[str
     return done.exit_code, reported, {one["kind"] for one in reported["findings"] if one["severity"] != "note"}
 
 
-async def test_the_doctor_at_both_listeners(secured: Secured) -> None:
+async def test_doctor_at_both_listeners(secured: Secured) -> None:
     inside, outside = f"localhost:{secured.internal[0]}", f"localhost:{secured.external[0]}"
     trusting = ("--no-redis", "--ca-file", str(secured.authority.file))
     admin = ("--admin", f"127.0.0.1:{secured.cluster.brokers[0].admin_port}")

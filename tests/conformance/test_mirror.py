@@ -69,7 +69,7 @@ async def read(reader: AIOKafkaConsumer, count: int) -> None:
     assert count == 0
 
 
-async def comes_true(observe: Callable[[], Awaitable[Any]], expected: Any) -> None:
+async def wait_until_equal(observe: Callable[[], Awaitable[Any]], expected: Any) -> None:
     """What the mirror shows soon; it is written behind."""
     ends = time.monotonic() + 20
     while (shown := await observe()) != expected:
@@ -98,17 +98,17 @@ async def test_position_and_pending_work_of_a_real_group(pair: Cluster, redis: R
     second.subscribe([topic])
     try:
         await read(first, 2 * RECORDS)
-        await comes_true(positions, ["4-1", "4-1"])
+        await wait_until_equal(positions, ["4-1", "4-1"])
         assert await pending() == [{"one-a": RECORDS}, {"one-a": RECORDS}]
         [oldest, *_] = await redis.xpending_range(logs[0], GROUP, "-", "+", 1)
         assert oldest["message_id"] == b"0-1" and oldest["time_since_delivered"] < 30_000
 
         await first.commit({TopicPartition(topic, index): 3 for index in (0, 1)})
-        await comes_true(pending, [{"one-a": 2}, {"one-a": 2}])
+        await wait_until_equal(pending, [{"one-a": 2}, {"one-a": 2}])
 
         await first.seek_to_beginning()
         await read(first, 2 * RECORDS)
-        await comes_true(pending, [{"one-a": 2}, {"one-a": 2}])  # the rest stays committed
+        await wait_until_equal(pending, [{"one-a": 2}, {"one-a": 2}])  # the rest stays committed
 
         await second.start()
         reading = asyncio.ensure_future(first.getmany(timeout_ms=500))  # it rejoins while it polls
@@ -118,10 +118,10 @@ async def test_position_and_pending_work_of_a_real_group(pair: Cluster, redis: R
         await reading
         [moved] = second.assignment()
         await read(second, 2)  # from the committed offset
-        await comes_true(lambda: _of(pending, moved.partition), {"two-b": 2})
+        await wait_until_equal(lambda: _of(pending, moved.partition), {"two-b": 2})
 
         await second.commit()
-        await comes_true(lambda: _of(pending, moved.partition), {})
+        await wait_until_equal(lambda: _of(pending, moved.partition), {})
     finally:
         await first.stop()
         await second.stop()
@@ -171,4 +171,4 @@ async def test_commit_at_a_coordinator_that_leads_no_partition_leaves_nothing_pe
             groups = [found for log in logs for found in await redis.xinfo_groups(log)]
             return [(found["last-delivered-id"] in at_the_end, found["pending"]) for found in groups]
 
-        await comes_true(shown, [(True, 0)] * PARTITIONS)
+        await wait_until_equal(shown, [(True, 0)] * PARTITIONS)

@@ -76,7 +76,7 @@ def tiered(uri: str) -> Iterator[Tiered]:
 
 
 @pytest.mark.timeout(240)
-async def test_a_client_reads_what_only_the_store_has_and_it_is_restored(tiered: Tiered, uri: str) -> None:
+async def test_client_reads_what_only_the_store_has_and_it_is_restored(tiered: Tiered, uri: str) -> None:
     assert all(start > 0 for start in tiered.local_starts)
     tiered.check(await read_all(tiered))
 

@@ -40,7 +40,7 @@ def answers(redis_url: str) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("redis-cli") is None, reason="redis-cli is not installed (Debian package redis-tools)")
-async def test_recipes_show_what_they_say(cluster: Cluster) -> None:
+async def test_recipes_print_the_documented_output(cluster: Cluster) -> None:
     consumer = AIOKafkaConsumer(
         "orders", bootstrap_servers=cluster.bootstrap, group_id="billing", client_id="billing-0",
         auto_offset_reset="earliest", enable_auto_commit=False,

@@ -116,13 +116,13 @@ def replay(run: Run) -> None:
     reader = TopicSource(source).reader(raw_schema(True))
     tasks = reader.partitions()
     options = {"redis.url": url, "archive.path": archive, "topic": "copy", "job": "test", "sourceTopic": "orders"}
-    writer = ReplaySink({**options, "sourceId": tasks[0].range.topic_id}).streamWriter(raw_schema(True), False)  # type: ignore[attr-defined]
+    writer = ReplaySink({**options, "sourceId": tasks[0].ranges[0].topic_id}).streamWriter(raw_schema(True), False)  # type: ignore[attr-defined]
     messages = [writer.write(reader.read(task)) for task in tasks]
     writer.commit([*messages], 0)
 
 
 @pytest.mark.timeout(180)
-async def test_a_topic_is_replayed_beside_producers_and_its_group_moves_along(run: Run, tmp_path: Path) -> None:
+async def test_topic_is_replayed_beside_producers_and_its_group_moves_along(run: Run, tmp_path: Path) -> None:
     producing = threading.Thread(target=produce, args=(run.cluster, "copy", 500, b"other-"))
     producing.start()
     await asyncio.to_thread(replay, run)
@@ -160,7 +160,7 @@ async def test_a_topic_is_replayed_beside_producers_and_its_group_moves_along(ru
 
 
 @pytest.mark.timeout(180)
-async def test_a_restored_range_is_read_by_a_client(run: Run) -> None:
+async def test_restored_range_is_read_by_a_client(run: Run) -> None:
     watch = AIOKafkaConsumer(bootstrap_servers=run.cluster.bootstrap)
     await watch.start()
     place = TopicPartition("orders", 0)

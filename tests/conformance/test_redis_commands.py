@@ -13,8 +13,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from typer.testing import CliRunner
 
 from bench.cluster import Cluster
-from tidegate.__main__ import command_line
-from tidegate.admin.failures import BAD_NEWS, DONE, FAILED
+from tidegate.cli.failures import BAD_NEWS, DONE, FAILED
+from tidegate.command_line import command_line
 
 
 async def typed(cluster: Cluster, *words: str, code: int = DONE) -> str:
@@ -97,10 +97,10 @@ async def test_check(cluster: Cluster) -> None:
 
 
 @pytest.mark.one_server
-async def test_the_least_rights_are_enough_for_the_command_that_asks_for_them(cluster: Cluster) -> None:
-    told_rules = await reported(cluster, "acl", "--user", "cli")
+async def test_least_rights_are_enough_for_the_command_that_asks_for_them(cluster: Cluster) -> None:
+    reported_rules = await reported(cluster, "acl", "--user", "cli")
     line = (await typed(cluster, "acl", "--user", "cli")).splitlines(keepends=True)[0]
-    await typed(cluster, "run", "ACL", "SETUSER", "cli", "on", ">secret", *told_rules["rules"])
+    await typed(cluster, "run", "ACL", "SETUSER", "cli", "on", ">secret", *reported_rules["rules"])
 
     own = cluster.redis_url.replace("redis://", "redis://cli:secret@")
     done = await asyncio.to_thread(
@@ -110,7 +110,7 @@ async def test_the_least_rights_are_enough_for_the_command_that_asks_for_them(cl
     )
     refused = await asyncio.to_thread(CliRunner().invoke, command_line, ["redis", "--redis-url", own, "FLUSHALL"])
 
-    assert line == f"ACL SETUSER cli on >PASSWORD {' '.join(told_rules['rules'])}\n"
+    assert line == f"ACL SETUSER cli on >PASSWORD {' '.join(reported_rules['rules'])}\n"
     assert done.output == '"1"\n'
     assert refused.exit_code == BAD_NEWS
     assert "NOPERM" in refused.output

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from bench.cluster import Cluster
-from tidegate.__main__ import command_line
-from tidegate.admin import round_trip
-from tidegate.admin.failures import DONE, FAILED
+from tidegate.cli.commands import round_trip
+from tidegate.cli.failures import DONE, FAILED
+from tidegate.command_line import command_line
 
 
 async def typed(*words: str) -> Result:
@@ -21,12 +21,12 @@ async def typed(*words: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, command_line, ["round-trip", *words])
 
 
-async def test_a_record_goes_in_and_comes_out(cluster: Cluster) -> None:
+async def test_produced_record_is_consumed(cluster: Cluster) -> None:
     offsets = []
     for _ in range(2):
         done = await typed("--bootstrap", cluster.bootstrap, "-o", "json")
         assert done.exit_code == DONE, done.output
-        reported = {row["step"]: row["told"] for row in json.loads(done.stdout)}
+        reported = {row["step"]: row["result"] for row in json.loads(done.stdout)}
         assert list(reported) == ["topic", "produced", "consumed", "committed", "forgotten"]
         assert reported["consumed"] == "the same 16 bytes"
         offsets.append(int(reported["produced"].removeprefix("offset ")))
@@ -39,7 +39,7 @@ async def test_a_record_goes_in_and_comes_out(cluster: Cluster) -> None:
     assert round_trip.TOPIC not in groups.output
 
 
-async def test_it_fails_in_one_line(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_cluster_fails_in_one_line(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     produce = round_trip._produce
 
     async def of_something_else(kafka: Any, topic: str, value: bytes) -> int:

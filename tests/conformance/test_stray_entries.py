@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 
 from bench.cluster import Cluster
 from tests.support.scraping import Scrape
-from tidegate.__main__ import command_line
-from tidegate.admin.failures import BAD_NEWS, DONE, FAILED
+from tidegate.cli.failures import BAD_NEWS, DONE, FAILED
+from tidegate.command_line import command_line
 
 _DEADLINE_S: Final = 60.0
 _RECORDS: Final = 5

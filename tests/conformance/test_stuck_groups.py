@@ -36,7 +36,7 @@ async def answers() -> AsyncIterator[dict[Scenario, dict[str, Any]]]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_trouble_is_named(scenario: Scenario, answers: dict[Scenario, dict[str, Any]]) -> None:
+async def test_trouble_is_named(scenario: Scenario, answers: dict[Scenario, dict[str, Any]]) -> None:
     reported = answers[scenario]
     findings = {finding["kind"]: finding for finding in reported["findings"]}
 
@@ -55,7 +55,7 @@ async def test_lists_name_the_worst_of_each(answers: dict[Scenario, dict[str, An
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_who_is_to_blame_is_named_and_nobody_else(answers: dict[Scenario, dict[str, Any]]) -> None:
+async def test_explain_names_the_responsible_member_alone(answers: dict[Scenario, dict[str, Any]]) -> None:
     def of(scenario: Scenario) -> str:
         return next(one["sentence"] for one in answers[scenario]["findings"] if one["kind"] == SCENARIOS[scenario])
 

@@ -17,13 +17,13 @@ from textual.widgets import DataTable, Input, Static
 from typer.testing import CliRunner
 
 from bench.cluster import Cluster
-from tidegate.__main__ import command_line
-from tidegate.admin import group_requests
-from tidegate.admin.failures import FAILED
-from tidegate.admin.kafka_wire import Connection
-from tidegate.admin.places import AdminHttp
-from tidegate.admin.top.app import Top
-from tidegate.apis.registry import ApiKey
+from tidegate.cli.client import group_requests
+from tidegate.cli.client.kafka_wire import Connection
+from tidegate.cli.failures import FAILED
+from tidegate.cli.places import AdminHttp
+from tidegate.cli.top.app import Top
+from tidegate.command_line import command_line
+from tidegate.protocol.api_keys import ApiKey
 
 SCREEN = (80, 24)
 
@@ -109,7 +109,7 @@ async def test_groups_by_trouble_and_one_of_them_open(cluster: Cluster, groups: 
     assert app.return_code == 0
 
 
-async def test_a_cluster_that_is_away_is_said_and_what_was_seen_stays(cluster: Cluster, groups: Groups) -> None:
+async def test_top_unavailable_cluster_is_reported_and_the_last_screen_stays(cluster: Cluster, groups: Groups) -> None:
     app = Top(AdminHttp(f"127.0.0.1:{cluster.brokers[1].admin_port}"), "default", 0.3)
     async with app.run_test(size=SCREEN) as pilot:
         await until(pilot, lambda: groups.behind in names(pilot))

@@ -21,8 +21,8 @@ from aiokafka import AIOKafkaProducer
 from typer.testing import CliRunner, Result
 
 from bench.cluster import BrokerProcess, Cluster, free_port
-from tidegate.__main__ import command_line
-from tidegate.admin.failures import BAD_NEWS, DONE, FAILED
+from tidegate.cli.failures import BAD_NEWS, DONE, FAILED
+from tidegate.command_line import command_line
 
 COLOURLESS = {**os.environ, "NO_COLOR": "1"}
 
@@ -64,7 +64,7 @@ async def tailed(cluster: Cluster, topic: str, *words: str) -> list[dict[str, An
     return [json.loads(line) for line in lines]
 
 
-async def test_the_life_of_a_topic(cluster: Cluster) -> None:
+async def test_life_of_a_topic(cluster: Cluster) -> None:
     name = f"life-{uuid.uuid4().hex[:8]}"
     assert (await typed(cluster, "topic", "create", name, "--dry-run")).output == f"{name} can be created\n"
     assert "there is no topic" in (await typed(cluster, "topic", "describe", name, code=FAILED)).output
@@ -188,7 +188,7 @@ async def test_tail_ends_where_its_reader_does(cluster: Cluster, topic: str) -> 
     assert (process.returncode, errors) == (DONE, "")
 
 
-async def test_a_broker_is_listed_and_drained(cluster: Cluster, tmp_path: Path) -> None:
+async def test_broker_is_listed_and_drained(cluster: Cluster, tmp_path: Path) -> None:
     settings = {"TIDEGATE_KEY_PREFIX": "tidegate:drained", "TIDEGATE_ADMIN_OPERATOR_TOKEN": "let me in please"}
     extra, other = (BrokerProcess(cluster.redis_url, tmp_path, name, settings) for name in ("extra", "other"))
     try:
@@ -239,11 +239,11 @@ async def completed(cluster: Cluster, *words: str) -> list[str]:
     return done.stdout.split()
 
 
-async def test_the_shell_completes_names(cluster: Cluster, topic: str) -> None:
+async def test_shell_completes_names(cluster: Cluster, topic: str) -> None:
     assert await completed(cluster, "tidegate", "topic", "describe", topic[:9]) == [topic]
 
 
-async def test_nobody_answers() -> None:
+async def test_unreachable_cluster_is_one_line() -> None:
     line = ["topic", "list", "--bootstrap", f"127.0.0.1:{free_port()}"]
     done = await asyncio.to_thread(CliRunner().invoke, command_line, line)
 

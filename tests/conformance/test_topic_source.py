@@ -28,7 +28,7 @@ async def test_records_of_aiokafka_by_micro_batches_while_it_produces(cluster: C
     first = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap)
     await first.start()
     await create(first, cluster, topic)
-    access = access_to(cluster.redis_url, subscribe=topic)
+    access = access_to(cluster.redis_url, subscribe=topic, includeHeaders="true")
     offsets = starting.initial_offsets(access, "latest")
     plan, read, sizes = StreamPlan(access), list[Record](), list[int]()
 

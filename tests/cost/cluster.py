@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tests.cost.counting import COLUMNS, CountedRedis, CountedServer, Counters, SteadyFabric
 from tests.simulation import outside
-from tests.simulation.brokers import Broker, replace_outside_world
+from tests.simulation.brokers import Broker
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import Network
 from tests.simulation.redis_link import SERVER_OPTIONS
@@ -25,7 +25,7 @@ PORT: Final = 9092
 SEED: Final = 1
 QUIET_S: Final = 0.04
 """No timer of the broker is due for so long when a measurement begins: what it does by itself is not a request's."""
-SETTLE_S: Final = 0.01
+IDLE_WAIT_S: Final = 0.01
 """After the last answer, for messages and writes that a request leaves behind."""
 WARM_UPS: Final = 2
 
@@ -115,9 +115,9 @@ class Cluster:
             await act()
             await asyncio.sleep(1)
         await self._until_quiet()
-        return await self.measure_now(act, SETTLE_S)
+        return await self.measure_now(act, IDLE_WAIT_S)
 
-    async def measure_now(self, act: Action, settle_s: float) -> Cost:
+    async def measure_now(self, act: Action, idle_wait_s: float) -> Cost:
         """What happens from here until a while after an action."""
         before = dict(vars(self.counters))
         self.server.reset(self.redis.now_ms())
@@ -125,7 +125,7 @@ class Cluster:
             self.counters.start_tracing()
             try:
                 await act()
-                await asyncio.sleep(settle_s)
+                await asyncio.sleep(idle_wait_s)
             finally:
                 self.counters.stop_tracing()
         ran = self.server.commands_run(self.redis.now_ms())
@@ -137,7 +137,7 @@ class Cluster:
             due = self.loop.next_timer()
             if due - self.loop.now > QUIET_S:
                 return
-            await asyncio.sleep(max(due - self.loop.now, 0) + SETTLE_S / 8)
+            await asyncio.sleep(max(due - self.loop.now, 0) + IDLE_WAIT_S / 8)
         raise AssertionError(f"the broker is never without a timer for {QUIET_S} s")
 
 
@@ -154,7 +154,6 @@ def _garbage_kept() -> Iterator[None]:
 
 def run(scenario: Callable[[Cluster], Awaitable[dict[str, Cost]]]) -> dict[str, Cost]:
     """Run a scenario on a new cluster, in this process: its clocks and its randomness are replaced meanwhile."""
-    replace_outside_world()
     clock.install()
     server = ValkeyServer(SERVER_OPTIONS)
     errors: list[str] = []

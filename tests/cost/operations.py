@@ -15,15 +15,18 @@ from tests.simulation.wire import message
 from tests.support import clock
 from tests.support.logs import batch_bytes
 from tests.support.members import subscription
+from tidegate.groups.heartbeats import RENEWAL_INTERVAL_S
 
 TOPIC: Final = "t"
 PARTITION_COUNT: Final = 16
 PAUSE_S: Final = 0.005
 """Until what was sent is at rest: parked, or known to the group."""
+REPORTED_S: Final = 0.12
+"""Until commits are reported to the mirrors and written there."""
 _SESSION: Final = timedelta(minutes=5)
 _DEPTH: Final = 16
 _PRODUCE, _FETCH, _METADATA, _COMMIT, _OFFSETS, _FIND, _JOIN = 0, 1, 3, 8, 9, 10, 11
-_BEAT, _SYNC, _VERSIONS, _CREATE = 12, 14, 18, 19
+_HEARTBEAT, _SYNC, _VERSIONS, _CREATE = 12, 14, 18, 19
 
 
 class Member:
@@ -67,7 +70,7 @@ class Member:
 
     def heartbeat(self) -> Any:
         """Heartbeat v4."""
-        return message(_BEAT, 4).HeartbeatRequest(
+        return message(_HEARTBEAT, 4).HeartbeatRequest(
             group_id=self.group_id, generation_id=self.generation, member_id=self.member_id, group_instance_id=None
         )
 
@@ -144,6 +147,28 @@ async def heartbeat(cluster: Cluster) -> Action:
     return _asking(member.client, member.heartbeat())
 
 
+async def heartbeat_by_script(cluster: Cluster) -> Action:
+    """The same where no snapshot answers."""
+    [member] = await group(cluster, "heartbeat-by-script")
+
+    async def act() -> None:
+        cluster.broker.app.context.heartbeats.snapshots.discard_all()
+        await member.client.ask(member.heartbeat())
+
+    return act
+
+
+async def heartbeats_renewed(cluster: Cluster) -> Action:
+    """One heartbeat of each of 16 groups, and the renewal of all their sessions."""
+    members = [(await group(cluster, f"renewed-{number}"))[0] for number in range(_DEPTH)]
+
+    async def act() -> None:
+        await asyncio.gather(*(one.client.ask(one.heartbeat()) for one in members))
+        await asyncio.sleep(RENEWAL_INTERVAL_S)
+
+    return act
+
+
 async def heartbeats_batched(cluster: Cluster) -> Action:
     """16 connections, each of another group, with 16 heartbeats each, in one tick."""
     members = [(await group(cluster, f"heartbeat-{number}"))[0] for number in range(_DEPTH)]
@@ -160,6 +185,22 @@ def commit(partition_count: int) -> Callable[[Cluster], Awaitable[Action]]:
     async def prepare(cluster: Cluster) -> Action:
         [member] = await group(cluster, f"commit-{partition_count}")
         return _asking(member.client, member.commit(partition_count, 1_000))
+
+    return prepare
+
+
+def reported_commits(count: int) -> Callable[[Cluster], Awaitable[Action]]:
+    """A member's commits of 10 partitions in a row, until they are counted and in the group's mirrors."""
+
+    async def prepare(cluster: Cluster) -> Action:
+        [member] = await group(cluster, f"reported-{count}")
+
+        async def act() -> None:
+            for offset in range(1_000, 1_000 + count):
+                await member.client.ask(member.commit(10, offset))
+            await asyncio.sleep(REPORTED_S)
+
+        return act
 
     return prepare
 
@@ -255,6 +296,8 @@ OPERATIONS: Final[dict[str, Callable[[Cluster], Awaitable[Action]]]] = {
     "heartbeat-16x16": heartbeats_batched,
     "commit-1": commit(1),
     "commit-10": commit(10),
+    "commit-10-reported": reported_commits(1),
+    "commit-10-reported-16": reported_commits(16),
     "offset-fetch-1": offset_fetch(1, require_stable=False),
     "offset-fetch-10": offset_fetch(10, require_stable=False),
     "stable-offset-fetch-1": offset_fetch(1, require_stable=True),
@@ -268,6 +311,8 @@ OPERATIONS: Final[dict[str, Callable[[Cluster], Awaitable[Action]]]] = {
     "metadata": metadata,
     "find-coordinator": find_coordinator,
     "api-versions": api_versions,
+    "heartbeat-by-script": heartbeat_by_script,
+    "heartbeat-renewed-16": heartbeats_renewed,
 }
 
 

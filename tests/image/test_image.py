@@ -85,7 +85,7 @@ def until_healthy(image: Image, broker: subprocess.Popen[str], **environment: st
         assert time.monotonic() < deadline, last[1]
 
 
-def test_it_says_what_it_is(image: Image) -> None:
+def test_image_labels_describe_it(image: Image) -> None:
     labels = image.config["Labels"]
 
     assert image.config["User"] == "10001:10001"
@@ -96,7 +96,7 @@ def test_it_says_what_it_is(image: Image) -> None:
     assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
 
 
-def test_it_runs_as_nobody_and_writes_nowhere(image: Image) -> None:
+def test_image_runs_as_an_unprivileged_user_and_writes_nowhere(image: Image) -> None:
     written = "for path in / /opt/tidegate /etc /archive; do touch $path/x 2>/dev/null && echo wrote $path; done"
     status, description = outcome(
         image, "sh", "-c", f"id -u; {written}; grep -E '^(CapEff|NoNewPrivs)' /proc/self/status"
@@ -106,7 +106,7 @@ def test_it_runs_as_nobody_and_writes_nowhere(image: Image) -> None:
     assert status == 0
 
 
-def test_it_brings_no_tools_to_build_with(image: Image) -> None:
+def test_image_contains_no_build_tools(image: Image) -> None:
     status, description = outcome(image, "sh", "-c", "command -v pip pip3 gcc cc make git; python -m pip --version")
 
     assert status != 0
@@ -114,12 +114,12 @@ def test_it_brings_no_tools_to_build_with(image: Image) -> None:
     assert len(description.splitlines()) == 1, description
 
 
-def test_its_version_and_extras(image: Image) -> None:
+def test_image_has_version_and_extras(image: Image) -> None:
     assert outcome(image, "tidegate", "--version") == (0, f"{__version__}\n")
     assert outcome(image, "python", "-c", "import pyarrow")[0] != 0, "the archive's reader is an extra"
 
 
-async def test_a_client_produces_and_consumes_and_sigterm_drains(image: Image) -> None:
+async def test_client_produces_and_consumes_and_sigterm_drains(image: Image) -> None:
     redis, port = ValkeyServer(), free_port()
     environment = on_loopback(redis, port, free_port())
     assert outcome(image, *image.config["Healthcheck"]["Test"][1:], **environment)[0] != 0, "nobody is there yet"
@@ -156,7 +156,7 @@ def test_two_builds_have_the_same_layers(builder: Engine, image: Image) -> None:
 
 
 @pytest.mark.slow
-async def test_the_pipeline_archives_and_brokers_read_it_as_compose_starts_them(builder: Engine, archive: Path) -> None:
+async def test_pipeline_archives_and_brokers_read_it_as_compose_starts_them(builder: Engine, archive: Path) -> None:
     pipeline, image = reported(builder, "pipeline"), reported(builder, "broker", EXTRAS="archive")
     assert pipeline.config["User"] == image.config["User"] == "10001:10001"
     volumes = {"/archive": archive, "/compose": REPOSITORY / "compose"}

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.model.answered import AnsweredHeartbeats
 from tests.model.network import Executed
 from tests.model.stored import Stored
 from tests.model.world import Request, World
@@ -49,6 +50,7 @@ class Audit:
     phase_began_ms: int = 0
     first_phase: bool = True
     opened_ms: int = 0
+    answered: AnsweredHeartbeats = field(init=False)
 
     # -- scripts
 
@@ -200,6 +202,6 @@ class Audit:
 
     def _last_sign_ms(self, member_id: str, at_ms: int) -> int:
         waits = [wait for wait in self.waits.get(member_id, ()) if wait.since_ms <= at_ms]
-        waited = [min(self._held_until(wait), at_ms) for wait in waits]
+        awaited = [min(self._held_until(wait), at_ms) for wait in waits]
         signs = [sign_ms for sign_ms in self.signs_ms.get(member_id, ()) if sign_ms <= at_ms]
-        return max([0, *signs, *waited])
+        return max([self.answered.last_ms(member_id, at_ms), *signs, *awaited])

@@ -20,7 +20,7 @@ CALM_MAX_MS: Final = 120_000
 """Members of before may first have to expire, or miss a join phase and the wait for assignments."""
 SILENCE_MS: Final = 90_000
 """Longer than a rebalance, a lease and a session one after the other."""
-BEAT_MS: Final = 2_000
+HEARTBEAT_MS: Final = 2_000
 ANSWER_MS: Final = 1_000
 """A client's patience with a heartbeat."""
 
@@ -93,7 +93,7 @@ def _kill_a_broker(life: Life, consumers: list[Consumer]) -> None:
 
 
 def _fall_silent(life: Life) -> None:
-    """Everything parked is answered, and the members expire, even with nobody to look but the sweeper."""
+    """Everything parked is answered, and the group comes to rest, even with nobody to look but the sweeper."""
     for _ in range(SILENCE_MS // 5_000):
         life.go(5_000)
         for broker in life.world.brokers:
@@ -114,7 +114,7 @@ class Consumer:
         while True:
             if await self._join() and await self._sync() and await self._sync():  # the second as if the first was lost
                 self.assigned = self.client.generation
-                await self._beat()
+                await self._heartbeat()
                 self.assigned = -1
             await asyncio.sleep(0.1)
 
@@ -135,11 +135,11 @@ class Consumer:
         assert isinstance(error, JoinRefused | Exception | None)
         return error
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         while True:
-            await asyncio.sleep(BEAT_MS / 1000)
+            await asyncio.sleep(HEARTBEAT_MS / 1000)
             code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            self.life.world.beat(self.client, functools.partial(_report, code))
+            self.life.world.heartbeat(self.client, functools.partial(_report, code))
             self.life.act(self.client, "commit")
             try:
                 known_replies = await asyncio.wait_for(code, ANSWER_MS / 1000)

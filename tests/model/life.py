@@ -12,10 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 from structlog.testing import capture_logs
 
 from tests.model import stored
+from tests.model.answered import AnsweredHeartbeats
 from tests.model.audit import Audit
 from tests.model.calm import calm_down
 from tests.model.network import Executed, Server
-from tests.model.told import ReportedBroker
+from tests.model.reported import ReportedBroker
 from tests.model.world import PARTITION_COUNT, Client, Request, World
 from tidegate.groups import waiting
 from tidegate.groups.model import Leaving
@@ -31,6 +32,8 @@ class Life(RuleBasedStateMachine):
     server: Server
     steps = 0
     """Taken by all lives of this run."""
+    answered_count = 0
+    """Heartbeats answered from snapshots in all of them."""
 
     @initialize(
         delay_ms=st.sampled_from([0, 3_000]),
@@ -54,7 +57,10 @@ class Life(RuleBasedStateMachine):
         self.audit = Audit(known_replies=self.known_replies.ids)
         self.zombies: list[tuple[str, str | None, int]] = []
         self.observed = 0
-        self.world = self.audit.world = World(self.server, self.settings, sweeping, self.observe, self.on_request)
+        self.answered = self.audit.answered = AnsweredHeartbeats(self.server)
+        self.world = self.audit.world = World(
+            self.server, self.settings, sweeping, self.observe, self.on_request, self.answered.see
+        )
         self.before = stored.read(self.server, self.world.keys, "")
 
     def observe(self, done: Executed) -> None:
@@ -75,6 +81,7 @@ class Life(RuleBasedStateMachine):
             if sys.exc_info()[0] is None:
                 calm_down(self)
         finally:
+            type(self).answered_count += self.answered.count
             self.world.close()
             self.limits.stop()
             self.capturing.__exit__(None, None, None)
@@ -117,13 +124,13 @@ class Life(RuleBasedStateMachine):
             self.world.join(client)
         elif action == "sync" and client.request is None and client.member_id and client.generation >= 0:
             self.world.sync(client, self.plan(client))
-        elif action == "beat" and client.member_id and client.request is None:
-            self.world.beat(client, lambda code: self.beaten(client, code))
+        elif action == "heartbeat" and client.member_id and client.request is None:
+            self.world.heartbeat(client, lambda code: self.beaten(client, code))
         elif action == "commit":
             self.world.commit(client, self.world.made % PARTITION_COUNT, lambda _: None)
         elif action == "leave" and client.member_id:
             self.world.leave(client.broker, [Leaving(client.member_id, client.instance_id)])
-            self.world.beat(replace(client), lambda _: None)  # its heartbeats run beside it
+            self.world.heartbeat(replace(client), lambda _: None)  # its heartbeats run beside it
             self.bury(client)
 
     def beaten(self, client: Client, code: int) -> None:

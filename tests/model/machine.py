@@ -27,7 +27,7 @@ picks = st.integers(0, CLIENTS_MAX - 1)
 two = st.integers(0, 1)
 few = st.integers(0, 3)
 endings = st.sampled_from(["kill", "kill late", "cut"])
-actions = st.sampled_from(["join", "sync", "beat", "commit", "leave"])
+actions = st.sampled_from(["join", "sync", "heartbeat", "commit", "leave"])
 
 
 class Groups(Life):
@@ -71,7 +71,7 @@ class Groups(Life):
         self.act(self.client(pick), action)
         self.go()
 
-    @rule(action=st.sampled_from(["join", "sync", "beat", "commit"]))
+    @rule(action=st.sampled_from(["join", "sync", "heartbeat", "commit"]))
     @precondition(lambda self: self.world.clients)
     def all_ask(self, action: str) -> None:
         for client in self.world.clients:
@@ -146,7 +146,7 @@ class Groups(Life):
         zombie = Client("zombie", instance_id, 9, PROTOCOLS[0], 10_000, 20_000, broker, member_id, generation)
         if simple:
             zombie.member_id, zombie.generation, zombie.instance_id = "", -1, None
-        self.world.beat(zombie, lambda _: None)
+        self.world.heartbeat(zombie, lambda _: None)
         self.world.commit(zombie, partition, lambda _: None)
         if not simple:
             self.world.sync(zombie, self.plan(zombie))
@@ -160,7 +160,7 @@ class Groups(Life):
         client = self.client(pick)
         if client.member_id and client.generation + by >= 0:
             other = replace(client, generation=client.generation + by, request=None)
-            self.world.beat(other, lambda _: None)
+            self.world.heartbeat(other, lambda _: None)
             self.world.commit(other, partition, lambda _: None)
             self.world.sync(other, {})
             self.go()
@@ -183,7 +183,7 @@ class Groups(Life):
             ms -= 1_000
             if beating:
                 for client in self.world.clients:
-                    self.act(client, "beat")
+                    self.act(client, "heartbeat")
                 self.go()
 
     @rule(ms=st.sampled_from([500, 3_000, 11_000]))
@@ -222,6 +222,73 @@ class Groups(Life):
             link.release()
             link.hold = hold
 
+    @rule(index=two, lost=st.booleans())
+    def disturb_messages(self, index: int, lost: bool) -> None:
+        """The connection of messages ends, or brings nothing until `release`."""
+        for link in self.world.brokers[index].store.lanes("push"):
+            if lost:
+                link.cut(0)
+            else:
+                link.hold = Hold.REPLIES
+        self.go()
+
+    @rule(pick=picks, ms=st.sampled_from([100, 600, 1_400, 2_500]))
+    @precondition(lambda self: self.world.clients)
+    def heartbeat_steadily(self, pick: int, ms: int) -> None:
+        """One member's heartbeats at rest: most are answered from a snapshot."""
+        for _ in range(4):
+            self.act(self.client(pick), "heartbeat")
+            self.go(ms)
+
+    @rule(pick=picks, other=picks, action=st.sampled_from(["join", "leave"]))
+    @precondition(lambda self: len(self.world.clients) > 1)
+    def change_overtakes_a_reply(self, pick: int, other: int, action: str) -> None:
+        """A heartbeat's script runs; before its reply, the message of another broker's change arrives."""
+        client, changing = self.client(pick), self.client(other)
+        broker = self.world.brokers[client.broker]
+        if client is changing or not self.world.is_well(broker):
+            return
+        self.world.disturb(broker)
+        (control,) = broker.store.lanes("control")
+        broker.heartbeats.snapshots.discard_all()
+        control.hold, changing.broker = Hold.REPLIES, 1 - client.broker
+        self.act(client, "heartbeat")
+        self.go()
+        self.act(changing, action)
+        self.go()
+        control.release()
+        self.go()
+        self.act(client, "heartbeat")
+        self.go()
+
+    @rule(pick=picks, other=picks, ms=st.sampled_from([0, 2_000]), lost=st.booleans())
+    @precondition(lambda self: len(self.world.clients) > 1)
+    def message_arrives_late(self, pick: int, other: int, ms: int, lost: bool) -> None:
+        """A member leaves a group at rest at another broker; the message comes late, or goes with its connection."""
+        client, changing = self.client(pick), self.client(other)
+        broker = self.world.brokers[client.broker]
+        if client is changing or not self.world.is_well(broker):
+            return
+        with behaving(self):
+            for _ in range(8):
+                self.go(500)
+        if broker is not self.world.brokers[client.broker]:
+            return
+        (push,) = broker.store.lanes("push")
+        self.act(client, "heartbeat")
+        self.go(100)  # its renewal would correct the broker
+        if lost:
+            push.cut(0)
+        else:
+            push.hold = Hold.REPLIES
+        changing.broker = 1 - client.broker
+        self.act(changing, "leave")
+        self.go(ms)
+        self.act(client, "heartbeat")
+        self.go()
+        push.release()
+        self.go()
+
     @rule(index=two, count=st.integers(1, 3))
     def let_through(self, index: int, count: int) -> None:
         """Some of the commands that are held are run."""
@@ -234,7 +301,7 @@ class Groups(Life):
     @rule(index=two)
     def release(self, index: int) -> None:
         self.world.disturb(self.world.brokers[index])
-        for link in self.world.brokers[index].store.lanes():
+        for link in self.world.brokers[index].store.all_links():
             link.release()
         self.go()
 

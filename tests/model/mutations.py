@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.model.network import forget_scripts
+from tidegate.groups.heartbeat_snapshots import HeartbeatSnapshots
+from tidegate.groups.heartbeats import Heartbeats
 from tidegate.groups.waiting import GroupWaits
 from tidegate.store import scripts
+from tidegate.store.subscription_proof import SubscriptionProof
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ MUTATIONS: Final = (
     Mutation(
         "wake-ups are not sent, and nobody polls",
         (
-            InScript("lib/notify", "if not (waking or telling) then return end", "do return end"),
+            InScript("lib/notify", "if not (waking or notifying) then return end", "do return end"),
             InMethod(
                 GroupWaits,
                 "_poll_group",
@@ -164,5 +167,36 @@ MUTATIONS: Final = (
     Mutation(
         "the first sync counts for all",
         (InScript("lib/note_synced", 'put("awaiting_sync", g.awaiting_sync - 1)', 'put("awaiting_sync", 0)'),),
+    ),
+    Mutation(
+        "members are not notified of a rebalance",
+        (InScript("lib/prepare_rebalance", "if g.state ~= EMPTY then notify_members() end", ""),),
+    ),
+    Mutation(
+        "a reply is believed after a newer message",
+        (
+            InMethod(
+                Heartbeats,
+                "_reply",
+                "snapshot = heartbeats.snapshot",
+                "snapshot = self.snapshots.begin(heartbeats.keys)",
+            ),
+        ),
+    ),
+    Mutation(
+        "the proof of the subscription has no end",
+        (InMethod(SubscriptionProof, "_on_message", "sent_s + PROOF_S)", "sent_s + 3_600)"),),
+    ),
+    Mutation(
+        "snapshots outlive the connection of messages",
+        (
+            InMethod(SubscriptionProof, "_lose", "self._on_lost()", "pass"),
+            InMethod(SubscriptionProof, "_on_message", "self._on_lost()", "pass"),
+            InMethod(HeartbeatSnapshots, "_on_group_change", "self.discard_all()", "pass"),
+        ),
+    ),
+    Mutation(
+        "answered heartbeats renew nothing",
+        (InMethod(Heartbeats, "_send_renewals", "self._flush(groups)", "pass"),),
     ),
 )

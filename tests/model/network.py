@@ -99,6 +99,10 @@ class FaultyLink(Link):
         self.allowance: int | None = None
         """Commands that still get through before all are held; None: all do."""
         self.queue: deque[tuple[int, Sequence[Arg]]] = deque()
+        self.late_messages: deque[list[Any]] = deque()
+        """Messages that this link holds back."""
+        self.messages_under_way = 0
+        """Published, and neither arrived nor lost."""
         self.unheard: deque[tuple[int, Any]] = deque()
 
     def start(self) -> None:
@@ -128,6 +132,10 @@ class FaultyLink(Link):
                 self._loop.call_soon(self.push, [b"subscribe", channel, 1])
 
     def push(self, message: list[Any]) -> None:
+        if self.hold is Hold.REPLIES:
+            self.late_messages.append(message)
+            return
+        self.messages_under_way -= message[0] == b"message"
         if self.connected and self._on_push is not None:
             self._on_push(message)
 
@@ -149,9 +157,9 @@ class FaultyLink(Link):
 
     def deliver(self) -> None:
         """Redis runs the first command; its reply is on the way."""
-        at = self.queue[0][0]
+        at, args = self.queue[0]
         self.unheard.append((at, self._execute()))
-        if self.allowance:
+        if self.allowance and args[0] != "PUBLISH":  # those are of no request
             self.allowance -= 1
         if self.hold is not Hold.REPLIES:
             self.on_request()
@@ -166,6 +174,9 @@ class FaultyLink(Link):
         """Nothing is held any more."""
         self.hold, self.allowance = Hold.NOTHING, None
         self.on_request()
+        messages, self.late_messages = self.late_messages, deque()
+        for message in messages:
+            self.push(message)
 
     def cut(self, executed: int, down_ms: int = 50) -> None:
         """The connection ends: of what is under way the first `executed` commands are still run, unheard."""
@@ -192,6 +203,8 @@ class FaultyLink(Link):
     def _forget(self) -> None:
         self.queue.clear()
         self.unheard.clear()
+        self.messages_under_way -= sum(message[0] == b"message" for message in self.late_messages)
+        self.late_messages.clear()
         self.hold, self.allowance = Hold.NOTHING, None
 
 
@@ -226,7 +239,11 @@ class Network:
         self.ghosts: deque[tuple[str, Sequence[Arg]]] = deque()
         """Commands of dead brokers that have not arrived yet."""
         self.muted: set[str] = set()
-        """Brokers that miss every wake-up."""
+        """Brokers that miss every wake-up, though their connection is proven."""
+        self.missed_s: dict[str, float] = {}
+        """Broker -> when it last missed one, on the loop's clock."""
+        self.changed_s = -1.0
+        """When a script last published a change."""
         self.counted = 0
         self.group = ""
         self.observe = observe
@@ -284,10 +301,19 @@ class Network:
 
     def _wake(self) -> None:
         pushes, self.server.pushes = self.server.pushes, []
-        for link in self.links:
-            if link.name == "push" and link.broker not in self.muted:
-                for message in pushes:
-                    self.loop.call_soon(link.push, message)
+        for message in pushes:
+            if message[1].endswith(b":wake"):
+                self.changed_s = self.loop.time()
+            for link in self.links:
+                if link.name == "push":
+                    self._deliver_message(link, message)
+
+    def _deliver_message(self, link: FaultyLink, message: list[Any]) -> None:
+        if link.broker in self.muted and message[1].endswith(b":wake"):
+            self.missed_s[link.broker] = self.loop.time()
+        else:
+            link.messages_under_way += 1
+            self.loop.call_soon(link.push, message)
 
 
 _by_sha: dict[str, str] = {}

@@ -56,6 +56,7 @@ def read(server: Server, keys: GroupKeys, last_event: str) -> Stored:
     )
     hashes = [{key.decode(): value for key, value in reply.items()} for reply in replies[: len(names)]]
     group, members, subscriptions, assignments, tallies, instances, pending, offsets = hashes
+    assignments.pop("", None)  # of a leader that gave nobody anything (lib/assign)
     sessions, hints, events = replies[len(names) :]
     return Stored(
         {name: value.decode() for name, value in group.items()},

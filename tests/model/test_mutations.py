@@ -15,7 +15,7 @@ from tests.support.valkey import ValkeyServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
-LIVES_MAX = 1_500
+RUNS_MAX = 1_500
 rows: list[tuple[str, int, int, str]] = []
 
 
@@ -34,7 +34,7 @@ def test_model_finds(mutation: Mutation, valkey: ValkeyServer) -> None:
     Groups.steps = 0
     try:
         with mutation.planted():
-            seed, error = search(Groups, LIVES_MAX, 40)
+            seed, error = search(Groups, RUNS_MAX, 40)
     finally:
         Groups.server.close()
         stepped.uninstall()

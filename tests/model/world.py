@@ -11,6 +11,7 @@ from tests.model.network import Executed, LinkedStore, Network, Server
 from tidegate.errors import StoreUnavailable
 from tidegate.groups import classic
 from tidegate.groups.expiry import GroupExpiry
+from tidegate.groups.heartbeat_snapshots import MemberSnapshot
 from tidegate.groups.heartbeats import Heartbeats
 from tidegate.groups.model import Joined, JoinRequest, Leaving, MemberRef, SyncRequest
 from tidegate.groups.offsets import Commit, Committed, Offsets, entry_json
@@ -24,13 +25,13 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 
 class Broker:
-    """One broker's rooms for groups. `disturbed_ms` is when something came between it and Redis."""
+    """One broker's services for groups. `disturbed_ms` is when something came between it and Redis."""
 
     def __init__(self, network: Network, settings: Settings, name: str, sweeping: bool) -> None:
         self.name, self.sweeping = name, sweeping
         self.store = LinkedStore(settings, network, name)
         self.waits = GroupWaits(self.store, settings, lambda: name)
-        self.heartbeats = Heartbeats(self.store, settings, lambda: name)
+        self.heartbeats = Heartbeats(self.store, settings, lambda: name, network.loop.time)
         self.offsets = Offsets(self.store, settings, lambda: name)
         self.expiry = GroupExpiry(self.store, lambda _: True, lambda: name)
         self.disturbed_ms: list[int] = []
@@ -40,11 +41,13 @@ class Broker:
     async def start(self) -> None:
         await self.store.start()
         await self.waits.start()
+        await self.heartbeats.start()
         if self.sweeping:
             await self.expiry.start()
 
     async def close(self) -> None:
         await self.expiry.close()
+        await self.heartbeats.close()
         await self.waits.close()
 
 
@@ -103,8 +106,10 @@ class World:
         sweeping: bool,
         observe: Callable[[Executed], None],
         on_request: Callable[[Request], None],
+        on_answered: Callable[[World, Broker, MemberSnapshot], None],
     ) -> None:
         self.settings, self.sweeping, self._on_request = settings, sweeping, on_request
+        self._on_answered = on_answered
         self.network = Network(server, observe)
         self.loop = self.network.loop
         asyncio.set_event_loop(self.loop)
@@ -238,9 +243,12 @@ class World:
         if request.reported:
             request.client.request = None
 
-    def beat(self, client: Client, on_code: Callable[[int], None]) -> None:
+    def heartbeat(self, client: Client, on_code: Callable[[int], None]) -> None:
         member_ref = MemberRef(client.member_id, client.generation, client.instance_id)
-        self.brokers[client.broker].heartbeats.add(self.keys, member_ref, on_code)
+        broker = self.brokers[client.broker]
+        snapshot = broker.heartbeats.answer(self.keys, member_ref, on_code)
+        if snapshot is not None:
+            self._on_answered(self, broker, snapshot)
 
     def commit(self, client: Client, partition: int, on_code: Callable[[int | Exception], None]) -> str:
         """Commit another offset of a partition; returns it."""

@@ -25,14 +25,17 @@ from tidegate.telemetry.declared import BROKER
 from tidegate.telemetry.declared_cluster import CLUSTER
 from tidegate.telemetry.declared_foreign import KAFKA_EXPORTER, KMINION
 
-SEEN_S = 30.0
+SCRAPED_S = 30.0
 """Prometheus' rates and rules need some scrapes."""
 READY_S = 90.0
 
 EVENTS = {
-    "tidegate_cold_read_seconds", "tidegate_heartbeat_delayed_seconds",
+    "tidegate_cold_read_seconds", "tidegate_heartbeat_delayed_seconds", "tidegate_throttle_seconds",
+    "tidegate_share_group_dead_lettered_records", "tidegate_share_group_dropped_records",
+    "tidegate_share_group_failed_records", "tidegate_share_group_records_in_flight",
+    "tidegate_share_group_redelivered_records", "tidegate_share_group_records_returned",
 }  # fmt: skip
-"""Histograms that begin with the first event of their kind, which this traffic does not bring about."""
+"""What begins with the first event of its kind, which this traffic does not bring about."""
 
 DASHBOARDS_OF_OTHERS = (
     # Grafana 7589
@@ -84,7 +87,7 @@ async def traffic(bootstrap: str, enough: threading.Event) -> None:
                                 auto_offset_reset="earliest")  # fmt: skip
     await producer.start()
     await consumer.start()
-    second, second_s = None, time.monotonic() + SEEN_S / 2
+    second, second_s = None, time.monotonic() + SCRAPED_S / 2
     while not enough.is_set():
         for number in range(20):
             await producer.send("orders", b"v" * 100, partition=number % 3)
@@ -117,7 +120,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         with running(place, RULES, targets) as prometheus, ThreadPoolExecutor(1) as beside:
             enough = threading.Event()
             clients = beside.submit(lambda: asyncio.run(traffic(cluster.bootstrap, enough)))
-            wait([clients], SEEN_S)
+            wait([clients], SCRAPED_S)
             live = Live(cluster, prometheus, enough, clients)
             try:
                 yield live
@@ -149,7 +152,7 @@ def test_promtool_has_nothing_against_the_metrics(live: Live) -> None:
     assert reported == [], "\n".join(reported)
 
 
-def test_every_declared_metric_is_told(live: Live) -> None:
+def test_declared_metrics_are_all_exported(live: Live) -> None:
     scrapes = [Scrape.from_url(f"http://127.0.0.1:{one.admin_port}/metrics") for one in live.cluster.brokers]
     names = scrapes[0].names | scrapes[1].names
     declared = {one.exposed + ("_count" if one.kind == "histogram" else "") for one in (*BROKER, *CLUSTER)
@@ -186,7 +189,7 @@ def test_dashboards_of_other_exporters_bring_data(live: Live, query: str) -> Non
     assert live.prometheus.query(query)
 
 
-async def test_a_hand_over_shows_no_series_twice(live: Live) -> None:
+async def test_hand_over_shows_no_series_twice(live: Live) -> None:
     """The broker that tells goes; the other one begins when Prometheus has let the old series go."""
     teller = next(
         broker
@@ -195,19 +198,19 @@ async def test_a_hand_over_shows_no_series_twice(live: Live) -> None:
     )
     await asyncio.to_thread(live.end_traffic)
     await asyncio.to_thread(teller.drain)
-    most, told_again = 0.0, False
+    most, exported_again = 0.0, False
     ends_s = time.monotonic() + READY_S
-    while time.monotonic() < ends_s and not told_again:
+    while time.monotonic() < ends_s and not exported_again:
         found = live.prometheus.query('count by (group, topic) (tidegate_group_topic_lag_records{group="billing"})')
         most = max([most, *(float(one["value"][1]) for one in found)])
         by = live.prometheus.query("tidegate_group_topic_lag_records")
-        told_again = bool(by) and all(str(teller.admin_port) not in one["metric"]["instance"] for one in by)
+        exported_again = bool(by) and all(str(teller.admin_port) not in one["metric"]["instance"] for one in by)
         await asyncio.sleep(0.3)
 
-    assert told_again and most == 1
+    assert exported_again and most == 1
 
 
-def test_committed_offsets_agree_with_what_clients_see(live: Live) -> None:
+def test_committed_offsets_agree_with_clients(live: Live) -> None:
     """KEDA reads the query above; a client asks the broker: both get one answer."""
 
     async def asked() -> int:

@@ -27,7 +27,7 @@ from tidegate.store.keys import GroupKeys
 
 TOPIC: Final = "outside"
 PARTITIONS: Final = 12
-SETTLE_S: Final = 40.0
+IDLE_WAIT_S: Final = 40.0
 CALM_S: Final = 1.5
 REST_S: Final = (5.0, 10.0)
 STOP_S: Final = 40.0
@@ -71,7 +71,7 @@ class Troupe:
     changes: list[str] = field(default_factory=list)
     steady: list[tuple[int, int]] = field(default_factory=list)
     """From the group's settling to its next change, in Redis's ms."""
-    settle_s: list[float] = field(default_factory=list)
+    idle_wait_s: list[float] = field(default_factory=list)
     owned: dict[str, set[int]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     _counter: Any = field(default_factory=itertools.count)
@@ -117,14 +117,14 @@ class Troupe:
         if action == "comes back":  # within its session: no change at all to the others
             self.leave(role)
             self.enter(role)
-            self.expire()
+            self.stabilize()
             return
         self.end_calm()
         if action == "joins":
             self.enter(role)
         else:
             self.leave(role)
-        self.expire()
+        self.stabilize()
         self.begin_calm()
 
     # -- the group's calm
@@ -138,16 +138,16 @@ class Troupe:
         began, _ = self.steady.pop()
         self.steady.append((began, time.time_ns() // 1_000_000))
 
-    def expire(self) -> None:
+    def stabilize(self) -> None:
         """Until each partition is owned once, by the members' own journals, for a while. Raises TimeoutError."""
         began = time.monotonic()
         whole_since = None
-        while time.monotonic() - began < SETTLE_S:
+        while time.monotonic() - began < IDLE_WAIT_S:
             time.sleep(0.1)
             whole = self._whole() and self._state() == "Stable"
             whole_since = (whole_since or time.monotonic()) if whole else None
             if whole_since is not None and time.monotonic() - whole_since > CALM_S:
-                self.settle_s.append(whole_since - began)
+                self.idle_wait_s.append(whole_since - began)
                 return
         raise TimeoutError(f"{self.group} has not settled: {self.owned}, {self._state()}")
 

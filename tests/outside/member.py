@@ -148,7 +148,7 @@ class Actor:
         try:
             await getattr(self, f"_{name}")()
         except self.driver.errors as error:
-            self.journal.note("error", doing=name, error=repr(error))
+            self.journal.note("error", action=name, error=repr(error))
 
     async def _poll(self) -> None:
         for partition, records in (await self.driver.poll()).items():

@@ -16,7 +16,7 @@ from typing import Any
 from tests.outside.journal import Journal
 
 EVERY_S = 0.1
-PARTITIONS_A_TURN = 6
+PARTITIONS_A_STEP = 6
 FLUSH_S = 60
 
 
@@ -30,9 +30,9 @@ class Writer:
         self._numbers = [itertools.count() for _ in range(partition_count)]
         signal.signal(signal.SIGTERM, lambda *_: self.stop.set())
 
-    def turn(self) -> list[tuple[int, bytes]]:
+    def next_records(self) -> list[tuple[int, bytes]]:
         """The next records, each of another partition."""
-        chosen = random.sample(range(len(self._numbers)), PARTITIONS_A_TURN)
+        chosen = random.sample(range(len(self._numbers)), PARTITIONS_A_STEP)
         return [(index, f"{self.library}:{index}:{next(self._numbers[index])}".encode()) for index in chosen]
 
     def acknowledged(self, partition: int, offset: int, value: bytes) -> None:
@@ -57,7 +57,7 @@ class Writer:
                 self.failed(message.partition(), message.value(), error)
 
         while not self.stop.wait(EVERY_S):
-            for partition, value in self.turn():
+            for partition, value in self.next_records():
                 producer.produce(self.topic, value, partition=partition, on_delivery=delivered)
             producer.poll(0)
         left = producer.flush(FLUSH_S)
@@ -68,7 +68,7 @@ class Writer:
 
         producer = KafkaProducer(bootstrap_servers=self.bootstrap.split(","), enable_idempotence=True)
         while not self.stop.wait(EVERY_S):
-            for partition, value in self.turn():
+            for partition, value in self.next_records():
                 sent = producer.send(self.topic, value, partition=partition)
                 sent.add_callback(
                     lambda reported, value=value: self.acknowledged(reported.partition, reported.offset, value)
@@ -98,7 +98,7 @@ class Writer:
 
         while not self.stop.is_set():
             await asyncio.sleep(EVERY_S)
-            for partition, value in self.turn():
+            for partition, value in self.next_records():
                 sent = await producer.send(self.topic, value, partition=partition)
                 task = asyncio.create_task(one(partition, value, sent))
                 waiting.add(task)

@@ -105,15 +105,17 @@ def api_versions(port: int) -> int:
     return int(count)
 
 
-def test_wheels_bring_one_package_each(wheels: dict[str, Path]) -> None:
+def test_wheels_install_one_package_each_and_the_names_that_spark_loads(wheels: dict[str, Path]) -> None:
+    sources = {f"pyspark_tidegate{name}" for name in ("", "_events", "_lag", "_usage")}
+    expected = {"tidegate": {"tidegate"}, "tidegate_pipeline": {"tidegate_pipeline", *sources}}
     for package, path in wheels.items():
         tops = {name.partition("/")[0] for name in zipfile.ZipFile(path).namelist()}
-        assert {top for top in tops if not top.endswith(".dist-info")} == {package}
+        assert {top for top in tops if not top.endswith(".dist-info")} == expected[package]
 
     scripts = {path.relative_to(REPOSITORY).as_posix() for path in (REPOSITORY / "redis_scripts").rglob("*.lua")}
     shipped = zipfile.ZipFile(wheels["tidegate"]).namelist()
     assert {name.removeprefix("tidegate/") for name in shipped if name.endswith(".lua")} == scripts
-    assert "tidegate/admin/console/templates/layout.html" in shipped
+    assert "tidegate/http/console/templates/layout.html" in shipped
 
 
 def test_wheel_of_the_broker_serves(broker_alone: Environment, server: ValkeyServer) -> None:

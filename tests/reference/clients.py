@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.clients import CLIENTS
-from bench.jars import CONNECTOR, CONNECTOR_VERSION, KAFKA_VERSION
+from bench.jars import CONNECTOR, CONNECTOR_VERSION, KAFKA_VERSION, STREAMS_VERSION
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _TESTS: Final = _ROOT / "tests"
@@ -123,6 +123,11 @@ def software() -> tuple[Software, ...]:
                 **_matrix("java"),
             },
         ),
+        Software(
+            "Kafka Streams, `group.protocol=streams`",
+            STREAMS_VERSION,
+            {"peers": "conformance/test_java_streams.py: test_word_count"},
+        ),
         Software("kcat", "the distribution's", {"conformance": f"{real}: test_kcat_works"}),
         Software(
             "Spark's Kafka connector",
@@ -177,7 +182,24 @@ Where a client cannot be had (no Java, no Go, no node, no kcat), its tests are s
 - Each client's conversations are also compared with Apache Kafka {kafka}, request by request:
   [differences](differences.md). How long joins take: [performance](performance.md#joining-a-group).
 
+Clients of Kafka 0.8 to 0.10 are tried as well (`tests/conformance/test_old_clients.py`): kafka-python with
+`api_version` 0.8.1 to 0.10.2, librdkafka with `broker.version.fallback` 0.8.2 to 0.10.0, sarama with `Config.Version`
+0.8.2 to 0.10.2. [What they get](apis.md#clients-of-kafka-08-to-010).
+
 Not tried: every client not named above, among them those for .NET, Rust and Ruby that do not wrap librdkafka, kafka-go,
-Kafka Streams, Kafka Connect, ksqlDB, MirrorMaker. Streams, and exactly-once of Connect, need transactions, which
-[are not served yet](apis.md#not-served).
+Kafka Streams with `group.protocol=classic`, Kafka Connect, ksqlDB, MirrorMaker. `group.protocol=consumer` is tried with
+librdkafka and the Java consumer; transactions with aiokafka, librdkafka and Kafka Streams.
+
+## Kafka Streams
+
+With `group.protocol=streams` (KIP-1071) the brokers assign the tasks: any broker serves any thread, and the views of
+groups, lag and members show streams groups as they do others. Tried with `exactly_once_v2`.
+
+- Repartition and changelog topics are created at the first join, with CREATE on the topic or the cluster; otherwise the
+  group is `NotReady`, and the status of each heartbeat names what is missing.
+- `streams.num.standby.replicas` of the group, 0 to 2, is the number of standby tasks, on other processes;
+  `num.standby.replicas` of the application is not used. `streams.session.timeout.ms` and
+  `streams.heartbeat.interval.ms` of the group are its times.
+- The topology can change once all members have left, as can `group.protocol`, between `classic` and `streams`.
+- Not supported: sources by pattern and warm-up tasks (Kafka has neither), sources of format `record`.
 """.replace("{kafka}", KAFKA_VERSION)

@@ -8,12 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from tidegate import errors
 from tidegate.apis.registry import load_all
 from tidegate.errors import KafkaError
-from tidegate.server.dispatch import STORE_AWAY
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -65,10 +62,11 @@ def _classes() -> list[type[KafkaError]]:
 
 @cache
 def _texts() -> str:
-    """What may answer a client: brokers' modules but errors.py and the admin HTTP, scripts but the list of codes."""
-    context = ((_ROOT / "broker", "*.py"), (_ROOT / "redis_scripts", "*.lua"))
-    paths = (path for room, what in context for path in sorted(room.rglob(what)))
-    return "\n".join(path.read_text() for path in paths if path.stem != "errors" and "admin" not in path.parts)
+    """The code that answers Kafka clients: scripts, and the broker without error lists, admin HTTP and CLI."""
+    folders = ((_ROOT / "broker", "*.py"), (_ROOT / "redis_scripts", "*.lua"))
+    paths = (path for folder, pattern in folders for path in sorted(folder.rglob(pattern)))
+    others = {"errors.py", "errors.lua", "http", "cli"}
+    return "\n".join(path.read_text() for path in paths if not others & {*path.relative_to(_ROOT).parts})
 
 
 def answered(one: type[KafkaError]) -> bool:
@@ -99,7 +97,6 @@ def _away() -> Iterator[str]:
     """The table of what each API answers without Redis."""
     apis: dict[str, list[str]] = {}
     for key, api in sorted(load_all().items()):
-        code = STORE_AWAY.get(key, ErrorCode.coordinator_not_available)
         if key != _API_VERSIONS:
-            apis.setdefault(code.name.upper(), []).append("".join(word.title() for word in api.name.split("_")))
+            apis.setdefault(api.away.name.upper(), []).append("".join(word.title() for word in api.name.split("_")))
     yield from (f"| `{code}` | {', '.join(names)} |" for code, names in apis.items())

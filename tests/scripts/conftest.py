@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.clock import SteppedClock
+from tests.support.consumers import ConsumerWorld
 from tests.support.groups import SCENARIO_MODES, Mode, World
 from tests.support.handlers import Broker, FakeCatalog, topic
+from tests.support.shares import ShareWorld
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.store import Store
@@ -25,6 +27,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     if "world" in metafunc.fixturenames:
         metafunc.parametrize("world", SCENARIO_MODES, indirect=True, ids=str)
+    elif "consumers" in metafunc.fixturenames:
+        metafunc.parametrize("consumers", SCENARIO_MODES, indirect=True, ids=str)
     elif "broker" in metafunc.fixturenames:
         metafunc.parametrize("broker", [Mode.ONE, Mode.ELSEWHERE], indirect=True, ids=str)
 
@@ -53,3 +57,24 @@ async def broker(store: Store, settings: Settings, request: pytest.FixtureReques
 def keys(store: Store) -> GroupKeys:
     """The keys of the group `orders`."""
     return store.group_keys("default", "orders")
+
+
+@pytest.fixture
+async def consumers(
+    settings: Settings, clock: SteppedClock, request: pytest.FixtureRequest
+) -> AsyncIterator[ConsumerWorld]:
+    """Brokers of KIP-848 groups with a stepped clock; sessions 45 s, heartbeats every 5 s."""
+    opened = ConsumerWorld(settings, clock, mode=getattr(request, "param", Mode.SHARED))
+    await opened.start()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def shares(settings: Settings, clock: SteppedClock) -> AsyncIterator[ShareWorld]:
+    """Two brokers with share groups, topics and a stepped clock; the group `jobs` reads from the earliest offset."""
+    opened = ShareWorld(settings, clock)
+    await opened.start()
+    await opened.configure(share_auto_offset_reset="earliest")
+    yield opened
+    await opened.close()

@@ -30,18 +30,16 @@ async def back_after(server: ValkeyServer, store: Store, away_s: float) -> None:
     await store.command("PING")
 
 
-async def test_a_first_connection_is_no_return(own: tuple[ValkeyServer, Store]) -> None:
+async def test_first_connection_is_no_return(own: tuple[ValkeyServer, Store]) -> None:
     assert not own[1].outage.recently_recovered
 
 
-async def test_a_short_absence_is_none(own: tuple[ValkeyServer, Store]) -> None:
+async def test_short_absence_is_none(own: tuple[ValkeyServer, Store]) -> None:
     await back_after(*own, 0.1)
     assert not own[1].outage.recently_recovered
 
 
-async def test_a_long_absence_has_ended_lately(
-    own: tuple[ValkeyServer, Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_long_absence_has_ended_lately(own: tuple[ValkeyServer, Store], monkeypatch: pytest.MonkeyPatch) -> None:
     await back_after(*own, 1.2)
     assert own[1].outage.recently_recovered
     monkeypatch.setattr("tidegate.store.redis_outage._RETURN_S", 0.0)

@@ -1,4 +1,4 @@
-"""What the admin HTTP tells, over one broker's rooms and a real server."""
+"""What the admin HTTP reports, with one broker's services and a real Redis."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
+from tests.support.transactions import Brokers
 from tests.support.whole_broker import WholeBroker
-from tidegate.admin import (
+from tidegate.cluster import audit
+from tidegate.cluster.audit import Actor, Audit
+from tidegate.cluster.broker_lease import BrokerInfo
+from tidegate.cluster.figures import FigureReports, Figures
+from tidegate.errors import NonEmptyGroup, StoreUnavailable, UnknownTopicOrPartition
+from tidegate.groups.reset_plan import Choice
+from tidegate.http import (
     actions,
-    audit,
     broker_views,
     offset_actions,
     overview_views,
@@ -19,12 +25,7 @@ from tidegate.admin import (
     redis_views,
     topic_views,
 )
-from tidegate.admin.audit import Actor, Audit
-from tidegate.admin.offset_actions import Reset
-from tidegate.admin.reset_plan import Choice
-from tidegate.cluster.broker_lease import BrokerInfo
-from tidegate.cluster.figures import FigureReports, Figures
-from tidegate.errors import NonEmptyGroup, StoreUnavailable, UnknownTopicOrPartition
+from tidegate.http.offset_actions import Reset
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -58,7 +59,7 @@ async def _read_and_behind(whole: WholeBroker) -> None:
     await client.leave()
 
 
-async def test_brokers_are_told_with_their_figures(whole: WholeBroker) -> None:
+async def test_brokers_are_shown_with_their_figures(whole: WholeBroker) -> None:
     await whole.create("orders", 3)
     await FigureReports(whole.store, lambda: 1, lambda: FIGURES).report()
 
@@ -71,7 +72,7 @@ async def test_brokers_are_told_with_their_figures(whole: WholeBroker) -> None:
     assert 0 < await whole.store.command("PTTL", whole.store.cluster_keys.figures(1)) <= 20_000
 
 
-async def test_a_topic_is_told_with_its_partitions_configs_and_groups(whole: WholeBroker) -> None:
+async def test_topic_is_shown_with_partitions_configs_and_groups(whole: WholeBroker) -> None:
     await _read_and_behind(whole)
 
     reported = await topic_views.topic(whole.context, "default", "orders")
@@ -103,7 +104,7 @@ async def test_groups_of_an_earlier_topic_of_that_name_do_not_read_it(whole: Who
     assert (await topic_views.topic(whole.context, "default", "orders"))["groups"] == []
 
 
-async def test_redis_is_told_with_who_fills_it(whole: WholeBroker) -> None:
+async def test_redis_is_shown_with_its_largest_users(whole: WholeBroker) -> None:
     await _read_and_behind(whole)
     await whole.create("large", 1, org="acme")
     await whole.client(org="acme").produce("large", *[1_000] * 20)
@@ -120,16 +121,36 @@ async def test_redis_is_told_with_who_fills_it(whole: WholeBroker) -> None:
     assert any(one["script"] == "groups_join_group" and one["p99_ms"] for one in reported["scripts"])
 
 
-async def test_producers_are_told_by_partition(whole: WholeBroker) -> None:
+async def test_producers_are_shown_by_partition(whole: WholeBroker) -> None:
     await _read_and_behind(whole)
 
     reported = await producer_views.producers(whole.context, "default", "orders", first=1)
 
     assert [(one["partition"], one["log_end"]) for one in reported["partitions"]] == [(1, 10)]
-    assert "no transactions" in reported["note"]
 
 
-async def test_the_overview_begins_with_trouble(whole: WholeBroker) -> None:
+async def test_transactions_in_progress_are_first(whole: WholeBroker) -> None:
+    await whole.create("orders", 1)
+    brokers = Brokers([whole])
+    done = await brokers.producer("done").init()
+    await done.write("orders", 1)
+    await done.end(True)
+    await brokers.until_marked("orders", 1)
+    ongoing = await brokers.producer("ongoing").init()
+    await ongoing.write("orders", 3)
+
+    reported = await producer_views.transactions(whole.context, "default")
+    [partition] = (await producer_views.producers(whole.context, "default", "orders"))["partitions"]
+    starts = {one["producer_id"]: one["transaction_start_offset"] for one in partition["producers"]}
+
+    assert [one["transactional_id"] for one in reported["transactions"]] == ["ongoing", "done"]
+    assert (reported["total"], reported["transactions"][0]["state"]) == (2, "Ongoing")
+    assert reported["transactions"][0]["started_ms"] > 1_600_000_000_000
+    assert starts[ongoing.id] == 2 and starts[done.id] is None
+    assert (await producer_views.transactions(whole.context, "acme"))["total"] == 0
+
+
+async def test_overview_begins_with_trouble(whole: WholeBroker) -> None:
     await _read_and_behind(whole)
 
     lost = whole.client()
@@ -145,7 +166,9 @@ async def test_the_overview_begins_with_trouble(whole: WholeBroker) -> None:
     assert [one["node_id"] for one in reported["brokers"]] == [2, 1]
 
 
-async def test_of_many_groups_the_restless_are_looked_at(whole: WholeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_overview_of_many_groups_evaluates_the_rebalancing_ones(
+    whole: WholeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await _read_and_behind(whole)
     busy = whole.client()
     busy.group_id = "z-busy"
@@ -158,7 +181,7 @@ async def test_of_many_groups_the_restless_are_looked_at(whole: WholeBroker, mon
     assert (reported["totals"]["groups"], reported["totals"]["groups_left_out"]) == (2, 1)
 
 
-async def test_a_full_redis_takes_the_audit_and_lets_topics_be_deleted(whole: WholeBroker) -> None:
+async def test_full_redis_takes_the_audit_and_lets_topics_be_deleted(whole: WholeBroker) -> None:
     await whole.create("large", 1)
     used = dict(
         line.split(":") for line in (await whole.store.command("INFO", "memory")).decode().splitlines() if ":" in line
@@ -190,7 +213,7 @@ async def test_nothing_is_changed_where_the_audit_cannot_be_written(
     assert whole.context.catalog.get("default", "orders") is not None
 
 
-async def test_what_is_done_is_told_so_although_its_outcome_cannot_be_written(
+async def test_action_outcome_not_written_is_still_reported_done(
     whole: WholeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await whole.create("orders", 1)
@@ -209,7 +232,7 @@ async def test_what_is_done_is_told_so_although_its_outcome_cannot_be_written(
     assert [one["outcome"] for one in await audit.entries(whole.store, 10)] == [audit.OPEN]
 
 
-async def test_an_action_stands_before_it_is_done_and_with_its_outcome(store: Store) -> None:
+async def test_action_is_recorded_before_it_is_done_and_with_its_outcome(store: Store) -> None:
     async with Audit(store, 1, ANNA, "group.reset", {"group": "orders"}, undo=[["orders", 0, 7]]) as entry:
         [under_way] = await audit.entries(store, 10)
         assert (under_way["outcome"], under_way["action_id"]) == (audit.OPEN, entry.action_id)
@@ -260,7 +283,7 @@ async def _committed(whole: WholeBroker) -> int:
     return offset
 
 
-async def test_what_undoes_a_large_action_is_kept_compressed_and_up_to_a_size(
+async def test_undo_of_a_large_action_is_stored_compressed_and_limited(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moves = [["orders", partition, 7 * partition, 0] for partition in range(1_000)]
@@ -279,7 +302,7 @@ async def test_what_undoes_a_large_action_is_kept_compressed_and_up_to_a_size(
     assert 0 < await store.command("MEMORY", "USAGE", store.cluster_keys.audit) < len(str(moves))
 
 
-async def test_the_audit_is_capped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_audit_is_capped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "ACTIONS_MAX", 5)
     for _ in range(200):
         async with Audit(store, 1, ANNA, "topic.create", {"topic": "orders"}):

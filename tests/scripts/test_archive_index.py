@@ -30,7 +30,7 @@ def index(client: Any) -> ArchiveIndex:
     return ArchiveIndex(client, KEYS)
 
 
-def test_a_partition_that_was_never_archived_has_no_state(index: ArchiveIndex) -> None:
+def test_partition_that_was_never_archived_has_no_state(index: ArchiveIndex) -> None:
     assert index.state() == ArchiveState(-1, -1, 0)
     assert index.segments() == []
 
@@ -50,7 +50,7 @@ def test_segments_are_added_where_the_archive_ends(index: ArchiveIndex) -> None:
     assert index.segments(31) == []
 
 
-def test_a_range_may_begin_before_its_first_record(index: ArchiveIndex) -> None:
+def test_range_may_begin_before_its_first_record(index: ArchiveIndex) -> None:
     index.publish(A, [segment(0, 10)])
 
     outcome = index.publish(A, [segment(10, 30, base_offset=17)])
@@ -59,7 +59,7 @@ def test_a_range_may_begin_before_its_first_record(index: ArchiveIndex) -> None:
     assert index.segments(12) == [segment(10, 30, base_offset=17)]
 
 
-def test_a_micro_batch_that_runs_again_is_a_duplicate_however_it_is_cut(index: ArchiveIndex) -> None:
+def test_commit_rerun_micro_batch_is_a_duplicate_however_it_is_sliced(index: ArchiveIndex) -> None:
     index.publish(A, [segment(0, 10), segment(10, 30)])
 
     again = index.publish(A, [segment(0, 10, "b"), segment(10, 30, "b")])
@@ -70,7 +70,7 @@ def test_a_micro_batch_that_runs_again_is_a_duplicate_however_it_is_cut(index: A
 
 
 @pytest.mark.parametrize(("from_offset", "end_offset"), [(31, 40), (29, 40), (0, 31), (40, 50)])
-def test_what_begins_elsewhere_is_a_conflict_and_changes_nothing(
+def test_commit_that_begins_elsewhere_is_a_conflict_and_changes_nothing(
     index: ArchiveIndex, from_offset: int, end_offset: int
 ) -> None:
     index.publish(A, [segment(0, 30)])
@@ -86,7 +86,7 @@ def test_segments_with_a_hole_between_them_are_not_even_sent(index: ArchiveIndex
     assert index.state().end == -1
 
 
-def test_a_new_start_of_the_query_fences_the_one_before(index: ArchiveIndex) -> None:
+def test_new_start_of_the_query_fences_the_one_before(index: ArchiveIndex) -> None:
     old, new = Archiver(1, "old"), Archiver(2, "new")
     assert index.fence(old) == ArchiveState(-1, -1, 1)
     index.publish(old, [segment(0, 10)])
@@ -99,7 +99,7 @@ def test_a_new_start_of_the_query_fences_the_one_before(index: ArchiveIndex) -> 
     assert index.publish(new, [segment(10, 20)]) == Publication(Outcome.ADDED, 0, 20)
 
 
-def test_of_two_that_started_together_the_one_that_took_it_last_has_it(index: ArchiveIndex) -> None:
+def test_lease_of_two_that_started_together_belongs_to_the_last(index: ArchiveIndex) -> None:
     one, other = Archiver(5, "one"), Archiver(5, "other")
 
     assert [index.fence(one).fence, index.fence(other).fence] == [5, 6]
@@ -108,7 +108,7 @@ def test_of_two_that_started_together_the_one_that_took_it_last_has_it(index: Ar
     assert index.publish(other, [segment(0, 10)]).outcome is Outcome.ADDED
 
 
-def test_a_partition_that_comes_later_goes_to_the_start_that_is_newer(index: ArchiveIndex) -> None:
+def test_commit_late_partition_starts_at_the_newer_start(index: ArchiveIndex) -> None:
     """It was not there, or not to be archived, when the query started and fenced the others."""
     first, second, third = Archiver(1, "first"), Archiver(2, "second"), Archiver(2, "third")
 
@@ -120,7 +120,7 @@ def test_a_partition_that_comes_later_goes_to_the_start_that_is_newer(index: Arc
     assert index.state() == ArchiveState(0, 20, 2)
 
 
-def test_a_deleted_topic_takes_nothing(index: ArchiveIndex, client: Any) -> None:
+def test_deleted_topic_takes_nothing(index: ArchiveIndex, client: Any) -> None:
     client.hset(KEYS.meta, "state", "deleted")
     assert index.publish(A, [segment(0, 10)]).outcome is Outcome.DELETED
     client.delete(KEYS.meta)
@@ -129,7 +129,7 @@ def test_a_deleted_topic_takes_nothing(index: ArchiveIndex, client: Any) -> None
     assert client.exists(KEYS.segments, KEYS.archive) == 0
 
 
-def test_after_a_lost_checkpoint_the_query_goes_on_at_the_end_of_the_archive(index: ArchiveIndex) -> None:
+def test_commit_lost_checkpoint_query_continues_at_the_end_of_the_archive(index: ArchiveIndex) -> None:
     """Its micro-batches are numbered from 0 again; nothing new may be taken for something old."""
     archiver = Archiver(1, "first")
     index.fence(archiver)
@@ -150,10 +150,10 @@ def test_two_drivers_at_once_leave_one_chain(valkey: ValkeyServer, client: Any, 
     def drive(name: str) -> None:
         chance = random.Random(f"{seed} {name}")
         own = ArchiveIndex(connect(valkey.url), KEYS)
-        starts = 0
+        starts = added = 0
         together.wait(30)
         archiver: Archiver | None = None
-        while (state := own.state()).end < 2_000:
+        while (state := own.state()).end < 2_000 or not added:
             if archiver is None:
                 starts += 1
                 archiver = Archiver(state.fence + 1, f"{name}-{starts}")
@@ -168,7 +168,9 @@ def test_two_drivers_at_once_leave_one_chain(valkey: ValkeyServer, client: Any, 
             if chance.random() < 0.3:  # its reply was lost: it publishes again
                 again = own.publish(archiver, cut)
                 assert reported.outcome is not Outcome.ADDED or again.outcome in (Outcome.DUPLICATE, Outcome.FENCED)
-            if reported.outcome is not Outcome.ADDED:
+            if reported.outcome is Outcome.ADDED:
+                added += 1
+            else:
                 archiver = None
 
     together = threading.Barrier(2)
@@ -207,14 +209,14 @@ def test_two_compactions_of_the_same_segments_leave_one(index: ArchiveIndex) -> 
     assert index.segments() == [segment(0, 20, "one"), segment(20, 30)]
 
 
-def test_a_swap_keeps_the_range(index: ArchiveIndex) -> None:
+def test_swap_keeps_the_range(index: ArchiveIndex) -> None:
     index.publish(A, [segment(0, 10), segment(10, 20)])
 
     with pytest.raises(PipelineError, match="does not have the range"):
         index.swap(segment(0, 19, "merged"), [segment(0, 10), segment(10, 20)])
 
 
-def test_the_start_is_raised_to_the_log_start_at_most(index: ArchiveIndex, client: Any) -> None:
+def test_start_is_raised_to_the_log_start_at_most(index: ArchiveIndex, client: Any) -> None:
     segments = [segment(start, start + 10) for start in range(0, 50, 10)]
     index.publish(A, segments)
     client.hset(KEYS.meta, "log_start", 25)
@@ -230,7 +232,7 @@ def test_the_start_is_raised_to_the_log_start_at_most(index: ArchiveIndex, clien
     assert index.publish(A, [segment(50, 60)]).outcome is Outcome.ADDED
 
 
-def test_a_forgotten_index_is_gone(index: ArchiveIndex, client: Any) -> None:
+def test_commit_deleted_index_stays_absent(index: ArchiveIndex, client: Any) -> None:
     index.publish(A, [segment(0, 10)])
     index.forget()
 

@@ -36,7 +36,7 @@ def test_ranges_are_read_where_they_are_written(archive: Archive) -> None:
     batch = batch_bytes(2)
     topic.append(batch[:-1] + bytes([batch[-1] ^ 1]))
     options = {"redis.url": archive.url, "subscribe": "orders", "archive.path": str(archive.folder), "mode": "ranges"}
-    source = TopicSource(options)
+    source = TopicSource({**options, "onCorrupt": "quarantine"})
     reader = source.reader(source.schema())
     (task,) = reader.partitions()
     to = {"redis.url": archive.url, "archive.path": str(archive.folder), "archiver": "1:a"}
@@ -71,7 +71,7 @@ def test_tasks_write_and_the_driver_publishes_in_order_of_offset(archive: Archiv
     assert len(archive.index().segments()) > 4
 
 
-def test_a_micro_batch_that_runs_again_adds_nothing_however_its_tasks_are_cut(archive: Archive) -> None:
+def test_sink_rerun_micro_batch_adds_nothing_however_tasks_are_sliced(archive: Archive) -> None:
     batches = batches_from(0, [1] * 20, value=b"x" * 50)
     writer = archive.writer()
     writer.commit([writer.write(iter([raw_rows(batches)]))], 0)
@@ -95,7 +95,7 @@ def test_after_a_crash_between_two_partitions_the_micro_batch_completes(archive:
     assert (archive.batches(), archive.batches(1)) == (batches, batches)
 
 
-def test_a_failed_task_leaves_files_that_nobody_sees(archive: Archive) -> None:
+def test_sink_failed_task_leaves_only_unlisted_files(archive: Archive) -> None:
     batches = batches_from(0, [1] * 10, value=b"x" * 100)
     writer = archive.writer()
 
@@ -114,7 +114,7 @@ def test_a_failed_task_leaves_files_that_nobody_sees(archive: Archive) -> None:
     assert archive.batches() == batches
 
 
-def test_a_file_that_gc_took_before_it_was_published_is_not_published(archive: Archive) -> None:
+def test_file_that_gc_took_before_it_was_published_is_not_published(archive: Archive) -> None:
     """The driver slept for longer than `gc_grace`, and its task's files were removed."""
     writer = archive.writer()
     archive.publish(batches_from(0, [3]))
@@ -127,7 +127,7 @@ def test_a_file_that_gc_took_before_it_was_published_is_not_published(archive: A
     assert (archive.index().state().end, archive.index(1).state().end) == (3, -1)
 
 
-def test_what_does_not_follow_the_archive_fails_with_both_ranges(archive: Archive) -> None:
+def test_sink_gap_after_the_archive_fails_with_both_ranges(archive: Archive) -> None:
     batches = batches_from(0, [10, 10, 10])
     writer = archive.writer()
     writer.commit([writer.write(iter([raw_rows(batches[:1])]))], 0)
@@ -140,7 +140,7 @@ def test_what_does_not_follow_the_archive_fails_with_both_ranges(archive: Archiv
     assert archive.batches() == batches[:1]
 
 
-def test_a_driver_that_wakes_up_after_its_successor_started_is_refused(archive: Archive) -> None:
+def test_driver_that_wakes_up_after_its_successor_started_is_refused(archive: Archive) -> None:
     batches = batches_from(0, [10, 10])
     old = archive.writer("1:old")
     archive.index().fence(Archiver(1, "old"))
@@ -153,7 +153,7 @@ def test_a_driver_that_wakes_up_after_its_successor_started_is_refused(archive: 
     assert archive.index().state().end == -1
 
 
-def test_a_topic_made_again_takes_nothing_of_the_one_before(archive: Archive) -> None:
+def test_topic_made_again_takes_nothing_of_the_one_before(archive: Archive) -> None:
     other = "e" * 32
     make_log(archive.client, log_keys(topic_id=other))
     archive.client.hset(log_keys().meta, "state", "deleted")
@@ -190,7 +190,7 @@ def test_options_that_it_needs(archive: Archive) -> None:
         archive.writer(**{"redis.url": "redis://:secret@r:1/0"})
 
 
-def test_a_password_is_in_no_option(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_is_in_no_option(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_REDIS_URL", archive.url.replace("redis://", "redis://nobody:secret@"))
     batches = batches_from(0, [3])
 

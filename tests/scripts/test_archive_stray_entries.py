@@ -18,8 +18,9 @@ from tests.support.valkey import ValkeyServer
 from tidegate_pipeline.archive.beside_log import LogBatches
 from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.verification import Verified, verify
+from tidegate_pipeline.errors import StrayEntry
 from tidegate_pipeline.sources.batch_plan import plan_ranges
-from tidegate_pipeline.sources.walking import LogWalker, StrayEntry
+from tidegate_pipeline.sources.walking import LogWalker
 
 PLACE = Place("default", "orders", TOPIC_ID, 0)
 _END = 7

@@ -106,7 +106,7 @@ def test_compaction_leaves_the_same_batches_in_fewer_files(archive: Archive) -> 
     assert compact(archive.root, index, PLACE, Shape(segment_bytes=1 << 20)) == Compacted()
 
 
-def test_a_compaction_that_came_too_late_changes_nothing(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_that_is_too_late_changes_nothing(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = batches_from(0, [3] * 4)
     for batch in batches:
         archive.publish([batch])
@@ -140,7 +140,7 @@ def test_compaction_does_not_hide_a_file_that_lost_batches(archive: Archive) -> 
         compact(archive.root, archive.index(), PLACE, Shape(segment_bytes=1 << 20))
 
 
-def test_a_sound_archive_has_no_problems(archive: Archive) -> None:
+def test_sound_archive_has_no_problems(archive: Archive) -> None:
     batches = batches_from(0, [3] * 10, value=b"x" * 100)
     archive.publish(batches[:4])
     archive.publish([(12, 14), *batches[5:]])
@@ -151,7 +151,7 @@ def test_a_sound_archive_has_no_problems(archive: Archive) -> None:
     assert verify(archive.root, archive.index(1), PLACE._replace(partition=1)) == Verified()
 
 
-def test_an_archive_may_start_inside_a_batch(archive: Archive) -> None:
+def test_archive_may_start_inside_a_batch(archive: Archive) -> None:
     """As a log does after DeleteRecords."""
     writer = archive.writer()
     rows = raw_rows(batches_from(0, [5, 5]), from_offset=3)
@@ -190,7 +190,7 @@ def flip(rows: list[dict[str, Any]]) -> None:
         (lambda rows: rows.pop(), "the index says Segment"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_named(archive: Archive, change: Any, problem: str) -> None:
+def test_check_names_the_fault_of_a_file(archive: Archive, change: Any, problem: str) -> None:
     archive.publish(batches_from(0, [3, 3, 3]), segmentBytes="9999")
     (published,) = archive.index().segments()
     rewrite(archive.folder / published.file, change)
@@ -215,7 +215,7 @@ def test_missing_and_foreign_files_and_a_broken_index_are_named(archive: Archive
     assert any("begins at 9, not at 6" in problem for problem in problems)
 
 
-def test_an_archive_that_says_more_than_its_segments_is_named(archive: Archive) -> None:
+def test_check_names_an_archive_with_an_index_that_claims_more_than_its_segments(archive: Archive) -> None:
     archive.publish(batches_from(0, [3]))
     archive.client.hset(log_keys().archive, "end", 7)
 
@@ -226,7 +226,7 @@ def test_an_archive_that_says_more_than_its_segments_is_named(archive: Archive) 
     assert verify(archive.root, archive.index(), PLACE).problems == ["orders-0: no segment of offsets 0 to 6"]
 
 
-def test_only_old_files_that_nobody_published_are_removed(archive: Archive) -> None:
+def test_orphans_only_old_unpublished_files_are_removed(archive: Archive) -> None:
     batches = batches_from(0, [3] * 4)
     archive.publish(batches)
     writer = archive.writer()
@@ -259,7 +259,7 @@ def test_files_that_were_merged_are_as_young_as_what_replaced_them(archive: Arch
     assert (reported.files_removed, archive.batches()) == (4, batches)
 
 
-def test_a_compacted_file_stays_where_the_index_names_those_before_it_again(archive: Archive) -> None:
+def test_compacted_file_stays_where_the_index_names_those_before_it_again(archive: Archive) -> None:
     """Redis came back from a copy that is older than the compaction, whose old files are gone: it is all there is."""
     batches = batches_from(0, [3] * 4)
     for batch in batches:
@@ -279,7 +279,7 @@ def test_a_compacted_file_stays_where_the_index_names_those_before_it_again(arch
     assert (archive.folder / merged.file).exists()
 
 
-def test_files_of_a_store_that_does_not_say_when_are_kept(archive: Archive) -> None:
+def test_orphans_of_a_store_without_times_are_not_deleted(archive: Archive) -> None:
     writer = archive.writer()
     archive.publish(batches_from(0, [3] * 4))
     writer.write(iter([raw_rows(batches_from(0, [3]))]))
@@ -293,7 +293,7 @@ def test_files_of_a_store_that_does_not_say_when_are_kept(archive: Archive) -> N
     assert reported == Collected(young=1)
 
 
-def test_files_above_the_end_of_the_archive_are_kept(archive: Archive) -> None:
+def test_orphans_above_the_end_of_the_archive_are_not_deleted(archive: Archive) -> None:
     """Redis came back from an old copy: what was archived since is all there is."""
     archive.publish(batches_from(0, [3]))
     index = archive.client.zrange(log_keys().segments, 0, -1, withscores=True)
@@ -325,7 +325,7 @@ def test_deleted_topics_are_removed_only_when_asked(archive: Archive) -> None:
     assert archive.client.exists(log_keys().segments, log_keys().archive) == 0
 
 
-def test_what_lies_below_the_log_start_is_forgotten_and_then_collected(archive: Archive) -> None:
+def test_segments_below_the_log_start_are_dropped_and_then_collected(archive: Archive) -> None:
     batches = batches_from(0, [3] * 4)
     for batch in batches:
         archive.publish([batch])
@@ -350,7 +350,7 @@ class Verbs:
         self.upkeep = Upkeep.of(given, archive.client)
 
 
-def test_the_verbs_work_over_all_topics(archive: Archive) -> None:
+def test_verbs_work_over_all_topics(archive: Archive) -> None:
     verbs = Verbs(archive, gc_grace=0).upkeep
     batches = batches_from(0, [3] * 6)
     for batch in batches:
@@ -390,7 +390,7 @@ def test_gc_below_the_log_start_only_when_asked(archive: Archive) -> None:
     assert archive.index().state().start == 6
 
 
-def test_an_unknown_topic_is_named(archive: Archive) -> None:
+def test_unknown_topic_is_named(archive: Archive) -> None:
     verbs = Verbs(archive).upkeep
 
     with pytest.raises(UsageError, match="no topic payments"):

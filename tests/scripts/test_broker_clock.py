@@ -12,7 +12,8 @@ import pytest
 
 from tests.support.logs import TOPIC, FakeTopicConfig, append, append_later, batch, batches_of, broker, given_log, read
 from tidegate.cluster.broker_lease import BrokerLease
-from tidegate.log.retention import Retention, apply_retention
+from tidegate.log.retention import apply_retention
+from tidegate.log.upkeep import Retention
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -57,7 +58,7 @@ async def test_retention_own_clock_ahead_leaves_upkeep_to_others(store: Store, s
         await append(logs.partition(topic, 0), timestamp=1)
         await logs._sweep()
         await logs.store.command("PING")
-        retention = Retention(logs, lambda org, name: topic)
+        retention = Retention(logs.store, logs.settings, lambda org, name: topic, logs.partition)
         with own_clock_ahead(AHEAD_S):
             await lease_taken(logs.store)
             assert await retention.run_due() == 0

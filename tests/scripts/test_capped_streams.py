@@ -80,7 +80,7 @@ def test_streams_of_a_redis_cluster(cluster: ValkeyServer) -> None:
     assert len(source.open().latest()) == 20
 
 
-def test_a_limit_is_shared_and_a_target_holds(client: Any, streams: CappedStreams) -> None:
+def test_limit_is_divided_and_a_target_is_reached(client: Any, streams: CappedStreams) -> None:
     add(client, "b", *range(1, 4))
     start, target = streams.earliest(), streams.latest()
     add(client, "a", 11, 12)
@@ -95,7 +95,7 @@ def test_a_limit_is_shared_and_a_target_holds(client: Any, streams: CappedStream
     assert streams.advance(start, target, None) == target  # ReadAllAvailable knows the target as well
 
 
-def test_earliest_of_a_cut_stream_loses_nothing(client: Any, streams: CappedStreams) -> None:
+def test_earliest_of_a_trimmed_stream_loses_nothing(client: Any, streams: CappedStreams) -> None:
     cut(client, "a", 3)
     start = streams.earliest()
 
@@ -104,7 +104,7 @@ def test_earliest_of_a_cut_stream_loses_nothing(client: Any, streams: CappedStre
     assert read(streams, start, streams.latest()) == [8, 9, 10]
 
 
-def test_what_was_cut_before_it_was_read_is_counted(client: Any, streams: CappedStreams) -> None:
+def test_records_trimmed_before_they_were_read_are_counted(client: Any, streams: CappedStreams) -> None:
     start = streams.advance(streams.earliest(), None, 4)
     cut(client, "a", 3)
     end = streams.advance(start, None, 2)
@@ -118,14 +118,14 @@ def test_what_was_cut_before_it_was_read_is_counted(client: Any, streams: Capped
     assert read(streams, end, streams.latest()) == [10, 11]
 
 
-def test_a_cut_just_behind_the_reader_is_no_loss(client: Any, streams: CappedStreams) -> None:
+def test_trim_just_behind_the_reader_is_no_loss(client: Any, streams: CappedStreams) -> None:
     start = streams.advance(streams.earliest(), None, 7)
     cut(client, "a", 3)
 
     assert read(streams, start, streams.advance(start, None, None)) == [8, 9, 10]
 
 
-def test_all_of_a_range_cut(client: Any, streams: CappedStreams) -> None:
+def test_offset_range_trimmed_whole(client: Any, streams: CappedStreams) -> None:
     start, target = streams.earliest(), streams.latest()
     add(client, "a", *range(11, 20))
     cut(client, "a", 2)
@@ -136,7 +136,7 @@ def test_all_of_a_range_cut(client: Any, streams: CappedStreams) -> None:
         read(streams, start, end)
 
 
-def test_a_stream_that_went_back_always_fails(client: Any) -> None:
+def test_stream_with_lower_end_always_fails(client: Any) -> None:
     lenient = CappedStreams(client, ["a"], fail_on_data_loss=False)
     add(client, "a", *range(1, 11))
     start = lenient.latest()
@@ -160,7 +160,7 @@ def test_places_that_are_given(client: Any, streams: CappedStreams) -> None:
         streams.given({"c": "1-0"})
 
 
-def test_a_place_beyond_one_walk(client: Any, streams: CappedStreams, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_place_beyond_one_walk(client: Any, streams: CappedStreams, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate_pipeline.sources.capped_streams._WALK_MAX", 3)
     monkeypatch.setattr("tidegate_pipeline.sources.capped_streams.PAGE_ENTRIES", 3)
 

@@ -35,14 +35,14 @@ async def dump(world: World) -> dict[str, Any]:
 
 async def test_scenario_98_a_parked_join_survives_its_broker(world: World) -> None:
     a, b = await world.stable("a", "b")
-    join = await world.peer("c").entering()
+    join = await world.peer("c").start_join()
     b.broker = world.brokers[1]
-    parked = await b.entering()
+    parked = await b.start_join()
     parked.cancel()
     await asyncio.gather(parked, return_exceptions=True)
     b.broker = world.brokers[0]
 
-    again = await b.entering()
+    again = await b.start_join()
     assert not again.done()
     assert (await a.join()).generation == 2
 
@@ -51,8 +51,8 @@ async def test_scenario_98_a_parked_join_survives_its_broker(world: World) -> No
 
 async def test_scenario_98_a_dead_broker_and_a_dead_client(world: World) -> None:
     a, b = await world.stable("a", "b", rebalance_timeout_ms=300_000)
-    join = await world.peer("c").entering()
-    parked = await b.entering()
+    join = await world.peer("c").start_join()
+    parked = await b.start_join()
     parked.cancel()
     await asyncio.gather(parked, return_exceptions=True)
 
@@ -63,10 +63,10 @@ async def test_scenario_98_a_dead_broker_and_a_dead_client(world: World) -> None
     assert (await a.join()).generation == 2 == (await answer(join)).generation
 
 
-async def test_a_member_whose_broker_died_stays_while_it_heartbeats(world: World) -> None:
+async def test_member_of_a_dead_broker_stays_while_it_heartbeats(world: World) -> None:
     a, b = await world.stable("a", "b", rebalance_timeout_ms=300_000)
-    await world.peer("c").entering()
-    parked = await b.entering()
+    await world.peer("c").start_join()
+    parked = await b.start_join()
     parked.cancel()
     await asyncio.gather(parked, return_exceptions=True)
 
@@ -75,7 +75,7 @@ async def test_a_member_whose_broker_died_stays_while_it_heartbeats(world: World
     assert b.member_id in await world.members()
 
 
-async def test_a_parked_sync_survives_its_broker(world: World) -> None:
+async def test_parked_sync_survives_its_broker(world: World) -> None:
     a, b = await completing(world, "a", "b")
     waiting = await b.syncing()
     waiting.cancel()
@@ -88,10 +88,10 @@ async def test_a_parked_sync_survives_its_broker(world: World) -> None:
     assert (await b.sync()).assignment == b"for b"
 
 
-async def test_a_broker_that_was_paused_enters_its_parked_joins_again(world: World) -> None:
+async def test_broker_that_was_paused_enters_its_parked_joins_again(world: World) -> None:
     a, b = await world.stable("a", "b", rebalance_timeout_ms=300_000)
-    join = await world.peer("c").entering()
-    parked = await b.entering()
+    join = await world.peer("c").start_join()
+    parked = await b.start_join()
 
     world.sweeping = False
     await world.advance(12_000, beating=[a])
@@ -122,10 +122,10 @@ async def dies(*parked: asyncio.Task[Any]) -> None:
     await asyncio.gather(*parked, return_exceptions=True)
 
 
-async def test_scenario_98_the_phase_ended_and_nobody_was_told(world: World) -> None:
+async def test_scenario_98_lost_notification_of_the_ended_phase(world: World) -> None:
     a, b = await world.stable("a", "b")
     c = world.peer("c")
-    parked = [await c.entering(), await b.entering()]
+    parked = [await c.start_join(), await b.start_join()]
     await dies(*parked)
     [answered], _ = await run_joins(world, a.request())
     assert answered[2] == b"parked"
@@ -138,7 +138,7 @@ async def test_scenario_98_the_phase_ended_and_nobody_was_told(world: World) -> 
     assert (await world.events()).count("barrier_joined") == 2
 
 
-async def test_scenario_98_the_assignment_was_stored_and_nobody_was_told(world: World) -> None:
+async def test_scenario_98_lost_notification_of_the_stored_assignment(world: World) -> None:
     a, b = await completing(world, "a", "b")
     await dies(await b.syncing())
     plan = [(a.member_id, b"for a"), (b.member_id, b"for b")]
@@ -151,7 +151,7 @@ async def test_scenario_98_the_assignment_was_stored_and_nobody_was_told(world: 
     assert await world.state() == ("Stable", 1)
 
 
-async def test_a_lost_wake_up_costs_a_poll(world: World) -> None:
+async def test_lost_wake_up_costs_a_poll(world: World) -> None:
     a, b = await completing(world, "a", "b")
     b.broker = world.brokers[1]
     b.broker.waits._on_group_change = lambda payload: None  # type: ignore[method-assign]
@@ -164,7 +164,7 @@ async def test_a_lost_wake_up_costs_a_poll(world: World) -> None:
     assert (await answer(waiting)).assignment == b"for b"
 
 
-async def test_a_wake_up_between_entering_and_waiting_is_not_lost(world: World) -> None:
+async def test_wake_up_between_entering_and_waiting_is_not_lost(world: World) -> None:
     a, b = await completing(world, "a", "b")
     for broker in world.brokers:
         broker.waits._poll_ms = 60_000
@@ -204,7 +204,7 @@ async def test_many_join_through_two_brokers_at_once(world: World) -> None:
 # -- the same request twice
 
 
-async def test_the_same_first_join_twice(world: World) -> None:
+async def test_same_first_join_twice(world: World) -> None:
     request = world.peer("a").request()
 
     [first], _ = await run_joins(world, request)
@@ -215,7 +215,7 @@ async def test_the_same_first_join_twice(world: World) -> None:
 
 
 @pytest.mark.parametrize("traits", [{"version": 3}, {"instance_id": "s1"}])
-async def test_the_same_parked_join_twice(world: World, traits: dict[str, Any]) -> None:
+async def test_same_parked_join_twice(world: World, traits: dict[str, Any]) -> None:
     request = world.peer("a", **traits).request()
 
     [first], _ = await run_joins(world, request)
@@ -227,7 +227,7 @@ async def test_the_same_parked_join_twice(world: World, traits: dict[str, Any]) 
     assert await dump(world) == stored
 
 
-async def test_the_same_rejoin_twice(world: World) -> None:
+async def test_same_rejoin_twice(world: World) -> None:
     a, _ = await world.stable("a", "b")
     request = a.request()
 
@@ -240,7 +240,7 @@ async def test_the_same_rejoin_twice(world: World) -> None:
 
 
 @pytest.mark.parametrize("version", [8, 9])
-async def test_the_same_static_restart_twice(world: World, version: int) -> None:
+async def test_same_static_restart_twice(world: World, version: int) -> None:
     s1, _ = await world.stable_of(world.peer("s1", instance_id="s1", version=version), world.peer("b"))
     request = s1.request(member_id="")
 
@@ -253,7 +253,7 @@ async def test_the_same_static_restart_twice(world: World, version: int) -> None
     assert await dump(world) == stored
 
 
-async def test_the_same_parked_sync_twice(world: World) -> None:
+async def test_same_parked_sync_twice(world: World) -> None:
     _, b = await completing(world, "a", "b")
     request = SyncRequest(MemberRef(b.member_id, 1), "consumer", "range")
 
@@ -267,7 +267,7 @@ async def test_the_same_parked_sync_twice(world: World) -> None:
     assert await world.field("awaiting_sync") == "1"
 
 
-async def test_the_same_leaders_sync_twice(world: World) -> None:
+async def test_same_leaders_sync_twice(world: World) -> None:
     a, b = await completing(world, "a", "b")
     request = SyncRequest(MemberRef(a.member_id, 1), "consumer", "range", [(b.member_id, b"b"), (a.member_id, b"a")])
 
@@ -279,7 +279,7 @@ async def test_the_same_leaders_sync_twice(world: World) -> None:
     assert (await dump(world))["assignments"] == stored["assignments"]
 
 
-async def test_the_same_leave_twice(world: World) -> None:
+async def test_same_leave_twice(world: World) -> None:
     a, _ = await world.stable("a", "b")
 
     assert await run(world, LEAVE_GROUP, "", "", a.member_id, "", "") == [0, NONE]
@@ -288,7 +288,7 @@ async def test_the_same_leave_twice(world: World) -> None:
     assert await dump(world) == stored
 
 
-async def test_settling_twice_does_nothing(world: World) -> None:
+async def test_expire_twice_changes_nothing(world: World) -> None:
     await world.stable("a", "b")
     world.sweeping = False
     await world.advance(10_000)
@@ -304,7 +304,7 @@ async def test_settling_twice_does_nothing(world: World) -> None:
 # -- nobody sweeps
 
 
-async def test_what_is_overdue_is_applied_in_order_by_the_next_request(world: World) -> None:
+async def test_overdue_deadlines_are_applied_in_order_by_the_next_request(world: World) -> None:
     a, b = await world.stable("a", "b")
     world.sweeping = False
     await world.advance(4_000)
@@ -319,7 +319,7 @@ async def test_what_is_overdue_is_applied_in_order_by_the_next_request(world: Wo
     await refused(a.ask_join(), UnknownMemberId)
 
 
-async def test_a_sweep_settles_groups_that_nobody_looks_at(world: World) -> None:
+async def test_sweep_expires_groups_without_requests(world: World) -> None:
     await world.stable("a", "b")
     world.sweeping = False
     await world.advance(10_000)
@@ -355,7 +355,7 @@ async def sweep_from_two(world: World) -> None:
 
 async def test_scenario_100_two_sweepers_end_one_join_phase(world: World) -> None:
     a, _ = await world.stable("a", "b", session_timeout_ms=60_000)
-    joins = [await world.peer("c").entering(), await a.entering()]
+    joins = [await world.peer("c").start_join(), await a.start_join()]
     world.sweeping = False
     for _ in range(2):
         await world.clock.advance(9_999)
@@ -387,12 +387,12 @@ async def test_scenario_100_two_sweepers_end_one_wait_for_syncs(world: World) ->
     assert (await world.events()).count("rebalance_started") == 2
 
 
-async def test_generations_go_on_when_a_group_empties(world: World) -> None:
+async def test_generation_continues_after_a_group_empties(world: World) -> None:
     [a] = await world.stable("a")
     identity = await world.field("id")
     await a.leave()
     a.member_id = ""
-    join = await a.entering()
+    join = await a.start_join()
     await world.advance(3_000)
 
     assert (await answer(join)).generation == 3
@@ -400,7 +400,7 @@ async def test_generations_go_on_when_a_group_empties(world: World) -> None:
     assert identity.startswith("cgp_")
 
 
-async def test_what_people_see(world: World) -> None:
+async def test_describe_shows_the_group_to_operators(world: World) -> None:
     a, _ = await world.stable("a", "b")
     classic.note_subscribed(world.store, world.keys, 1, ["t2", "t1"])
     classic.note_subscribed(world.store, world.keys, 0, ["old"])
@@ -421,11 +421,11 @@ async def test_what_people_see(world: World) -> None:
     ]
 
 
-async def test_a_strange_client_cannot_spoil_a_record(world: World) -> None:
+async def test_strange_client_cannot_spoil_a_record(world: World) -> None:
     strange = 'x","session_timeout_ms":1,"join_round":9,"protocols":["z"]/\\\u20ac\n'
     a = world.peer(strange, protocols=(('r"]}', b"1"), ("y", b"2")))
     b = world.peer("b", protocols=(("y", b"3"), ('r"]}', b"4")))
-    joins = [await a.entering(), await b.entering()]
+    joins = [await a.start_join(), await b.start_join()]
     await world.advance(6_000)
 
     assert [(await answer(join)).protocol for join in joins] == ['r"]}', 'r"]}']
@@ -434,7 +434,7 @@ async def test_a_strange_client_cannot_spoil_a_record(world: World) -> None:
     assert await a.heartbeat() == NONE
 
 
-async def test_a_follower_that_was_slow_to_look_gets_the_generation_it_was_in(world: World) -> None:
+async def test_sync_late_follower_gets_the_assignment_of_its_generation(world: World) -> None:
     a, b = await world.stable("a", "b")
     for broker in world.brokers:
         broker.waits._poll_ms = 60_000
@@ -456,7 +456,7 @@ async def test_a_follower_that_was_slow_to_look_gets_the_generation_it_was_in(wo
     await refused(b.sync(generation=2), RebalanceInProgress)
 
 
-async def test_a_broken_connection_to_redis_costs_no_parked_request_its_place(world: World) -> None:
+async def test_broken_connection_to_redis_costs_no_parked_request_its_place(world: World) -> None:
     a, b = await completing(world, "a", "b")
     b.broker = world.brokers[1]
     waiting = await b.syncing()
@@ -471,7 +471,7 @@ async def test_a_broken_connection_to_redis_costs_no_parked_request_its_place(wo
 
 
 @pytest.mark.one_server
-async def test_a_join_whose_answer_was_lost_is_asked_for_again(world: World) -> None:
+async def test_join_with_a_lost_answer_is_requested_again(world: World) -> None:
     a = world.peer("a", version=3)
     link = a.broker.store.metadata_node.control
     sent = link.send
@@ -485,7 +485,7 @@ async def test_a_join_whose_answer_was_lost_is_asked_for_again(world: World) -> 
             sent(args, on_reply, timeout_ms)
 
     link.send = lose_the_first_join  # type: ignore[method-assign]
-    join = await a.entering()
+    join = await a.start_join()
     await world.advance(3_000)
 
     joined = await answer(join)

@@ -28,7 +28,7 @@ async def test_scenario_1_a_new_member_is_given_an_id(world: World) -> None:
 
 async def test_scenario_2_the_first_join_is_answered_after_the_initial_delay(world: World) -> None:
     a = world.peer("a")
-    join = await a.entering()
+    join = await a.start_join()
 
     await world.advance(2_999)
     assert not join.done()
@@ -116,7 +116,7 @@ async def test_scenario_10_one_type_a_group(world: World) -> None:
     assert await a.heartbeat() == NONE
 
     assert await a.leave() == NONE
-    join = await b.entering()
+    join = await b.start_join()
     await world.advance(3_000)
     assert (await answer(join)).protocol_type == "connect"
 
@@ -131,8 +131,8 @@ async def test_scenario_11_no_protocol_that_all_support(world: World) -> None:
 async def test_scenario_12_a_phase_waits_for_the_rebalance_timeout(world: World) -> None:
     a, b = await world.stable("a", "b", rebalance_timeout_ms=10_000, session_timeout_ms=20_000)
     c = world.peer("c", rebalance_timeout_ms=10_000)
-    join = await c.entering()
-    rejoin = await a.entering()
+    join = await c.start_join()
+    rejoin = await a.start_join()
 
     await world.advance(9_999, beating=[b])
     assert not join.done()
@@ -144,9 +144,9 @@ async def test_scenario_12_a_phase_waits_for_the_rebalance_timeout(world: World)
 
 async def test_scenario_14_a_second_member_extends_the_initial_delay(world: World) -> None:
     a, b = world.peer("a"), world.peer("b")
-    first = await a.entering()
+    first = await a.start_join()
     await world.advance(1_000)
-    second = await b.entering()
+    second = await b.start_join()
 
     await world.advance(4_999)
     assert not first.done() and not second.done()
@@ -158,11 +158,11 @@ async def test_scenario_14_a_second_member_extends_the_initial_delay(world: Worl
 
 async def test_scenario_15_the_initial_delay_never_passes_the_rebalance_timeout(world: World) -> None:
     peers = [world.peer("a", rebalance_timeout_ms=10_000, session_timeout_ms=30_000)]
-    joins = [await peers[0].entering()]
+    joins = [await peers[0].start_join()]
     for pause in (1_000, 3_000, 3_000, 2_500):
         await world.advance(pause)
         peers.append(world.peer("x"))
-        joins.append(await peers[-1].entering())
+        joins.append(await peers[-1].start_join())
 
     await world.advance(499)
     assert not any(join.done() for join in joins)
@@ -173,9 +173,9 @@ async def test_scenario_15_the_initial_delay_never_passes_the_rebalance_timeout(
 
 async def test_scenario_16_a_short_rebalance_timeout_means_one_delay(world: World) -> None:
     a, b = world.peer("a", rebalance_timeout_ms=2_000), world.peer("b")
-    first = await a.entering()
+    first = await a.start_join()
     await world.advance(1_000)
-    second = await b.entering()
+    second = await b.start_join()
 
     await world.advance(2_000)
 
@@ -184,7 +184,7 @@ async def test_scenario_16_a_short_rebalance_timeout_means_one_delay(world: Worl
 
 async def test_scenario_16_a_join_sent_again_extends_nothing(world: World) -> None:
     a = world.peer("a")
-    first = await a.entering()
+    first = await a.start_join()
     await world.advance(2_000)
     again = await a.parked(a.ask_join())
 
@@ -195,9 +195,9 @@ async def test_scenario_16_a_join_sent_again_extends_nothing(world: World) -> No
 
 async def test_scenario_17_leaving_during_the_initial_delay(world: World) -> None:
     a, b = world.peer("a"), world.peer("b")
-    first = await a.entering()
+    first = await a.start_join()
     await world.advance(500)
-    second = await b.entering()
+    second = await b.start_join()
     await world.advance(500)
 
     assert await a.leave() == NONE
@@ -211,7 +211,7 @@ async def test_scenario_17_leaving_during_the_initial_delay(world: World) -> Non
 
 async def test_scenario_18_everyone_left_during_the_initial_delay(world: World) -> None:
     a = world.peer("a")
-    join = await a.entering()
+    join = await a.start_join()
     await world.advance(1_000)
     await a.leave()
     await refused(join, UnknownMemberId)
@@ -220,7 +220,7 @@ async def test_scenario_18_everyone_left_during_the_initial_delay(world: World) 
     assert await world.state() == ("Empty", 1)
 
     b = world.peer("b")
-    join = await b.entering()
+    join = await b.start_join()
     await world.advance(3_000)
     assert (await answer(join)).generation == 2
 
@@ -232,16 +232,16 @@ async def test_scenario_19_no_delay_is_prompt(world: World) -> None:
     assert (await asyncio.wait_for(a.join(), 0.4)).generation == 1
 
 
-async def test_scenario_20_a_pending_id_does_not_hold_the_initial_phase(world: World) -> None:
+async def test_scenario_20_a_pending_id_does_not_prolong_the_initial_phase(world: World) -> None:
     a, p = world.peer("a"), world.peer("p")
-    join = await a.entering()
+    join = await a.start_join()
     await world.advance(1_000)
     await p.claim_id()
     await world.advance(2_000)
     assert (await answer(join)).generation == 1
 
     await world.advance(1_000)
-    second = await p.entering()
+    second = await p.start_join()
     assert await a.heartbeat() == REBALANCE_IN_PROGRESS
     assert (await a.join()).generation == 2
     assert (await answer(second)).generation == 2
@@ -250,10 +250,10 @@ async def test_scenario_20_a_pending_id_does_not_hold_the_initial_phase(world: W
 async def test_scenario_21_a_third_member_joins(world: World) -> None:
     a, b = await world.stable("a", "b")
     c = world.peer("c")
-    join = await c.entering()
+    join = await c.start_join()
 
     assert await a.heartbeat() == await b.heartbeat() == REBALANCE_IN_PROGRESS
-    rejoin = await a.entering()
+    rejoin = await a.start_join()
     joined = await b.join()
 
     assert joined.generation == 2 and joined.leader == a.member_id and not joined.members
@@ -261,11 +261,11 @@ async def test_scenario_21_a_third_member_joins(world: World) -> None:
     assert {member.member_id for member in (await answer(rejoin)).members} == {a.member_id, b.member_id, c.member_id}
 
 
-async def test_scenario_22_who_never_rejoins_is_removed_at_the_deadline(world: World) -> None:
+async def test_scenario_22_a_missing_member_is_removed_at_the_deadline(world: World) -> None:
     a, b = await world.stable("a", "b")
     c = world.peer("c")
-    join = await c.entering()
-    rejoin = await a.entering()
+    join = await c.start_join()
+    rejoin = await a.start_join()
 
     await world.advance(19_999, beating=[b])
     assert not join.done()
@@ -278,8 +278,8 @@ async def test_scenario_22_who_never_rejoins_is_removed_at_the_deadline(world: W
 async def test_scenario_23_a_silent_member_ends_the_phase_with_its_session(world: World) -> None:
     a, b = await world.stable("a", "b")
     c = world.peer("c")
-    join = await c.entering()
-    rejoin = await a.entering()
+    join = await c.start_join()
+    rejoin = await a.start_join()
 
     await world.advance(10_000)
 
@@ -291,8 +291,8 @@ async def test_scenario_23_a_silent_member_ends_the_phase_with_its_session(world
 async def test_scenario_24_a_silent_leader_is_replaced(world: World) -> None:
     _, b = await world.stable("a", "b")
     c = world.peer("c")
-    join = await c.entering()
-    rejoin = await b.entering()
+    join = await c.start_join()
+    rejoin = await b.start_join()
 
     await world.advance(10_000)
 
@@ -301,20 +301,20 @@ async def test_scenario_24_a_silent_leader_is_replaced(world: World) -> None:
     assert not joined.members and len(rejoined.members) == 2
 
 
-async def test_scenario_25_a_pending_id_holds_a_running_phase(world: World) -> None:
+async def test_scenario_25_a_pending_id_prolongs_a_running_phase(world: World) -> None:
     [a] = await world.stable("a")
     b, p, q = world.peer("b"), world.peer("p"), world.peer("q")
-    join = await b.entering()
+    join = await b.start_join()
     await p.claim_id()
-    rejoin = await a.entering()
+    rejoin = await a.start_join()
     assert not join.done() and not rejoin.done()
-    third = await p.entering()
+    third = await p.start_join()
     assert len((await answer(rejoin)).members) == 3
     await answer(join), await answer(third)
 
-    join = await world.peer("d").entering()
+    join = await world.peer("d").start_join()
     await q.claim_id()
-    rejoins = [await peer.entering() for peer in (a, b, p)]
+    rejoins = [await peer.start_join() for peer in (a, b, p)]
     assert not any(rejoin.done() for rejoin in rejoins)
     assert await q.leave() == NONE
     assert {(await answer(task)).generation for task in [join, *rejoins]} == {3}
@@ -322,9 +322,9 @@ async def test_scenario_25_a_pending_id_holds_a_running_phase(world: World) -> N
 
 async def test_scenario_26_a_later_joiner_moves_no_deadline(world: World) -> None:
     a, b = await world.stable("a", "b")
-    join = await world.peer("c").entering()
+    join = await world.peer("c").start_join()
     await world.advance(5_000, beating=[a, b])
-    late = await world.peer("d", rebalance_timeout_ms=60_000).entering()
+    late = await world.peer("d", rebalance_timeout_ms=60_000).start_join()
 
     await world.advance(14_999, beating=[a, b])
     assert not join.done()
@@ -335,11 +335,11 @@ async def test_scenario_26_a_later_joiner_moves_no_deadline(world: World) -> Non
 
 async def test_scenario_27_a_join_sent_again_elsewhere_counts_once(world: World) -> None:
     a, b = await world.stable("a", "b")
-    join = await world.peer("c").entering()
-    first = await b.entering()
+    join = await world.peer("c").start_join()
+    first = await b.start_join()
     first.cancel()
     b.broker = world.brokers[0]
-    second = await b.entering()
+    second = await b.start_join()
     assert not second.done()
 
     assert (await a.join()).generation == 2
@@ -350,7 +350,7 @@ async def test_scenario_27_a_join_sent_again_elsewhere_counts_once(world: World)
 async def test_scenario_28_a_first_join_is_parked_for_five_minutes_at_most(world: World) -> None:
     [a] = await world.stable("a", rebalance_timeout_ms=600_000)
     c = world.peer("c")
-    join = await c.entering()
+    join = await c.start_join()
 
     await world.advance(299_000, beating=[a])
     assert not join.done()
@@ -362,7 +362,7 @@ async def test_scenario_28_a_first_join_is_parked_for_five_minutes_at_most(world
 
 async def test_scenario_29_the_last_joins_race(world: World) -> None:
     a, b = await world.stable("a", "b")
-    join = await world.peer("c").entering()
+    join = await world.peer("c").start_join()
 
     joined = await asyncio.gather(a.join(), b.join())
 

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.groups import World, answer
-from tidegate.groups.state_log import StateLog
+from tidegate.diagnosis.state_log import StateLog
 
 LINES = {"rebalance_started", "generation_opened", "group_stable", "group_empty"}
 
@@ -37,13 +37,13 @@ async def reported(lines: list[Any], count: int) -> list[tuple[Any, ...]]:
     return [(line["event"], line["generation"], *([line["reason"]] if "reason" in line else [])) for line in found]
 
 
-async def test_a_groups_life_is_a_line_a_state(world: World, lines: list[Any]) -> None:
+async def test_groups_life_is_a_line_a_state(world: World, lines: list[Any]) -> None:
     a, b = await world.stable("a", "b")
     await reported(lines, 2)
     await world.advance(10_000, beating=[a])
     assert b.member_id not in await world.members()
     await reported(lines, 3)
-    await answer(await a.entering())
+    await answer(await a.start_join())
     await reported(lines, 4)
     await world.sync_all(a)
     await reported(lines, 5)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.groups import World, answer, refused
-from tidegate.errors import GroupMaxSizeReached, InvalidRequest
-from tidegate.groups.classic import MEMBER_METADATA_BYTES_MAX
+from tidegate.errors import GroupMaxSizeReached, InvalidRequest, KafkaError
+from tidegate.groups.classic import ASSIGNMENTS_BYTES_MAX, MEMBER_METADATA_BYTES_MAX
 
 LARGE = (("range", bytes(MEMBER_METADATA_BYTES_MAX - 100)),)
 MEMBERS_OF_LARGE = 8
@@ -30,7 +32,7 @@ async def test_join_more_metadata_than_a_group_may_have_is_full(world: World) ->
 
     assert await refused(one_more.ask_join(protocols=LARGE), GroupMaxSizeReached) == ""
     await small.claim_id()
-    joins.append(await small.entering())
+    joins.append(await small.start_join())
     await world.advance(6_000)
 
     assert {(await answer(join)).generation for join in joins} == {1}
@@ -52,3 +54,11 @@ async def test_join_metadata_of_a_member_that_left_or_shrank_is_no_longer_counte
 
     assert rejoined.generation == 2
     assert await counted(world) == 0
+
+
+async def test_sync_assignments_above_the_cap_are_refused(world: World) -> None:
+    (one,) = await world.stable("one")
+    await one.join()
+    with pytest.raises(KafkaError, match="assignments have more than"):
+        await one.sync({one.member_id: bytes(ASSIGNMENTS_BYTES_MAX + 1)})
+    assert (await one.sync({one.member_id: b"mine"})).assignment == b"mine"

@@ -15,7 +15,7 @@ NONE, REBALANCE_IN_PROGRESS = 0, 27
 async def completing(world: World, *names: str) -> list[Peer]:
     """Completing{first*, ...}@1: joined and not synced."""
     peers = [world.peer(name) for name in names]
-    joins = [await peer.entering() for peer in peers]
+    joins = [await peer.start_join() for peer in peers]
     await world.advance(6_000)
     await asyncio.gather(*(answer(join) for join in joins))
     return peers
@@ -61,11 +61,11 @@ async def test_scenario_35_changed_metadata_while_completing(world: World) -> No
     parked = await c.syncing()
     b.protocols = (("range", b"changed"),)
 
-    rejoin = await b.entering()
+    rejoin = await b.start_join()
 
     await refused(parked, RebalanceInProgress)
     await refused(a.sync({}), RebalanceInProgress)
-    again = await a.entering()
+    again = await a.start_join()
     assert (await c.join()).generation == 2
     assert (await answer(rejoin)).generation == (await answer(again)).generation == 2
 
@@ -88,7 +88,7 @@ async def test_scenario_37_a_changed_subscription_rebalances(
     a, b = await world.stable("a", "b", protocols=(("x", b""), ("y", b"")))
     b.protocols = offered
 
-    rejoin = await b.entering()
+    rejoin = await b.start_join()
 
     assert not rejoin.done()
     assert await a.heartbeat() == REBALANCE_IN_PROGRESS
@@ -97,7 +97,7 @@ async def test_scenario_37_a_changed_subscription_rebalances(
 async def test_scenario_38_the_leader_joining_again_rebalances(world: World) -> None:
     a, b = await world.stable("a", "b")
 
-    rejoin = await a.entering()
+    rejoin = await a.start_join()
 
     assert not rejoin.done()
     assert await b.heartbeat() == REBALANCE_IN_PROGRESS
@@ -127,7 +127,7 @@ async def test_scenario_39_an_immediate_answer_changes_no_timeout(world: World) 
 )
 async def test_scenario_40_members_vote(world: World, offers: tuple[tuple[str, ...], ...], chosen: str) -> None:
     peers = [world.peer(f"p{i}", protocols=protocols(*names)) for i, names in enumerate(offers)]
-    joins = [await peer.entering() for peer in peers]
+    joins = [await peer.start_join() for peer in peers]
     await world.advance(6_000)
 
     joined = [await answer(join) for join in joins]
@@ -145,8 +145,8 @@ async def test_scenario_41_a_rolling_change_of_protocol(world: World) -> None:
     ):
         peer.protocols = offered
         other = b if peer is a else a
-        rejoin = await peer.entering()
-        again = await other.entering()
+        rejoin = await peer.start_join()
+        again = await other.start_join()
         assert (await answer(rejoin)).protocol == (await answer(again)).protocol == chosen
         await world.sync_all(a, b)
 

@@ -15,7 +15,7 @@ from tidegate.store.redis_outage import RedisOutage
 NONE, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID = 0, 22, 25, 27, 82
 
 
-async def test_scenario_55_what_a_heartbeat_is_told(world: World) -> None:
+async def test_scenario_55_codes_of_a_heartbeat(world: World) -> None:
     [a] = await world.stable("a")
     p = world.peer("p")
     await p.claim_id()
@@ -41,7 +41,7 @@ async def test_scenario_56_a_heartbeat_counts_in_every_state(world: World) -> No
     assert not rejoin.done()
 
 
-async def test_scenario_57_a_wrong_generation_keeps_nobody_alive(world: World) -> None:
+async def test_scenario_57_a_wrong_generation_renews_no_session(world: World) -> None:
     a, b = await world.stable("a", "b")
     b.generation = 7
 
@@ -50,9 +50,9 @@ async def test_scenario_57_a_wrong_generation_keeps_nobody_alive(world: World) -
     assert await world.members() == {a.member_id}
 
 
-async def test_scenario_58_a_parked_join_holds_the_session(world: World) -> None:
+async def test_scenario_58_a_parked_join_renews_the_session(world: World) -> None:
     a, b = await world.stable("a", "b", rebalance_timeout_ms=120_000)
-    rejoin = await a.entering()
+    rejoin = await a.start_join()
 
     await world.advance(60_000, beating=[b])
     assert not rejoin.done()
@@ -80,7 +80,7 @@ async def leave(world: World, *leaving: Leaving) -> list[int]:
     return await classic.leave(world.store, world.keys, leaving)
 
 
-async def test_scenario_61_who_is_unknown_cannot_leave(world: World) -> None:
+async def test_scenario_61_an_unknown_member_cannot_leave(world: World) -> None:
     assert await leave(world, Leaving("a"), Leaving("b")) == [UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER_ID]
     await world.stable("a")
     assert await leave(world, Leaving("nobody")) == [UNKNOWN_MEMBER_ID]
@@ -124,9 +124,9 @@ async def test_scenario_65_a_pending_id_leaves(world: World) -> None:
     assert await p.leave() == NONE
     assert await world.state() == ("Stable", 1)
 
-    join = await world.peer("b").entering()
+    join = await world.peer("b").start_join()
     await q.claim_id()
-    rejoin = await a.entering()
+    rejoin = await a.start_join()
     assert not rejoin.done()
     assert await q.leave() == NONE
     assert (await answer(rejoin)).generation == (await answer(join)).generation == 2
@@ -134,7 +134,7 @@ async def test_scenario_65_a_pending_id_leaves(world: World) -> None:
 
 async def test_scenario_66_a_member_parked_in_join_leaves(world: World) -> None:
     a, _ = await world.stable("a", "b")
-    rejoin = await a.entering()
+    rejoin = await a.start_join()
 
     assert await a.leave() == NONE
 
@@ -150,7 +150,7 @@ async def test_scenario_66_a_member_parked_in_sync_leaves(world: World) -> None:
     await refused(waiting, UnknownMemberId)
 
 
-async def test_who_could_not_be_heard_because_redis_was_away_stays(
+async def test_sessions_silent_during_a_redis_outage_are_extended(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = await world.stable("a", "b")
@@ -191,9 +191,9 @@ async def test_brokers_that_falter_keep_no_dead_member(world: World) -> None:
     assert b.member_id not in await world.members()
 
 
-async def test_a_parked_requests_lease_is_not_spared(world: World) -> None:
+async def test_sessions_parked_lease_gets_no_grace(world: World) -> None:
     a, b = await world.stable("a", "b", rebalance_timeout_ms=300_000)
-    rejoin = await a.entering()
+    rejoin = await a.start_join()
     lease = await world.store.command("ZSCORE", world.keys.sessions, a.member_id)
 
     assert await grant_session_grace(world.store, world.keys.shard_keys.shard) == 1
@@ -203,11 +203,9 @@ async def test_a_parked_requests_lease_is_not_spared(world: World) -> None:
     assert not rejoin.done()
 
 
-async def test_a_phase_that_nobody_could_end_because_redis_was_away_goes_on(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_phase_overdue_during_a_redis_outage_continues(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = await world.stable("a", "b", session_timeout_ms=30_000)
-    rejoin = await a.entering()
+    rejoin = await a.start_join()
     world.sweeping = False
     with monkeypatch.context() as patched:
         patched.setattr(RedisOutage, "recently_recovered", True)
@@ -219,7 +217,7 @@ async def test_a_phase_that_nobody_could_end_because_redis_was_away_goes_on(
     assert (await b.join()).generation == 2 == (await answer(rejoin)).generation
 
 
-async def test_a_wait_for_syncs_that_redis_cut_short_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sync_wait_interrupted_by_redis_continues(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = await completing(world, "a", "b")
     waiting = await b.syncing()
     world.sweeping = False

@@ -86,7 +86,7 @@ async def test_scenario_71_a_restart_that_changes_the_vote(world: World) -> None
     s1, s2 = await static(world, "s1", "s2", protocols=(("x", b""), ("y", b"")))
     s2.member_id, s2.protocols = "", (("y", b""),)
 
-    rejoin = await s2.entering()
+    rejoin = await s2.start_join()
 
     assert not rejoin.done()
     assert await s1.heartbeat() == REBALANCE_IN_PROGRESS
@@ -95,7 +95,7 @@ async def test_scenario_71_a_restart_that_changes_the_vote(world: World) -> None
 
 async def test_scenario_72_a_restart_while_completing(world: World) -> None:
     s1, s2 = world.peer("s1", instance_id="s1"), world.peer("s2", instance_id="s2")
-    joins = [await s1.entering(), await s2.entering()]
+    joins = [await s1.start_join(), await s2.start_join()]
     await world.advance(6_000)
     await asyncio.gather(*joins)
     waiting = await s2.syncing()
@@ -109,7 +109,7 @@ async def test_scenario_72_a_restart_while_completing(world: World) -> None:
 
 async def test_scenario_73_a_restart_while_preparing(world: World) -> None:
     s1, s2, _ = await static(world, "s1", "s2", "s3")
-    first = await s1.entering()
+    first = await s1.start_join()
     parked = await s2.parked(s2.ask_join(protocols=(("range", b"changed"),)))
     old_id = s2.member_id
 
@@ -123,7 +123,7 @@ async def test_scenario_73_a_restart_while_preparing(world: World) -> None:
 
 async def test_scenario_74_two_processes_of_one_instance(world: World) -> None:
     one, two = world.peer("x", instance_id="s1"), world.peer("x", instance_id="s1")
-    joins = await asyncio.gather(one.entering(), two.entering())
+    joins = await asyncio.gather(one.start_join(), two.start_join())
     await world.advance(6_000)
 
     results = await asyncio.gather(*joins, return_exceptions=True)
@@ -136,7 +136,7 @@ async def test_scenario_74_two_processes_of_one_instance(world: World) -> None:
 
 async def test_scenario_75_an_absent_static_member(world: World) -> None:
     s1, s2 = await static(world, "s1", "s2", session_timeout_ms=60_000)
-    rejoin = await s1.entering()
+    rejoin = await s1.start_join()
     await world.advance(20_000)
 
     joined = await answer(rejoin)
@@ -155,7 +155,7 @@ async def test_scenario_75_an_absent_static_member(world: World) -> None:
 async def test_scenario_76_only_absent_static_members(world: World, sweeping: bool) -> None:
     s1, s2 = await static(world, "s1", "s2", session_timeout_ms=90_000)
     c = world.peer("c")
-    await c.entering()
+    await c.start_join()
     await c.leave()
     world.sweeping = sweeping
 
@@ -211,7 +211,7 @@ async def test_scenario_80_a_restart_is_repeated(world: World) -> None:
     assert await s2.heartbeat(member_id=third_id) == NONE
 
 
-async def test_a_restart_that_is_run_again_does_not_fence_its_successor(world: World) -> None:
+async def test_restart_that_is_run_again_does_not_fence_its_successor(world: World) -> None:
     _, s2 = await static(world, "s1", "s2")
     broker, older = s2.broker, s2.request(member_id="")
     older_id = (await classic.join(broker.store, broker.waits, s2.keys, older)).member_id
@@ -223,9 +223,9 @@ async def test_a_restart_that_is_run_again_does_not_fence_its_successor(world: W
     assert (await s2.ask_join(member_id="")).member_id not in (older_id, newer_id), "one that restarts again is let in"
 
 
-async def test_a_static_restart_keeps_who_has_synced(world: World) -> None:
+async def test_static_restart_preserves_members_that_have_synced(world: World) -> None:
     s1, s2 = world.peer("s1", instance_id="s1"), world.peer("s2", instance_id="s2")
-    joins = [await s1.entering(), await s2.entering()]
+    joins = [await s1.start_join(), await s2.start_join()]
     await world.advance(6_000)
     await asyncio.gather(*joins)
     await s1.sync({})
@@ -246,7 +246,7 @@ async def test_scenario_81_the_third_of_two(world: World) -> None:
     peers = [world.peer(name) for name in "abc"]
     for peer in peers:
         await peer.claim_id()
-    joins = [await peer.entering() for peer in peers[:2]]
+    joins = [await peer.start_join() for peer in peers[:2]]
 
     assert await refused(peers[2].ask_join(), GroupMaxSizeReached) == ""
 
@@ -254,13 +254,13 @@ async def test_scenario_81_the_third_of_two(world: World) -> None:
     assert {(await answer(join)).generation for join in joins} == {1}
 
 
-async def test_an_id_refused_in_a_full_phase_does_not_hold_it_up(world: World) -> None:
+async def test_join_id_refused_in_a_full_phase_does_not_delay_it(world: World) -> None:
     (a,) = await world.stable("a")
     b, c, late = (world.peer(name) for name in "bcd")
     for peer in (b, c, late):
         await peer.claim_id()
     world.use(group_max_size=2)
-    joins = [await peer.entering() for peer in (b, c)]
+    joins = [await peer.start_join() for peer in (b, c)]
 
     assert await refused(late.ask_join(), GroupMaxSizeReached) == ""
     assert await world.store.command("EXISTS", world.keys.pending) == 0
@@ -278,14 +278,14 @@ async def test_scenario_82_a_full_group(world: World) -> None:
 
     s.member_id = ""
     assert (await s.join()).generation == 1
-    rejoin = await a.entering()
+    rejoin = await a.start_join()
     assert (await s.join()).generation == 2 == (await answer(rejoin)).generation
 
 
 async def test_scenario_83_the_limit_is_lowered(world: World) -> None:
     a, b = await world.stable("a", "b")
     world.use(group_max_size=1)
-    rejoin = await a.entering()
+    rejoin = await a.start_join()
 
     assert await refused(b.ask_join(), GroupMaxSizeReached) == ""
 

@@ -38,7 +38,7 @@ async def run_joins(world: World, *requests: JoinRequest) -> Answers:
     """Joins that one script takes."""
     args = [classic._join_args(world.keys, request) for request in requests]
     reply = await send(world, JOIN_GROUP, world.brokers[0].waits.joins.script_args(world.keys, args))
-    return reply[2], GroupStatus.behind(reply)
+    return reply[2], GroupStatus.from_end_of(reply)
 
 
 async def run_syncs(world: World, *requests: SyncRequest) -> Answers:
@@ -46,7 +46,7 @@ async def run_syncs(world: World, *requests: SyncRequest) -> Answers:
     args = [classic._sync_args(request) for request in requests]
     assignments = classic._assignments(requests[0])
     reply = await send(world, SYNC_GROUP, world.brokers[0].waits.syncs.script_args(world.keys, args, assignments))
-    return reply[2], GroupStatus.behind(reply)
+    return reply[2], GroupStatus.from_end_of(reply)
 
 
 def count_scripts(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -86,7 +86,7 @@ async def test_joins_begin_and_end_a_phase_together(world: World) -> None:
     assert await world.field("joined_count") == "3"
 
 
-async def test_a_join_behind_the_end_of_a_phase_begins_the_next(world: World) -> None:
+async def test_join_behind_the_end_of_a_phase_begins_the_next(world: World) -> None:
     a, b = await world.stable("a", "b")
     changed = b.request(protocols=(("range", b"other metadata"),))
 
@@ -119,7 +119,7 @@ async def test_syncs_are_judged_each_by_itself(world: World) -> None:
     assert await world.state() == ("Stable", 1)
 
 
-async def test_the_leader_between_followers(world: World) -> None:
+async def test_leader_between_followers(world: World) -> None:
     a, b, c = await completing(world, "a", "b", "c")
     requests = [SyncRequest(MemberRef(peer.member_id, 1), "consumer", "range") for peer in (b, a, c)]
 
@@ -134,7 +134,7 @@ async def test_the_leader_between_followers(world: World) -> None:
 
 
 @pytest.mark.one_server
-async def test_a_tick_takes_one_script(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tick_takes_one_script(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     peers = await world.stable("a", "b", "c")
     for peer in peers:
         peer.broker = world.brokers[0]

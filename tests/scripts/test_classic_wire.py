@@ -29,8 +29,7 @@ async def client(valkey: ValkeyServer) -> AsyncIterator[RawClient]:
         port=port,
         admin_port=free_port(),
         group_initial_rebalance_delay_ms=0,
-        lease_suspect_ms=400,
-        lease_gone_ms=500,
+        broker_lease_timeout_ms=800,
     )
     app = App(settings)
     await app.start()
@@ -92,7 +91,7 @@ def leave(version: int, group_id: str, member_id: str) -> Any:
     return kio.LeaveGroupRequest(group_id=group_id, members=(kio.MemberIdentity(member_id=member_id),))
 
 
-async def test_every_version_goes_once_round(client: RawClient) -> None:
+async def test_versions_complete_one_round_each(client: RawClient) -> None:
     for version in range(10):
         group_id = f"g{version}"
         joined = await client.ask(join(version, group_id))
@@ -108,14 +107,14 @@ async def test_every_version_goes_once_round(client: RawClient) -> None:
 
         synced = await client.ask(sync(min(version, 5), group_id, member_id, 1))
         assert (synced.error_code, synced.assignment) == (ErrorCode.none, member_id.encode())
-        beat = await client.ask(heartbeat(min(version, 4), group_id, member_id, 1))
-        assert beat.error_code is ErrorCode.none
-        beat = await client.ask(heartbeat(min(version, 4), group_id, member_id, 2))
-        assert beat.error_code is ErrorCode.illegal_generation
+        answer = await client.ask(heartbeat(min(version, 4), group_id, member_id, 1))
+        assert answer.error_code is ErrorCode.none
+        answer = await client.ask(heartbeat(min(version, 4), group_id, member_id, 2))
+        assert answer.error_code is ErrorCode.illegal_generation
         left = await client.ask(leave(min(version, 5), group_id, member_id))
         assert left.error_code is ErrorCode.none
-        beat = await client.ask(heartbeat(min(version, 4), group_id, member_id, 1))
-        assert beat.error_code is ErrorCode.unknown_member_id
+        answer = await client.ask(heartbeat(min(version, 4), group_id, member_id, 1))
+        assert answer.error_code is ErrorCode.unknown_member_id
 
 
 async def test_scenario_13_an_error_encodes_at_every_version(client: RawClient) -> None:
@@ -126,7 +125,7 @@ async def test_scenario_13_an_error_encodes_at_every_version(client: RawClient) 
         assert refused.protocol_name == (None if version >= 7 else "")
 
 
-async def test_scenario_8_an_empty_group_id_comes_first(client: RawClient) -> None:
+async def test_scenario_8_an_empty_group_id_is_refused_first(client: RawClient) -> None:
     for version in range(10):
         refused = await client.ask(join(version, "", "x", session_timeout=timedelta(milliseconds=5_999)))
         assert (refused.error_code, refused.member_id) == (ErrorCode.invalid_group_id, "x")
@@ -143,7 +142,7 @@ async def test_scenario_46_version_5_names_its_protocol(client: RawClient) -> No
         assert (refused.error_code, refused.assignment) == (ErrorCode.inconsistent_group_protocol, b"")
 
 
-async def test_scenario_61_where_a_leaves_error_goes(client: RawClient) -> None:
+async def test_scenario_61_field_of_a_leaves_error(client: RawClient) -> None:
     for version in range(6):
         left = await client.ask(leave(version, "absent", "x"))
         if version <= 2:
@@ -155,7 +154,7 @@ async def test_scenario_61_where_a_leaves_error_goes(client: RawClient) -> None:
             ]
 
 
-async def test_a_client_that_goes_while_parked_finds_its_place(client: RawClient) -> None:
+async def test_parked_join_closed_connection_finds_its_place_again(client: RawClient) -> None:
     a = Member(client, "parked", session_timeout_ms=6_000)
     await a.round()
     other = await another(client)
@@ -192,7 +191,7 @@ async def test_errors_inside_answers_are_counted(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("version", range(10))
-async def test_what_a_refused_join_carries(client: RawClient, version: int) -> None:
+async def test_fields_of_a_refused_join(client: RawClient, version: int) -> None:
     refused = await client.ask(join(version, "absent", "x"))
     assert (refused.generation_id, refused.leader, refused.members) == (-1, "", ())
     assert getattr(refused, "protocol_type", None) is None
@@ -202,14 +201,14 @@ async def test_what_a_refused_join_carries(client: RawClient, version: int) -> N
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_what_a_refused_sync_carries(client: RawClient, version: int) -> None:
+async def test_fields_of_a_refused_sync(client: RawClient, version: int) -> None:
     refused = await client.ask(sync(version, "absent", "x", 1))
     assert (refused.error_code, refused.assignment) == (ErrorCode.unknown_member_id, b"")
     assert getattr(refused, "protocol_type", None) is None and getattr(refused, "protocol_name", None) is None
 
 
 @pytest.mark.parametrize("version", range(3, 6))
-async def test_a_batch_leaves_in_the_order_asked_for(client: RawClient, version: int) -> None:
+async def test_batch_leaves_in_the_order_asked_for(client: RawClient, version: int) -> None:
     group_id = f"batch-{version}"
     static = await client.ask(join(9, group_id, group_instance_id="s1"))
     kio = module(LEAVE, version)
@@ -226,7 +225,7 @@ async def test_a_batch_leaves_in_the_order_asked_for(client: RawClient, version:
     assert (nobody.error_code, nobody.members) == (ErrorCode.none, ())
 
 
-async def test_a_clients_reasons_reach_the_group(client: RawClient, valkey: ValkeyServer) -> None:
+async def test_clients_reasons_reach_the_group(client: RawClient, valkey: ValkeyServer) -> None:
     a = Member(client, "told")
     await a.round()
     rejoin = await client.ask(join(9, "told", a.member_id, protocols=(protocol(b"changed"),), reason="topics changed"))

@@ -56,17 +56,17 @@ async def test_heartbeat_clock_stepped_forward_no_sweep_yet_keeps_all(world: Wor
     assert await world.state() == ("Stable", 1)
 
 
-async def test_join_phase_clock_stepped_forward_waits_for_who_is_missing(world: World) -> None:
+async def test_join_phase_clock_stepped_forward_waits_for_missing_members(world: World) -> None:
     await given_swept(world)
     a, b = world.peers
-    joining = await a.entering()
-    rejoining = await world.peer("c").entering()
+    joining = await a.start_join()
+    rejoining = await world.peer("c").start_join()
     await sweep(world)
     await world.clock.advance(3_600_000)
     await sweep(world)
     assert await world.state() == ("PreparingRebalance", 1)
 
-    await b.entering()
+    await b.start_join()
     assert b.member_id in await world.members()
     del joining, rejoining
 

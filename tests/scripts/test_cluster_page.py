@@ -15,10 +15,10 @@ from tests.support.markers import build_marker
 from tests.support.scraping import OPENMETRICS, Scrape
 from tests.support.whole_broker import ClientOf, WholeBroker
 from tidegate.cluster.broker_lease import BrokerInfo
-from tidegate.groups.cluster_page import ClusterPage
-from tidegate.groups.exporter_names import Brokers, ForeignNames
-from tidegate.groups.lag_samples import LagSampler
 from tidegate.log.retention import delete_records
+from tidegate.monitoring.cluster_metrics import ClusterPage
+from tidegate.monitoring.exporters import Brokers, ForeignNames
+from tidegate.monitoring.lag_sampler import LagSampler
 from tidegate.protocol.consumer_blobs import assigned_partitions
 from tidegate.settings import Settings
 from tidegate.telemetry.meters import BARRIER_BOUNDS_S, Meter
@@ -28,7 +28,7 @@ LIVE = [BrokerInfo(7, {"PLAINTEXT": ("kafka.example", 9092)}, "zone-a", "1.0", "
 
 
 @pytest.fixture(autouse=True)
-def nobody_tells() -> Iterator[None]:
+def is_unexported() -> Iterator[None]:
     """The process's metrics are one object: what a test set up is undone."""
     yield
     metrics.cluster_page = list
@@ -70,7 +70,7 @@ def of_group(broker: WholeBroker, group_id: str) -> ClientOf:
     return member
 
 
-async def test_lag_is_told_under_three_sets_of_names(broker: WholeBroker, clock: SteppedClock) -> None:
+async def test_lag_is_exported_under_three_sets_of_names(broker: WholeBroker, clock: SteppedClock) -> None:
     topic = await broker.create("orders", 3)
     await broker.client().produce("orders", 4, 3, index=0)
     await broker.client().produce("orders", 5, index=1)
@@ -143,7 +143,7 @@ async def test_markers_of_transactions_count_as_offsets(broker: WholeBroker) -> 
         assert found.one(name, **{label: "behind"}) == 0
 
 
-async def test_what_retention_removed_is_no_lag(broker: WholeBroker) -> None:
+async def test_lag_excludes_records_removed_by_retention(broker: WholeBroker) -> None:
     topic = await broker.create("t")
     await broker.client().produce("t", 10)
     await broker.client().commit("t", 2)
@@ -156,7 +156,7 @@ async def test_what_retention_removed_is_no_lag(broker: WholeBroker) -> None:
     assert found.one("kafka_topic_partition_oldest_offset", topic="t") == 6
 
 
-async def test_a_group_without_commits_has_members_and_no_lag(broker: WholeBroker) -> None:
+async def test_group_without_commits_has_members_and_no_lag(broker: WholeBroker) -> None:
     await broker.create("t", 2)
     await of_group(broker, "idle").own("t", 0, 1)
     found = await Teller(broker).scrape()
@@ -169,7 +169,7 @@ async def test_a_group_without_commits_has_members_and_no_lag(broker: WholeBroke
     assert found.one("kafka_consumergroup_members", consumergroup="idle") == 1
 
 
-async def test_a_deleted_topic_and_a_deleted_group_vanish(broker: WholeBroker) -> None:
+async def test_deleted_topic_and_a_deleted_group_vanish(broker: WholeBroker) -> None:
     for name in ("gone", "stays"):
         await broker.create(name)
         await broker.client().produce(name, 3)
@@ -189,7 +189,7 @@ async def test_a_deleted_topic_and_a_deleted_group_vanish(broker: WholeBroker) -
     assert after.one("tidegate_group_topic_lag_records", group="g-stays", topic="stays") == 2
 
 
-async def test_a_topic_made_again_starts_without_commits(broker: WholeBroker) -> None:
+async def test_topic_made_again_starts_without_commits(broker: WholeBroker) -> None:
     old = await broker.create("t")
     await broker.client().produce("t", 8)
     await broker.client().commit("t", 8)
@@ -206,7 +206,7 @@ async def test_a_topic_made_again_starts_without_commits(broker: WholeBroker) ->
     assert found.all("tidegate_group_lag_records") == {} and found.all("kafka_consumergroup_lag") == {}
 
 
-async def test_lag_in_seconds_is_the_age_of_what_comes_next(broker: WholeBroker, clock: SteppedClock) -> None:
+async def test_lag_in_seconds_is_the_age_of_the_next_record(broker: WholeBroker, clock: SteppedClock) -> None:
     await broker.create("t", message_timestamp_type="LogAppendTime")
     await broker.client().produce("t", 3)
     await broker.client().commit("t", 1)
@@ -225,7 +225,7 @@ async def test_lag_in_seconds_is_the_age_of_what_comes_next(broker: WholeBroker,
     assert drained.one("tidegate_group_lag_seconds", group="orders") == 0
 
 
-async def test_the_estimate_compares_with_a_minute_ago(broker: WholeBroker, clock: SteppedClock) -> None:
+async def test_estimate_compares_with_a_minute_ago(broker: WholeBroker, clock: SteppedClock) -> None:
     await broker.create("t")
     await broker.client().produce("t", 100)
     await broker.client().commit("t", 10)
@@ -243,7 +243,7 @@ async def test_the_estimate_compares_with_a_minute_ago(broker: WholeBroker, cloc
     assert growing.one("tidegate_group_drain_seconds", group="orders") == math.inf
 
 
-async def test_a_barrier_shows_who_is_missing(broker: WholeBroker, clock: SteppedClock) -> None:
+async def test_barrier_shows_missing_members(broker: WholeBroker, clock: SteppedClock) -> None:
     await broker.create("t")
     first, second = of_group(broker, "g"), of_group(broker, "g")
     await first.own("t", 0)
@@ -305,7 +305,7 @@ async def test_names_that_need_escaping_are_read_back(broker: WholeBroker) -> No
     assert teller.reported(OPENMETRICS).one("kafka_consumergroup_lag", consumergroup=group_id) == 0
 
 
-async def test_groups_of_other_organisations_are_told_apart(broker: WholeBroker) -> None:
+async def test_lag_of_groups_of_other_orgs_has_their_label(broker: WholeBroker) -> None:
     for org, offset in (("default", 0), ("acme", 2)):
         await broker.create("t", org=org)
         client = broker.client(org=org)
@@ -330,10 +330,13 @@ async def test_foreign_names_are_a_setting(broker: WholeBroker, chosen: str, rep
     assert bool(foreign) is bool(reported) and all(name.startswith(reported) for name in foreign)
 
 
-async def test_no_series_is_told_by_two_brokers(broker: WholeBroker, clock: SteppedClock) -> None:
+async def test_series_are_exported_by_one_broker(broker: WholeBroker, clock: SteppedClock) -> None:
     await broker.create("t")
     first = Teller(broker, "1", metrics_handover_ms=500, lag_sample_interval_ms=400)
     second = Teller(broker, "2", metrics_handover_ms=500, lag_sample_interval_ms=400)
+    now_s = 1_000.0
+    for teller in (first, second):
+        teller.sampler.singleton_lease._clock = lambda: now_s
     assert (await first.scrape()).names >= {"tidegate_topic_partitions"}
     assert not await second.sampler.sample()
     assert "tidegate_topic_partitions" not in second.reported().names
@@ -342,14 +345,13 @@ async def test_no_series_is_told_by_two_brokers(broker: WholeBroker, clock: Step
     assert "tidegate_topic_partitions" not in first.reported().names
     assert await second.sampler.sample()
     assert "tidegate_topic_partitions" not in second.reported().names  # a scraper may have the first one's still
-    for _ in range(6):
-        await asyncio.sleep(0.1)
-        await second.sampler.singleton_lease.renew()
+    now_s += 0.6
+    assert await second.sampler.singleton_lease.renew()
     assert "tidegate_topic_partitions" in second.reported().names
     assert not await first.sampler.sample()
 
 
-async def test_a_broker_that_stood_still_does_not_go_on_telling(broker: WholeBroker) -> None:
+async def test_export_stops_at_a_broker_that_was_suspended(broker: WholeBroker) -> None:
     await broker.create("t")
     teller = Teller(broker, lag_sample_interval_ms=150)
     assert "tidegate_topic_partitions" in (await teller.scrape()).names
@@ -358,7 +360,7 @@ async def test_a_broker_that_stood_still_does_not_go_on_telling(broker: WholeBro
     assert "tidegate_topic_partitions" not in teller.reported().names
 
 
-async def test_redis_tells_of_memory_and_persistence(broker: WholeBroker) -> None:
+async def test_redis_memory_and_persistence_are_exported(broker: WholeBroker) -> None:
     found = await Teller(broker).scrape()
 
     assert found.one("tidegate_redis_memory_used_bytes") > 100_000

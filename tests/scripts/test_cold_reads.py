@@ -55,7 +55,7 @@ def same(batches: list[Batch], expected: list[bytes]) -> bool:
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 64 << 20])
-async def test_the_log_is_read_whole_across_the_border(
+async def test_log_is_read_whole_across_the_border(
     store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_bytes: int
 ) -> None:
     monkeypatch.setattr(archive_files, "CACHE_BYTES_MAX", kept_bytes)
@@ -75,7 +75,7 @@ async def test_the_log_is_read_whole_across_the_border(
         assert first is not None
 
 
-async def test_a_read_takes_whole_batches_within_its_bytes(store: Store, settings: Settings, tmp_path: Path) -> None:
+async def test_read_takes_whole_batches_within_its_bytes(store: Store, settings: Settings, tmp_path: Path) -> None:
     await given_log(store)
     async with cold_broker(settings, tmp_path) as logs:
         log = logs.partition(TOPIC, 0)
@@ -90,7 +90,7 @@ async def test_a_read_takes_whole_batches_within_its_bytes(store: Store, setting
         assert (nothing.size, nothing.end_offset, nothing.log_start_offset) == (0, 3, 0)
 
 
-async def test_what_follows_is_read_ahead_for_those_who_go_on(store: Store, settings: Settings, tmp_path: Path) -> None:
+async def test_archive_read_ahead_serves_sequential_readers(store: Store, settings: Settings, tmp_path: Path) -> None:
     await given_log(store)
     async with cold_broker(settings, tmp_path) as logs:
         log = logs.partition(TOPIC, 0)
@@ -124,7 +124,7 @@ async def test_readers_of_one_offset_share_one_read(
         assert reads == [1]
 
 
-async def test_a_slow_file_holds_up_its_reader_alone(
+async def test_archive_slow_file_delays_only_its_reader(
     store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_files, "READ_TIMEOUT_MS", 300)
@@ -144,7 +144,7 @@ async def test_a_slow_file_holds_up_its_reader_alone(
         assert same(batches_of(await read(log, 0, 1)), before[:1])
 
 
-async def test_a_stale_view_finds_out_that_its_offsets_went_to_the_archive(
+async def test_stale_log_state_learns_that_offsets_are_archived(
     store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate.log.logs.POLL_MS", 60_000)
@@ -169,7 +169,7 @@ async def test_a_stale_view_finds_out_that_its_offsets_went_to_the_archive(
             assert same(found, before[offset // 2 : offset // 2 + 1])
 
 
-async def test_an_offset_below_the_log_start_is_out_of_range_in_either_tier(
+async def test_offset_below_the_log_start_is_out_of_range_in_either_tier(
     store: Store, settings: Settings, tmp_path: Path
 ) -> None:
     await given_log(store)
@@ -185,7 +185,7 @@ async def test_an_offset_below_the_log_start_is_out_of_range_in_either_tier(
         assert (await read(log, 20)).log_start_offset == 20
 
 
-async def test_a_segment_that_was_compacted_away_is_looked_up_again(
+async def test_archive_compacted_segment_is_located_again(
     store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_files, "CACHE_BYTES_MAX", 0)
@@ -243,7 +243,7 @@ async def test_segments_that_are_compacted_while_many_read_lose_and_repeat_nothi
         assert logs.archive_files.failures == 0
 
 
-async def test_a_file_that_is_replaced_again_and_again_is_followed(
+async def test_file_that_is_replaced_again_and_again_is_followed(
     store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await given_log(store)
@@ -268,7 +268,7 @@ async def test_a_file_that_is_replaced_again_and_again_is_followed(
         assert (sizes, logs.archive_files.failures) == ([], 0)
 
 
-async def test_a_log_start_that_rose_past_a_file_that_went_is_out_of_range(
+async def test_log_start_raised_past_a_deleted_file_is_out_of_range(
     store: Store, settings: Settings, tmp_path: Path
 ) -> None:
     await given_log(store)
@@ -285,7 +285,7 @@ async def test_a_log_start_that_rose_past_a_file_that_went_is_out_of_range(
 
 
 @pytest.mark.parametrize("fault", ["no file", "torn", "no index", "no archive"])
-async def test_what_cannot_be_read_is_a_storage_error_and_a_line(
+async def test_unreadable_segment_is_a_storage_error_and_a_log_line(
     store: Store, settings: Settings, tmp_path: Path, fault: str
 ) -> None:
     await given_log(store)
@@ -341,7 +341,7 @@ async def test_batches_that_are_in_quarantine_are_passed_over(store: Store, sett
         assert logs.archive_files.failures == 0
 
 
-def test_a_broker_with_an_archive_that_cannot_be_opened_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_with_an_archive_that_cannot_be_opened_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CannotStart, match="cannot be opened at nope://x"):
         ArchiveFiles(Settings(archive_path="nope://x"))
     monkeypatch.setitem(__import__("sys").modules, "tidegate.records.segment_file", None)
@@ -349,9 +349,7 @@ def test_a_broker_with_an_archive_that_cannot_be_opened_does_not_start(monkeypat
         ArchiveFiles(Settings(archive_path="/somewhere"))
 
 
-async def test_a_trim_while_many_read_loses_and_repeats_nothing(
-    store: Store, settings: Settings, tmp_path: Path
-) -> None:
+async def test_trim_while_many_read_loses_and_repeats_nothing(store: Store, settings: Settings, tmp_path: Path) -> None:
     await given_log(store)
     async with cold_broker(settings, tmp_path) as logs, cold_broker(settings, tmp_path) as others:
         log, other = logs.partition(TOPIC, 0), others.partition(TOPIC, 0)
@@ -384,7 +382,7 @@ async def test_a_trim_while_many_read_loses_and_repeats_nothing(
         assert (await log.end_offset()).local_start_offset == 390
 
 
-async def test_a_log_that_closes_as_a_read_begins_answers_it(store: Store, settings: Settings, tmp_path: Path) -> None:
+async def test_log_that_closes_as_a_read_begins_answers_it(store: Store, settings: Settings, tmp_path: Path) -> None:
     await given_log(store)
     async with cold_broker(settings, tmp_path) as logs:
         log = logs.partition(TOPIC, 0)

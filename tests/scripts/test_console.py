@@ -1,4 +1,4 @@
-"""Pages of the console over one broker's rooms and a real server: what they say, and that they bear any name."""
+"""Pages of the console with one broker's services and a real Redis: what they show, and that they accept any name."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import asyncio
 import html
 import re
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from kio.schema.errors import ErrorCode
 from yarl import URL
 
-from tests.support.whole_broker import WholeBroker
-from tidegate.admin import offset_actions, routes
-from tidegate.admin.access import Access
-from tidegate.admin.api import reads
-from tidegate.admin.audit import Actor, Audit
-from tidegate.admin.console import overview_page
-from tidegate.admin.health import Health
-from tidegate.admin.offset_actions import Reset
-from tidegate.admin.reset_plan import Choice
-from tidegate.admin.secrets import Secrets
+from tests.support.whole_broker import WholeBroker, request
+from tidegate.cluster.audit import Actor, Audit
 from tidegate.cluster.broker_lease import BrokerInfo
+from tidegate.groups.reset_plan import Choice
+from tidegate.http import offset_actions, routes
+from tidegate.http.access import Access
+from tidegate.http.api import reads
+from tidegate.http.console import overview_page
+from tidegate.http.health import Health
+from tidegate.http.offset_actions import Reset
+from tidegate.http.secrets import Secrets
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -61,20 +63,20 @@ async def text_of(http: Http, path: str, status: int = 200, **query: str) -> str
         return re.sub(r"\s+", " ", text)
 
 
-async def test_a_browser_is_led_to_the_console_and_curl_is_not(http: Http) -> None:
+async def test_browser_is_led_to_the_console_and_curl_is_not(http: Http) -> None:
     async with http.get("/", headers={"Accept": "text/html"}, allow_redirects=False) as answer:
         assert answer.headers["Location"] == "/console/"
     async with http.get("/", headers={"Accept": "*/*"}) as answer:
         assert "/console/" in await answer.text()
 
 
-async def test_an_empty_cluster_says_what_to_do(http: Http) -> None:
+async def test_empty_cluster_page_names_the_first_steps(http: Http) -> None:
     text = await text_of(http, "/console/")
 
     assert "No group yet." in text and "bootstrap address" in text
 
 
-async def test_the_group_with_trouble_comes_first(whole: WholeBroker, http: Http) -> None:
+async def test_overview_lists_groups_with_problems_first(whole: WholeBroker, http: Http) -> None:
     await whole.create("orders", 2)
     client = whole.client()
     await client.produce("orders", 10)
@@ -107,7 +109,7 @@ async def test_groups_are_found_by_words_and_by_trouble(whole: WholeBroker, http
     assert troubled.index(">billing<") < troubled.index(">shipping<")
 
 
-async def test_with_more_groups_than_are_looked_at_the_page_says_so(
+async def test_overview_of_too_many_groups_shows_a_notice(
     whole: WholeBroker, http: Http, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overview_page, "GROUPS_MAX", 2)
@@ -125,7 +127,7 @@ async def test_with_more_groups_than_are_looked_at_the_page_says_so(
 @pytest.mark.parametrize(
     ("path", "view"), [("overview", "overview_views.overview"), ("groups", "group_views.view_page")]
 )
-async def test_what_many_ask_for_at_once_is_worked_out_once(
+async def test_concurrent_readers_share_one_computation(
     http: Http, monkeypatch: pytest.MonkeyPatch, path: str, view: str
 ) -> None:
     module, name = view.split(".")
@@ -136,7 +138,7 @@ async def test_what_many_ask_for_at_once_is_worked_out_once(
         await gate.wait()
         return await real(*asked)
 
-    monkeypatch.setattr(f"tidegate.admin.{view}", slow)
+    monkeypatch.setattr(f"tidegate.http.{view}", slow)
     asked = [asyncio.ensure_future(http.get(f"/api/v1/{path}")) for _ in range(20)]
     await asyncio.sleep(0.2)
     gate.set()
@@ -146,7 +148,7 @@ async def test_what_many_ask_for_at_once_is_worked_out_once(
     assert len({await answer.text() for answer in answers}) == 1
 
 
-async def test_a_group_s_page_tells_members_partitions_and_rebalances(whole: WholeBroker, http: Http) -> None:
+async def test_group_page_shows_members_partitions_and_rebalances(whole: WholeBroker, http: Http) -> None:
     await whole.create("orders", 2)
     client = whole.client("billing-1", "10.1.2.3")
     await client.produce("orders", 10)
@@ -161,6 +163,29 @@ async def test_a_group_s_page_tells_members_partitions_and_rebalances(whole: Who
     assert '<td class="num" data-label="Records behind">6</td>' in text
     assert "billing-1 at 10.1.2.3 joined" in text
     assert 'hx-trigger="every 5s"' in text
+
+
+async def test_group_page_shows_share_groups_and_kip_848_groups(whole: WholeBroker, http: Http) -> None:
+    await whole.create("orders", 2)
+    await whole.store.command(
+        "HSET", whole.store.group_keys("default", "jobs").configs, "share.auto.offset.reset", "earliest"
+    )
+    sharer, consumer = whole.client("worker-1", "10.1.2.3"), whole.client("billing-1", "10.1.2.4")
+    await sharer.produce("orders", 10)
+    joined = await sharer.ask(
+        request(76, 1, group_id="jobs", member_id="m1", member_epoch=0, subscribed_topic_names=["orders"])
+    )
+    assert joined.error_code is ErrorCode.none
+    asked = request(
+        68, 1, group_id="readers", member_id="m2", member_epoch=0, subscribed_topic_names=["orders"],
+        topic_partitions=(), rebalance_timeout=timedelta(minutes=5),
+    )  # fmt: skip
+    assert (await consumer.ask(asked)).error_code is ErrorCode.none
+
+    text = await text_of(http, "/console/group", group="jobs")
+    assert "worker-1" in text and '<h2 id="in-flight">In flight</h2>' in text and "share" in text
+    text = await text_of(http, "/console/group", group="readers")
+    assert "billing-1" in text and "epoch 2" in text and "In flight" not in text and "Group epoch" in text
 
 
 @pytest.mark.parametrize("name", [NASTY, "..", ".", "/", "%2F", "{{7*7}}", "a\nb"])
@@ -181,17 +206,17 @@ async def test_any_name_is_shown_and_found_again(whole: WholeBroker, http: Http,
     assert "1 member" in page or "Members" in page
 
 
-async def test_a_group_that_is_not_there_is_a_page_too(http: Http) -> None:
+async def test_group_that_is_not_there_is_a_page_too(http: Http) -> None:
     text = await text_of(http, "/console/group", status=404, group="<b>gone")
 
     assert "There is no such group" in text and "&lt;b&gt;gone" in text
 
 
-async def test_an_organisation_that_could_not_be_is_refused(http: Http) -> None:
+async def test_invalid_org_is_refused(http: Http) -> None:
     assert "1 to 63 of a-z" in await text_of(http, "/console/", status=400, org="default:x")
 
 
-async def test_organisations_do_not_see_each_other(whole: WholeBroker, http: Http) -> None:
+async def test_orgs_are_isolated_in_the_console(whole: WholeBroker, http: Http) -> None:
     client = whole.client(org="acme")
     await whole.create("orders", 1, org="acme")
     await client.own("orders", 0)
@@ -203,20 +228,20 @@ async def test_organisations_do_not_see_each_other(whole: WholeBroker, http: Htt
 
 
 @pytest.mark.parametrize(
-    ("page", "says"),
+    ("page", "body_text"),
     [
         ("topics", "No topic yet."),
         ("brokers", "1 broker, 1 serving"),
         ("redis", "Is the data safe?"),
-        ("producers", "The idempotent producers"),
+        ("producers", "No producer has a <code>transactional.id</code>"),
         ("audit", "Nothing was changed yet."),
     ],
 )
-async def test_pages_of_an_empty_cluster_say_what_to_do(http: Http, page: str, says: str) -> None:
-    assert says in await text_of(http, f"/console/{page}")
+async def test_pages_of_an_empty_cluster_name_the_first_steps(http: Http, page: str, body_text: str) -> None:
+    assert body_text in await text_of(http, f"/console/{page}")
 
 
-async def test_topics_are_listed_and_told_in_full(whole: WholeBroker, http: Http) -> None:
+async def test_topics_are_listed_and_shown_in_full(whole: WholeBroker, http: Http) -> None:
     await whole.create("orders", 2, retention_ms="60000")
     await whole.create("payments", 1)
     client = whole.client()
@@ -234,7 +259,7 @@ async def test_topics_are_listed_and_told_in_full(whole: WholeBroker, http: Http
     assert "There is no such topic" in await text_of(http, "/console/topic", status=404, topic="nowhere")
 
 
-async def test_members_are_told_with_what_they_run(whole: WholeBroker, http: Http) -> None:
+async def test_members_are_shown_with_their_software(whole: WholeBroker, http: Http) -> None:
     await whole.create("orders", 1)
     client = whole.client()
     client.client.note_software("apache-kafka-java", "4.1.0")
@@ -243,7 +268,7 @@ async def test_members_are_told_with_what_they_run(whole: WholeBroker, http: Htt
     assert "apache-kafka-java 4.1.0" in await text_of(http, "/console/group", group="orders")
 
 
-async def test_what_operators_did_is_told(whole: WholeBroker, http: Http) -> None:
+async def test_actions_of_operators_are_shown(whole: WholeBroker, http: Http) -> None:
     anna = Actor("anna", "operator", "10.1.2.3")
     async with Audit(whole.store, 1, anna, "group.delete", {"org": "default", "group": NASTY}):
         pass
@@ -287,7 +312,7 @@ async def behind(whole: WholeBroker) -> None:
     await client.leave()
 
 
-async def test_what_is_confirmed_is_what_was_shown(
+async def test_confirmed_reset_is_the_one_that_was_shown(
     whole: WholeBroker, operator: Http, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await behind(whole)
@@ -318,7 +343,7 @@ async def test_what_is_confirmed_is_what_was_shown(
     ]
 
 
-async def test_a_name_that_is_typed_wrong_changes_nothing(whole: WholeBroker, operator: Http) -> None:
+async def test_name_that_is_typed_wrong_changes_nothing(whole: WholeBroker, operator: Http) -> None:
     await behind(whole)
 
     for form in ("reset/apply", "group/delete"):
@@ -329,7 +354,7 @@ async def test_a_name_that_is_typed_wrong_changes_nothing(whole: WholeBroker, op
 
 
 @pytest.mark.parametrize("moves", ["", "x", "{}", "[1]", '[["orders", "a", 1]]'])
-async def test_a_form_that_is_not_ours_changes_nothing(whole: WholeBroker, operator: Http, moves: str) -> None:
+async def test_form_that_is_not_ours_changes_nothing(whole: WholeBroker, operator: Http, moves: str) -> None:
     await behind(whole)
 
     await post(operator, "reset/apply", status=400, group="orders", typed="orders", moves=moves)
@@ -358,7 +383,7 @@ async def test_chosen_partitions_alone_are_moved(
     assert [one.topics for one in asked] == [("orders:0",), ("orders:0,2,3",), ("orders",)]
 
 
-async def test_a_choice_that_cannot_be_is_told(whole: WholeBroker, operator: Http) -> None:
+async def test_impossible_choice_shows_the_error(whole: WholeBroker, operator: Http) -> None:
     await behind(whole)
 
     for to, value in (("offset", "x"), ("shift", ""), ("datetime", ""), ("duration", ""), ("moon", "")):
@@ -366,7 +391,7 @@ async def test_a_choice_that_cannot_be_is_told(whole: WholeBroker, operator: Htt
         assert 'role="alert"' in text
 
 
-async def test_a_group_is_deleted_when_it_is_empty_alone(whole: WholeBroker, operator: Http) -> None:
+async def test_group_is_deleted_when_it_is_empty_alone(whole: WholeBroker, operator: Http) -> None:
     await behind(whole)
     member = whole.client()
     await member.own("orders", 0)
@@ -380,11 +405,11 @@ async def test_a_group_is_deleted_when_it_is_empty_alone(whole: WholeBroker, ope
 
 
 @pytest.mark.parametrize("node_id", ["x", "-1", "9" * 5_000])
-async def test_what_is_no_node_id_drains_nothing(operator: Http, node_id: str) -> None:
+async def test_invalid_node_id_drains_no_broker(operator: Http, node_id: str) -> None:
     assert "is no node id" in await post(operator, "brokers/drain", 400, node_id=node_id)
 
 
-async def test_a_member_is_removed(whole: WholeBroker, operator: Http) -> None:
+async def test_member_is_removed(whole: WholeBroker, operator: Http) -> None:
     await whole.create("orders", 1)
     member = whole.client("web-1")
     await member.own("orders", 0)
@@ -394,7 +419,7 @@ async def test_a_member_is_removed(whole: WholeBroker, operator: Http) -> None:
     assert "web-1 is removed" in done and "Nobody is in the group." in done
 
 
-async def test_who_has_not_logged_in_changes_nothing(whole: WholeBroker, http: Http, operator: Http) -> None:
+async def test_changes_without_a_login_are_refused(whole: WholeBroker, http: Http, operator: Http) -> None:
     await behind(whole)
     forms = {"group/delete": {}, "reset/apply": {"moves": '[["orders", 0, 1]]'}, "brokers/drain": {"node_id": "1"}}
     for form, more in forms.items():
@@ -416,7 +441,7 @@ async def test_who_has_not_logged_in_changes_nothing(whole: WholeBroker, http: H
     assert "Delete…" not in await text_of(http, "/console/group", group="orders")
 
 
-async def test_scripts_and_styles_are_ours_and_kept(http: Http) -> None:
+async def test_scripts_and_styles_are_local_and_cached(http: Http) -> None:
     for name in ("console.js", "console.css", "htmx-4.0.1.min.js", "uplot-1.6.32.min.js", "tide.svg"):
         async with http.get(f"/console/static/1/{name}") as answer:
             assert answer.status == 200 and "immutable" in answer.headers["Cache-Control"]
@@ -427,7 +452,7 @@ async def test_scripts_and_styles_are_ours_and_kept(http: Http) -> None:
             assert answer.status == 404, name
 
 
-async def test_who_may_read_nothing_learns_no_names(whole: WholeBroker) -> None:
+async def test_names_are_hidden_without_the_right_to_read(whole: WholeBroker) -> None:
     await whole.create("orders", 1, org="acme")
     access = Access(Secrets(viewer_token="v" * 16), "c1", "0.0.0.0")
     app = routes.application(Health(lambda: True, lambda: True), whole.context, access)
@@ -438,7 +463,7 @@ async def test_who_may_read_nothing_learns_no_names(whole: WholeBroker) -> None:
         assert "acme" in await text_of(client, "/console/login")
 
 
-async def test_pages_hold_no_script_and_no_style_of_their_own(whole: WholeBroker, http: Http) -> None:
+async def test_pages_contain_no_inline_script_or_style(whole: WholeBroker, http: Http) -> None:
     client = whole.client()
     await client.own("orders", 0)
 
@@ -446,7 +471,7 @@ async def test_pages_hold_no_script_and_no_style_of_their_own(whole: WholeBroker
         assert not re.search(r"<script(?! src=)|<style|\sstyle=|\son\w+=", text)
 
 
-async def test_with_redis_away_a_page_says_so(whole: WholeBroker, http: Http) -> None:
+async def test_pages_report_that_redis_is_unavailable(whole: WholeBroker, http: Http) -> None:
     await whole.store.close()
 
     text = await text_of(http, "/console/", status=503)

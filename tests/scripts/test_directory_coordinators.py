@@ -80,7 +80,7 @@ async def test_scenario_97_no_coordinators_of_other_kinds(brokers: list[Broker])
             assert one.error_message
 
 
-async def test_scenario_97_who_lost_its_lease_is_not_named(clock: SteppedClock, brokers: list[Broker]) -> None:
+async def test_scenario_97_a_broker_without_its_lease_is_not_named(clock: SteppedClock, brokers: list[Broker]) -> None:
     memberships = [broker.context.broker_lease for broker in brokers]
     dead = memberships[2].node_id
     for group_id in GROUPS:

@@ -95,7 +95,7 @@ async def test_scenario_97_the_union_over_brokers_lists_each_group_once(store: S
     assert all(lists)
 
 
-async def test_only_the_organisations_own_groups_are_listed(store: Store, broker: Broker) -> None:
+async def test_list_groups_returns_only_those_of_the_org(store: Store, broker: Broker) -> None:
     await given_group(store, store.group_keys("other", "orders"))
     assert await listed(broker) == []
 
@@ -115,7 +115,7 @@ async def test_scenario_97_an_absent_group_is_dead(broker: Broker, version: int)
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_a_stable_group_shows_its_members_and_their_bytes(
+async def test_stable_group_shows_its_members_and_their_bytes(
     broker: Broker, store: Store, keys: GroupKeys, version: int
 ) -> None:
     await given_group(store, keys, members=["a", "b"], instances={"i": "b"})
@@ -136,7 +136,7 @@ async def test_a_stable_group_shows_its_members_and_their_bytes(
 
 
 @pytest.mark.parametrize("version", range(3, 7))
-async def test_what_may_be_done_to_a_group_is_told_when_asked(
+async def test_authorized_operations_are_returned_on_request(
     broker: Broker, store: Store, keys: GroupKeys, version: int
 ) -> None:
     await given_group(store, keys)
@@ -160,7 +160,7 @@ async def test_between_generations_no_protocol_and_no_metadata_is_shown(
     assert [(one.member_metadata, one.member_assignment) for one in group.members] == [(b"", b"had")]
 
 
-async def test_an_empty_group_of_pending_members_is_answered_alike_everywhere(
+async def test_empty_group_of_pending_members_is_answered_alike_everywhere(
     broker: Broker, store: Store, keys: GroupKeys
 ) -> None:
     await given_group(store, keys, state="Empty", protocol_type="", members=(), subscribed=None)
@@ -174,7 +174,7 @@ async def test_an_empty_group_of_pending_members_is_answered_alike_everywhere(
     assert await deleted(broker, "orders") == [("orders", NONE)]
 
 
-async def test_an_overdue_group_is_settled_before_it_is_described(clock: SteppedClock, clock_store: Store) -> None:
+async def test_describe_expires_an_overdue_group_first(clock: SteppedClock, clock_store: Store) -> None:
     broker, keys = Broker(clock_store, FakeCatalog(T1)), clock_store.group_keys("default", "orders")
     await given_group(clock_store, keys, deadline=clock.now_ms + 10_000)
     await clock.advance(10_000)
@@ -182,7 +182,7 @@ async def test_an_overdue_group_is_settled_before_it_is_described(clock: Stepped
     assert (group.group_state, group.members) == ("Empty", ())
 
 
-async def test_a_group_that_changed_while_it_was_read_is_read_again(
+async def test_group_that_changed_while_it_was_read_is_read_again(
     broker: Broker, store: Store, keys: GroupKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await given_group(store, keys, members=["a"])
@@ -202,7 +202,7 @@ async def test_a_group_that_changed_while_it_was_read_is_read_again(
     assert heads == 4
 
 
-async def test_a_group_that_never_holds_still_is_retriable(
+async def test_describe_group_that_always_changes_is_retriable(
     broker: Broker, store: Store, keys: GroupKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await given_group(store, keys)
@@ -221,7 +221,7 @@ async def test_a_group_that_never_holds_still_is_retriable(
         await directory.describe(store, keys, "1")
 
 
-async def test_a_store_that_is_away_is_retriable(broker: Broker) -> None:
+async def test_store_that_is_away_is_retriable(broker: Broker) -> None:
     await broker.store.close()
     for version in range(7):
         (group,) = await described(broker, "orders", version=version)
@@ -266,7 +266,7 @@ async def test_scenario_96_nothing_of_a_deleted_group_is_left(broker: Broker, st
     assert await store.command("KEYS", "*") == [keys.shard_keys.events.encode()]
 
 
-async def test_scenario_96_racing_a_commit_one_of_the_two_comes_first(
+async def test_scenario_96_racing_a_commit_one_of_the_two_is_first(
     store: Store, settings: Settings, keys: GroupKeys
 ) -> None:
     """Deletion through one broker, a simple commit through another: the value is there or it is not, never half."""
@@ -290,7 +290,7 @@ async def test_scenario_96_racing_a_commit_one_of_the_two_comes_first(
         await other.close()
 
 
-async def test_members_whose_time_is_over_do_not_protect_a_group(clock: SteppedClock, clock_store: Store) -> None:
+async def test_overdue_members_do_not_protect_a_group(clock: SteppedClock, clock_store: Store) -> None:
     keys = clock_store.group_keys("default", "orders")
     await given_group(clock_store, keys, deadline=clock.now_ms + 10_000)
     with pytest.raises(NonEmptyGroup):

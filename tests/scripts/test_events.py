@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.clock import SteppedClock
 from tests.support.groups import Peer, World, answer, refused
+from tidegate.diagnosis.group_events import read_events, read_shard
 from tidegate.errors import FencedInstanceId
 from tidegate.groups import classic, offsets
-from tidegate.groups.group_events import read_events, read_shard
 from tidegate.groups.model import Leaving, MemberRef, SyncRequest
 from tidegate.groups.offsets import Commit, Offsets, entry_json, offset_field
 from tidegate.settings import Settings
@@ -47,7 +47,7 @@ async def last(world: World, kind: str) -> dict[str, str]:
 
 
 async def rejoined(world: World, *peers: Peer) -> None:
-    await asyncio.gather(*[answer(join) for join in [await peer.entering() for peer in peers]])
+    await asyncio.gather(*[answer(join) for join in [await peer.start_join() for peer in peers]])
     await world.sync_all(*peers)
 
 
@@ -75,9 +75,9 @@ async def test_every_event_has_every_field_in_one_order(world: World) -> None:
     assert {"created", "member_left", "emptied", "offsets_reset"} <= {event["kind"] for event in reported}
 
 
-async def test_a_round_whose_leader_syncs_last_is_told_in_order(world: World) -> None:
+async def test_round_with_a_leader_that_syncs_last_is_recorded_in_order(world: World) -> None:
     a, b = [world.peer("a"), world.peer("b")]
-    joins = [await a.entering(), await b.entering()]
+    joins = [await a.start_join(), await b.start_join()]
     await world.advance(world.settings.group_initial_rebalance_delay_ms * 2)
     await asyncio.gather(*(answer(join) for join in joins))
     follower = await b.parked(b.sync())
@@ -90,9 +90,9 @@ async def test_a_round_whose_leader_syncs_last_is_told_in_order(world: World) ->
     assert (await last(world, "barrier_joined"))["detail"] == "range"
 
 
-async def test_the_assignments_say_who_has_which_partitions(world: World) -> None:
+async def test_assignments_name_the_partitions_of_each_member(world: World) -> None:
     a = world.peer("a")
-    join = await a.entering()
+    join = await a.start_join()
     await world.advance(world.settings.group_initial_rebalance_delay_ms * 2)
     await answer(join)
     plan = [(a.member_id, b"1")]
@@ -102,7 +102,7 @@ async def test_the_assignments_say_who_has_which_partitions(world: World) -> Non
     assert (await last(world, "assignment_stored"))["detail"] == "t=abcd"
 
 
-async def test_a_member_that_joins_names_itself_and_its_reason(world: World) -> None:
+async def test_member_that_joins_names_itself_and_its_reason(world: World) -> None:
     await world.stable("a", "b")
     c = world.peer("c", version=3)
     await c.parked(c.ask_join(reason="scaling out"))
@@ -115,7 +115,7 @@ async def test_a_member_that_joins_names_itself_and_its_reason(world: World) -> 
     assert await world.field("reason") == "member joined: scaling out"
 
 
-async def test_a_member_that_leaves_says_why(world: World) -> None:
+async def test_leaving_member_gives_its_reason(world: World) -> None:
     a, _ = await world.stable("a", "b")
     await world.advance(3_000, beating=world.peers)
     await classic.leave(
@@ -129,7 +129,7 @@ async def test_a_member_that_leaves_says_why(world: World) -> None:
     assert await world.field("reason") == "member left: closing"
 
 
-async def test_a_member_that_an_administrator_removes_did_not_leave(world: World) -> None:
+async def test_member_that_an_administrator_removes_did_not_leave(world: World) -> None:
     await world.stable("a", "b", instance_id=None)
     a = world.peers[0]
     await classic.leave(
@@ -141,7 +141,7 @@ async def test_a_member_that_an_administrator_removes_did_not_leave(world: World
     assert (await last(world, "rebalance_started"))["cause"] == "member_removed"
 
 
-async def test_a_session_that_ends(world: World) -> None:
+async def test_session_that_ends(world: World) -> None:
     a, b = await world.stable("a", "b")
     await world.advance(11_000, beating=[b])
 
@@ -150,10 +150,10 @@ async def test_a_session_that_ends(world: World) -> None:
     assert (await last(world, "rebalance_started"))["cause"] == "session_timed_out"
 
 
-async def test_a_member_that_does_not_rejoin_in_time(world: World) -> None:
+async def test_member_that_does_not_rejoin_in_time(world: World) -> None:
     a, b = await world.stable("a", "b", rebalance_timeout_ms=5_000)
-    join = await world.peer("c", rebalance_timeout_ms=5_000).entering()
-    rejoin = await b.entering()
+    join = await world.peer("c", rebalance_timeout_ms=5_000).start_join()
+    rejoin = await b.start_join()
     await world.advance(6_000, beating=[a])
     await asyncio.gather(answer(join), answer(rejoin))
 
@@ -163,7 +163,7 @@ async def test_a_member_that_does_not_rejoin_in_time(world: World) -> None:
 
 async def test_members_that_do_not_sync_in_time(world: World) -> None:
     a, b = [world.peer("a", rebalance_timeout_ms=5_000), world.peer("b", rebalance_timeout_ms=5_000)]
-    joins = [await a.entering(), await b.entering()]
+    joins = [await a.start_join(), await b.start_join()]
     await world.advance(world.settings.group_initial_rebalance_delay_ms * 2)
     await asyncio.gather(*(answer(join) for join in joins))
     await b.parked(b.sync())
@@ -175,12 +175,12 @@ async def test_members_that_do_not_sync_in_time(world: World) -> None:
     assert (started["cause"], started["member"]) == ("did_not_sync", a.member_id)
 
 
-async def test_what_changed_when_a_member_joins_again(world: World) -> None:
+async def test_rejoining_member_records_its_changes(world: World) -> None:
     a, b = await world.stable("a", "b")
     await b.parked(b.join_with(protocols=(("range", b"other topics"),)))
     changed = await last(world, "rebalance_started")
     assert (changed["cause"], changed["member"]) == ("subscription_changed", b.member_id)
-    await asyncio.gather(answer(await a.entering()), *(answer(task) for task in b.tasks[-1:]))
+    await asyncio.gather(answer(await a.start_join()), *(answer(task) for task in b.tasks[-1:]))
     await world.sync_all(a, b)
 
     await a.parked(a.ask_join(reason="cached metadata has changed"))
@@ -189,10 +189,10 @@ async def test_what_changed_when_a_member_joins_again(world: World) -> None:
     assert await world.field("reason") == "leader rejoined: cached metadata has changed"
 
 
-async def test_a_static_member_that_is_replaced_and_the_one_that_it_fences(world: World) -> None:
+async def test_static_member_that_is_replaced_and_the_one_that_it_fences(world: World) -> None:
     await world.stable("a", "b", instance_id=None)
     s = world.peer("s", instance_id="i-1")
-    join = await s.entering()
+    join = await s.start_join()
     await rejoined(world, *world.peers[:2])
     await answer(join)
     old_id = s.member_id
@@ -207,7 +207,7 @@ async def test_a_static_member_that_is_replaced_and_the_one_that_it_fences(world
     assert (fenced["member"], fenced["instance_id"], fenced["client_id"]) == (old_id, "i-1", "s")
 
 
-async def test_a_reset_says_who_moved_what(world: World) -> None:
+async def test_reset_names_operator_and_offsets(world: World) -> None:
     a, _ = await world.stable("a", "b")
     for peer in world.peers:
         await peer.leave()
@@ -220,7 +220,7 @@ async def test_a_reset_says_who_moved_what(world: World) -> None:
     assert (await world.field("reset_by"), a.generation) == ("/10.0.0.9 tool", 1)
 
 
-async def test_a_consumer_without_a_membership_is_one_reset_a_minute(world: World) -> None:
+async def test_consumer_without_a_membership_is_one_reset_a_minute(world: World) -> None:
     a, b = await world.stable("a", "b")
     await a.leave()
     await b.leave()
@@ -238,7 +238,7 @@ async def test_commits_of_groups_that_never_had_members_are_no_resets(world: Wor
     assert await world.events() == []
 
 
-async def test_offsets_that_go_are_named(world: World) -> None:
+async def test_deleted_offsets_are_named(world: World) -> None:
     a, b = await world.stable("a", "b")
     await a.leave()
     await b.leave()
@@ -248,7 +248,7 @@ async def test_offsets_that_go_are_named(world: World) -> None:
     assert (await last(world, "offsets_deleted"))["detail"] == "t:1"
 
 
-async def test_what_clients_call_themselves_is_cut(world: World) -> None:
+async def test_client_names_are_truncated(world: World) -> None:
     long, cut = "x" * 32_000, "x" * 255
     (peer,) = await world.stable(long, instance_id=long)
     joined = await last(world, "member_joined")
@@ -263,7 +263,7 @@ async def test_what_clients_call_themselves_is_cut(world: World) -> None:
     assert (await last(world, "offsets_reset"))["client_id"] == cut
 
 
-async def test_a_groups_events_are_read_among_those_of_its_shard(world: World) -> None:
+async def test_groups_events_are_read_among_those_of_its_shard(world: World) -> None:
     await world.stable("a")
     shard, own = world.keys.shard_keys, await world.events()
     other = next(

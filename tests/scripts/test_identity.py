@@ -45,7 +45,7 @@ async def broker(opened: Open) -> WholeBroker:
     return made
 
 
-async def comes(client: ClientOf, state: str) -> None:
+async def wait_for_state(client: ClientOf, state: str) -> None:
     """The group comes into a state."""
     async with asyncio.timeout(10):
         while (await hash_of(client)).get("state") != state:
@@ -62,7 +62,7 @@ async def hash_of(client: ClientOf) -> dict[str, str]:
 # -- the id
 
 
-async def test_the_first_join_mints_an_id(broker: WholeBroker) -> None:
+async def test_first_join_assigns_an_id(broker: WholeBroker) -> None:
     member = broker.client()
     assert await hash_of(member) == {}
     await member.join("t")
@@ -70,7 +70,7 @@ async def test_the_first_join_mints_an_id(broker: WholeBroker) -> None:
     assert re.fullmatch(r"cgp_[0-9a-hjkmnp-tv-z]{26}", (await hash_of(member))["id"])
 
 
-async def test_the_first_commit_of_a_group_without_members_mints_one_too(broker: WholeBroker) -> None:
+async def test_first_commit_of_a_group_without_members_assigns_one_too(broker: WholeBroker) -> None:
     nobody = broker.client()
     await nobody.commit("t", 1)
     shown = await hash_of(nobody)
@@ -79,7 +79,7 @@ async def test_the_first_commit_of_a_group_without_members_mints_one_too(broker:
     assert (shown["org"], shown["tier"], shown["locator"]) == ("default", "org", "default/consumer-groups/orders")
 
 
-async def test_ids_sort_by_when_they_were_minted(broker: WholeBroker) -> None:
+async def test_ids_sort_by_when_they_were_assigned(broker: WholeBroker) -> None:
     ids = []
     for number in range(3):
         member = broker.client()
@@ -91,7 +91,7 @@ async def test_ids_sort_by_when_they_were_minted(broker: WholeBroker) -> None:
     assert ids == sorted(set(ids))
 
 
-async def test_the_id_is_minted_once_and_offsets_survive_the_leave(broker: WholeBroker) -> None:
+async def test_id_is_assigned_once_and_offsets_survive_the_leave(broker: WholeBroker) -> None:
     first = broker.client("member1")
     await first.own("t")
     await first.commit("t", 7)
@@ -107,7 +107,7 @@ async def test_the_id_is_minted_once_and_offsets_survive_the_leave(broker: Whole
     assert await second.committed("t") == 7
 
 
-async def test_a_broker_restart_loses_neither_id_nor_offsets_nor_generation(opened: Open, broker: WholeBroker) -> None:
+async def test_broker_restart_loses_neither_id_nor_offsets_nor_generation(opened: Open, broker: WholeBroker) -> None:
     member = broker.client()
     await member.own("t")
     await member.commit("t", 7)
@@ -126,7 +126,7 @@ async def test_a_broker_restart_loses_neither_id_nor_offsets_nor_generation(open
     assert (after["id"], int(after["generation"]) > int(before["generation"])) == (before["id"], True)
 
 
-async def test_a_group_deleted_and_made_again_is_another_entity(broker: WholeBroker) -> None:
+async def test_group_deleted_and_made_again_is_another_entity(broker: WholeBroker) -> None:
     member = broker.client()
     await member.own("t")
     before = await hash_of(member)
@@ -142,7 +142,7 @@ async def test_a_group_deleted_and_made_again_is_another_entity(broker: WholeBro
 # -- tier and locator
 
 
-async def test_a_group_shows_organisation_tier_and_locator(broker: WholeBroker) -> None:
+async def test_group_has_org_tier_and_locator(broker: WholeBroker) -> None:
     member = broker.client(org="acme")
     member.group_id = "Order Processor"
     await broker.create("t", org="acme")
@@ -157,7 +157,7 @@ async def test_a_group_shows_organisation_tier_and_locator(broker: WholeBroker) 
 # -- offsets
 
 
-async def test_an_uncommitted_partition_is_minus_one_without_an_error(broker: WholeBroker) -> None:
+async def test_uncommitted_partition_is_minus_one_without_an_error(broker: WholeBroker) -> None:
     member = broker.client()
     await member.own("t")
     await member.commit("t", 3, index=0)
@@ -183,7 +183,7 @@ async def test_without_an_initial_delay_a_single_member_completes_at_once(broker
     assert (await hash_of(member))["state"] == "Stable"
 
 
-async def test_the_initial_delay_waits_for_more_members(opened: Open, broker: WholeBroker, clock: SteppedClock) -> None:
+async def test_initial_delay_waits_for_more_members(opened: Open, broker: WholeBroker, clock: SteppedClock) -> None:
     patient = await opened(group_initial_rebalance_delay_ms=3_000)
     first, second = patient.client("first"), patient.client("second")
     joins = [asyncio.ensure_future(member.join("t")) for member in (first, second)]
@@ -200,11 +200,11 @@ async def test_the_initial_delay_waits_for_more_members(opened: Open, broker: Wh
     assert {answer.generation_id for answer in answers} == {1}
 
 
-async def test_the_states_of_a_group(broker: WholeBroker) -> None:
+async def test_states_of_a_group(broker: WholeBroker) -> None:
     async def state() -> str:
         return (await hash_of(first)).get("state", "")
 
-    async def beat(member: ClientOf) -> ErrorCode:
+    async def heartbeat(member: ClientOf) -> ErrorCode:
         answer = await member.ask(
             request(
                 12, 4, group_id="orders", generation_id=member.generation, member_id=member.member_id,
@@ -216,10 +216,10 @@ async def test_the_states_of_a_group(broker: WholeBroker) -> None:
 
     first, second = broker.client("first"), broker.client("second")
     await first.own("t")
-    assert (await state(), await beat(first)) == ("Stable", ErrorCode.none)
+    assert (await state(), await heartbeat(first)) == ("Stable", ErrorCode.none)
     joining = asyncio.ensure_future(second.join("t"))
-    await comes(first, "PreparingRebalance")
-    assert await beat(first) is ErrorCode.rebalance_in_progress
+    await wait_for_state(first, "PreparingRebalance")
+    assert await heartbeat(first) is ErrorCode.rebalance_in_progress
     await asyncio.gather(first.join("t"), joining)
     assert await state() == "CompletingRebalance"
     leader, follower = (first, second) if first.members else (second, first)
@@ -235,7 +235,7 @@ async def test_the_states_of_a_group(broker: WholeBroker) -> None:
 
 
 @pytest.fixture
-async def tenants(broker: WholeBroker) -> tuple[ClientOf, ClientOf]:
+async def organisations(broker: WholeBroker) -> tuple[ClientOf, ClientOf]:
     """A member of group `orders` in each of two organisations, owning the topic `t` of its own."""
     members = []
     for org in ("acme", "globex"):
@@ -246,8 +246,8 @@ async def tenants(broker: WholeBroker) -> tuple[ClientOf, ClientOf]:
     return members[0], members[1]
 
 
-async def test_organisations_form_groups_of_their_own(tenants: tuple[ClientOf, ClientOf]) -> None:
-    acme, globex = tenants
+async def test_orgs_form_groups_of_their_own(organisations: tuple[ClientOf, ClientOf]) -> None:
+    acme, globex = organisations
     first, second = await hash_of(acme), await hash_of(globex)
 
     assert acme.generation == globex.generation == 1
@@ -256,8 +256,8 @@ async def test_organisations_form_groups_of_their_own(tenants: tuple[ClientOf, C
     assert (first["locator"], second["locator"]) == ("acme/consumer-groups/orders", "globex/consumer-groups/orders")
 
 
-async def test_organisations_commit_offsets_of_their_own(tenants: tuple[ClientOf, ClientOf]) -> None:
-    acme, globex = tenants
+async def test_orgs_commit_offsets_of_their_own(organisations: tuple[ClientOf, ClientOf]) -> None:
+    acme, globex = organisations
     await acme.commit("t", 5)
     assert await globex.committed("t") == -1
     await globex.commit("t", 8)
@@ -265,8 +265,8 @@ async def test_organisations_commit_offsets_of_their_own(tenants: tuple[ClientOf
     assert (await acme.committed("t"), await globex.committed("t")) == (5, 8)
 
 
-async def test_organisations_have_topics_of_their_own(tenants: tuple[ClientOf, ClientOf]) -> None:
-    acme, globex = tenants
+async def test_orgs_have_topics_of_their_own(organisations: tuple[ClientOf, ClientOf]) -> None:
+    acme, globex = organisations
     await acme.produce("t", 3)
 
     assert (await acme.fetch("t", 0)).high_watermark == 3
@@ -279,26 +279,26 @@ async def test_organisations_have_topics_of_their_own(tenants: tuple[ClientOf, C
     assert answer.responses[0].partitions[0].error_code is ErrorCode.unknown_topic_id
 
 
-async def test_organisations_list_only_their_own_groups(tenants: tuple[ClientOf, ClientOf]) -> None:
-    acme, _ = tenants
+async def test_orgs_list_only_their_own_groups(organisations: tuple[ClientOf, ClientOf]) -> None:
+    acme, _ = organisations
     acme.group_id = "extra"
     acme.member_id = ""
     await acme.own("t")
 
-    assert [await client.list_groups() for client in tenants] == [["extra", "orders"], ["orders"]]
+    assert [await client.list_groups() for client in organisations] == [["extra", "orders"], ["orders"]]
     assert await acme.broker.client().list_groups() == []
 
 
-async def test_organisations_describe_only_their_own_groups(tenants: tuple[ClientOf, ClientOf]) -> None:
-    for client in tenants:
+async def test_orgs_describe_only_their_own_groups(organisations: tuple[ClientOf, ClientOf]) -> None:
+    for client in organisations:
         assert [member.member_id for member in (await client.describe()).members] == [client.member_id]
-    stranger = tenants[0].broker.client()
+    stranger = organisations[0].broker.client()
     assert (await stranger.describe()).group_state == "Dead"
 
 
-async def test_organisations_delete_only_their_own_groups(tenants: tuple[ClientOf, ClientOf]) -> None:
-    acme, globex = tenants
-    for client in tenants:
+async def test_orgs_delete_only_their_own_groups(organisations: tuple[ClientOf, ClientOf]) -> None:
+    acme, globex = organisations
+    for client in organisations:
         await client.commit("t", 4)
         await client.leave()
     assert await acme.broker.client().delete() is ErrorCode.group_id_not_found
@@ -309,8 +309,8 @@ async def test_organisations_delete_only_their_own_groups(tenants: tuple[ClientO
     assert await globex.committed("t") == 4
 
 
-async def test_a_member_of_one_organisation_is_none_of_the_other(tenants: tuple[ClientOf, ClientOf]) -> None:
-    acme, globex = tenants
+async def test_member_of_one_org_is_unknown_to_the_other(organisations: tuple[ClientOf, ClientOf]) -> None:
+    acme, globex = organisations
     stranger = acme.broker.client(org="globex")
     stranger.member_id, stranger.generation = acme.member_id, acme.generation
 
@@ -318,8 +318,8 @@ async def test_a_member_of_one_organisation_is_none_of_the_other(tenants: tuple[
     assert await globex.committed("t") == -1
 
 
-async def test_organisations_have_mirrors_of_their_own(tenants: tuple[ClientOf, ClientOf]) -> None:
-    acme, globex = tenants
+async def test_orgs_have_mirrors_of_their_own(organisations: tuple[ClientOf, ClientOf]) -> None:
+    acme, globex = organisations
     broker = acme.broker
     for client, count in ((acme, 2), (globex, 3)):
         await client.produce("t", *[1] * count)
@@ -327,7 +327,7 @@ async def test_organisations_have_mirrors_of_their_own(tenants: tuple[ClientOf, 
     await acme.commit("t", 1)
     await broker.mirrored()
     pending = []
-    for client in tenants:
+    for client in organisations:
         topic = broker.context.catalog.get(client.client.org, "t")
         assert topic is not None
         keys = broker.store.log_keys(client.client.org, "t", 0, topic.topic_hex)

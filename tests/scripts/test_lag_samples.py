@@ -12,9 +12,9 @@ from tests.support.clock import SteppedClock
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
 from tests.support.whole_broker import ClientOf, WholeBroker
-from tidegate.groups import lag_samples
-from tidegate.groups.lag_samples import LagSampler
 from tidegate.log.retention import delete_records
+from tidegate.monitoring import lag_sampler
+from tidegate.monitoring.lag_sampler import LagSampler
 from tidegate.protocol.consumer_blobs import assigned_partitions
 from tidegate.settings import Settings
 from tidegate.store.store import Store
@@ -68,7 +68,9 @@ async def of_group(broker: WholeBroker, group_id: str) -> ClientOf:
     return member
 
 
-async def test_a_sample_tells_committed_ends_and_times(broker: WholeBroker, topic: Topic, clock: SteppedClock) -> None:
+async def test_sample_has_committed_offsets_ends_and_times(
+    broker: WholeBroker, topic: Topic, clock: SteppedClock
+) -> None:
     member = await of_group(broker, "or/ders")
     await member.own("t", 0, 1)
     await member.commit("t", 1, index=0)
@@ -132,10 +134,10 @@ async def test_one_broker_samples_and_another_takes_over(
     assert (first.taken, second.taken, len(await samples(brokers[0].store))) == (2, 1, 3)
 
 
-async def test_a_broker_that_loses_the_duty_stops_within_its_round(
+async def test_sampler_that_loses_the_lease_stops_within_its_round(
     brokers: list[WholeBroker], topic: Topic, clock: SteppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lag_samples, "_GROUPS_AT_ONCE", 2)
+    monkeypatch.setattr(lag_sampler, "_GROUPS_AT_ONCE", 2)
     for number in range(5):
         await (await of_group(brokers[0], f"g{number}")).commit("t", number)
     first, second = (sampler(broker, lag_sample_interval_ms=50) for broker in brokers)
@@ -161,7 +163,7 @@ async def test_commits_and_appends_meanwhile_never_make_a_lag_negative(
     assert beyond.startswith("committed=99 start=0 end=9 lag=0 ")
 
 
-async def test_what_was_trimmed_counts_no_more(broker: WholeBroker, topic: Topic) -> None:
+async def test_sample_excludes_trimmed_records(broker: WholeBroker, topic: Topic) -> None:
     await broker.client().commit("t", 1)
     log = broker.context.logs.partition(topic, 0)
     assert await delete_records(log, 4) == 4
@@ -172,7 +174,7 @@ async def test_what_was_trimmed_counts_no_more(broker: WholeBroker, topic: Topic
     assert entry["t:0"].startswith("committed=1 start=4 end=5 lag=1 ") and " next_time=20000 " in entry["t:0"]
 
 
-async def test_topics_that_are_gone_or_new_have_no_sample(broker: WholeBroker, topic: Topic) -> None:
+async def test_sample_omits_deleted_and_new_topics(broker: WholeBroker, topic: Topic) -> None:
     group = broker.store.group_keys("default", "orders").offsets
     await broker.client().commit("t", 1)
     stored = {name: await broker.store.command("HGET", group, "t:0") for name in ("t:7", "gone:0")}
@@ -194,11 +196,11 @@ async def test_topics_that_are_gone_or_new_have_no_sample(broker: WholeBroker, t
 async def test_wide_groups_have_several_entries_and_the_stream_is_capped(
     broker: WholeBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lag_samples, "_PARTITIONS_PER_ENTRY_MAX", 1)
+    monkeypatch.setattr(lag_sampler, "_PARTITIONS_PER_ENTRY_MAX", 1)
     for index in (0, 1):
         await broker.client().commit("t", 1, index=index)
     await (await of_group(broker, "without")).own("t", 0)
-    monkeypatch.setattr(lag_samples, "SAMPLES_MAX", 100)
+    monkeypatch.setattr(lag_sampler, "SAMPLES_MAX", 100)
     taking = sampler(broker)
     for _ in range(150):
         await taking.sample()
@@ -211,7 +213,7 @@ async def test_wide_groups_have_several_entries_and_the_stream_is_capped(
     )
 
 
-async def test_the_time_of_a_record_is_the_brokers_where_it_stamps(broker: WholeBroker) -> None:
+async def test_time_of_a_record_is_the_brokers_where_it_stamps(broker: WholeBroker) -> None:
     await broker.create("t", 1, message_timestamp_type="LogAppendTime")
     await produce(broker, 0, [10_000, 11_000])
     await broker.client().commit("t", 0)

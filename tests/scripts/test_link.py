@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Awaitable, Callable
 
 import hiredis
@@ -30,7 +31,7 @@ def make_link(valkey: ValkeyServer, **options: int) -> Link:
     return Link("test", at(Address("127.0.0.1", valkey.port)), **options)
 
 
-async def test_a_fault_of_what_says_where_to_connect_to_ends_no_link(valkey: ValkeyServer) -> None:
+async def test_link_fault_of_the_resolver_closes_no_link(valkey: ValkeyServer) -> None:
     places: list[Address | Exception] = [KeyError("config-epoch"), Address("127.0.0.1", valkey.port)]
     places.insert(1, Address("no..host", valkey.port))  # a UnicodeError
 
@@ -47,7 +48,19 @@ async def test_a_fault_of_what_says_where_to_connect_to_ends_no_link(valkey: Val
     await link.close()
 
 
-async def test_an_error_reply_harms_no_other_command(valkey: ValkeyServer) -> None:
+async def test_link_up_in_the_loop_iteration_of_its_timeout(valkey: ValkeyServer) -> None:
+    link, loop = make_link(valkey), asyncio.get_running_loop()
+    link.start()
+    await link.wait_up(30)
+    link._up.clear()
+    loop.call_later(0.04, link._up.set)
+    loop.call_later(0.01, time.sleep, 0.1)  # a starved process: both timers are overdue
+
+    await link.wait_up(0.05)
+    await link.close()
+
+
+async def test_error_reply_harms_no_other_command(valkey: ValkeyServer) -> None:
     link = make_link(valkey)
     link.start()
     await link.wait_up(2)
@@ -61,7 +74,7 @@ async def test_an_error_reply_harms_no_other_command(valkey: ValkeyServer) -> No
     await link.close()
 
 
-async def test_a_command_past_its_deadline_fails_with_all_behind_it_and_the_link_returns(valkey: ValkeyServer) -> None:
+async def test_command_past_its_deadline_fails_with_all_behind_it_and_the_link_returns(valkey: ValkeyServer) -> None:
     link = make_link(valkey, command_timeout_ms=200)
     link.start()
     await link.wait_up(2)
@@ -78,7 +91,7 @@ async def test_a_command_past_its_deadline_fails_with_all_behind_it_and_the_link
     await link.close()
 
 
-async def test_what_exceeds_the_depth_limit_is_refused_at_once(valkey: ValkeyServer) -> None:
+async def test_link_reply_above_the_depth_limit_is_refused_at_once(valkey: ValkeyServer) -> None:
     link = make_link(valkey, in_flight_max=10)
     link.start()
     await link.wait_up(2)
@@ -109,7 +122,7 @@ async def test_commands_of_a_caller_that_runs_while_connecting_are_refused_not_l
     await link.close()
 
 
-async def test_a_database_that_is_not_there_is_no_connection(valkey: ValkeyServer) -> None:
+async def test_database_that_is_not_there_is_no_connection(valkey: ValkeyServer) -> None:
     link = Link("test", at(Address("127.0.0.1", valkey.port, database=9_999)))
     link.start()
 
@@ -119,11 +132,11 @@ async def test_a_database_that_is_not_there_is_no_connection(valkey: ValkeyServe
     await link.close()
 
 
-async def test_a_server_that_still_loads_its_data_is_no_connection() -> None:
+async def test_server_that_still_loads_its_data_is_no_connection() -> None:
     server = ValkeyServer()
     link = make_link(server)
     replies: list[object] = []
-    seen_loading = False
+    was_loading = False
     try:
         link.start()
         await link.wait_up(2)
@@ -137,16 +150,16 @@ async def test_a_server_that_still_loads_its_data_is_no_connection() -> None:
             while not replies:
                 await asyncio.sleep(0.02)
                 if not link.connected and "LOADING" in link.last_error:
-                    seen_loading = True
+                    was_loading = True
         await starting
-        assert seen_loading
+        assert was_loading
         assert replies == [b"x" * 100]
     finally:
         await link.close()
         server.stop()
 
 
-async def test_a_server_that_accepts_and_stands_still_is_reached_once_it_goes_on() -> None:
+async def test_link_stalled_server_is_reached_once_it_resumes() -> None:
     server = ValkeyServer()
     link = make_link(server, connect_timeout_ms=300, command_timeout_ms=200)
     assert server.process is not None
@@ -171,7 +184,7 @@ async def test_a_server_that_accepts_and_stands_still_is_reached_once_it_goes_on
         server.stop()
 
 
-async def test_a_user_who_may_not_ask_for_other_keys_is_connected(valkey: ValkeyServer) -> None:
+async def test_link_user_without_rights_to_other_keys_is_connected(valkey: ValkeyServer) -> None:
     admin = make_link(valkey)
     admin.start()
     await admin.wait_up(2)

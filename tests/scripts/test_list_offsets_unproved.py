@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
 from tests.support.log_broker import Connection, LogBroker, produce_request
 from tests.support.logs import batch_bytes
 from tidegate.log.partition import PartitionLog
+from tidegate.protocol.schemas import load_request_schema
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 

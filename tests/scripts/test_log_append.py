@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from tests.support.logs import TOPIC, append, append_later, batch, batches_of, broker, given_log, read, read_all
-from tidegate.apis.fetch_reading import holds_zstd
 from tidegate.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from tidegate.log.logs import Logs
 from tidegate.log.partition import PartitionLog
 from tidegate.log.partitions import delete_partition
+from tidegate.records.batch import holds_zstd
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -21,7 +21,7 @@ async def _open(store: Store, logs: Logs) -> PartitionLog:
     return logs.partition(TOPIC, 0)
 
 
-async def test_batches_get_dense_offsets_and_come_back_as_they_were(store: Store, settings: Settings) -> None:
+async def test_append_dense_offsets_and_unchanged_batches(store: Store, settings: Settings) -> None:
     async with broker(settings) as logs:
         log = await _open(store, logs)
         first, second = batch(count=3), batch(count=2)
@@ -35,7 +35,7 @@ async def test_batches_get_dense_offsets_and_come_back_as_they_were(store: Store
     found[1].verify_crc()
 
 
-async def test_what_a_tick_brings_becomes_one_entry(store: Store, settings: Settings) -> None:
+async def test_append_batches_of_one_tick_become_one_entry(store: Store, settings: Settings) -> None:
     async with broker(settings) as logs:
         log = await _open(store, logs)
         answers = await asyncio.gather(*(append_later(log, batch(count=2)) for _ in range(50)))
@@ -52,7 +52,7 @@ async def test_entries_stay_below_the_cap(store: Store, settings: Settings) -> N
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-async def test_a_read_starts_with_the_batch_that_holds_the_offset(
+async def test_read_starts_with_the_batch_that_contains_the_offset(
     store: Store, settings: Settings, cache_bytes: int
 ) -> None:
     async with broker(settings, log_tail_cache_bytes=cache_bytes) as logs:
@@ -70,7 +70,7 @@ async def test_a_read_starts_with_the_batch_that_holds_the_offset(
         assert (found.end_offset, found.high_watermark) == (20, 40)
 
 
-async def test_the_known_end_is_empty_and_above_it_is_out_of_range(store: Store, settings: Settings) -> None:
+async def test_known_end_is_empty_and_above_it_is_out_of_range(store: Store, settings: Settings) -> None:
     async with broker(settings) as logs:
         log = await _open(store, logs)
         await append(log, count=4)
@@ -95,7 +95,7 @@ async def test_another_brokers_append_wakes_the_listener(store: Store, settings:
     assert known is not None and known.high_watermark == 3
 
 
-async def test_a_lost_message_costs_one_poll(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_message_costs_one_poll(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.log.logs.POLL_MS", 50)
     async with broker(settings) as ours:
         log = await _open(store, ours)
@@ -124,7 +124,7 @@ async def test_log_append_time_is_stamped_with_a_new_crc(store: Store, settings:
     assert found.max_timestamp == answer.log_append_time_ms > 1
 
 
-async def test_a_deleted_partition_is_unknown_to_appends_and_reads(
+async def test_deleted_partition_is_unknown_to_appends_and_reads(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate.log.logs.POLL_MS", 10)
@@ -138,7 +138,7 @@ async def test_a_deleted_partition_is_unknown_to_appends_and_reads(
             await read(log, 0)
 
 
-async def test_a_cold_log_is_read_to_its_end(store: Store, settings: Settings) -> None:
+async def test_read_of_an_uncached_log_reaches_its_end(store: Store, settings: Settings) -> None:
     async with broker(settings, log_entry_bytes_max=300, log_tail_cache_bytes=2_000) as logs:
         log = await _open(store, logs)
         await asyncio.gather(*(append_later(log, batch(count=2, value=b"y" * 50)) for _ in range(100)))

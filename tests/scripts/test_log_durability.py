@@ -57,7 +57,7 @@ async def test_replicated_appends_are_answered_when_replicas_have_them(
         replica.stop()
 
 
-async def test_what_is_not_proved_is_stored_but_neither_acknowledged_nor_shown(
+async def test_unproved_append_is_stored_but_neither_acknowledged_nor_visible(
     primary: ValkeyServer, primary_store: Store
 ) -> None:
     async with broker(primary_store.settings, durability="replicated:1", durability_timeout_ms=50) as logs:
@@ -92,14 +92,14 @@ async def test_fsynced_appends_are_answered_when_they_are_on_disk(primary_store:
     assert known is not None and known.high_watermark == 1
 
 
-async def test_a_server_without_a_file_proves_nothing(store: Store, settings: Settings) -> None:
+async def test_server_without_a_file_proves_nothing(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings, durability="fsynced", durability_timeout_ms=50) as logs:
         with pytest.raises(NotEnoughReplicasAfterAppend):
             await append(logs.partition(TOPIC, 0))
 
 
-async def test_a_proof_that_another_connection_gave_is_none(primary: ValkeyServer, primary_store: Store) -> None:
+async def test_proof_that_another_connection_gave_is_none(primary: ValkeyServer, primary_store: Store) -> None:
     replica = ValkeyServer(["--replicaof", f"127.0.0.1 {primary.port}"])
     try:
         await _attached(primary_store, 1)
@@ -217,16 +217,18 @@ async def test_fence_after_lost_tail_limits_the_stored_high_watermark(store: Sto
         await append(logs.partition(TOPIC, 0), count=10)
     await store.command("HSET", keys.meta, "high_watermark", 25)
 
-    await store.run(FENCE_LOG, [keys.log, keys.meta], 1)  # the incarnation that it is tied to: nothing was lost
+    await store.run(
+        FENCE_LOG, [keys.log, keys.meta, keys.archive], 1
+    )  # the incarnation that it is tied to: nothing was lost
     assert await _stored(store) == 25
-    await store.run(FENCE_LOG, [keys.log, keys.meta], 7)
+    await store.run(FENCE_LOG, [keys.log, keys.meta, keys.archive], 7)
     assert await _stored(store) == 10
 
 
 @pytest.mark.parametrize(
     ("proved", "failover_epoch", "stored"), [(9, 3, 9), (3, 3, 5), (9, 2, 5), (9, 4, 5), ("", "", 5)]
 )
-async def test_note_progress_stores_a_higher_proof_of_the_same_incarnation(
+async def test_note_progress_stores_a_higher_proof_of_the_same_failover_epoch(
     store: Store, proved: int, failover_epoch: int, stored: int
 ) -> None:
     await given_log(store)

@@ -11,7 +11,7 @@ import pytest
 from tests.support.logs import TOPIC, append, broker, given_log
 from tidegate.errors import StoreUnavailable, UnknownTopicOrPartition
 from tidegate.log.logs import Logs
-from tidegate.log.retention import upkeep_item
+from tidegate.log.upkeep import upkeep_item
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -23,7 +23,7 @@ async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
 
 
 @pytest.mark.parametrize("step", ["_sweep", "_poll"])
-async def test_a_fault_does_not_end_a_loop(
+async def test_fault_does_not_end_a_loop(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     calls: list[int] = []
@@ -40,7 +40,7 @@ async def test_a_fault_does_not_end_a_loop(
         await until(lambda: len(calls) >= 3)
 
 
-async def test_a_fault_of_one_partition_harms_no_other(
+async def test_fault_of_one_partition_harms_no_other(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await given_log(store)
@@ -65,7 +65,7 @@ async def test_a_fault_of_one_partition_harms_no_other(
         assert int(await store.command("HGET", log.keys.meta, "batches")) == 1
 
 
-async def test_upkeep_that_could_not_be_filed_is_filed_later(
+async def test_upkeep_that_could_not_be_queued_is_queued_later(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await given_log(store)
@@ -90,7 +90,7 @@ async def test_upkeep_that_could_not_be_filed_is_filed_later(
         assert await store.command("ZRANGE", store.cluster_keys.upkeep, 0, -1) == [upkeep_item(TOPIC, 0).encode()]
 
 
-async def test_a_topic_that_goes_as_a_view_begins_to_load_is_told(store: Store, settings: Settings) -> None:
+async def test_topic_deleted_while_its_log_state_loads_is_reported(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as logs:
         reported: list[object] = []

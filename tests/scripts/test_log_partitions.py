@@ -15,7 +15,7 @@ def keys(store: Store) -> LogKeys:
     return store.log_keys("default", "orders", 0, "ab" * 16)
 
 
-async def test_a_new_log_takes_offset_0_first(store: Store, keys: LogKeys) -> None:
+async def test_new_log_takes_offset_0_first(store: Store, keys: LogKeys) -> None:
     await create_partition(store, keys)
 
     assert await store.command("XLEN", keys.log) == 0
@@ -32,7 +32,7 @@ async def test_creating_again_changes_nothing(store: Store, keys: LogKeys) -> No
     assert await store.command("HGET", keys.meta, "log_start") == b"7"
 
 
-async def test_a_deleted_log_leaves_no_stream_and_no_ghost_returns(store: Store, keys: LogKeys) -> None:
+async def test_deleted_log_leaves_no_stream_and_no_ghost_returns(store: Store, keys: LogKeys) -> None:
     await create_partition(store, keys)
     await delete_partition(store, keys)
     await delete_partition(store, keys)

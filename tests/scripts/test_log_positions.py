@@ -12,7 +12,8 @@ import pytest
 from tests.support.logs import TOPIC, append, append_later, batch, batches_of, broker, given_log, read, read_all
 from tidegate.errors import OffsetOutOfRange
 from tidegate.log.logs import Logs
-from tidegate.log.retention import Retention, apply_retention, upkeep_item
+from tidegate.log.retention import apply_retention
+from tidegate.log.upkeep import Retention, upkeep_item
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -21,7 +22,7 @@ def _topic(**configs: Any) -> Any:
     return replace(TOPIC, config=replace(TOPIC.config, **configs))
 
 
-async def test_a_time_is_found_exact_inside_its_batch(store: Store, settings: Settings) -> None:
+async def test_time_is_found_exact_inside_its_batch(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
@@ -36,7 +37,7 @@ async def test_a_time_is_found_exact_inside_its_batch(store: Store, settings: Se
         assert await log.offset_for_timestamp(0) == (5, 400)
 
 
-async def test_the_time_index_finds_what_a_scan_finds(store: Store, settings: Settings) -> None:
+async def test_time_index_finds_what_a_scan_finds(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
@@ -52,7 +53,7 @@ async def test_the_time_index_finds_what_a_scan_finds(store: Store, settings: Se
             assert await log.offset_for_timestamp(target) == expected
 
 
-async def test_an_empty_log_has_no_times(store: Store, settings: Settings) -> None:
+async def test_empty_log_has_no_times(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
@@ -60,7 +61,7 @@ async def test_an_empty_log_has_no_times(store: Store, settings: Settings) -> No
         assert await log.offset_for_timestamp(0) is None
 
 
-async def test_the_largest_timestamp_is_searched_anew_when_it_was_trimmed(store: Store, settings: Settings) -> None:
+async def test_largest_timestamp_is_searched_anew_when_it_was_trimmed(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
@@ -71,7 +72,7 @@ async def test_the_largest_timestamp_is_searched_anew_when_it_was_trimmed(store:
         assert await log.max_timestamp() == (2, 300)
 
 
-async def test_delete_records_keeps_the_batch_that_holds_the_start(store: Store, settings: Settings) -> None:
+async def test_delete_records_preserves_the_batch_that_contains_the_start(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as logs, broker(settings) as others:
         log, other = logs.partition(TOPIC, 0), others.partition(TOPIC, 0)
@@ -90,7 +91,7 @@ async def test_delete_records_keeps_the_batch_that_holds_the_start(store: Store,
             await read(other, 0)
 
 
-async def test_a_trim_wakes_listeners_of_other_brokers(store: Store, settings: Settings) -> None:
+async def test_trim_wakes_listeners_of_other_brokers(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as logs, broker(settings) as others:
         log, other = logs.partition(TOPIC, 0), others.partition(TOPIC, 0)
@@ -106,7 +107,7 @@ async def test_a_trim_wakes_listeners_of_other_brokers(store: Store, settings: S
     assert known is not None and known.log_start_offset == 4
 
 
-async def test_the_log_start_never_passes_the_producer_snapshot(store: Store, settings: Settings) -> None:
+async def test_log_start_never_passes_the_producer_snapshot(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
@@ -121,6 +122,7 @@ async def test_the_log_start_never_passes_the_producer_snapshot(store: Store, se
 
 
 async def test_time_takes_what_is_old_and_nothing_behind_a_younger_batch(store: Store, settings: Settings) -> None:
+    """Scenario 57, by time."""
     await given_log(store)
     now = int(time.time() * 1000)
     async with broker(settings, log_entry_bytes_max=1) as logs:
@@ -136,7 +138,25 @@ async def test_time_takes_what_is_old_and_nothing_behind_a_younger_batch(store: 
         assert await apply_retention(log) == 5
 
 
+async def test_retention_batches_without_a_time_are_deleted_with_the_next_that_is_too_old(
+    store: Store, settings: Settings
+) -> None:
+    """Their timestamp is -1: taken as a time, it would be older than every limit, and new records would be deleted."""
+    await given_log(store)
+    now = int(time.time() * 1000)
+    async with broker(settings, log_entry_bytes_max=1) as logs:
+        log = logs.partition(_topic(retention_ms=60_000), 0)
+        await append(log, timestamp=-1)
+        assert await apply_retention(log) == 0
+        await append(log, timestamp=now - 90_000)
+        await append(log, timestamp=-1)
+        await append(log, timestamp=now)
+        assert await apply_retention(log) == 2
+        assert await apply_retention(log) == 2
+
+
 async def test_size_takes_the_oldest_until_the_rest_fits(store: Store, settings: Settings) -> None:
+    """Scenario 57, by size."""
     await given_log(store)
     one = batch(value=b"x" * 5_000).size
     async with broker(settings) as logs:
@@ -157,7 +177,7 @@ async def test_compacted_topics_are_not_trimmed(store: Store, settings: Settings
         assert await apply_retention(log) == 0
 
 
-async def test_any_broker_takes_due_upkeep_also_when_nobody_writes(clock_store: Store, clock: Any) -> None:
+async def test_upkeep_due_runs_at_any_broker_without_appends(clock_store: Store, clock: Any) -> None:
     store, settings = clock_store, clock_store.settings
     await given_log(store)
     topic = _topic(retention_ms=60_000)
@@ -169,7 +189,7 @@ async def test_any_broker_takes_due_upkeep_also_when_nobody_writes(clock_store: 
         assert await store.command("ZRANGE", upkeep, 0, -1) == [upkeep_item(topic, 0).encode()]
 
         topics: dict[str, Any] = {"orders": topic}
-        taker = Retention(others, lambda org, name: topics.get(name))
+        taker = Retention(others.store, others.settings, lambda org, name: topics.get(name), others.partition)
         assert await taker.run_due() == 1
         assert (await others.partition(topic, 0).end_offset()).log_start_offset == 1
         assert await taker.run_due() == 0
@@ -179,7 +199,7 @@ async def test_any_broker_takes_due_upkeep_also_when_nobody_writes(clock_store: 
         assert await store.command("ZCARD", upkeep) == 0
 
 
-async def test_trimming_goes_in_slices(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_trimming_proceeds_in_slices(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.log.retention.SLICE_ENTRIES", 100)
     await given_log(store)
     async with broker(settings, log_entry_bytes_max=1) as logs:
@@ -207,7 +227,7 @@ async def test_snapshots_keep_the_load_of_a_view_short(
     assert isinstance(logs, Logs)
 
 
-async def test_a_trim_between_snapshot_and_log_is_noticed(
+async def test_trim_between_snapshot_and_log_is_noticed(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A view that loads takes the newer snapshot when what followed the older one is gone."""

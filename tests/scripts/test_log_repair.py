@@ -12,9 +12,9 @@ import redis
 
 from tests.scripts.test_log_stray_entries import STRAY
 from tests.support.logs import TOPIC, append, batch, batches_of, broker, given_log, read, read_all
-from tidegate.admin import log_repair
-from tidegate.admin.failures import CommandFailed
-from tidegate.admin.stray_entries import Partition, examine_ends
+from tidegate.cli.client import log_repair
+from tidegate.cli.client.stray_entries import Partition, examine_ends
+from tidegate.cli.failures import CommandFailed
 from tidegate.errors import KafkaStorageError
 from tidegate.settings import Settings
 from tidegate.store.store import Store
@@ -35,12 +35,12 @@ async def _partition(store: Store) -> Partition:
     await given_log(store)
     record = {"id": TOPIC.topic_hex, "partitions": 1, "wanted": 1, "format": "batch", "state": "ready", "config": 0}
     await store.command("HSET", store.cluster_keys.topics, "default/orders", json.dumps(record))
-    return Partition("default", "orders", 0, store.log_keys("default", "orders", 0, TOPIC.topic_hex))
+    return Partition("default", "orders", 0, TOPIC.topic_hex, store.log_keys("default", "orders", 0, TOPIC.topic_hex))
 
 
 @pytest.mark.parametrize("removed", [False, True], ids=["stands", "removed"])
 @pytest.mark.parametrize("kind", STRAY)
-async def test_repair_lets_produce_and_fetch_go_on(
+async def test_repair_lets_produce_and_fetch_continue(
     store: Store, settings: Settings, client: Any, kind: str, removed: bool
 ) -> None:
     async with broker(settings) as logs, broker(settings) as restarted:
@@ -65,7 +65,7 @@ async def test_repair_lets_produce_and_fetch_go_on(
         assert end == _END
         assert ["{}-{}".format(*stray.entry_id).encode() for stray in left_out] == ([] if removed else [added])
         assert await asyncio.to_thread(examine_ends, client, "tidegate") == []
-        assert not (await asyncio.to_thread(log_repair.examine, client, partition)).strays
+        assert not (await asyncio.to_thread(log_repair.scan_partition, client, partition)).strays
         again = await asyncio.wait_for(append(log, count=4, producer_id=5, epoch=0, sequence=0), _ANSWER_S)
         assert again.base_offset == 3  # a retry is still known for one
         answer = await asyncio.wait_for(append(log, batch(producer_id=5, epoch=0, sequence=4)), _ANSWER_S)

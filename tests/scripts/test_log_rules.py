@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.logs import TOPIC, append, append_later, batch, broker, given_log, read, read_all
-from tests.support.proxy import Cut, Proxy
+from tests.support.proxy import LinkFault, Proxy
 from tests.support.valkey import ValkeyServer
-from tidegate.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber, UnknownTopicOrPartition
+from tidegate.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
+from tidegate.log.loading import LogLost
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -29,7 +30,7 @@ async def _entry_ids(store: Store) -> list[bytes]:
     return [item[0] for item in await store.command("XRANGE", keys.log, "-", "+")]
 
 
-async def test_rule_1_the_id_holds_the_base(store: Store, settings: Settings) -> None:
+async def test_rule_1_the_id_contains_the_base(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as ours, broker(settings) as theirs:
         log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
@@ -41,7 +42,9 @@ async def test_rule_1_the_id_holds_the_base(store: Store, settings: Settings) ->
     assert await _entry_ids(store) == [b"0-1", b"3-1"]
 
 
-async def test_rule_2_one_append_in_flight_and_the_rest_goes_together(store: Store, settings: Settings) -> None:
+async def test_rule_2_one_append_in_flight_and_queued_batches_are_sent_together(
+    store: Store, settings: Settings
+) -> None:
     await given_log(store)
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
@@ -77,15 +80,15 @@ async def test_rule_3_an_append_to_a_deleted_log_makes_no_stream(store: Store, s
         log = logs.partition(TOPIC, 0)
         await append(log)
         await store.command("DEL", log.keys.log)
-        with pytest.raises(UnknownTopicOrPartition):
+        with pytest.raises(LogLost):
             await append(log)
         assert await store.command("EXISTS", log.keys.log) == 0
 
 
-@pytest.mark.parametrize("how", list(Cut))
+@pytest.mark.parametrize("how", list(LinkFault))
 @pytest.mark.parametrize("producer_id", [-1, 9])
 async def test_rule_4_an_unknown_outcome_is_read_from_the_tail(
-    store: Store, settings: Settings, proxy: Proxy, how: Cut, producer_id: int
+    store: Store, settings: Settings, proxy: Proxy, how: LinkFault, producer_id: int
 ) -> None:
     await given_log(store)
     async with broker(settings, redis_url=proxy.url) as logs:
@@ -110,7 +113,7 @@ async def test_rule_4_an_own_entry_below_a_newer_snapshot_is_found(
     async with broker(settings, redis_url=proxy.url) as ours, broker(settings) as theirs:
         log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
         await append(log)
-        proxy.cut_all(Cut.DROP_REPLY)
+        proxy.cut_all(LinkFault.DROP_REPLY)
         proxy.refusing = True
         answer = append_later(log, batch())
         await asyncio.sleep(0.05)
@@ -140,7 +143,7 @@ async def test_rule_5_the_table_of_producers_follows_from_the_log(store: Store, 
     assert len(await _entry_ids(store)) == 6
 
 
-async def test_rule_6_a_refusal_is_given_after_a_look(store: Store, settings: Settings) -> None:
+async def test_rule_6_a_refusal_is_given_after_a_refresh(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as ours, broker(settings) as theirs:
         log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
@@ -197,7 +200,7 @@ async def test_rule_7_a_gap_waits_for_the_missing_batch(store: Store, settings: 
 async def test_rule_7_a_gap_that_stays_is_refused(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.log.append.SEQUENCE_GAP_TIMEOUT_MS", 150)
+    monkeypatch.setattr("tidegate.log.admission.SEQUENCE_GAP_TIMEOUT_MS", 150)
     await given_log(store)
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
@@ -211,6 +214,7 @@ async def test_rule_7_a_gap_that_stays_is_refused(
 
 
 async def test_rule_8_a_lost_tail_is_fenced_by_a_new_leader_epoch() -> None:
+    """Scenario 120 of logs."""
     server = ValkeyServer(["--enable-debug-command", "yes"])
     store = Store(Settings(redis_url=server.url))
     try:

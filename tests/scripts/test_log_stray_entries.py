@@ -12,11 +12,11 @@ import structlog
 
 from tests.support.logs import TOPIC, append, append_later, batch, batch_bytes, batches_of, broker, given_log, read
 from tidegate.errors import KafkaStorageError
-from tidegate.groups.lag_reading import LagReader
 from tidegate.log.entries import StrayEntry, parse_entry
 from tidegate.log.logs import Logs
 from tidegate.log.partition import PartitionLog
 from tidegate.log.retention import apply_retention
+from tidegate.monitoring.lag_reading import LagReader
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -106,7 +106,7 @@ async def test_fetch_at_a_stray_entry_is_refused(struck: Struck, stray: str) -> 
         await _soon(read(struck.log, _END))
 
 
-async def test_fetch_that_waits_hears_of_a_stray_entry(
+async def test_fetch_waiting_is_notified_of_a_stray_entry(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate.log.logs.POLL_MS", 50)
@@ -147,7 +147,7 @@ async def test_produce_behind_a_stray_entry_is_refused_at_once(struck: Struck) -
         await _soon(append(struck.log))
 
 
-async def test_lag_with_a_stray_entry_goes_on(struck: Struck) -> None:
+async def test_lag_with_a_stray_entry_continues(struck: Struck) -> None:
     reader = LagReader(struck.store, lambda org, name: TOPIC, lambda blob: None)
     observations = await _soon(reader.read_ends_of({("default", ("orders", 0)): [0, 5, _END]}))
     found = observations["default", ("orders", 0)]
@@ -164,7 +164,7 @@ async def test_delete_records_below_a_stray_entry_keeps_the_last_entry(struck: S
     assert (await struck.store.command("XRANGE", struck.log.keys.log, "3-1", "3-1")) != []
 
 
-async def test_retention_with_a_stray_entry_goes_on(struck: Struck) -> None:
+async def test_retention_with_a_stray_entry_continues(struck: Struck) -> None:
     from dataclasses import replace
 
     topic = replace(TOPIC, config=replace(TOPIC.config, retention_ms=1))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.logs import TOPIC, append, append_later, batch, broker, given_log, read_all
-from tests.support.proxy import Cut, Proxy
+from tests.support.proxy import LinkFault, Proxy
 from tests.support.valkey import ValkeyServer
 from tidegate.errors import RequestTimedOut, StoreUnavailable
 from tidegate.log.partition import PartitionLog
@@ -52,7 +52,7 @@ async def server() -> AsyncIterator[PausedServer]:
 @pytest.fixture
 async def settings(server: PausedServer, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Those of an impatient broker on that server."""
-    monkeypatch.setattr("tidegate.log.append.SEQUENCE_GAP_TIMEOUT_MS", 100)
+    monkeypatch.setattr("tidegate.log.admission.SEQUENCE_GAP_TIMEOUT_MS", 100)
     store = Store(Settings(redis_url=server.url))
     await store.start()
     await given_log(store)
@@ -140,7 +140,7 @@ async def test_append_behind_lost_request_is_not_out_of_order(server: PausedServ
         async with broker(settings, redis_url=proxy.url) as logs:
             log = logs.partition(TOPIC, 0)
             await append(log, of(9, 0))
-            proxy.cut_all(Cut.DROP_REQUEST)
+            proxy.cut_all(LinkFault.DROP_REQUEST)
             proxy.refusing = True
             assert await outcomes(log, of(9, 1)) == [RequestTimedOut]
             proxy.refusing = False
@@ -159,7 +159,7 @@ async def test_append_executed_after_its_answer_is_found(server: PausedServer, s
         async with broker(settings, redis_url=proxy.url) as logs, broker(settings) as others:
             log = logs.partition(TOPIC, 0)
             await append(log, of(9, 0))
-            proxy.cut_all(Cut.DROP_REQUEST)
+            proxy.cut_all(LinkFault.DROP_REQUEST)
             proxy.refusing = True
             mark = b"%b:%d" % (logs.writer.name, 2)
             assert await outcomes(log, late) == [RequestTimedOut]
@@ -212,7 +212,7 @@ async def test_append_unknown_producer_after_redis_was_away_waits_for_its_first_
         assert await outcomes(log, of(9, 0), of(9, 1)) == [1, 2]
 
 
-async def test_append_given_up_producer_bumps_its_epoch_goes_on(server: PausedServer, settings: Settings) -> None:
+async def test_append_given_up_producer_bumps_its_epoch_continues(server: PausedServer, settings: Settings) -> None:
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
         await append(log, of(9, 0))

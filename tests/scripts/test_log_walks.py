@@ -29,7 +29,7 @@ class Entry(NamedTuple):
     max_timestamp: int
 
 
-def test_a_walk_tells_what_a_plain_one_does(client: Any) -> None:
+def test_log_walk_equals_a_plain_one(client: Any) -> None:
     for seed in range(SEED, SEED + LOGS):
         chance = random.Random(seed)
         client.flushall()
@@ -88,13 +88,21 @@ def plainly(entries: Sequence[Entry], start: int, stop: int, limits: Limits) -> 
         if entry.end <= start or entry.base >= stop:
             continue
         passed = Step(entry.base, min(entry.end, stop), 1, entry.records, entry.size, entry.max_timestamp)
-        after = taken.join(passed)
-        if (after.size > limits.size or after.records > limits.records) and not (limits.at_least_one and not steps):
+        is_first = limits.at_least_one and not steps
+        begin = max(entry.base, start)
+        wanted = min(entry.records, entry.end - begin)
+        free = max(limits.records - taken.records, int(is_first))
+        if (taken.size + passed.size > limits.size and not is_first) or (wanted and not free):
             return position, steps
-        taken, position = after, passed.end
+        if wanted > free:
+            passed = passed._replace(end=min(begin + free, stop))
+        taken = taken.join(passed._replace(records=wanted))
+        position = passed.end
         joined = steps[-1].join(passed) if steps else None
         if joined and joined.size <= limits.grain_size and joined.records <= limits.grain_records:
             steps[-1] = joined
         else:
             steps.append(passed)
+        if wanted > free:
+            return position, steps
     return stop, steps

@@ -22,7 +22,7 @@ async def own(store: Store) -> AsyncIterator[Store]:
     await store.command("CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", 0)
 
 
-async def test_a_server_that_suits(own: Store, settings: Settings) -> None:
+async def test_server_that_suits(own: Store, settings: Settings) -> None:
     await own.command("CONFIG", "SET", "maxmemory", 1 << 30)
     (report,) = await check_server(own, settings)
 
@@ -37,7 +37,7 @@ async def test_a_server_that_suits(own: Store, settings: Settings) -> None:
     assert await own.command("KEYS", "*") == []
 
 
-async def test_a_server_that_evicts_is_refused_unless_told_otherwise(own: Store, settings: Settings) -> None:
+async def test_server_that_evicts_is_refused_unless_allowed(own: Store, settings: Settings) -> None:
     await own.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     with pytest.raises(UnsuitedRedis, match="maxmemory-policy is allkeys-lru"):
         await check_server(own, settings)
@@ -50,12 +50,12 @@ async def test_no_bound_on_memory_is_a_warning(own: Store, settings: Settings) -
     assert any("maxmemory is not set" in warning for warning in (await check_server(own, settings))[0].warnings)
 
 
-async def test_a_durability_that_the_server_cannot_prove_is_refused(own: Store, settings: Settings) -> None:
+async def test_durability_that_the_server_cannot_prove_is_refused(own: Store, settings: Settings) -> None:
     with pytest.raises(UnsuitedRedis, match="durability=fsynced needs"):
         await check_server(own, settings.model_copy(update={"durability": "fsynced"}))
 
 
-async def test_a_full_server_still_passes(own: Store, settings: Settings) -> None:
+async def test_full_server_still_passes(own: Store, settings: Settings) -> None:
     """Brokers must be able to start again on it."""
     await own.command("CONFIG", "SET", "maxmemory", 1)
     await check_server(own, settings)
@@ -70,7 +70,7 @@ async def test_a_full_server_still_passes(own: Store, settings: Settings) -> Non
         ["~tidegate:*", "+@all", "-info", "allchannels"],
     ],
 )
-async def test_missing_rights_are_told_in_one_line(store: Store, valkey: ValkeyServer, rights: list[str]) -> None:
+async def test_missing_rights_are_reported_in_one_line(store: Store, valkey: ValkeyServer, rights: list[str]) -> None:
     await store.command("ACL", "SETUSER", "limited", "reset", "on", ">pw", *rights)
     limited = Store(Settings(redis_url=f"redis://limited:pw@127.0.0.1:{valkey.port}/0"))
     await limited.start()
@@ -83,7 +83,7 @@ async def test_missing_rights_are_told_in_one_line(store: Store, valkey: ValkeyS
         await store.command("ACL", "DELUSER", "limited")
 
 
-async def test_a_replica_is_refused(store: Store) -> None:
+async def test_replica_is_refused(store: Store) -> None:
     replica = ValkeyServer(["--replicaof", "127.0.0.1", str(store.primary.address.port)])
     lagging = Store(Settings(redis_url=replica.url))
     try:

@@ -97,7 +97,7 @@ def shown(store: Store, topic: Topic) -> Shown:
 ALL = ["0-1", "3-1", "5-1", "9-1"]
 
 
-async def test_a_fetch_shows_position_and_pending_entries(broker: WholeBroker, shown: Shown) -> None:
+async def test_fetch_shows_position_and_pending_entries(broker: WholeBroker, shown: Shown) -> None:
     member = broker.client()
     await member.own("t")
     await member.fetch("t", 0)
@@ -108,7 +108,7 @@ async def test_a_fetch_shows_position_and_pending_entries(broker: WholeBroker, s
 
 
 @pytest.mark.one_server
-async def test_it_leaves_what_xreadgroup_would_leave(broker: WholeBroker, shown: Shown, store: Store) -> None:
+async def test_mirror_state_equals_that_of_xreadgroup(broker: WholeBroker, shown: Shown, store: Store) -> None:
     member = broker.client()
     await member.own("t")
     await member.fetch("t", 0)
@@ -122,7 +122,7 @@ async def test_it_leaves_what_xreadgroup_would_leave(broker: WholeBroker, shown:
     assert await shown.position() == await native.position()
 
 
-async def test_a_fetch_in_the_middle_of_an_entry_hands_out_that_entry(broker: WholeBroker, shown: Shown) -> None:
+async def test_fetch_in_the_middle_of_an_entry_hands_out_that_entry(broker: WholeBroker, shown: Shown) -> None:
     member = broker.client()
     await member.own("t")
     await member.fetch("t", 6)
@@ -131,7 +131,7 @@ async def test_a_fetch_in_the_middle_of_an_entry_hands_out_that_entry(broker: Wh
     assert await shown.ids() == ["5-1", "9-1"]
 
 
-async def test_the_first_fetch_makes_the_mirror_at_the_offset_asked_for(broker: WholeBroker, shown: Shown) -> None:
+async def test_first_fetch_makes_the_mirror_at_the_offset_asked_for(broker: WholeBroker, shown: Shown) -> None:
     member = broker.client()
     await member.own("t")
     assert await shown.position() is None
@@ -142,7 +142,7 @@ async def test_the_first_fetch_makes_the_mirror_at_the_offset_asked_for(broker: 
     assert await shown.consumers() == {member.member_id: 0}
 
 
-async def test_the_first_commit_makes_the_mirror_too(broker: WholeBroker, shown: Shown) -> None:
+async def test_first_commit_makes_the_mirror_too(broker: WholeBroker, shown: Shown) -> None:
     nobody = broker.client()
     for offset, position in ((7, "5-0"), (10, "10-0"), (0, "0-0"), (3, "3-0")):
         assert await nobody.commit("t", offset) is ErrorCode.none
@@ -150,11 +150,19 @@ async def test_the_first_commit_makes_the_mirror_too(broker: WholeBroker, shown:
         assert await shown.position() == position
 
 
+async def test_commit_answered_just_before_the_mirror_closes_is_shown(broker: WholeBroker, shown: Shown) -> None:
+    assert await broker.client().commit("t", 7) is ErrorCode.none
+    assert broker.context.mirror is not None
+    await broker.context.mirror.close()
+
+    assert await shown.position() == "5-0"
+
+
 @pytest.mark.parametrize(
     ("offset", "left"),
     [(0, ALL), (2, ALL), (3, ALL[1:]), (4, ALL[1:]), (5, ALL[2:]), (8, ALL[2:]), (9, ALL[3:]), (10, [])],
 )
-async def test_a_commit_acknowledges_entries_that_end_at_or_below_it(
+async def test_commit_acknowledges_entries_that_end_at_or_below_it(
     broker: WholeBroker, shown: Shown, offset: int, left: list[str]
 ) -> None:
     member = broker.client()
@@ -245,7 +253,7 @@ async def test_seeking_forward_leaves_what_was_passed_over_unread(broker: WholeB
     assert await shown.ids() == ["0-1", "9-1"]
 
 
-async def test_a_commit_backwards_keeps_what_is_pending(broker: WholeBroker, shown: Shown) -> None:
+async def test_commit_backwards_keeps_what_is_pending(broker: WholeBroker, shown: Shown) -> None:
     member = broker.client()
     await member.own("t")
     await member.fetch("t", 0)
@@ -275,7 +283,7 @@ async def test_reset_to_an_earlier_offset_is_read_again(broker: WholeBroker, sho
     assert await shown.pending() == [(entry, again.member_id, 1) for entry in ALL]
 
 
-async def test_a_rebalance_hands_pending_entries_over(brokers: list[WholeBroker], shown: Shown) -> None:
+async def test_rebalance_hands_pending_entries_over(brokers: list[WholeBroker], shown: Shown) -> None:
     old = brokers[0].client("old")
     await old.own("t")
     await old.fetch("t", 0)
@@ -305,7 +313,7 @@ async def test_a_rebalance_hands_pending_entries_over(brokers: list[WholeBroker]
     assert await shown.position() == "3-1"
 
 
-async def test_a_reader_that_lost_the_partition_shows_nothing_more(brokers: list[WholeBroker], shown: Shown) -> None:
+async def test_reader_that_lost_the_partition_shows_nothing_more(brokers: list[WholeBroker], shown: Shown) -> None:
     first, second = brokers[0].client("first"), brokers[1].client("second")
     await first.own("t")
     await first.fetch("t", 0, partition_max_bytes=1)
@@ -319,7 +327,7 @@ async def test_a_reader_that_lost_the_partition_shows_nothing_more(brokers: list
     assert (await shown.position(), await shown.ids()) == ("0-1", ["0-1"])
 
 
-async def test_a_fetch_before_its_owner_is_noted_is_shown_when_it_is(broker: WholeBroker, shown: Shown) -> None:
+async def test_fetch_before_its_owner_is_noted_is_shown_when_it_is(broker: WholeBroker, shown: Shown) -> None:
     member = broker.client()
     await member.fetch("t", 0)
     await broker.mirrored()
@@ -330,7 +338,7 @@ async def test_a_fetch_before_its_owner_is_noted_is_shown_when_it_is(broker: Who
     assert await shown.ids() == ALL
 
 
-async def test_clients_that_look_alike_are_shown_for_no_group(broker: WholeBroker, shown: Shown) -> None:
+async def test_mirror_clients_with_equal_names_belong_to_no_group(broker: WholeBroker, shown: Shown) -> None:
     for group_id in ("orders", "billing"):
         member = broker.client("app")
         member.group_id = group_id
@@ -415,7 +423,7 @@ async def test_deleting_a_group_removes_its_mirror(broker: WholeBroker, shown: S
     assert await store.command("EXISTS", shown.keys.owners, shown.keys.acknowledged) == 0
 
 
-async def test_the_mirror_of_a_group_gone_without_commits_goes_when_the_partition_is_read(
+async def test_mirror_of_a_group_deleted_without_commits_is_removed_with_the_next_read(
     broker: WholeBroker, shown: Shown, store: Store
 ) -> None:
     member = broker.client()
@@ -435,7 +443,7 @@ async def test_the_mirror_of_a_group_gone_without_commits_goes_when_the_partitio
     assert await shown.position() is None
 
 
-async def test_a_group_that_expires_takes_its_mirror_along(broker: WholeBroker, shown: Shown, store: Store) -> None:
+async def test_group_that_expires_takes_its_mirror_along(broker: WholeBroker, shown: Shown, store: Store) -> None:
     nobody = broker.client()
     await nobody.commit("t", 5)
     await broker.mirrored()
@@ -448,7 +456,7 @@ async def test_a_group_that_expires_takes_its_mirror_along(broker: WholeBroker, 
     assert await shown.position() is None
 
 
-async def test_a_group_made_again_has_a_mirror_of_its_own(broker: WholeBroker, shown: Shown) -> None:
+async def test_group_made_again_has_a_mirror_of_its_own(broker: WholeBroker, shown: Shown) -> None:
     for _ in range(3):
         member = broker.client()
         await member.own("t")  # generation 1 again, after later ones of the group before
@@ -473,7 +481,7 @@ async def test_no_ghost_of_a_deleted_topic_returns(broker: WholeBroker, shown: S
 
 
 @pytest.mark.parametrize("broken", ["mirror destroyed", "owners of another type", "log of another type"])
-async def test_a_broken_mirror_fails_no_request_and_comes_back(
+async def test_mirror_broken_fails_no_request_and_recovers(
     broker: WholeBroker, shown: Shown, store: Store, broken: str
 ) -> None:
     member = broker.client()
@@ -505,7 +513,7 @@ async def test_a_broken_mirror_fails_no_request_and_comes_back(
     assert {"5-1", "9-1"} <= set(await shown.ids())
 
 
-async def test_a_broker_that_stops_writes_what_there_is_to_tell(broker: WholeBroker, shown: Shown) -> None:
+async def test_mirror_stopping_broker_writes_pending_samples(broker: WholeBroker, shown: Shown) -> None:
     member = broker.client()
     await member.own("t")
     await member.fetch("t", 0)
@@ -518,7 +526,7 @@ async def test_a_broker_that_stops_writes_what_there_is_to_tell(broker: WholeBro
     assert await shown.ids() == ["5-1", "9-1"]
 
 
-async def test_a_fault_of_the_mirror_fails_no_fetch(
+async def test_fault_of_the_mirror_fails_no_fetch(
     broker: WholeBroker, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = broker.client()
@@ -531,7 +539,7 @@ async def test_a_fault_of_the_mirror_fails_no_fetch(
     assert await shown.ids() == ["0-1", "3-1", "5-1", "9-1"]
 
 
-async def test_a_full_server_still_shows(broker: WholeBroker, shown: Shown, store: Store) -> None:
+async def test_full_server_still_shows(broker: WholeBroker, shown: Shown, store: Store) -> None:
     member = broker.client()
     await member.own("t")
     await store.command("CONFIG", "SET", "maxmemory", "1")
@@ -572,7 +580,7 @@ async def test_other_protocol_types_and_unreadable_assignments_are_no_owners(
     assert await store.command("EXISTS", other.owners) == 0
 
 
-async def test_an_assignment_of_a_thousand_partitions_is_noted(broker: WholeBroker, store: Store) -> None:
+async def test_assignment_of_a_thousand_partitions_is_noted(broker: WholeBroker, store: Store) -> None:
     wide = await broker.create("wide", 1_000)
     member = broker.client()
     await member.join("wide")

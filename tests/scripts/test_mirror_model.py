@@ -33,9 +33,8 @@ class Mirrors(RuleBasedStateMachine):
         self.ends = [0]
         self.pending: dict[int, str] = {}
         self.acknowledged, self.unwritten_commit = 0, False
-        self.committed_by: WholeBroker | None = None
         self.position: str | None = None
-        self.stands: dict[str, int] = {}
+        self.positions: dict[str, int] = {}
         self.member: ClientOf
         self.before: ClientOf | None = None
         self.shown = False
@@ -103,10 +102,10 @@ class Mirrors(RuleBasedStateMachine):
             base for base, end in zip(self.ends, self.ends[1:], strict=False) if base < end_offset and end > offset
         ]
         member_id = self.member.member_id
-        if not bases and self.stands.get(member_id) == offset:
+        if not bases and self.positions.get(member_id) == offset:
             return
         self.written, self.making = False, -1
-        self.stands[member_id] = end_offset
+        self.positions[member_id] = end_offset
         self.position = f"{bases[-1]}-1" if bases else f"{offset}-0"
         if not self.shown:
             self.shown = True
@@ -127,7 +126,7 @@ class Mirrors(RuleBasedStateMachine):
             committer = self.brokers[0 if self.member.broker is self.brokers[1] else 1].client(self.member.client_id)
             committer.member_id, committer.generation = self.member.member_id, self.member.generation
         assert self.runner.run(committer.commit(TOPIC, offset)) is ErrorCode.none
-        goes_back = offset < self.acknowledged
+        is_lower = offset < self.acknowledged
         self.acknowledged, self.unwritten_commit = offset, True
         finished = {base for base, end in zip(self.ends, self.ends[1:], strict=False) if end <= offset}
         self.pending = {base: owner for base, owner in self.pending.items() if base not in finished}
@@ -137,9 +136,8 @@ class Mirrors(RuleBasedStateMachine):
             holder = max((base for base, end in spans if base < self.making < end), default=self.making)
             self.position = f"{holder}-0"
         self.written = False
-        if elsewhere or (goes_back and committer.broker is not self.committed_by):
-            self.runner.run(self._write())  # a coordinator that is new goes back at leisure
-        self.committed_by = committer.broker
+        if elsewhere or is_lower:  # what is read on, without a seek, before it is written is not pending
+            self.runner.run(self._write())
 
     @rule(number=st.integers(0, 1))
     def another_member_takes_over(self, number: int) -> None:

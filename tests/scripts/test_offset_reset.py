@@ -61,7 +61,7 @@ async def test_reset_offsets_of_members_is_refused_and_changes_nothing(world: Wo
     assert await world.members() == {a.member_id}
 
 
-async def test_reset_offsets_fence_removes_members_whose_commits_are_refused(
+async def test_reset_offsets_fence_removes_members_and_refuses_their_commits(
     world: World, handlers: list[Broker]
 ) -> None:
     a, b = await world.stable("a", "b")
@@ -84,7 +84,7 @@ async def test_reset_offsets_fence_removes_members_whose_commits_are_refused(
 
 async def test_reset_offsets_fence_while_members_join(world: World, handlers: list[Broker]) -> None:
     (a,) = await world.stable("a")
-    joining = await world.peer("b").entering()
+    joining = await world.peer("b").start_join()
 
     assert await reset(world, 3, fence=True) == 2
 

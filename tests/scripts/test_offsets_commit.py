@@ -162,7 +162,7 @@ async def test_scenario_87_a_removed_member_overwrites_nothing(
         await other_store.close()
 
 
-async def test_a_replaced_static_member_is_fenced(broker: Broker, keys: GroupKeys) -> None:
+async def test_replaced_static_member_is_fenced(broker: Broker, keys: GroupKeys) -> None:
     await given_group(broker.store, keys, members=["new"], instances={"i": "new"})
 
     assert codes(await broker.ask(commit_request(9, generation=1, member_id="old", instance_id="i"))) == {
@@ -175,7 +175,7 @@ async def test_a_replaced_static_member_is_fenced(broker: Broker, keys: GroupKey
 # -- sessions and deadlines
 
 
-async def test_a_commit_extends_the_session_but_not_while_assignments_are_awaited(
+async def test_commit_extends_the_session_but_not_while_assignments_are_awaited(
     clock: SteppedClock, clock_store: Store
 ) -> None:
     broker, keys = Broker(clock_store, FakeCatalog(T1)), clock_store.group_keys("default", "orders")
@@ -190,7 +190,7 @@ async def test_a_commit_extends_the_session_but_not_while_assignments_are_awaite
         assert int(await clock_store.command("ZSCORE", keys.sessions, "m-1")) == deadline, state
 
 
-async def test_a_parked_members_lease_is_not_shortened(clock: SteppedClock, clock_store: Store) -> None:
+async def test_parked_members_lease_is_not_shortened(clock: SteppedClock, clock_store: Store) -> None:
     broker, keys = Broker(clock_store, FakeCatalog(T1)), clock_store.group_keys("default", "orders")
     await given_group(clock_store, keys, state="PreparingRebalance", deadline=clock.now_ms + 30_000)
 
@@ -198,9 +198,7 @@ async def test_a_parked_members_lease_is_not_shortened(clock: SteppedClock, cloc
     assert int(await clock_store.command("ZSCORE", keys.sessions, "m-1")) == clock.now_ms + 30_000
 
 
-async def test_a_member_whose_session_is_over_is_removed_before_its_commit_is_judged(
-    clock: SteppedClock, clock_store: Store
-) -> None:
+async def test_commit_expired_member_is_removed_before_the_check(clock: SteppedClock, clock_store: Store) -> None:
     broker, keys = Broker(clock_store, FakeCatalog(T1)), clock_store.group_keys("default", "orders")
     await given_group(clock_store, keys, deadline=clock.now_ms + 10_000)
     await clock.advance(10_000)
@@ -213,7 +211,7 @@ async def test_a_member_whose_session_is_over_is_removed_before_its_commit_is_ju
 # -- what is stored
 
 
-async def test_a_commit_is_stored_as_text_with_rediss_time(clock: SteppedClock, clock_store: Store) -> None:
+async def test_commit_is_stored_as_text_with_rediss_time(clock: SteppedClock, clock_store: Store) -> None:
     broker, keys = Broker(clock_store, FakeCatalog(T1)), clock_store.group_keys("default", "orders")
     await broker.ask(commit_request(9, topics={"t1": {0: (7, 'a "quoted" ünïcode \n'), 1: (1 << 62, None)}}))
 
@@ -229,7 +227,7 @@ async def test_a_commit_is_stored_as_text_with_rediss_time(clock: SteppedClock, 
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-async def test_an_old_clients_retention_is_kept_with_the_offset(
+async def test_commit_retention_of_an_old_client_is_stored_with_the_offset(
     clock: SteppedClock, clock_store: Store, version: int
 ) -> None:
     broker, keys = Broker(clock_store, FakeCatalog(T1)), clock_store.group_keys("default", "orders")
@@ -242,14 +240,14 @@ async def test_an_old_clients_retention_is_kept_with_the_offset(
     assert committed is not None and "expire_time" not in committed
 
 
-async def test_the_last_commit_wins_and_may_go_back(broker: Broker, keys: GroupKeys) -> None:
+async def test_commit_last_one_wins_and_may_be_lower(broker: Broker, keys: GroupKeys) -> None:
     for offset in (9, 3):
         await broker.ask(commit_request(9, topics={"t1": {0: (offset, "")}}))
     committed = await stored(broker.store, keys)
     assert committed is not None and committed["offset"] == 3
 
 
-async def test_a_commit_of_thousands_of_partitions_is_stored_whole(store: Store, keys: GroupKeys) -> None:
+async def test_commit_of_thousands_of_partitions_is_stored_whole(store: Store, keys: GroupKeys) -> None:
     broker = Broker(store, FakeCatalog(topic("wide", 5_000)))
     wanted = {"wide": {index: (index, "") for index in range(5_000)}}
 
@@ -274,7 +272,7 @@ async def test_scenario_88_metadata_is_counted_in_utf_16_units(broker: Broker, k
     assert sorted(await broker.store.command("HKEYS", keys.offsets)) == [b"t1:1", b"t1:2"]
 
 
-async def test_the_groups_error_replaces_the_metadatas_but_not_the_unknown_partitions(
+async def test_groups_error_replaces_the_metadatas_but_not_the_unknown_partitions(
     broker: Broker, keys: GroupKeys
 ) -> None:
     await given_group(broker.store, keys)
@@ -288,7 +286,7 @@ async def test_the_groups_error_replaces_the_metadatas_but_not_the_unknown_parti
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_scenario_89_with_unknown_topics_only_the_member_is_not_looked_at(
+async def test_scenario_89_unknown_topics_are_refused_before_the_member_is_checked(
     broker: Broker, keys: GroupKeys, version: int
 ) -> None:
     await given_group(broker.store, keys)
@@ -301,7 +299,7 @@ async def test_scenario_89_with_unknown_topics_only_the_member_is_not_looked_at(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_topic_without_partitions_is_answered_only_if_unknown(broker: Broker, version: int) -> None:
+async def test_topic_without_partitions_is_answered_only_if_unknown(broker: Broker, version: int) -> None:
     wanted: dict[str, dict[int, tuple[int, str | None]]] = {"t1": {}, "nowhere": {}}
     response = await broker.ask(commit_request(version, topics=wanted))
     assert [(name_of(one), one.partitions) for one in response.topics] == [("nowhere", ())]
@@ -310,7 +308,7 @@ async def test_a_topic_without_partitions_is_answered_only_if_unknown(broker: Br
     assert [(name_of(one), len(one.partitions)) for one in response.topics] == [("t1", 1), ("nowhere", 0)]
 
 
-async def test_a_topic_that_this_broker_has_not_heard_of_is_looked_up(store: Store, keys: GroupKeys) -> None:
+async def test_commit_topic_unknown_to_this_broker_is_refreshed(store: Store, keys: GroupKeys) -> None:
     catalog = FakeCatalog()
     catalog.stored = {"t1": topic("t1", 8)}
     broker = Broker(store, catalog)
@@ -323,7 +321,7 @@ async def test_a_topic_that_this_broker_has_not_heard_of_is_looked_up(store: Sto
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_store_that_is_away_is_retriable_on_every_partition(broker: Broker, version: int) -> None:
+async def test_store_that_is_away_is_retriable_on_every_partition(broker: Broker, version: int) -> None:
     await broker.store.close()
     assert codes(await broker.ask(commit_request(version, topics={"t1": {0: (5, ""), 1: (5, "")}}))) == {
         "t1:0": NOT_AVAILABLE,
@@ -385,7 +383,7 @@ async def test_commit_lease_ended_refused(clock: SteppedClock, clock_store: Stor
     assert await commit(3) == NONE
 
 
-async def test_a_repeated_script_changes_nothing_more(clock: SteppedClock, clock_store: Store) -> None:
+async def test_repeated_script_changes_nothing_more(clock: SteppedClock, clock_store: Store) -> None:
     keys = clock_store.group_keys("default", "orders")
     shard = keys.shard_keys
     key_names = [shard.groups, shard.events, keys.group, keys.members, keys.instances, keys.sessions, keys.offsets]
@@ -400,7 +398,7 @@ async def test_a_repeated_script_changes_nothing_more(clock: SteppedClock, clock
     assert snapshots[0] == snapshots[1]
 
 
-async def test_commits_behind_one_that_waits_for_the_catalogue_keep_their_turn(store: Store, keys: GroupKeys) -> None:
+async def test_commits_behind_one_that_waits_for_the_catalog_stay_in_order(store: Store, keys: GroupKeys) -> None:
     catalog = FakeCatalog(topic("t1", 4))
     catalog.stored = {"t1": topic("t1", 8)}
     broker = Broker(store, catalog)

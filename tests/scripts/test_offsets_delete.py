@@ -55,9 +55,7 @@ async def delete(broker: Broker, wanted: dict[str, list[int]], group_id: str = "
     }
 
 
-async def test_scenario_95_only_topics_that_nobody_is_subscribed_to_are_deleted(
-    broker: Broker, store: Store, keys: GroupKeys
-) -> None:
+async def test_scenario_95_only_unsubscribed_topics_are_deleted(broker: Broker, store: Store, keys: GroupKeys) -> None:
     await given_group(store, keys, subscribed=["t1"])
     await given_offsets(store, keys, "t1:0", "t2:0", "t2:1")
 
@@ -107,7 +105,7 @@ async def test_scenario_95_groups_of_other_types_must_be_empty(broker: Broker, s
     assert await left(store, other) == ["t1:1"]
 
 
-async def test_a_topic_without_partitions_is_answered_only_if_unknown(
+async def test_topic_without_partitions_is_answered_only_if_unknown(
     broker: Broker, store: Store, keys: GroupKeys
 ) -> None:
     await given_group(store, keys)
@@ -135,7 +133,7 @@ async def test_delete_last_offset_keeps_group(broker: Broker, store: Store, keys
     assert await store.command("EXISTS", keys.group) == 1
 
 
-async def test_members_whose_time_is_over_are_gone_before_it_is_judged(clock: SteppedClock, clock_store: Store) -> None:
+async def test_delete_offsets_expires_overdue_members_first(clock: SteppedClock, clock_store: Store) -> None:
     keys = clock_store.group_keys("default", "orders")
     await given_group(clock_store, keys, protocol_type="connect", subscribed=None, deadline=clock.now_ms + 10_000)
     await given_offsets(clock_store, keys, "t1:0")

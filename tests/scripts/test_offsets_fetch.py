@@ -144,7 +144,7 @@ async def test_scenario_91_a_store_that_is_away_shows_at_the_groups_place_and_be
         assert await fetch(broker, None, version) == (NOT_COORDINATOR, {})
 
 
-async def test_a_group_named_twice_is_answered_twice(broker: Broker) -> None:
+async def test_group_named_twice_is_answered_twice(broker: Broker) -> None:
     kio = load_payload_module(9, 9, EntityType.request)
     group = fetch_request(9, {"orders": {"t1": [0]}}).groups[0]
     response = await broker.ask(kio.OffsetFetchRequest(groups=(group, group)))
@@ -172,7 +172,7 @@ async def test_scenario_92_require_stable_reads_the_offsets_alone(
     assert [one for one in sent if keys.group in str(one[1])] == [["HMGET", keys.offsets]]
 
 
-async def test_a_fetch_extends_no_session(broker: Broker, keys: GroupKeys) -> None:
+async def test_fetch_extends_no_session(broker: Broker, keys: GroupKeys) -> None:
     await given_group(broker.store, keys, deadline=9_000_000_000_000)
     await fetch(broker, {"t1": [0]})
     assert int(await broker.store.command("ZSCORE", keys.sessions, "m-1")) == 9_000_000_000_000
@@ -181,7 +181,7 @@ async def test_a_fetch_extends_no_session(broker: Broker, keys: GroupKeys) -> No
 # -- topics made again
 
 
-async def test_a_commit_of_a_topic_that_was_made_again_is_none(broker: Broker) -> None:
+async def test_commit_of_a_topic_that_was_made_again_is_none(broker: Broker) -> None:
     await broker.ask(commit_request(9, topics={"t1": {0: (5, "")}, "t2": {0: (6, "")}}))
     broker.catalog.stored["t1"] = topic("t1", number=77)
     broker.catalog.known["t1"] = topic("t1", number=77)
@@ -190,7 +190,7 @@ async def test_a_commit_of_a_topic_that_was_made_again_is_none(broker: Broker) -
     assert await fetch(broker, None) == (NONE, {"t2:0": (6, -1, "", NONE)})
 
 
-async def test_what_the_old_topic_left_behind_hides_no_commit_of_the_new_one(broker: Broker) -> None:
+async def test_offset_fetch_residue_of_the_old_topic_hides_no_commit_of_the_new_one(broker: Broker) -> None:
     await broker.ask(commit_request(9, topics={"t1": {0: (5, ""), 1: (6, "")}}))
     broker.catalog.stored["t1"] = broker.catalog.known["t1"] = topic("t1", number=77)
     await broker.ask(commit_request(9, topics={"t1": {1: (7, "")}}))
@@ -199,9 +199,7 @@ async def test_what_the_old_topic_left_behind_hides_no_commit_of_the_new_one(bro
     assert await fetch(broker, None) == (NONE, {"t1:1": (7, -1, "", NONE)})
 
 
-async def test_a_commit_of_a_newer_topic_than_this_broker_knows_counts_after_a_look(
-    broker: Broker, settings: Settings
-) -> None:
+async def test_offset_fetch_commit_of_a_newer_topic_counts_after_a_refresh(broker: Broker, settings: Settings) -> None:
     """Another broker saw the topic made again and took a commit for it; here the old id is still in the cache."""
     store = Store(settings)
     await store.start()
@@ -221,7 +219,9 @@ async def test_a_commit_of_a_newer_topic_than_this_broker_knows_counts_after_a_l
         await store.close()
 
 
-async def test_a_catalogue_that_cannot_look_is_retriable(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_offset_fetch_catalog_that_cannot_refresh_is_retriable(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await broker.ask(commit_request(9, topics={"t1": {0: (5, "")}}))
     broker.catalog.known["t1"] = topic("t1", number=77)
 
@@ -263,7 +263,7 @@ async def test_equal_reads_of_a_tick_are_one_command(broker: Broker, monkeypatch
     assert listening.sent == ["HMGET"] * 3
 
 
-async def test_a_fetch_sees_the_commits_filed_before_it_in_the_same_tick(
+async def test_offset_fetch_returns_commits_queued_before_it_in_the_same_tick(
     store: Store, settings: Settings, keys: GroupKeys
 ) -> None:
     offsets, observed = Offsets(store, settings), asyncio.Queue[Any]()

@@ -23,7 +23,7 @@ T1, T2 = topic("t1", number=1), topic("t2", number=2)
 
 
 @pytest.fixture
-def handlers(world: World) -> list[Broker]:
+async def handlers(world: World) -> list[Broker]:
     return [Broker(broker.store, FakeCatalog(T1, T2), number) for number, broker in enumerate(world.brokers)]
 
 
@@ -35,7 +35,7 @@ async def commit(handlers: list[Broker], offset: int = 5, peer: Peer | None = No
     return codes(await handlers[0].ask(commit_request(9, topics={"t1": {0: (offset, "")}}, **request)))["t1:0"]
 
 
-async def test_scenario_7_a_pending_member_commits_only_as_nobody(world: World, handlers: list[Broker]) -> None:
+async def test_scenario_7_a_pending_member_commits_only_without_an_id(world: World, handlers: list[Broker]) -> None:
     peer = world.peer("a")
     await peer.claim_id()
     assert await commit(handlers, peer=peer, generation=0) == UNKNOWN_MEMBER
@@ -48,14 +48,14 @@ async def test_scenario_85_commits_in_every_state_of_a_group_with_members(world:
     assert await commit(handlers, peer=a, generation=a.generation - 1) == ILLEGAL_GENERATION
     assert await commit(handlers, 10, peer=b) == NONE
 
-    c = await world.peer("c").entering()
+    c = await world.peer("c").start_join()
     assert (await world.state())[0] == "PreparingRebalance"
     assert await commit(handlers, 11, peer=a) == NONE
-    rejoined = await a.entering()
+    rejoined = await a.start_join()
     assert await commit(handlers, 12, peer=a) == NONE
     assert await commit(handlers, peer=a, generation=a.generation + 1) == ILLEGAL_GENERATION
 
-    await asyncio.gather(answer(await b.entering()), answer(rejoined), answer(c))
+    await asyncio.gather(answer(await b.start_join()), answer(rejoined), answer(c))
     assert (await world.state())[0] == "CompletingRebalance"
     assert await commit(handlers, peer=a) == REBALANCE
     assert await commit(handlers, peer=a, generation=a.generation - 1) == ILLEGAL_GENERATION
@@ -73,7 +73,7 @@ async def test_scenario_87_the_commit_of_a_removed_member_leaves_the_value(
     assert await world.members() == {a.member_id}
     assert await commit(handlers, 3, peer=b) == UNKNOWN_MEMBER
 
-    await answer(await a.entering())
+    await answer(await a.start_join())
     await world.sync_all(a)
     old, new = await asyncio.gather(commit(handlers, 4, peer=b), commit(handlers, 20, peer=a))
     assert (old, new) == (UNKNOWN_MEMBER, NONE)
@@ -89,7 +89,7 @@ async def test_scenario_59_commits_alone_keep_a_member_in_a_stable_group(world: 
     assert (await world.state())[0] == "Stable"
 
 
-async def test_scenario_59_commits_while_completing_keep_nobody(world: World, handlers: list[Broker]) -> None:
+async def test_scenario_59_commits_while_completing_renew_no_session(world: World, handlers: list[Broker]) -> None:
     a, b = await completing(world, "a", "b")
     await world.advance(5_000, beating=[a])
     assert await commit(handlers, peer=b) == REBALANCE
@@ -119,7 +119,7 @@ async def test_scenario_70_offsets_are_still_judged_by_the_old_subscription(
     assert {member.metadata for member in described.members} == {b"metadata", b"now t2 too"}
 
 
-async def test_a_simple_group_that_is_joined_keeps_its_identity_and_its_offsets(
+async def test_simple_group_that_is_joined_keeps_its_identity_and_its_offsets(
     world: World, handlers: list[Broker]
 ) -> None:
     assert await commit(handlers, 7) == NONE
@@ -131,7 +131,9 @@ async def test_a_simple_group_that_is_joined_keeps_its_identity_and_its_offsets(
     assert await commit(handlers, 8, peer=a) == NONE
 
 
-async def test_scenario_94_offsets_go_a_week_after_the_last_member_left(world: World, handlers: list[Broker]) -> None:
+async def test_scenario_94_offsets_expire_a_week_after_the_last_member_left(
+    world: World, handlers: list[Broker]
+) -> None:
     (a,) = await world.stable("a")
     assert await commit(handlers, peer=a) == NONE
     await world.clock.advance(5_000)
@@ -153,7 +155,7 @@ async def test_scenario_96_deletion_against_a_join_has_one_order(world: World) -
         world.group_id = f"orders-{number}"
         peer = world.peer("a")
         await peer.claim_id()
-        joining = asyncio.ensure_future(peer.entering())
+        joining = asyncio.ensure_future(peer.start_join())
         try:
             await directory.delete_group(world.brokers[number % 2].store, world.keys, "1")
             deleted = True
@@ -201,7 +203,7 @@ async def test_scenario_97_a_group_is_described_in_every_state(world: World) -> 
     await pending.claim_id()
     assert len((await described()).members) == 2
 
-    rejoined = await a.entering()
+    rejoined = await a.start_join()
     group = await described()
     assert (group.state, group.protocol) == ("PreparingRebalance", "")
     assert {(one.metadata, one.assignment) for one in group.members} == {
@@ -209,7 +211,7 @@ async def test_scenario_97_a_group_is_described_in_every_state(world: World) -> 
     }
 
     assert await pending.leave() == NONE
-    await asyncio.gather(answer(await b.entering()), answer(rejoined))
+    await asyncio.gather(answer(await b.start_join()), answer(rejoined))
     group = await described()
     assert (group.state, group.protocol) == ("CompletingRebalance", "")
     assert {one.metadata for one in group.members} == {b""}

@@ -33,7 +33,7 @@ async def started(store: Store) -> Broker:
     catalog = Catalog(store, store.settings, PartitionStorage(create_partition, delete_partition), forget)
     await catalog.start()
     await catalog._loops.close()
-    store.pubsub.forget(store.cluster_keys.topic_changes, catalog._on_topic_change)
+    store.pubsub.forget(store.cluster_keys.topic_changes, catalog._follower._on_message)
     return Broker(store, catalog)  # type: ignore[arg-type]
 
 
@@ -95,7 +95,7 @@ async def fetch(broker: Broker, version: int, *topics: Topic) -> list[tuple[int,
     return [(one.committed_offset, one.error_code.value) for one in found]
 
 
-async def test_what_nobody_would_read_is_not_acknowledged(here: Broker, there: Broker) -> None:
+async def test_commit_that_is_never_readable_is_not_acknowledged(here: Broker, there: Broker) -> None:
     old, other = await made(here), await made(here, "other")
     await there.catalog.refresh()
     assert await commit(here, 9, 5, old, other) == [NONE, NONE]
@@ -107,7 +107,7 @@ async def test_what_nobody_would_read_is_not_acknowledged(here: Broker, there: B
     assert await fetch(there, 9, new, other) == [(7, NONE), (7, NONE)]
 
 
-async def test_a_topic_that_is_gone_is_unknown(here: Broker, there: Broker) -> None:
+async def test_commit_deleted_topic_is_unknown(here: Broker, there: Broker) -> None:
     old = await made(here)
     await there.catalog.refresh()
     await there.catalog.delete("default", old.name)  # type: ignore[attr-defined]
@@ -116,7 +116,7 @@ async def test_a_topic_that_is_gone_is_unknown(here: Broker, there: Broker) -> N
     assert await commit(here, 9, 6, old) == [UNKNOWN_PARTITION]
 
 
-async def test_a_change_of_other_topics_costs_a_look_and_no_error(here: Broker, there: Broker) -> None:
+async def test_commit_change_of_other_topics_costs_a_refresh_and_no_error(here: Broker, there: Broker) -> None:
     topic = await made(here)
     await made(there, "another")
     known = here.catalog.version
@@ -126,7 +126,7 @@ async def test_a_change_of_other_topics_costs_a_look_and_no_error(here: Broker, 
     assert await fetch(there, 9, topic) == [(6, NONE)]
 
 
-async def test_an_id_means_one_topic_only(here: Broker, there: Broker) -> None:
+async def test_id_means_one_topic_only(here: Broker, there: Broker) -> None:
     old = await made(here)
     await there.catalog.refresh()
     assert await commit(here, 10, 5, old) == [NONE]
@@ -139,7 +139,7 @@ async def test_an_id_means_one_topic_only(here: Broker, there: Broker) -> None:
     assert await fetch(there, 10, old, new) == [(-1, UNKNOWN_ID), (7, NONE)]
 
 
-async def test_an_id_that_this_broker_has_not_heard_of_is_looked_up(here: Broker, there: Broker) -> None:
+async def test_commit_topic_id_unknown_to_this_broker_is_refreshed(here: Broker, there: Broker) -> None:
     topic = await made(there)
 
     assert await fetch(here, 10, topic) == [(-1, NONE)]
@@ -164,7 +164,7 @@ async def test_commits_while_the_topic_is_made_again_and_again(here: Broker, the
         assert await fetch(there, 9, topic) == [(offset, NONE)]
 
 
-async def test_what_answers_refuse_is_counted(here: Broker) -> None:
+async def test_commit_refusals_are_counted(here: Broker) -> None:
     topic = await made(here)
     nowhere = Topic("default", "nowhere", UUID(int=9), 1, "batch", "ready", {}, topic.config)
     counted = metrics.apis[COMMIT].errors

@@ -56,7 +56,7 @@ async def test_scenario_93_a_commits_own_retention_counts_once_the_group_is_empt
     assert await swept(clock_store, keys) is None
 
 
-async def test_scenario_93_a_stable_groups_subscribed_topic_is_kept_whatever_its_retention(
+async def test_scenario_93_a_stable_groups_subscribed_topic_is_preserved_whatever_its_retention(
     clock: SteppedClock, clock_store: Store, keys: GroupKeys
 ) -> None:
     await given_group(clock_store, keys, subscribed=["t1"])
@@ -66,7 +66,7 @@ async def test_scenario_93_a_stable_groups_subscribed_topic_is_kept_whatever_its
     assert await swept(clock_store, keys) == ["t1:0"]
 
 
-async def test_scenario_94_an_empty_groups_offsets_go_a_week_after_it_emptied_or_after_their_commit(
+async def test_scenario_94_an_empty_groups_offsets_expire_a_week_after_it_emptied_or_after_their_commit(
     clock: SteppedClock, clock_store: Store, keys: GroupKeys
 ) -> None:
     await given_group(clock_store, keys, state="Empty", members=(), subscribed=[], state_since=clock.now_ms)
@@ -82,7 +82,7 @@ async def test_scenario_94_an_empty_groups_offsets_go_a_week_after_it_emptied_or
     assert await swept(clock_store, keys) is None
 
 
-async def test_scenario_94_of_a_stable_group_only_unsubscribed_topics_go(
+async def test_scenario_94_of_a_stable_group_only_unsubscribed_topics_expire(
     clock: SteppedClock, clock_store: Store, keys: GroupKeys
 ) -> None:
     await given_group(clock_store, keys, subscribed=["t1"])
@@ -105,7 +105,7 @@ async def test_scenario_94_of_a_stable_group_only_unsubscribed_topics_go(
         ("Stable", "consumer", None),
     ],
 )
-async def test_scenario_94_nothing_goes_while_it_is_not_known_what_is_needed(
+async def test_scenario_94_nothing_expires_while_subscriptions_are_unknown(
     clock: SteppedClock,
     clock_store: Store,
     keys: GroupKeys,
@@ -119,7 +119,7 @@ async def test_scenario_94_nothing_goes_while_it_is_not_known_what_is_needed(
     assert await swept(clock_store, keys) == ["t2:0"]
 
 
-async def test_a_simple_group_goes_with_its_last_offset(
+async def test_simple_group_is_deleted_with_its_last_offset(
     clock: SteppedClock, clock_store: Store, keys: GroupKeys
 ) -> None:
     broker = Broker(clock_store, FakeCatalog(topic("t1", 1_500)))
@@ -133,7 +133,7 @@ async def test_a_simple_group_goes_with_its_last_offset(
     assert await swept(clock_store, keys) is None
 
 
-async def test_sweep_empty_group_without_offsets_is_kept_for_the_retention(
+async def test_sweep_empty_group_without_offsets_is_preserved_for_the_retention(
     clock: SteppedClock, clock_store: Store, keys: GroupKeys
 ) -> None:
     """Seed scenario 001: the group's id and generation outlive its last member, though it never committed."""
@@ -145,7 +145,7 @@ async def test_sweep_empty_group_without_offsets_is_kept_for_the_retention(
     assert await swept(clock_store, keys) is None
 
 
-async def test_an_empty_group_without_offsets_is_not_removed_while_an_id_is_pending(
+async def test_empty_group_without_offsets_is_not_removed_while_an_id_is_pending(
     clock: SteppedClock, clock_store: Store, keys: GroupKeys
 ) -> None:
     since = clock.now_ms - WEEK_MS
@@ -160,7 +160,7 @@ async def test_an_empty_group_without_offsets_is_not_removed_while_an_id_is_pend
     assert await swept(clock_store, keys) == []
 
 
-async def test_the_deletion_of_a_group_is_an_event(clock: SteppedClock, clock_store: Store, keys: GroupKeys) -> None:
+async def test_deletion_of_a_group_is_an_event(clock: SteppedClock, clock_store: Store, keys: GroupKeys) -> None:
     await given_group(clock_store, keys, state="Empty", members=(), subscribed=[])
     assert await swept(clock_store, keys) is None
     ((_, fields),) = await clock_store.command("XRANGE", keys.shard_keys.events, "-", "+")
@@ -185,13 +185,13 @@ async def test_two_brokers_sweep_at_once(
         await other.close()
 
 
-async def test_a_broker_sweeps_its_own_shards_by_itself(store: Store) -> None:
+async def test_broker_sweeps_its_own_shards_by_itself(store: Store) -> None:
     keys, foreign = store.group_keys("default", "orders"), store.group_keys("default", "payments")
     assert keys.shard_keys.shard != foreign.shard_keys.shard
     for group in (keys, foreign):
         await given_group(store, group, state="Empty", members=(), subscribed=[])
     settings = store.settings.model_copy(update={"offsets_retention_check_interval_ms": 100})
-    store.clock.observe(int(time.time() * 1000), time.perf_counter())
+    store.clock.observe(int(time.time() * 1000), 0)
     retention = Retention(store, settings, lambda: [keys.shard_keys.shard], lambda: "1")
     await retention.start()
     try:

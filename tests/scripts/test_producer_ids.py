@@ -32,14 +32,14 @@ async def test_two_brokers_never_give_the_same_id(store: Store, settings: Settin
     assert min(taken) >= 0
 
 
-async def test_a_server_with_another_history_leaps_over_what_it_may_have_forgotten(store: Store):
+async def test_server_with_another_history_leaps_over_what_it_may_have_forgotten(store: Store):
     given = await take(store)
     await store.command("SET", store.cluster_keys.producer_ids, f"{given + 10} {'f' * 40}")
 
     assert await take(store) >= given + 1_000_000
 
 
-async def test_an_emptied_server_begins_at_the_clock(clock: SteppedClock, clock_store: Store):
+async def test_emptied_server_begins_at_the_clock(clock: SteppedClock, clock_store: Store):
     before = await take(clock_store)
     await clock_store.command("DEL", clock_store.cluster_keys.producer_ids)
     await clock.advance(60_000)

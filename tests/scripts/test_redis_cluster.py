@@ -93,7 +93,7 @@ async def test_scripts_are_loaded_on_every_node_before_anything_else(store: Stor
         assert await node.control.call("SCRIPT", "EXISTS", *shas) == [1] * len(shas)
 
 
-async def test_a_message_sent_anywhere_is_heard(sharded: Sharded, store: Store) -> None:
+async def test_message_published_at_any_node_is_received(sharded: Sharded, store: Store) -> None:
     reported: list[bytes | None] = []
     await store.pubsub.listen("tidegate:{co:1}:wake", reported.append)
     for server in sharded.servers:
@@ -140,7 +140,7 @@ async def test_moved_is_followed_and_remembered(sharded: Sharded, store: Store, 
     assert moved[-1] == target.port
 
 
-async def test_the_table_is_followed_without_a_command(sharded: Sharded, store: Store, slot: int) -> None:
+async def test_table_is_followed_without_a_command(sharded: Sharded, store: Store, slot: int) -> None:
     target = elsewhere(sharded, slot)
     await asyncio.to_thread(sharded.move, slot, target)
 
@@ -162,7 +162,7 @@ async def test_ask_is_followed_for_one_command(sharded: Sharded, store: Store, s
     assert [await store.command("GET", key) for key in (MOVING, ANOTHER)] == [b"2", b"new"]
 
 
-async def test_a_script_waits_until_its_keys_are_together(sharded: Sharded, store: Store, slot: int) -> None:
+async def test_script_waits_until_its_keys_are_together(sharded: Sharded, store: Store, slot: int) -> None:
     for key in (MOVING, ANOTHER):
         await store.command("SET", key, "1")
     target = elsewhere(sharded, slot)
@@ -179,7 +179,7 @@ async def test_a_script_waits_until_its_keys_are_together(sharded: Sharded, stor
     assert await count_both(store) == [3, 3]
 
 
-async def test_what_does_not_come_together_in_time_is_unavailable(sharded: Sharded, slot: int) -> None:
+async def test_replies_incomplete_at_the_deadline_are_unavailable(sharded: Sharded, slot: int) -> None:
     store = Store(Settings(redis_url=sharded.url, redis_command_timeout_ms=400))
     await store.start()
     try:
@@ -249,7 +249,7 @@ async def test_nodes_are_taken_in_and_left_with_their_slots(monkeypatch: pytest.
             await store.close()
 
 
-async def test_a_replica_that_takes_over_is_found() -> None:
+async def test_replica_that_takes_over_is_found() -> None:
     with Sharded() as own:
         store = Store(Settings(redis_url=own.url))
         await store.start()
@@ -290,7 +290,7 @@ def on_its_way(sharded: Sharded, slot: int, target: ValkeyServer) -> Iterator[Ca
     yield lambda: sharded.end_move(slot, source, target)
 
 
-async def test_appends_go_on_when_their_slot_has_moved(sharded: Sharded, store: Store) -> None:
+async def test_appends_continue_when_their_slot_has_moved(sharded: Sharded, store: Store) -> None:
     first, second, _ = sharded.servers
     moving: Any = topic(sharded, first)
     slot = key_slot(f"{{default/{moving.name}:0}}")
@@ -330,7 +330,7 @@ async def test_appends_wait_while_their_log_is_on_its_way(sharded: Sharded, stor
         await asyncio.to_thread(sharded.move, slot, first)
 
 
-async def test_a_log_is_proved_by_replicas_of_its_own_node() -> None:
+async def test_log_is_proved_by_replicas_of_its_own_node() -> None:
     with Sharded() as own:
         settings = Settings(redis_url=own.url, durability="replicated:1", durability_timeout_ms=500)
         store = Store(settings)
@@ -354,7 +354,7 @@ async def test_a_log_is_proved_by_replicas_of_its_own_node() -> None:
             await store.close()
 
 
-async def test_a_fail_over_raises_the_epoch_of_every_log_and_voids_no_other_nodes_views_before() -> None:
+async def test_fail_over_raises_the_epoch_of_every_log_and_voids_no_other_nodes_views_before() -> None:
     with Sharded() as own:
         store = Store(Settings(redis_url=own.url))
         await store.start()
@@ -389,7 +389,7 @@ async def test_a_fail_over_raises_the_epoch_of_every_log_and_voids_no_other_node
 
 
 @pytest.fixture
-def mint(sharded: Sharded) -> Callable[..., int]:
+def assign(sharded: Sharded) -> Callable[..., int]:
     """Ask for the number of a set of primaries (that of `{cluster}` first) as a broker does.
 
     Redis's clock stands before 2020, so that the numbers show how they follow from each other.
@@ -407,74 +407,74 @@ def mint(sharded: Sharded) -> Callable[..., int]:
     return ask
 
 
-def test_a_set_that_was_seen_keeps_its_number(mint: Callable[..., int]) -> None:
-    assert [mint("h a b"), mint("h a b"), mint("h b a"), mint("h a"), mint("h")] == [1] * 5
+def test_known_replication_ids_have_the_same_number(assign: Callable[..., int]) -> None:
+    assert [assign("h a b"), assign("h a b"), assign("h b a"), assign("h a"), assign("h")] == [1] * 5
 
 
-def test_each_new_primary_is_a_number_more_and_the_old_ones_keep_theirs(mint: Callable[..., int]) -> None:
-    assert [mint("h a b"), mint("h a2 b"), mint("h a b"), mint("h a2 b"), mint("h b")] == [1, 2, 1, 2, 2]
-    assert [mint("h a2 b c"), mint("h a2 b"), mint("h c")] == [3, 3, 3]
+def test_each_new_primary_is_a_number_more_and_the_old_ones_keep_theirs(assign: Callable[..., int]) -> None:
+    assert [assign("h a b"), assign("h a2 b"), assign("h a b"), assign("h a2 b"), assign("h b")] == [1, 2, 1, 2, 2]
+    assert [assign("h a2 b c"), assign("h a2 b"), assign("h c")] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("first", ["h a2 b", "h a b2"])
-def test_fail_overs_that_brokers_see_in_another_order(mint: Callable[..., int], first: str) -> None:
+def test_fail_overs_observed_in_another_order(assign: Callable[..., int], first: str) -> None:
     """Whoever has a new primary in its set is given a number above any that its log was fenced with before."""
-    before = mint("h a b")
+    before = assign("h a b")
     second = "h a b2" if first == "h a2 b" else "h a2 b"
 
-    earlier, later = mint(first), mint(second)  # neither broker knows of the other's
-    both = [mint("h a2 b2"), mint("h a2 b2", floor=later)]
+    earlier, later = assign(first), assign(second)  # neither broker knows of the other's
+    both = [assign("h a2 b2"), assign("h a2 b2", floor=later)]
 
     assert before < earlier < later
     assert both == [later, later]
-    assert mint("h a b") == before, "who sees only old primaries has the old number"
-    assert mint("h a3 b2") == later + 1
+    assert assign("h a b") == before, "who sees only old primaries has the old number"
+    assert assign("h a3 b2") == later + 1
 
 
-def test_a_home_that_forgot_goes_above_what_logs_may_know(mint: Callable[..., int]) -> None:
-    assert mint("h a b") == 1
+def test_metadata_node_without_its_keys_assigns_above_what_logs_may_know(assign: Callable[..., int]) -> None:
+    assert assign("h a b") == 1
     # Minted 2 for a2, and died before its replica had that: h2 knows of 1 only, logs of a2 of 2.
-    assert mint("h2 a2 b") == 101
-    assert mint("h2 a2 b", floor=500) == 500, "and what a broker has used, or found in a log, is not gone below"
-    assert mint("h2 a2 b") == 500
+    assert assign("h2 a2 b") == 101
+    assert assign("h2 a2 b", floor=500) == 500, "and what a broker has used, or found in a log, is not gone below"
+    assert assign("h2 a2 b") == 500
 
 
-def test_a_primary_that_was_away_when_another_was_replaced_has_the_number_of_all(mint: Callable[..., int]) -> None:
-    assert [mint("h a b"), mint("h a2"), mint("h a2", floor=7)] == [1, 2, 7]
-    assert [mint("h a2 b"), mint("h a2 b", floor=8), mint("h a2")] == [7, 8, 8]
-    assert mint("h a b") == 1
+def test_primary_that_was_away_when_another_was_replaced_has_the_number_of_all(assign: Callable[..., int]) -> None:
+    assert [assign("h a b"), assign("h a2"), assign("h a2", floor=7)] == [1, 2, 7]
+    assert [assign("h a2 b"), assign("h a2 b", floor=8), assign("h a2")] == [7, 8, 8]
+    assert assign("h a b") == 1
 
 
-def test_a_home_that_forgot_and_is_back_before_the_others_goes_above_what_logs_may_know(
-    mint: Callable[..., int],
+def test_metadata_node_without_its_keys_back_first_assigns_above_what_logs_may_know(
+    assign: Callable[..., int],
 ) -> None:
-    assert [mint("h a b"), mint("h2"), mint("h2 a b2")] == [1, 101, 102]
+    assert [assign("h a b"), assign("h2"), assign("h2 a b2")] == [1, 101, 102]
 
 
-def test_one_server_goes_on_from_what_was_stored_before_there_were_sets(
-    mint: Callable[..., int], sharded: Sharded
+def test_single_server_continues_from_the_number_stored_before_sets(
+    assign: Callable[..., int], sharded: Sharded
 ) -> None:
     keys = ClusterKeys("tidegate")
     owner = sharded.owner(keys.info)
     sharded.ask(owner, "HSET", keys.info, "incarnation", 7, "master_replid", "a")
 
-    assert [mint("a"), mint("a2"), mint("a")] == [7, 8, 7]
+    assert [assign("a"), assign("a2"), assign("a")] == [7, 8, 7]
     assert sharded.ask(owner, "HGETALL", keys.info) == {b"incarnation": b"8", b"master_replid": b"a2"}
 
 
-def test_the_ids_that_are_kept_are_bounded(mint: Callable[..., int], sharded: Sharded) -> None:
+def test_replication_ids_stored_are_limited(assign: Callable[..., int], sharded: Sharded) -> None:
     for number in range(1_010):
-        mint(f"h a{number}")
+        assign(f"h a{number}")
 
     owner = sharded.owner("{cluster}")
     assert sharded.ask(owner, "HLEN", ClusterKeys("tidegate").replids) < 1_000
-    assert mint("h a1009") == 1_010
+    assert assign("h a1009") == 1_010
 
 
 # -- rights
 
 
-async def test_the_least_rights_are_enough(sharded: Sharded, store: Store) -> None:
+async def test_least_rights_are_enough(sharded: Sharded, store: Store) -> None:
     """As `tidegate redis acl` prints them for this address; the user is made on each node."""
     url = sharded.url.replace("://", "://broker:secret@")
     settings = Settings(redis_url=url)
@@ -522,9 +522,9 @@ async def test_addresses_that_are_silent_are_passed_over(sharded: Sharded) -> No
         await store.close()
 
 
-async def test_a_cluster_without_slots_is_not_usable() -> None:
+async def test_cluster_without_slots_is_not_usable() -> None:
     with pytest.raises(StoreUnavailable, match="not well"):
-        server = ValkeyServer(["--cluster-enabled", "yes", "--cluster-port", "0"])
+        server = ValkeyServer(["--cluster-enabled", "yes"])
         try:
             await Store(Settings(redis_url=f"redis+cluster://127.0.0.1:{server.port}")).start()
         finally:

@@ -28,7 +28,7 @@ def stand_still(server: ValkeyServer, still: bool = True) -> None:
     server.process.send_signal(signal.SIGSTOP if still else signal.SIGCONT)
 
 
-async def test_what_a_primary_takes_after_another_took_its_place_is_not_acknowledged() -> None:
+async def test_write_of_a_replaced_primary_is_not_acknowledged() -> None:
     with Sharded(timeout_ms=800) as own:
         store = Store(Settings(redis_url=own.url))
         await store.start()
@@ -61,7 +61,7 @@ async def test_what_a_primary_takes_after_another_took_its_place_is_not_acknowle
             await store.close()
 
 
-async def test_what_a_primary_says_after_another_took_its_place_is_not_believed() -> None:
+async def test_reply_of_a_replaced_primary_is_discarded() -> None:
     with Sharded(timeout_ms=800) as own:
         store = Store(Settings(redis_url=own.url))
         await store.start()
@@ -117,7 +117,7 @@ async def test_groups_are_raised_at_a_node_that_was_connected_before_it_had_them
             await store.close()
 
 
-async def test_a_group_that_changes_while_its_keys_move_is_not_read_half_and_half(
+async def test_group_that_changes_while_its_keys_move_is_not_read_half_and_half(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tidegate.store.redirected.PAUSE_S", 1.0)
@@ -147,7 +147,7 @@ async def test_a_group_that_changes_while_its_keys_move_is_not_read_half_and_hal
             await store.close()
 
 
-async def test_a_commit_is_not_taken_for_one_of_topics_that_nobody_has_asked_for_yet() -> None:
+async def test_commit_before_topics_are_listed_is_not_stored_for_them() -> None:
     """The catalogue is at the home node, which may answer later than the group's."""
     with Sharded(primaries=2, replicas=0) as own:
         store = Store(Settings(redis_url=own.url))

@@ -60,7 +60,7 @@ def target_batch(
     return TargetBatch(first if start is None else start, first, first + count - 1, stored, count)
 
 
-async def test_brokers_read_what_was_put_there_and_go_on_behind_it(logs: Logs, target: Target) -> None:
+async def test_replayed_batches_are_read_and_appended_to_by_brokers(logs: Logs, target: Target) -> None:
     log = logs.partition(TOPIC, 0)
     await append(log, count=2, producer_id=7, epoch=0, sequence=0)
 
@@ -97,7 +97,7 @@ async def test_running_it_again_writes_nothing(logs: Logs, target: Target, keys:
 
 
 @pytest.mark.parametrize("first", [3, 6])
-async def test_what_does_not_go_on_is_refused_before_anything_is_written(
+async def test_replay_gap_is_refused_before_anything_is_written(
     logs: Logs, keys: LogKeys, client: Any, first: int
 ) -> None:
     target = Target(client, "tidegate", keys, SOURCE, 0, "w", 0.05)
@@ -109,7 +109,9 @@ async def test_what_does_not_go_on_is_refused_before_anything_is_written(
     assert client.xlen(keys.log) == 1
 
 
-async def test_a_later_task_waits_for_its_turn(logs: Logs, target: Target, client: Any, keys: LogKeys) -> None:
+async def test_replay_later_task_waits_for_the_earlier_ones(
+    logs: Logs, target: Target, client: Any, keys: LogKeys
+) -> None:
     later = Target(client, "tidegate", keys, SOURCE, 0, "replay:copy", 5.0)
 
     waits = asyncio.create_task(asyncio.to_thread(later.append, [target_batch(4, 1)]))
@@ -127,7 +129,7 @@ async def test_offsets_without_a_batch_are_noted(logs: Logs, target: Target, cli
     assert (target.last_source_offset(), target.runs(99)) == (20, [Run(12, 12, 0, 0)])
 
 
-async def test_what_is_in_the_table_is_forgotten(logs: Logs, target: Target, client: Any, keys: LogKeys) -> None:
+async def test_replay_states_in_the_table_are_dropped(logs: Logs, target: Target, client: Any, keys: LogKeys) -> None:
     other = Target(client, "tidegate", keys, "copy|old/00:1", 0, "replay:copy", 0.5)
     for start, first in ((0, 0), (1, 10), (11, 20)):
         await asyncio.to_thread(target.append, [target_batch(first, start=start)])
@@ -140,7 +142,7 @@ async def test_what_is_in_the_table_is_forgotten(logs: Logs, target: Target, cli
     assert [run.target_base for run in other.runs(100)] == [1, 3, 5]
 
 
-async def test_a_view_starts_behind_what_was_put_there(logs: Logs, target: Target, settings: Settings) -> None:
+async def test_view_starts_behind_what_was_put_there(logs: Logs, target: Target, settings: Settings) -> None:
     """The snapshot moves on where it stood at the end: nobody has to read a long replay to load a view."""
     await asyncio.to_thread(target.append, [target_batch(0, timestamp=500), target_batch(1, timestamp=900)])
     await asyncio.to_thread(target.append, [target_batch(2, timestamp=700)])
@@ -153,7 +155,7 @@ async def test_a_view_starts_behind_what_was_put_there(logs: Logs, target: Targe
     assert found == (1, 900)
 
 
-async def test_a_snapshot_behind_the_end_is_left_alone(
+async def test_snapshot_behind_the_end_is_left_alone(
     logs: Logs, target: Target, keys: LogKeys, client: Any, settings: Settings
 ) -> None:
     await append(logs.partition(TOPIC, 0), producer_id=7, epoch=0, sequence=0)
@@ -165,7 +167,7 @@ async def test_a_snapshot_behind_the_end_is_left_alone(
         assert 7 in (await another.partition(TOPIC, 0).load()).producers
 
 
-async def test_listeners_hear_of_it(logs: Logs, target: Target, keys: LogKeys, client: Any) -> None:
+async def test_replay_notifies_subscribers(logs: Logs, target: Target, keys: LogKeys, client: Any) -> None:
     reported = client.pubsub(ignore_subscribe_messages=True)
     reported.subscribe(keys.wake)
     reported.get_message(timeout=1)
@@ -187,7 +189,7 @@ async def test_deleted_and_never_made(logs: Logs, target: Target, store: Store, 
     assert client.exists(never.log, never.meta, keys.log) == 0
 
 
-async def test_another_server_or_a_later_incarnation_is_asked_for_again(
+async def test_replay_other_server_or_later_failover_epoch_is_asked_again(
     logs: Logs, target: Target, keys: LogKeys, client: Any, store: Store
 ) -> None:
     server = read_server(client, "tidegate", keys, 1.0)
@@ -204,7 +206,7 @@ async def test_another_server_or_a_later_incarnation_is_asked_for_again(
     assert await asyncio.to_thread(target.append, [target_batch(0)]) == 1
 
 
-async def test_the_first_append_of_an_incarnation_is_fenced(
+async def test_replay_first_append_of_a_failover_epoch_is_fenced(
     logs: Logs, target: Target, keys: LogKeys, client: Any, store: Store
 ) -> None:
     await asyncio.to_thread(target.append, [target_batch(0, 4)])
@@ -225,7 +227,7 @@ async def test_without_a_broker_that_knows_the_server_nothing_is_written(
         await asyncio.to_thread(target.append, [target_batch(0)])
 
 
-async def test_a_full_redis_refuses_cleanly(settings: Settings) -> None:
+async def test_full_redis_refuses_cleanly(settings: Settings) -> None:
     server = ValkeyServer()
     try:
         changed = Settings(**{**settings.model_dump(), "redis_url": server.url})
@@ -248,7 +250,7 @@ async def test_a_full_redis_refuses_cleanly(settings: Settings) -> None:
         server.stop()
 
 
-async def test_an_entry_that_the_stream_refuses_is_not_noted(
+async def test_entry_that_the_stream_refuses_is_not_noted(
     logs: Logs, target: Target, keys: LogKeys, client: Any
 ) -> None:
     await asyncio.to_thread(target.append, [target_batch(0)])

@@ -183,7 +183,7 @@ async def test_failing_at_each_step_and_trying_again_writes_each_record_once(
 
 @pytest.mark.parametrize("spread", [0, PARTITIONS])
 @pytest.mark.parametrize(("where", "name"), [(translation.Table, "add"), (target.Target, "forget")])
-async def test_a_lost_checkpoint_and_other_micro_batches(
+async def test_lost_checkpoint_and_other_micro_batches(
     logs: Logs, plan: MakePlan, monkeypatch: pytest.MonkeyPatch, spread: int, where: Any, name: str
 ) -> None:
     made, batches = plan(spread=spread), some_batches(keys=True)
@@ -199,7 +199,7 @@ async def test_a_lost_checkpoint_and_other_micro_batches(
 
 
 @pytest.mark.parametrize("spread", [0, PARTITIONS])
-async def test_what_a_fail_over_took_is_written_again_and_translated_anew(
+async def test_batches_lost_by_a_fail_over_are_written_and_translated_again(
     logs: Logs, plan: MakePlan, settings: Settings, spread: int
 ) -> None:
     made, batches = plan(spread=spread, retry_s=0.1), some_batches(keys=True)
@@ -218,7 +218,7 @@ async def test_what_a_fail_over_took_is_written_again_and_translated_anew(
     left = made.table.read(0)
     made.table.add(row._replace(source_base=row.source_base + 20, source_last=row.source_last + 20) for row in left)
 
-    made.table.cut(0, 20)  # as the job does when it starts
+    made.table.truncate(0, 20)  # as the job does when it starts
     assert made.table.read(0) == left
     with pytest.raises(DataLoss, match="a fail-over lost those between"):
         await asyncio.to_thread(attempt, made, batches[6:])
@@ -228,7 +228,7 @@ async def test_what_a_fail_over_took_is_written_again_and_translated_anew(
     client.close()
 
 
-async def test_a_range_cuts_batches(logs: Logs, plan: MakePlan) -> None:
+async def test_offset_range_slices_batches(logs: Logs, plan: MakePlan) -> None:
     made = plan(ranges={1: (3, 48)})
 
     await asyncio.to_thread(attempt, made, some_batches(), 1)
@@ -242,9 +242,7 @@ async def test_a_range_cuts_batches(logs: Logs, plan: MakePlan) -> None:
 
 
 @pytest.mark.parametrize("spread", [0, 2])
-async def test_a_wider_range_goes_on_within_the_batch_where_the_one_before_ended(
-    logs: Logs, plan: MakePlan, spread: int
-) -> None:
+async def test_offset_range_widened_continues_within_the_last_batch(logs: Logs, plan: MakePlan, spread: int) -> None:
     for end in (33, 48, 60):
         made = plan(ranges={0: (3, end)}, spread=spread)
         await asyncio.to_thread(attempt, made, some_batches(keys=True), 0)
@@ -255,7 +253,7 @@ async def test_a_wider_range_goes_on_within_the_batch_where_the_one_before_ended
 
 
 @pytest.mark.parametrize("spread", [0, 2])
-async def test_a_range_may_end_in_a_batch_that_two_tasks_share(logs: Logs, plan: MakePlan, spread: int) -> None:
+async def test_range_may_end_in_a_batch_that_two_tasks_share(logs: Logs, plan: MakePlan, spread: int) -> None:
     """As where the log start was raised into a batch: the archive's task has a hole, Redis's the batch, whole."""
     batches = [placed(batch, base) for base, batch in (stored(0, 5), stored(6, 4, codec=Codec.LZ4), stored(10, 5))]
     offsets = [*range(5), *range(6, 15)]
@@ -285,7 +283,7 @@ async def test_timestamps_codecs_and_headers_stay(logs: Logs, plan: MakePlan) ->
     ]  # fmt: skip
 
 
-async def test_refusals_say_what_to_do(logs: Logs, plan: MakePlan) -> None:
+async def test_refusals_name_the_remedy(logs: Logs, plan: MakePlan) -> None:
     base, good = stored(0, 3)
     bad = bytearray(good)
     bad[-1] ^= 1
@@ -308,7 +306,7 @@ async def test_retention_finds_what_only_a_replay_wrote(logs: Logs, plan: MakePl
     ]
 
 
-def test_keys_go_where_kafka_sends_them() -> None:
+def test_keys_map_to_the_partitions_of_kafka() -> None:
     for length in range(40):
         for seed in range(20):
             key = bytes((seed * 37 + i * 11) % 256 for i in range(length))

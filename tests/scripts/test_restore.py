@@ -72,7 +72,7 @@ async def serve(log: PartitionLog) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("log_start", "start"), [(60, 0), (60, 21), (0, 0), (10, 20)])
-async def test_brokers_serve_what_is_back_and_go_on(
+async def test_restored_log_is_served_and_appended_to(
     store: Store, settings: Settings, tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch, log_start: int,
     start: int,
 ) -> None:  # fmt: skip
@@ -125,7 +125,7 @@ async def test_without_the_restore_the_offsets_are_out_of_range(
             await read(log, 0)
 
 
-async def test_what_cannot_be_is_refused_and_changes_nothing(
+async def test_restore_impossible_target_is_refused_and_changes_nothing(
     store: Store, settings: Settings, tmp_path: Path, client: Any
 ) -> None:
     async with two_tiers(store, settings, tmp_path, log_start=60) as (_, log, _):
@@ -156,7 +156,7 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(
         assert not await store.read("EXISTS", keys.restored)
 
 
-async def test_the_stream_of_another_restore_or_server_is_not_replaced(
+async def test_stream_of_another_restore_or_server_is_not_replaced(
     store: Store, settings: Settings, tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with two_tiers(store, settings, tmp_path, log_start=60) as (_, log, _):
@@ -181,7 +181,7 @@ async def test_the_stream_of_another_restore_or_server_is_not_replaced(
         assert await store.read("XLEN", log.keys.log) < 40
 
 
-async def test_a_trim_while_the_new_stream_is_filled_leaves_the_log_as_it_was(
+async def test_trim_while_the_new_stream_is_filled_leaves_the_log_as_it_was(
     store: Store, settings: Settings, tmp_path: Path, client: Any
 ) -> None:
     """What went before it was copied would be a hole that nobody sees."""
@@ -220,7 +220,7 @@ async def test_two_restores_at_once_leave_the_log_as_it_was(
         assert [bytes(item.buffer) for item in await read_all(log)] == before[30:]
 
 
-async def test_a_dry_run_says_what_it_would_do(store: Store, settings: Settings, tmp_path: Path, client: Any) -> None:
+async def test_restore_dry_run_lists_its_steps(store: Store, settings: Settings, tmp_path: Path, client: Any) -> None:
     async with two_tiers(store, settings, tmp_path, log_start=60) as (_, log, _):
         length = await store.read("XLEN", log.keys.log)
 

@@ -64,7 +64,7 @@ async def test_one_sentinel_that_answers_is_enough(watched: Watched) -> None:
     assert found.port == watched.primary_port()
 
 
-async def test_a_sentinel_that_was_away_during_a_fail_over_is_not_believed(watched: Watched) -> None:
+async def test_sentinel_unavailable_during_a_fail_over_is_ignored(watched: Watched) -> None:
     before = watched.primary_port()
     with watched.paused_sentinel(0):
         await asyncio.to_thread(watched.fail_over)
@@ -74,7 +74,7 @@ async def test_a_sentinel_that_was_away_during_a_fail_over_is_not_believed(watch
     assert found.port == watched.primary_port() != before
 
 
-async def test_a_sentinel_that_watches_another_server_is_outvoted(watched: Watched) -> None:
+async def test_sentinel_that_watches_another_server_is_outvoted(watched: Watched) -> None:
     with Watched(replicas=0, sentinels=1, sentinel_password="hidden") as other:
         assert other.primary_port() not in [server.port for server in watched.servers]
 
@@ -83,7 +83,7 @@ async def test_a_sentinel_that_watches_another_server_is_outvoted(watched: Watch
     assert found.port == watched.primary_port()
 
 
-async def test_one_that_hangs_is_asked_again_and_holds_up_nobody(watched: Watched) -> None:
+async def test_sentinel_that_hangs_is_asked_again_and_delays_no_other(watched: Watched) -> None:
     primary = Primary(by(*watched.sentinel_ports))
     try:
         await primary.find()
@@ -100,7 +100,7 @@ async def test_one_that_hangs_is_asked_again_and_holds_up_nobody(watched: Watche
     ("url", "reason"),
     [("redis+sentinel://127.0.0.1:1/main", "127.0.0.1:1"), ("redis+sentinel://{sentinel}/other", "'other'")],
 )
-async def test_why_no_primary_was_found_is_told(watched: Watched, url: str, reason: str) -> None:
+async def test_missing_primary_is_reported_with_the_reason(watched: Watched, url: str, reason: str) -> None:
     asked = url.format(sentinel=f"127.0.0.1:{watched.sentinel_ports[0]}")
     store = Store(Settings(redis_url=asked, redis_sentinel_password="hidden", redis_connect_timeout_ms=500))
 
@@ -115,7 +115,7 @@ async def test_sentinels_may_have_a_login_of_their_own(watched: Watched) -> None
         await find_primary(Settings(redis_url=watched.url))
 
 
-async def test_a_server_that_calls_itself_a_replica_is_not_believed(
+async def test_server_that_reports_itself_a_replica_is_refused(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica = next(server for server in watched.servers if server.port != watched.primary_port())
@@ -133,9 +133,7 @@ async def test_a_server_that_calls_itself_a_replica_is_not_believed(
 
 
 @pytest.mark.parametrize("lane", ["control", "data_out"])
-async def test_a_primary_that_was_put_down_and_still_accepts_is_left(
-    lane: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_primary_that_was_put_down_and_still_accepts_is_left(lane: str, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = ValkeyServer(), ValkeyServer()
     store = Store(Settings(redis_url=f"redis+sentinel://127.0.0.1:{old.port}/main"))
     named = replace(store.primary.address, port=old.port)
@@ -160,7 +158,7 @@ async def test_a_primary_that_was_put_down_and_still_accepts_is_left(
         new.stop()
 
 
-async def test_every_lane_goes_to_the_primary_and_follows_it(watched: Watched, store: Store) -> None:
+async def test_lanes_connect_to_the_primary_and_follow_it(watched: Watched, store: Store) -> None:
     before = watched.primary_port()
     assert ports(store) == {before}
     await store.command("SET", "tidegate:{cluster}:probe", "kept")

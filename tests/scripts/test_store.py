@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -20,7 +21,7 @@ async def test_commands_of_a_tick_are_answered_in_order(store: Store) -> None:
     assert [int(reply) for reply in replies] == list(range(1000))
 
 
-async def test_a_watched_channel_wakes_its_listener(store: Store) -> None:
+async def test_watched_channel_wakes_its_listener(store: Store) -> None:
     reported: asyncio.Queue[bytes | None] = asyncio.Queue()
     await store.pubsub.listen("tidegate:ch", reported.put_nowait)
     await store.command("PUBLISH", "tidegate:ch", "hello")
@@ -28,7 +29,7 @@ async def test_a_watched_channel_wakes_its_listener(store: Store) -> None:
     assert await asyncio.wait_for(reported.get(), 2) == b"hello"
 
 
-async def test_a_listener_that_fails_keeps_nothing_from_the_others_nor_the_link_down(store: Store) -> None:
+async def test_listener_that_fails_keeps_nothing_from_the_others_nor_the_link_down(store: Store) -> None:
     reported: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def fail(_: bytes | None) -> None:
@@ -48,7 +49,7 @@ async def test_a_listener_that_fails_keeps_nothing_from_the_others_nor_the_link_
             await asyncio.sleep(0.02)
 
 
-async def test_a_listener_that_fails_does_not_end_the_link(store: Store) -> None:
+async def test_listener_that_fails_does_not_end_the_link(store: Store) -> None:
     def fail(_: Link) -> None:
         raise ValueError("a bug of a listener")
 
@@ -65,7 +66,7 @@ async def test_a_listener_that_fails_does_not_end_the_link(store: Store) -> None
     assert await store.metadata_node.control.call("PING") == b"PONG"
 
 
-async def test_a_script_that_redis_refuses_again_and_again_is_logged_once_a_second(
+async def test_script_that_redis_refuses_again_and_again_is_logged_once_a_second(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await store.command("CONFIG", "SET", "min-replicas-to-write", 1)
@@ -82,7 +83,7 @@ async def test_a_script_that_redis_refuses_again_and_again_is_logged_once_a_seco
     assert capsys.readouterr().out.count("script_failed") == 1
 
 
-async def test_the_store_comes_back_after_redis_was_away() -> None:
+async def test_store_recovers_after_redis_was_unavailable() -> None:
     server = ValkeyServer()
     store = Store(Settings(redis_url=server.url))
     try:
@@ -96,6 +97,18 @@ async def test_the_store_comes_back_after_redis_was_away() -> None:
         await store.metadata_node.control.wait_up(5)
         assert await store.command("PING") == b"PONG"
         assert store.metadata_node.control.failover_epoch == failover_epoch + 1
+    finally:
+        await store.close()
+        server.stop()
+
+
+async def test_start_blocked_event_loop_connects() -> None:
+    server = ValkeyServer()
+    store = Store(Settings(redis_url=server.url, redis_connect_timeout_ms=100))
+    try:
+        asyncio.get_running_loop().call_soon(time.sleep, 0.5)  # every timer of the start is overdue at once
+        await store.start()
+        assert await store.command("PING") == b"PONG"
     finally:
         await store.close()
         server.stop()

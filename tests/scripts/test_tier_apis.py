@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
 from tests.support.log_broker import Connection, LogBroker, fetch_request, produce_request
@@ -17,6 +16,7 @@ from tests.support.segments import archive
 from tidegate.errors import InvalidConfig
 from tidegate.log.partition import PartitionLog
 from tidegate.log.retention import apply_retention
+from tidegate.protocol.schemas import load_request_schema
 from tidegate.records.batch import iter_headers
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.settings import Settings
@@ -110,7 +110,7 @@ async def test_without_tiered_storage_the_tiers_are_one(started: LogBroker) -> N
     assert await listed(client, -2, -4, -5, -1) == [0, 0, -1, 1]
 
 
-async def test_an_archive_that_is_away_is_told_after_a_pause(started: LogBroker, tmp_path: Path) -> None:
+async def test_fetch_unavailable_archive_is_answered_after_a_pause(started: LogBroker, tmp_path: Path) -> None:
     client, _ = await given_two_tiers(started, tmp_path)
     shutil.rmtree(tmp_path / "raw")
     begun = time.monotonic()
@@ -121,7 +121,7 @@ async def test_an_archive_that_is_away_is_told_after_a_pause(started: LogBroker,
     assert (await fetched(client, COUNT - 1)).error_code is ErrorCode.none
 
 
-async def test_one_partition_that_is_cold_and_one_that_is_not(started: LogBroker, tmp_path: Path) -> None:
+async def test_fetch_one_partition_archived_and_one_local(started: LogBroker, tmp_path: Path) -> None:
     client, _ = await given_two_tiers(started, tmp_path)
     await started.create("u")
     await client.ask(produce_request([("u", [(0, batch(7))])]))

@@ -62,17 +62,15 @@ async def refusal(**settings: object) -> str:
     return str(refused.value)
 
 
-async def test_an_authority_of_ones_own_is_trusted(server: TlsServer, authority: Authority) -> None:
+async def test_authority_of_ones_own_is_trusted(server: TlsServer, authority: Authority) -> None:
     assert await answers(redis_url=server.tls_url, redis_ca_file=authority.ca_file)
 
 
-async def test_the_address_may_name_the_files_as_it_does_for_the_pipeline(
-    server: TlsServer, authority: Authority
-) -> None:
+async def test_address_may_name_the_files_as_it_does_for_the_pipeline(server: TlsServer, authority: Authority) -> None:
     assert await answers(redis_url=f"{server.tls_url}?ssl_ca_certs={authority.ca_file}")
 
 
-async def test_a_client_certificate_is_shown_where_redis_asks_for_one(strict: TlsServer, authority: Authority) -> None:
+async def test_client_certificate_is_shown_where_redis_asks_for_one(strict: TlsServer, authority: Authority) -> None:
     certificate, key = authority.issue("broker")
 
     assert await answers(
@@ -83,22 +81,20 @@ async def test_a_client_certificate_is_shown_where_redis_asks_for_one(strict: Tl
     )
 
 
-async def test_without_its_client_certificate_a_broker_is_told_what_is_missing(
-    strict: TlsServer, authority: Authority
-) -> None:
+async def test_missing_client_certificate_is_named_to_the_broker(strict: TlsServer, authority: Authority) -> None:
     reported = await refusal(redis_url=strict.tls_url, redis_ca_file=authority.ca_file)
 
     assert reported == "it asks for a client certificate (TIDEGATE_REDIS_CLIENT_CERT_FILE)"
 
 
-async def test_a_certificate_of_an_unknown_authority_is_refused(server: TlsServer) -> None:
+async def test_certificate_of_an_unknown_authority_is_refused(server: TlsServer) -> None:
     reported = await refusal(redis_url=server.tls_url)
 
     assert reported.startswith("its certificate is not trusted: ")
     assert reported.endswith("(TIDEGATE_REDIS_CA_FILE)")
 
 
-async def test_the_certificate_must_name_the_host_unless_told_otherwise(authority: Authority) -> None:
+async def test_certificate_must_name_the_host_unless_disabled(authority: Authority) -> None:
     elsewhere = TlsServer(authority, "redis.example.net")
     try:
         reported = await refusal(redis_url=elsewhere.tls_url, redis_ca_file=authority.ca_file)
@@ -110,31 +106,31 @@ async def test_the_certificate_must_name_the_host_unless_told_otherwise(authorit
         elsewhere.stop()
 
 
-async def test_a_plain_address_of_a_tls_port_is_told(server: TlsServer) -> None:
+async def test_plain_address_of_a_tls_port_is_reported(server: TlsServer) -> None:
     reported = await refusal(redis_url=f"redis://127.0.0.1:{server.tls_port}/0")
 
     assert "rediss://" in reported
 
 
-async def test_a_tls_address_of_a_plain_port_is_told(valkey: ValkeyServer, authority: Authority) -> None:
+async def test_tls_address_of_a_plain_port_is_reported(valkey: ValkeyServer, authority: Authority) -> None:
     reported = await refusal(redis_url=f"rediss://127.0.0.1:{valkey.port}/0", redis_ca_file=authority.ca_file)
 
     assert "redis:// instead of rediss://" in reported
 
 
 @pytest.mark.parametrize("setting", ["redis_ca_file", "redis_client_cert_file"])
-async def test_a_file_that_is_not_there_is_named(setting: str) -> None:
+async def test_file_that_is_not_there_is_named(setting: str) -> None:
     with pytest.raises(CannotStart, match=f"TIDEGATE_{setting.upper()} .*/nowhere.pem.* No such file"):
         await find_primary(Settings(redis_url="rediss://localhost", **{setting: "/nowhere.pem"}))  # type: ignore[arg-type]
 
 
-async def test_a_file_that_holds_no_certificate_is_named(tmp_path: Path) -> None:
+async def test_file_without_a_certificate_is_named(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("")
     with pytest.raises(CannotStart, match=r"TIDEGATE_REDIS_CA_FILE .*not a PEM file"):
         await find_primary(Settings(redis_url="rediss://localhost", redis_ca_file=str(empty)))
 
 
-async def test_a_key_alone_is_a_mistake() -> None:
+async def test_key_alone_is_a_mistake() -> None:
     with pytest.raises(CannotStart, match="CLIENT_CERT_FILE is not"):
         await find_primary(Settings(redis_url="rediss://localhost", redis_client_key_file="/some.key"))

@@ -31,7 +31,7 @@ def fill(client: Any) -> list[tuple[int, int]]:
     return [(partition, offset) for partition in range(PARTITIONS) for offset in range(15)]
 
 
-def test_a_cluster_of_three_nodes(tmp_path: Path) -> None:
+def test_cluster_of_three_nodes(tmp_path: Path) -> None:
     with cluster() as url:
         client = connect(url)
         records = fill(client)
@@ -54,7 +54,7 @@ def test_a_cluster_of_three_nodes(tmp_path: Path) -> None:
         client.close()
 
 
-def test_a_fail_over_by_sentinel_while_a_range_is_read(tmp_path: Path) -> None:
+def test_fail_over_by_sentinel_while_a_range_is_read(tmp_path: Path) -> None:
     with sentinel(tmp_path) as (url, primary):
         client = connect(url)
         records = fill(client)
@@ -72,7 +72,7 @@ def test_a_fail_over_by_sentinel_while_a_range_is_read(tmp_path: Path) -> None:
         client.close()
 
 
-def test_a_password_is_read_where_the_option_points(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_password_is_read_where_the_option_points(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     server = ValkeyServer()
     try:
         with closing(connect(server.url)) as unguarded:

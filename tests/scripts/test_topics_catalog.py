@@ -54,12 +54,20 @@ async def catalog(store: Store) -> AsyncIterator[Catalog]:
 
 
 @pytest.fixture
-async def other(catalog: Catalog, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Catalog]:
+def removed() -> list[Topic]:
+    """What `other` found removed."""
+    return []
+
+
+@pytest.fixture
+async def other(
+    catalog: Catalog, settings: Settings, removed: list[Topic], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Catalog]:
     """The catalogue of another broker, on links of its own, that polls often."""
     monkeypatch.setattr("tidegate.topics.catalog.POLL_MS", 40)
     store = Store(settings)
     await store.start()
-    opened = Catalog(store, store.settings, REAL)
+    opened = Catalog(store, store.settings, REAL, on_removed=removed.append)
     await opened.start()
     yield opened
     await opened.close()
@@ -77,7 +85,7 @@ async def streams(store: Store, topic: Topic) -> int:
     return sum([await store.command("EXISTS", key) for key in keys])
 
 
-async def test_a_made_topic_is_ready_with_all_its_logs(store: Store, catalog: Catalog) -> None:
+async def test_made_topic_is_ready_with_all_its_logs(store: Store, catalog: Catalog) -> None:
     topic = await catalog.create(ORG, "orders", 3, {"retention.ms": "1000"})
 
     assert catalog.get(ORG, "orders") is catalog.by_id(ORG, topic.topic_id) is topic
@@ -87,7 +95,7 @@ async def test_a_made_topic_is_ready_with_all_its_logs(store: Store, catalog: Ca
     assert await streams(store, topic) == 3
 
 
-async def test_the_catalogue_is_text_for_people(store: Store, catalog: Catalog) -> None:
+async def test_catalogue_is_text_for_people(store: Store, catalog: Catalog) -> None:
     topic = await catalog.create(ORG, "orders", 3, {"retention.ms": "1000"})
 
     assert (
@@ -99,7 +107,7 @@ async def test_the_catalogue_is_text_for_people(store: Store, catalog: Catalog) 
     assert await store.command("HGET", "tidegate:{cluster}:topic:default:orders", "retention.ms") == b"1000"
 
 
-async def test_another_broker_hears_of_it(catalog: Catalog, other: Catalog) -> None:
+async def test_creation_is_notified_to_another_broker(catalog: Catalog, other: Catalog) -> None:
     before = other.version
     topic = await catalog.create(ORG, "orders", 2, {"cleanup.policy": "compact"})
 
@@ -117,16 +125,16 @@ async def test_another_broker_finds_it_at_once_when_asked(catalog: Catalog, othe
     assert await other.find_by_id("elsewhere", topic.topic_id) is None
 
 
-async def test_a_lost_notice_costs_a_poll(store: Store, catalog: Catalog, other: Catalog) -> None:
-    other._store.pubsub.forget(store.cluster_keys.topic_changes, other._on_topic_change)
+async def test_lost_notice_costs_a_poll(store: Store, catalog: Catalog, other: Catalog) -> None:
+    other._store.pubsub.forget(store.cluster_keys.topic_changes, other._follower._on_message)
     await catalog.create(ORG, "orders", 1)
 
     await until(lambda: other.get(ORG, "orders"))
 
 
-async def test_closing_ends_though_a_change_is_heard_at_that_moment(other: Catalog) -> None:
+async def test_close_ends_during_a_notification(other: Catalog) -> None:
     await asyncio.sleep(0)
-    other._on_topic_change(b"1")
+    other._follower._on_message(b"1")
 
     async with asyncio.timeout(3):
         await other.close()
@@ -142,7 +150,7 @@ async def test_two_creators_one_winner(catalog: Catalog, other: Catalog) -> None
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
-async def test_a_creation_that_was_cut_is_finished_by_who_asks(
+async def test_creation_interrupted_is_finished_by_the_next_request(
     store: Store, catalog: Catalog, other: Catalog, steps: int
 ) -> None:
     """After the name, after each partition, before the end."""
@@ -165,7 +173,7 @@ async def test_a_creation_that_was_cut_is_finished_by_who_asks(
         await catalog.create(ORG, "orders", 3)
 
 
-async def test_a_creation_that_was_cut_is_finished_though_nobody_asks(store: Store, other: Catalog) -> None:
+async def test_creation_interrupted_is_finished_without_a_request(store: Store, other: Catalog) -> None:
     cut = Catalog(store, store.settings, CutStorage(1).storage())
     with pytest.raises(StoreUnavailable):
         await cut.create(ORG, "orders", 3)
@@ -174,7 +182,7 @@ async def test_a_creation_that_was_cut_is_finished_though_nobody_asks(store: Sto
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-async def test_a_deletion_that_was_cut_is_finished_by_another(
+async def test_deletion_interrupted_is_finished_by_another_broker(
     store: Store, catalog: Catalog, other: Catalog, steps: int
 ) -> None:
     topic = await catalog.create(ORG, "orders", 2)
@@ -196,7 +204,7 @@ async def test_a_deletion_that_was_cut_is_finished_by_another(
     assert await streams(store, again) == 1
 
 
-async def test_a_deletion_that_was_cut_is_finished_though_nobody_asks(
+async def test_deletion_interrupted_is_finished_without_a_request(
     store: Store, catalog: Catalog, other: Catalog
 ) -> None:
     topic = await catalog.create(ORG, "a.b", 3)
@@ -209,8 +217,9 @@ async def test_a_deletion_that_was_cut_is_finished_though_nobody_asks(
     assert await streams(store, topic) == 0
 
 
-async def test_deletion_is_heard_and_takes_the_offsets_along(store: Store, catalog: Catalog, other: Catalog) -> None:
-    removed: list[Topic] = []
+async def test_deletion_is_notified_and_removes_the_offsets(
+    store: Store, catalog: Catalog, other: Catalog, removed: list[Topic]
+) -> None:
     offsets: list[tuple[str, str, UUID, int]] = []
 
     async def on_deleted_offsets(org: str, name: str, topic_id: UUID, partition_count: int) -> None:
@@ -218,7 +227,6 @@ async def test_deletion_is_heard_and_takes_the_offsets_along(store: Store, catal
 
     topic = await catalog.create(ORG, "orders", 2, {"retention.ms": "1000"})
     await until(lambda: other.get(ORG, "orders"))
-    other.on_removed.append(removed.append)
     deleting = Catalog(store, store.settings, REAL, on_deleted_offsets)
     await deleting.delete(ORG, "orders")
 
@@ -231,7 +239,7 @@ async def test_deletion_is_heard_and_takes_the_offsets_along(store: Store, catal
     assert not await store.command("EXISTS", "tidegate:{cluster}:topic:default:orders")
 
 
-async def test_a_topic_made_again_has_another_id_and_an_empty_log(store: Store, catalog: Catalog) -> None:
+async def test_topic_made_again_has_another_id_and_an_empty_log(store: Store, catalog: Catalog) -> None:
     """Scenario 18."""
     first = await catalog.create(ORG, "a", 1, {"retention.ms": "1000"})
     await store.command("XADD", store.log_keys(ORG, "a", 0, first.topic_hex).log, "NOMKSTREAM", "0-1", "w", "x")
@@ -244,7 +252,7 @@ async def test_a_topic_made_again_has_another_id_and_an_empty_log(store: Store, 
     assert catalog.by_id(ORG, first.topic_id) is None
 
 
-async def test_deletion_by_an_old_id_spares_the_new_topic(catalog: Catalog) -> None:
+async def test_deletion_by_an_old_id_ignores_the_new_topic(catalog: Catalog) -> None:
     first = await catalog.create(ORG, "a", 1)
     await catalog.delete(ORG, "a")
     await catalog.create(ORG, "a", 1)
@@ -254,7 +262,7 @@ async def test_deletion_by_an_old_id_spares_the_new_topic(catalog: Catalog) -> N
     assert await catalog.find(ORG, "a") is not None
 
 
-async def test_a_late_creator_does_not_bring_a_deleted_topic_back(store: Store, catalog: Catalog) -> None:
+async def test_late_creator_does_not_bring_a_deleted_topic_back(store: Store, catalog: Catalog) -> None:
     slow = Catalog(store, store.settings, CutStorage(0).storage())
     topic_id = new_topic_id()
     with pytest.raises(StoreUnavailable):
@@ -284,7 +292,7 @@ async def test_partitions_are_added_and_never_removed(store: Store, catalog: Cat
         await catalog.add_partitions(ORG, "nope", 5)
 
 
-async def test_a_growth_that_was_cut_is_finished_by_another(store: Store, catalog: Catalog, other: Catalog) -> None:
+async def test_growth_interrupted_is_finished_by_another_broker(store: Store, catalog: Catalog, other: Catalog) -> None:
     await catalog.create(ORG, "t", 2)
     cut = Catalog(store, store.settings, CutStorage(1).storage())
     with pytest.raises(StoreUnavailable):
@@ -295,7 +303,7 @@ async def test_a_growth_that_was_cut_is_finished_by_another(store: Store, catalo
     assert await streams(store, other.get(ORG, "t")) == 5  # type: ignore[arg-type]
 
 
-async def test_a_growth_that_was_cut_can_be_asked_for_again(catalog: Catalog, store: Store) -> None:
+async def test_growth_interrupted_can_be_requested_again(catalog: Catalog, store: Store) -> None:
     await catalog.create(ORG, "t", 2)
     cut = Catalog(store, store.settings, CutStorage(1).storage())
     with pytest.raises(StoreUnavailable):
@@ -318,19 +326,19 @@ async def test_names_that_differ_by_dot_and_underscore_collide(catalog: Catalog,
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "ü", "a" * 250, "a\n"])
-async def test_a_name_outside_the_rules_is_refused(store: Store, catalog: Catalog, name: str) -> None:
+async def test_name_outside_the_rules_is_refused(store: Store, catalog: Catalog, name: str) -> None:
     with pytest.raises(InvalidTopic):
         await catalog.create(ORG, name, 1)
     assert not await store.command("EXISTS", "tidegate:{cluster}:topics")
 
 
 @pytest.mark.parametrize("count", [0, -2, 10_001, 2_147_483_647])
-async def test_a_count_that_cannot_be_is_refused(catalog: Catalog, count: int) -> None:
+async def test_count_that_cannot_be_is_refused(catalog: Catalog, count: int) -> None:
     with pytest.raises(InvalidPartitions):
         await catalog.create(ORG, "orders", count)
 
 
-async def test_an_unknown_name_costs_one_small_read(store: Store, catalog: Catalog) -> None:
+async def test_unknown_name_costs_one_small_read(store: Store, catalog: Catalog) -> None:
     await catalog.create(ORG, "orders", 1)
     calls = (await store.command("INFO", "commandstats")).decode()
     before = calls.split("cmdstat_hgetall:calls=")[1].split(",")[0]
@@ -341,7 +349,7 @@ async def test_an_unknown_name_costs_one_small_read(store: Store, catalog: Catal
     assert before == after
 
 
-async def test_two_organisations_may_use_the_same_name(catalog: Catalog) -> None:
+async def test_two_orgs_may_use_the_same_name(catalog: Catalog) -> None:
     one, two = await catalog.create("one", "t", 1), await catalog.create("two", "t", 2)
 
     assert (catalog.get("one", "t"), catalog.get("two", "t")) == (one, two)

@@ -119,5 +119,5 @@ async def check_all_is_well(store: Store, tidy: Catalog) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(steps, st.booleans())
-def test_whatever_was_cut_all_is_well_in_the_end(valkey: ValkeyServer, todo: list[Step], together: bool) -> None:
+def test_topics_interrupted_operations_end_consistent(valkey: ValkeyServer, todo: list[Step], together: bool) -> None:
     asyncio.run(live(valkey.url, todo, together))

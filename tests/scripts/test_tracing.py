@@ -50,8 +50,7 @@ async def traced(
     broker = WholeBroker(settings)
     broker.store = tracing.store(settings)
     await broker.start()
-    server = Server(broker.context, registry.load_all(), settings)
-    tracing.trace(server)
+    server = tracing.server(broker.context, registry.load_all(), settings)
     port = await server.open("127.0.0.1", 0)
     async with await RawClient.connect(f"127.0.0.1:{port}", "billing-1") as client:
         yield Traced(broker, server, client, exporter)
@@ -70,7 +69,7 @@ def create_topic(name: str) -> Any:
     return asked(19, 7, topics=[topic], validate_only=False)
 
 
-async def test_a_request_is_a_span_and_its_scripts_are_below_it(traced: Traced) -> None:
+async def test_request_is_a_span_and_its_scripts_are_below_it(traced: Traced) -> None:
     await traced.client.ask(create_topic("t"))
 
     [span] = traced.spans("create_topics")
@@ -85,7 +84,7 @@ async def test_a_request_is_a_span_and_its_scripts_are_below_it(traced: Traced) 
         assert span.start_time <= one.start_time <= one.end_time <= span.end_time  # type: ignore[operator]
 
 
-async def test_a_hot_request_is_one_too(traced: Traced) -> None:
+async def test_traced_inline_request_has_a_span(traced: Traced) -> None:
     answer = await traced.client.ask(heartbeat())
 
     [span] = traced.spans("heartbeat")
@@ -96,7 +95,7 @@ async def test_a_hot_request_is_one_too(traced: Traced) -> None:
     assert span.end_time is not None
 
 
-async def test_a_request_that_fails_says_so(traced: Traced) -> None:
+async def test_traced_failed_request_has_an_error(traced: Traced) -> None:
     await traced.broker.store.close()
     await traced.client.ask(asked(16, 5, states_filter=(), types_filter=()))
 
@@ -105,7 +104,7 @@ async def test_a_request_that_fails_says_so(traced: Traced) -> None:
 
 
 @pytest.mark.parametrize("traced", ["always_off"], indirect=True)
-async def test_what_is_not_sampled_is_no_span(traced: Traced) -> None:
+async def test_unsampled_request_has_no_span(traced: Traced) -> None:
     await traced.client.ask(create_topic("t"))
 
     assert traced.exporter.get_finished_spans() == ()
@@ -128,7 +127,7 @@ async def test_without_tracing_there_is_nothing_of_it(settings: Settings, store:
     await broker.close()
 
 
-def test_a_broker_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracing_without_the_extra_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
 
     with pytest.raises(CannotStart, match=r"pip install tidegate\[otel\]"):

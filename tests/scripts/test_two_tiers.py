@@ -64,7 +64,7 @@ async def test_redis_is_trimmed_as_far_as_the_archive_reaches(logs: Logs, tmp_pa
     assert len(await read_all(log)) == 20
 
 
-async def test_an_archive_that_was_reset_or_begins_later_loses_nothing(logs: Logs, tmp_path: Path) -> None:
+async def test_archive_that_was_reset_or_begins_later_loses_nothing(logs: Logs, tmp_path: Path) -> None:
     log = logs.partition(TOPIC, 0)
     await given_batches(log, 20)
     await archive(log, tmp_path, 40)
@@ -80,7 +80,7 @@ async def test_an_archive_that_was_reset_or_begins_later_loses_nothing(logs: Log
     assert await trim(log, view, Kept(20, 20, 0)) == 20  # what is deleted needs no copy
 
 
-async def test_the_local_start_follows_the_log_start_and_neither_goes_back(logs: Logs, tmp_path: Path) -> None:
+async def test_local_start_follows_the_log_start_and_neither_decreases(logs: Logs, tmp_path: Path) -> None:
     log = logs.partition(TOPIC, 0)
     await given_batches(log, 20)
     await archive(log, tmp_path, 20)
@@ -92,7 +92,7 @@ async def test_the_local_start_follows_the_log_start_and_neither_goes_back(logs:
     assert observed == [(4, 12), (4, 12), (16, 16), (16, 20), (30, 30)]
 
 
-async def test_a_restore_that_lowers_both_starts_is_seen(logs: Logs) -> None:
+async def test_restore_that_lowers_both_starts_is_noticed(logs: Logs) -> None:
     log = logs.partition(TOPIC, 0)
     await given_batches(log, 3)
     await log.delete_records(4)
@@ -103,7 +103,7 @@ async def test_a_restore_that_lowers_both_starts_is_seen(logs: Logs) -> None:
     assert await starts(log) == (2, 2)
 
 
-async def test_the_last_entry_stays_when_all_is_archived(logs: Logs, tmp_path: Path) -> None:
+async def test_last_entry_stays_when_all_is_archived(logs: Logs, tmp_path: Path) -> None:
     log = logs.partition(TOPIC, 0)
     await given_batches(log, 20)
     expected = [bytes(item.buffer) for item in await read_all(log)]
@@ -159,9 +159,7 @@ async def test_local_retention_by_time(logs: Logs, tmp_path: Path) -> None:
     assert await starts(log) == (0, 30)
 
 
-async def test_a_broker_without_the_archive_leaves_redis_as_it_is(
-    logs: Logs, settings: Settings, tmp_path: Path
-) -> None:
+async def test_broker_without_the_archive_leaves_redis_as_it_is(logs: Logs, settings: Settings, tmp_path: Path) -> None:
     topic = tiered(local_retention_bytes=0)
     await given_batches(logs.partition(topic, 0), 20)
     await archive(logs.partition(topic, 0), tmp_path, 40)
@@ -200,7 +198,7 @@ async def test_retention_by_time_takes_segments_and_then_entries(logs: Logs, tmp
     assert observed == [(0, 32), (8, 32), (16, 32), (36, 36)]
 
 
-async def test_a_topic_that_leaves_the_archive_starts_where_redis_does(logs: Logs, tmp_path: Path) -> None:
+async def test_topic_that_leaves_the_archive_starts_where_redis_does(logs: Logs, tmp_path: Path) -> None:
     log = logs.partition(tiered(local_retention_bytes=4 * SIZE), 0)
     await given_batches(log, 20)
     await archive(log, tmp_path, 32)
@@ -211,7 +209,7 @@ async def test_a_topic_that_leaves_the_archive_starts_where_redis_does(logs: Log
     assert await starts(log) == (32, 32)
 
 
-async def test_a_broker_that_has_not_heard_of_the_archive_yet_takes_nothing_of_it(logs: Logs, tmp_path: Path) -> None:
+async def test_broker_without_the_archive_notice_reads_nothing_of_it(logs: Logs, tmp_path: Path) -> None:
     log = logs.partition(tiered(local_retention_bytes=4 * SIZE), 0)
     await given_batches(log, 20)
     await archive(log, tmp_path, 32)
@@ -225,7 +223,7 @@ async def test_a_broker_that_has_not_heard_of_the_archive_yet_takes_nothing_of_i
     assert await starts(log) == (0, 32)
 
 
-async def test_retention_goes_on_in_redis_where_the_index_was_reset(logs: Logs, tmp_path: Path) -> None:
+async def test_retention_continues_in_redis_where_the_index_was_reset(logs: Logs, tmp_path: Path) -> None:
     log = logs.partition(tiered(local_retention_bytes=4 * SIZE), 0)
     await given_batches(log, 20)
     await archive(log, tmp_path, 32)

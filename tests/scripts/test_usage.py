@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.log_broker import LogBroker, fetch_request, produce_request
 from tidegate.errors import StoreUnavailable
-from tidegate.log.usage import UsageReports
+from tidegate.monitoring.usage_reports import UsageReports
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.records.segments import Segment
 from tidegate.settings import Settings
@@ -42,7 +42,7 @@ async def entries(store: Store) -> list[dict[str, Any]]:
     return found
 
 
-async def test_an_entry_tells_what_was_stored_and_fetched_since_the_last(broker: LogBroker) -> None:
+async def test_usage_entry_counts_bytes_since_the_last(broker: LogBroker) -> None:
     client, reported = broker.connect(), reports(broker)
     await client.ask(produce_request([("t", [(0, BATCH), (1, BATCH)])]))
     await client.ask(fetch_request([("t", [(0, 0), (1, 0)])]))
@@ -59,7 +59,7 @@ async def test_an_entry_tells_what_was_stored_and_fetched_since_the_last(broker:
     )
 
 
-async def test_an_entry_tells_what_topics_hold_in_both_tiers(broker: LogBroker) -> None:
+async def test_usage_entry_counts_stored_bytes_of_both_tiers(broker: LogBroker) -> None:
     store, reported = broker.store, reports(broker)
     topic = broker.catalog.get("default", "t")
     assert topic is not None
@@ -77,10 +77,10 @@ async def test_an_entry_tells_what_topics_hold_in_both_tiers(broker: LogBroker) 
     assert [one["held"]["default/t"] for one in await entries(store)] == [[700, 1_000], [700, 1_000], [700, 1_500]]
 
 
-async def test_the_stream_is_capped_and_an_idle_broker_is_heard(
+async def test_usage_stream_is_capped_and_an_idle_broker_writes_to_it(
     broker: LogBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.log.usage.SAMPLES_MAX", 100)
+    monkeypatch.setattr("tidegate.monitoring.usage_reports.SAMPLES_MAX", 100)
     reported = reports(broker)
     for _ in range(300):
         await reported.report()
@@ -90,8 +90,8 @@ async def test_the_stream_is_capped_and_an_idle_broker_is_heard(
     assert kept[-1]["topics"] == kept[-1]["groups"] == {}
 
 
-async def test_what_nobody_wants_to_know_is_forgotten(broker: LogBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.log.usage._FORGOTTEN_MS", 1)
+async def test_usage_unread_samples_are_dropped(broker: LogBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.monitoring.usage_reports._FORGOTTEN_MS", 1)
     broker.store.settings = broker.store.settings.model_copy(update={"usage_sample_interval_ms": 0})
     reported = reports(broker)
     await reported.start()
@@ -104,7 +104,7 @@ async def test_what_nobody_wants_to_know_is_forgotten(broker: LogBroker, monkeyp
     assert await entries(broker.store) == []
 
 
-async def test_a_full_server_takes_no_samples(broker: LogBroker) -> None:
+async def test_full_server_takes_no_samples(broker: LogBroker) -> None:
     reported = reports(broker)
     await reported.report()
     await broker.store.command("CONFIG", "SET", "maxmemory", 1)

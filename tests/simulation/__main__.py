@@ -1,6 +1,6 @@
 """`python -m tests.simulation`: run seeds and print what was simulated; a seed that breaks a promise ends it.
 
-The same seed, groups and hours replay the same run. `--plant` sows a bug first (tests/simulation/plants.py).
+The same seed, groups and hours replay the same run. `--plant` plants a bug first (tests/simulation/planted_bugs.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from typing import Any
 
-from tests.simulation.plants import PLANTS
+from tests.simulation.planted_bugs import PLANTED_BUGS
 from tests.simulation.report import Plan, Report, table
 from tests.simulation.seeds import run
 
@@ -47,7 +47,7 @@ def _options() -> Any:
     parser.add_argument("--hours", type=float, default=0.25, help="virtual hours of each seed (default 0.25)")
     parser.add_argument("--groups", type=int, default=200, help="groups in each seed's cluster (default 200)")
     parser.add_argument("--jobs", type=int, default=1, help="seeds at one time, each with a server (default 1)")
-    parser.add_argument("--plant", choices=sorted(PLANTS), help="sow this bug, and see it found")
+    parser.add_argument("--plant", choices=sorted(PLANTED_BUGS), help="plant this bug; the run must find it")
     return parser.parse_args()
 
 

@@ -1,55 +1,23 @@
-"""Broker processes: the product's `App`, whole but for its admin HTTP, started, killed, paused and drained."""
+"""Broker processes: what `tidegate.broker.build` makes, with one listener, started, killed, paused and drained."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any, Final
+from typing import Final
 
-import tidegate.app
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.network import Network
 from tests.simulation.redis_link import SimRedis
-from tidegate.app import App
-from tidegate.errors import CannotStart
+from tidegate.broker import Broker as BuiltBroker
+from tidegate.broker import build
+from tidegate.errors import CannotStart, StoreUnavailable
 from tidegate.process import ProcessUse
 from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 RESTART_S: Final = 1.0
 """Until a broker that could not start is started again."""
-
-
-class BoundPort:
-    """What `tidegate.process.bind` gives: the port is the network's to open."""
-
-    def __init__(self, host: str, port: int, setting: str) -> None:
-        self._address = (host, port)
-
-    def getsockname(self) -> tuple[str, int]:
-        return self._address
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class NoAdmin:
-    """In place of the admin HTTP, which is not simulated."""
-
-    def __init__(self, *_: Any) -> None:
-        """Takes what the real one takes."""
-
-    async def start(self) -> None:
-        """Nothing listens."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
-
-
-class NoCollector:
-    """In place of `gc` for `App.start`: a dead broker must not be frozen into this process."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
 
 
 class MadeUpUse(ProcessUse):
@@ -62,14 +30,6 @@ class MadeUpUse(ProcessUse):
         return 64 << 20
 
 
-def replace_outside_world() -> None:
-    """What a broker asks of its host, as the simulation has it. For the life of this process."""
-    tidegate.app.bind = BoundPort
-    tidegate.app.ProcessUse = MadeUpUse
-    tidegate.app.AdminServer = NoAdmin
-    tidegate.app.gc = NoCollector()
-
-
 class Broker:
     """One broker of the cluster, in its successive processes."""
 
@@ -78,7 +38,7 @@ class Broker:
         self.port = settings.port
         self.starts = 0
         self.process: Process | None = None
-        self.app: App | None = None
+        self.app: BuiltBroker | None = None
         self.ready = False
 
     def start(self) -> None:
@@ -89,10 +49,13 @@ class Broker:
         self.loop.create_task(self._start(self.process), context=self.process.context)
 
     async def _start(self, process: Process) -> None:
-        self.app = App(self.settings)
+        settings, endpoints = self.settings, {"PLAINTEXT": ("127.0.0.1", self.settings.port)}
         try:
+            self.app = build(settings, Store(settings), endpoints, self.loop.time, use=MadeUpUse())
             await self.app.start()
-        except CannotStart:
+            await self.app.server.open("127.0.0.1", settings.port)
+            await self.app.serve()
+        except (CannotStart, StoreUnavailable, TimeoutError):
             self.loop.later(0, self.kill)
             self.loop.later(RESTART_S, self.start)
             return

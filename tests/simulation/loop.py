@@ -95,7 +95,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.turns = self.callbacks = 0
+        self.iterations = self.callbacks = 0
         self._ready: list[Entry] = []
         self._instants: list[float] = []
         """A heap of the keys of `_due`."""
@@ -198,7 +198,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 raise
             except BaseException as error:  # noqa: BLE001 - as asyncio's handles do
                 self.call_exception_handler({"message": f"Exception in callback {callback}", "exception": error})
-        self.turns += 1
+        self.iterations += 1
         self.callbacks += len(ready)
 
     def _jump(self) -> None:

@@ -24,7 +24,7 @@ from tests.support.wire import decode_response, encode_request
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-COMMIT, FETCH, FIND, JOIN, BEAT, LEAVE, SYNC = 8, 9, 10, 11, 12, 13, 14
+COMMIT, FETCH, FIND, JOIN, HEARTBEAT_REQUEST, LEAVE, SYNC = 8, 9, 10, 11, 12, 13, 14
 TOPIC: Final = "t"
 GRID_S: Final = 1 / 4
 """Members' timers fire on a grid, as those of a client that polls; it also lets heartbeats meet in a tick."""
@@ -62,7 +62,7 @@ class Member:
         self.interval_s, self.commit_s, self.version = traits.interval_s, traits.commit_s, traits.join_version
         self.request_timeout_s = traits.session_timeout_s / 5
         self._names_software = rng.random() < HELD_SHARE
-        self._beat_timeout_s = traits.session_timeout_s / 2 if self._names_software else self.request_timeout_s
+        self._heartbeat_timeout_s = traits.session_timeout_s / 2 if self._names_software else self.request_timeout_s
         """Longer than a hold where there may be one."""
         kio = message(JOIN, self.version)
         self._protocols = tuple(
@@ -88,7 +88,7 @@ class Member:
         self._joining = True
         self._wire: Wire | None = None
         self._woken: asyncio.Future[None] | None = None
-        self._beat_timer: asyncio.TimerHandle | None = None
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._commit_timer: asyncio.TimerHandle | None = None
         self._frame = b""
         self._unanswered_s: float | None = None
@@ -159,7 +159,7 @@ class Member:
         self._silences.append((self.loop.now, self.loop.now + seconds))
         self._stop()
         self._commit_timer = self._on_grid(seconds, self._commit)
-        self._beat_timer = self._on_grid(seconds + GRID_S, self._beat)
+        self._heartbeat_timer = self._on_grid(seconds + GRID_S, self._heartbeat)
 
     # -- connections
 
@@ -317,7 +317,7 @@ class Member:
 
     async def _consume(self) -> None:
         """Heartbeats and commits, until told to join again. Raises Disconnected, Fenced."""
-        kio = message(BEAT, 4)
+        kio = message(HEARTBEAT_REQUEST, 4)
         request = kio.HeartbeatRequest(
             group_id=self.history.group_id,
             generation_id=self.generation,
@@ -327,9 +327,11 @@ class Member:
         self._frame = encode_request(request, 0, self.name)
         self._woken, self._unanswered_s, self._code = self.loop.create_future(), None, ErrorCode.none
         self.consuming = True
-        if self._beat_timer is None:
+        if self._heartbeat_timer is None:
             overdue = self.last_contact_s + self.interval_s <= self.loop.now
-            self._beat_timer = self._on_grid(0 if overdue else self.rng.uniform(0, self.interval_s), self._beat)
+            self._heartbeat_timer = self._on_grid(
+                0 if overdue else self.rng.uniform(0, self.interval_s), self._heartbeat
+            )
             self._commit_timer = self._on_grid(self.rng.uniform(0, self.commit_s), self._commit)
         try:
             await self._woken
@@ -347,10 +349,10 @@ class Member:
         return self.loop.call_at(GRID_S * (int((self.loop.now + delay_s) / GRID_S) + 1), callback)
 
     def _stop(self) -> None:
-        for timer in (self._beat_timer, self._commit_timer):
+        for timer in (self._heartbeat_timer, self._commit_timer):
             if timer is not None:
                 timer.cancel()
-        self._beat_timer = self._commit_timer = None
+        self._heartbeat_timer = self._commit_timer = None
         self._overdue = False
 
     def _wake(self, code: ErrorCode = ErrorCode.none) -> None:
@@ -358,7 +360,7 @@ class Member:
             self._code = code
             self._woken.set_result(None)
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         wire, now = self._wire, self.loop.now
         if wire is None or not wire.open:
             self._wake()
@@ -368,14 +370,14 @@ class Member:
             return
         self._unanswered_s, self._overdue = now, False
         wire.send(self._frame, self._beaten)
-        self._beat_timer = self.loop.call_at(now + self.interval_s, self._beat)
+        self._heartbeat_timer = self.loop.call_at(now + self.interval_s, self._heartbeat)
 
     def _wait_for_answer(self, wire: Wire, sent_s: float) -> None:
         """A heartbeat is due and the last is not answered: one at a time, and no longer than the client bears."""
-        now, until_s = self.loop.now, sent_s + self._beat_timeout_s
+        now, until_s = self.loop.now, sent_s + self._heartbeat_timeout_s
         if now < until_s:
             self._overdue = True
-            self._beat_timer = self.loop.call_at(min(now + self.interval_s, until_s), self._beat)
+            self._heartbeat_timer = self.loop.call_at(min(now + self.interval_s, until_s), self._heartbeat)
             return
         self.history.note(f"{self.name} has no answer to its heartbeat")
         if wire.deaf:
@@ -391,9 +393,9 @@ class Member:
                 self.last_contact_s = max(self.last_contact_s, sent_s)
         if code:
             self._wake(ErrorCode(code))
-        elif self._overdue and self._beat_timer is not None:
-            self._beat_timer.cancel()
-            self._beat()
+        elif self._overdue and self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
+            self._heartbeat()
 
     # -- commits
 

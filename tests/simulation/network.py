@@ -145,16 +145,16 @@ class Pipe(asyncio.Transport):
             self._lose(None)
 
     def _feed(self, data: bytes) -> None:
-        room = self._protocol.get_buffer(-1)
-        if len(data) <= len(room):
-            room[: len(data)] = data
+        free = self._protocol.get_buffer(-1)
+        if len(data) <= len(free):
+            free[: len(data)] = data
             self._protocol.buffer_updated(len(data))
             return
         view = memoryview(data)
         while len(view) and self._broker_open:
-            room = self._protocol.get_buffer(-1)
-            taken = min(len(room), len(view))
-            room[:taken] = view[:taken]
+            free = self._protocol.get_buffer(-1)
+            taken = min(len(free), len(view))
+            free[:taken] = view[:taken]
             view = view[taken:]
             self._protocol.buffer_updated(taken)
             if not self._reading and len(view):

@@ -50,7 +50,7 @@ def taken_from(loop: SimLoop, seed: int, errors: list[str]) -> Iterator[None]:
         setattr(time, name, function)
     for module, name, value in named:
         setattr(module, name, virtual[value.__name__])
-    _hear_errors(errors)
+    _receive_errors(errors)
     try:
         yield
     finally:
@@ -62,7 +62,7 @@ def taken_from(loop: SimLoop, seed: int, errors: list[str]) -> Iterator[None]:
         structlog.reset_defaults()
 
 
-def _hear_errors(errors: list[str]) -> None:
+def _receive_errors(errors: list[str]) -> None:
     def on_request(_: Any, level: str, event: dict[str, Any]) -> Any:
         if level in ("error", "exception", "critical"):
             errors.append(str(event))

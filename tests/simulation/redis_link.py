@@ -47,7 +47,7 @@ class ServerConnection:
     def __init__(self, server: ValkeyServer, prefix: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(f"{server.directory}/{_SOCKET}")
-        self.turns = self.commands = 0
+        self.round_trips = self.commands = 0
         self._now_ms = -1
         self._raw(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n")
         self.call(0, "FLUSHALL")
@@ -80,7 +80,7 @@ class ServerConnection:
         return [reader.gets() for _ in commands]
 
     def _raw(self, packed: bytes, batches: int = 1) -> bytes:
-        self.turns += 1
+        self.round_trips += 1
         self._socket.sendall(packed + _ASK_END)
         received = self._socket.recv(1 << 18)
         while received.count(_END) < batches:

@@ -53,8 +53,8 @@ class Report:
     def command(self, plant: str | None) -> str:
         """How to see it again."""
         plan = self.plan
-        sown = f" --plant {plant}" if plant else ""
-        return f'replay: make simulate ARGS="--seed {plan.seed} --groups {plan.groups} --hours {plan.hours}{sown}"'
+        planted = f" --plant {plant}" if plant else ""
+        return f'replay: make simulate ARGS="--seed {plan.seed} --groups {plan.groups} --hours {plan.hours}{planted}"'
 
 
 def table(reports: Sequence[Report]) -> str:

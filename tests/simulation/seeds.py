@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.simulation.plants import sow
+from tests.simulation.planted_bugs import plant
 from tests.simulation.report import Plan, Report
 
 
-def run(plan: Plan, plant: str | None = None) -> Report:
+def run(plan: Plan, bug: str | None = None) -> Report:
     """Simulate one seed here."""
-    if plant is not None:
-        sow(plant)
+    if bug is not None:
+        plant(bug)
     from tests.simulation.world import simulate
 
     return simulate(plan)

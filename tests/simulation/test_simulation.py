@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.simulation.plants import PLANTS
+from tests.simulation.planted_bugs import PLANTED_BUGS
 
 TIMEOUT_S = 400
 """They take seconds of CPU; a machine that does much else may be ten times slower."""
@@ -33,7 +33,7 @@ def counted(run: subprocess.CompletedProcess[str], row: str) -> float:
 
 
 @pytest.mark.parametrize("seed", [11, random.SystemRandom().randrange(1_000, 1_000_000)], ids=["fixed", "random"])
-def test_every_promise_is_kept(seed: int) -> None:
+def test_simulation_checks_every_promise(seed: int) -> None:
     run = simulate("--seed", str(seed), "--groups", "40", "--hours", "0.1")
 
     assert run.returncode == 0, run.stdout + run.stderr
@@ -42,7 +42,7 @@ def test_every_promise_is_kept(seed: int) -> None:
     assert counted(run, "rebalances") > 50
 
 
-def test_heartbeats_are_held_and_released() -> None:
+def test_heartbeats_are_delayed_and_released() -> None:
     run = simulate("--seed", "12", "--groups", "40", "--hours", "0.1")
 
     assert run.returncode == 0, run.stdout + run.stderr
@@ -70,21 +70,21 @@ def test_another_seed_is_another_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "seed", "promise"),
+    ("bug", "seed", "promise"),
     [
-        ("commit-of-a-stranger", "1", "P3"),
-        ("hold-outlasts-rebalance", "3", "P6"),
-        ("no-look-without-message", "3", "P6"),
+        ("commit-without-membership-check", "1", "P3"),
+        ("delay-outlasts-rebalance", "3", "P6"),
+        ("wait-only-for-messages", "3", "P6"),
     ],
 )
-def test_a_planted_bug_is_found(plant: str, seed: str, promise: str) -> None:
-    run = simulate("--seed", seed, "--groups", "60", "--hours", "0.2", "--plant", plant)
+def test_planted_bug_is_found(bug: str, seed: str, promise: str) -> None:
+    run = simulate("--seed", seed, "--groups", "60", "--hours", "0.2", "--plant", bug)
 
     assert run.returncode == 1, run.stdout + run.stderr
     assert f"\n{promise} broken at " in run.stdout
-    assert f"--plant {plant}" in run.stdout
+    assert f"--plant {bug}" in run.stdout
 
 
-@pytest.mark.parametrize("plant", PLANTS)
-def test_plants_fit_the_product(plant: str) -> None:
-    assert PLANTS[plant].grown() != ""
+@pytest.mark.parametrize("bug", PLANTED_BUGS)
+def test_planted_bugs_fit_the_product(bug: str) -> None:
+    assert PLANTED_BUGS[bug].source_with_bug() != ""

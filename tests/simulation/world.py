@@ -12,7 +12,7 @@ from time import process_time
 from typing import Any, Final
 
 from tests.simulation import outside
-from tests.simulation.brokers import Broker, replace_outside_world
+from tests.simulation.brokers import Broker
 from tests.simulation.faults import Faults
 from tests.simulation.history import GroupHistory, History, Violation
 from tests.simulation.loop import SimLoop
@@ -258,7 +258,6 @@ def _garbage_kept() -> Iterator[None]:
 
 def simulate(plan: Plan) -> Report:
     """One run, from its seed."""
-    replace_outside_world()
     clock.install()
     server = ValkeyServer(SERVER_OPTIONS)
     report, started_s, cpu_s = Report(plan), outside.real_s(), process_time()
@@ -290,8 +289,8 @@ def _fill(report: Report, world: World) -> None:
         "members removed": history.removals,
         "events of groups": history.events,
         "commands to Redis": world.connection.commands,
-        "round trips to Redis": world.connection.turns,
-        "turns of the loop": world.loop.turns,
+        "round trips to Redis": world.connection.round_trips,
+        "turns of the loop": world.loop.iterations,
         "callbacks of the loop": world.loop.callbacks,
         "broker processes": sum(broker.starts for broker in world.brokers),
         **{f"heartbeats held until: {reason}": meter.count for reason, meter in sorted(metrics.held.items())},

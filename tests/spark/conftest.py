@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.iceberg import catalog_environment
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.java import find_java
 from tidegate_pipeline.session import register, spark_session
@@ -27,7 +29,8 @@ def java() -> Path:
 
 @pytest.fixture(scope="session")
 def spark_process(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The JVM and its first session: local[2], loopback, no UI."""
+    """The JVM and its first session: local[2], loopback, no UI; its workers know the Iceberg catalog `lake`."""
+    os.environ.update(catalog_environment(tmp_path_factory.mktemp("iceberg")))
     session = spark_session(
         "tests",
         {

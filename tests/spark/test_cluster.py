@@ -57,7 +57,7 @@ def places(folder: Path) -> dict[str, dict[str, str]]:
     return {name: json.loads(text) for name, text in began.items() if text}
 
 
-def test_a_worker_killed_amid_its_task_costs_no_record(python: Path, topic: str, tmp_path: Path) -> None:
+def test_worker_killed_amid_its_task_costs_no_record(python: Path, topic: str, tmp_path: Path) -> None:
     with SparkCluster(tmp_path, 2) as cluster:
         driver = started(python, tmp_path, [str(DRIVER), cluster.url, topic, str(tmp_path)])
         try:

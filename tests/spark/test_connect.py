@@ -60,7 +60,7 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_topic_is_read_through_connect(server: str, valkey: ValkeyServer, tmp_path: Path) -> None:
+def test_topic_is_read_through_connect(server: str, valkey: ValkeyServer, tmp_path: Path) -> None:
     client = connect(valkey.url)
     client.flushall()
     client.hset("tidegate:{cluster}:info", "coordinator_shards", 1)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.support.valkey import ValkeyServer
 from tidegate_pipeline.doctor.examination import all_findings
 from tidegate_pipeline.doctor.findings import Severity
@@ -15,8 +13,6 @@ from tidegate_pipeline.settings import PipelineSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.timeout(300)
 
 
 def test_doctor_checks_everything(spark: SparkSession, valkey: ValkeyServer, tmp_path: Path) -> None:

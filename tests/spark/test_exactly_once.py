@@ -61,7 +61,7 @@ def archived_rows(archive: ArchiveFolder, client: Client) -> Iterator[Row]:
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 @pytest.mark.usefixtures("java")
-def test_the_archive_has_every_record_once_though_its_job_is_killed_again_and_again(tmp_path: Path) -> None:
+def test_archive_has_every_record_once_though_its_job_is_killed_again_and_again(tmp_path: Path) -> None:
     seed = chosen_seed()
     print(f"TIDEGATE_SEED={seed} repeats these {KILLS} kills")
     (tmp_path / "pipeline.toml").write_text(CONFIG)

@@ -9,8 +9,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.spark.scripted import CountedJob
 from tidegate_pipeline.errors import DataLoss
 from tidegate_pipeline.jobs.job import JobContext
@@ -21,7 +19,6 @@ from tidegate_pipeline.settings import load
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)
 QUIET = Display(quiet=True)
 
 
@@ -36,7 +33,7 @@ def offsets_in(spark: SparkSession, folder: Path, name: str = "counted") -> list
     return sorted(row.offset for row in spark.read.parquet(str(folder / f"rows-{name}")).collect())
 
 
-def test_a_signal_stops_after_the_running_micro_batch_and_a_restart_goes_on(
+def test_signal_stops_after_the_running_micro_batch_and_a_restart_continues(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     run = a_run(spark, tmp_path, "1 second", pause_s="1")
@@ -68,15 +65,15 @@ def test_a_signal_stops_after_the_running_micro_batch_and_a_restart_goes_on(
     assert offsets_in(spark, tmp_path) == list(range(40))
 
 
-def test_a_failure_is_named_and_stops_the_others(spark: SparkSession, tmp_path: Path) -> None:
+def test_failure_is_named_and_stops_the_others(spark: SparkSession, tmp_path: Path) -> None:
     fails = a_run(spark, tmp_path, **{"as": "fails", "fail_at": "15", "failure": "DataLoss"})
-    goes_on = a_run(spark, tmp_path, "1 second", **{"as": "goes-on"})
-    run_all([goes_on, fails], QUIET)
+    is_alive = a_run(spark, tmp_path, "1 second", **{"as": "goes-on"})
+    run_all([is_alive, fails], QUIET)
 
     assert isinstance(fails.error, DataLoss)
     assert str(fails.error) == "offset 15 of counted-0 is gone"
     assert fails.summary()["status"] == "failed"
     assert fails.summary()["exit_status"] == 3
-    assert goes_on.error is None
-    assert goes_on.summary()["status"] == "stopped"
+    assert is_alive.error is None
+    assert is_alive.summary()["status"] == "stopped"
     assert offsets_in(spark, tmp_path, "fails") == list(range(10))

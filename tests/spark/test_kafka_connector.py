@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,7 +95,7 @@ def record(index: int) -> dict[str, Any]:
     return {
         "key": [b"", None, b"k" * 12, b"k" * 13][index % 4],
         "value": [b"value" * index, b"", None][index % 3] if index % 4 != 1 else b"v",
-        "timestamp_ms": STARTED_MS - 7 * index,
+        "timestamp_ms": STARTED_MS - 7 * (RECORDS - index),
         "headers": [("name", b"%d" % index), ("name", b""), ("é", b"\x00\xff")][: index % 5 % 4],
     }
 
@@ -106,7 +107,7 @@ def theirs(reader: Any, cluster: Cluster) -> Any:
 
 def ours(reader: Any, cluster: Cluster) -> Any:
     """Our source's."""
-    return reader.format("tidegate").option("redis.url", cluster.redis_url)
+    return reader.format("tidegate").option("redis.url", cluster.redis_url).option("includeHeaders", "true")
 
 
 def rows(frame: DataFrame) -> list[Any]:
@@ -121,7 +122,12 @@ def test_equal_rows_and_schema(both: SparkSession, cluster: Cluster):
         "startingOffsets": '{"orders":{"0":7,"2":-2}}',
         "endingOffsets": '{"orders":{"0":-1,"2":61}}',
     }
-    for options, count in ((everything, EXPECTED), (a_part, None)):
+    timed = {
+        "subscribe": "orders",
+        "startingTimestamp": str(STARTED_MS - 7 * 31),
+        "endingOffsetsByTimestamp": json.dumps({"orders": dict.fromkeys("012", STARTED_MS - 7 * 2)}),
+    }
+    for options, count in ((everything, EXPECTED), (a_part, None), (timed, None)):
         expected = theirs(both.read, cluster).options(**options).load()
         found = ours(both.read, cluster).options(**options).load()
 
@@ -145,7 +151,7 @@ def test_equal_streams(both: SparkSession, cluster: Cluster, tmp_path: Path):
             .trigger(availableNow=True)
             .start(str(tmp_path / name / "rows"))
         )
-        assert query.awaitTermination(200)
+        assert query.awaitTermination(400)
         written[name] = both.read.parquet(str(tmp_path / name / "rows"))
 
     assert written["ours"].schema == written["theirs"].schema

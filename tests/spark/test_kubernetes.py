@@ -49,7 +49,7 @@ def submit(image: dict[str, str], arguments: list[str], **environment: str) -> s
     )  # fmt: skip
 
 
-def test_the_documented_command_makes_a_driver(image: dict[str, str]) -> None:
+def test_documented_command_makes_a_driver(image: dict[str, str]) -> None:
     page = (REPOSITORY / "docs" / "pipeline.md").read_text()
     (command,) = re.findall(r"^spark-submit \\\n(?:  .*\\\n)+  .*$", page, re.MULTILINE)
     with KubernetesApi() as api:

@@ -68,7 +68,7 @@ def records(folder: Path) -> int:
 
 
 @pytest.mark.usefixtures("java")
-def test_jobs_of_a_file_stop_go_on_and_fail(valkey: ValkeyServer, tmp_path: Path) -> None:
+def test_jobs_of_a_file_stop_resume_and_fail(valkey: ValkeyServer, tmp_path: Path) -> None:
     client = connect(valkey.url)
     client.flushall()
     client.hset("tidegate:{cluster}:info", "coordinator_shards", 1)

@@ -72,7 +72,7 @@ class Bench:
             self.folder / "checkpoints" / job.query_name, {"availableNow": True},
         )  # fmt: skip
         query = job.start(context)
-        assert query.awaitTermination(200)
+        assert query.awaitTermination(400)
         return context
 
 
@@ -92,8 +92,7 @@ def forget_commits(bench: Bench, job: Job, count: int) -> None:
         (commits / f".{number}.crc").unlink(missing_ok=True)
 
 
-@pytest.mark.timeout(400)
-def test_a_parquet_table_and_its_clean_copy(bench: Bench) -> None:
+def test_parquet_table_and_its_clean_copy(bench: Bench) -> None:
     job = DecodeJob("orders", "parquet")
     bench.fill(5)
     bench.fill(3, partition=1)
@@ -127,8 +126,7 @@ def test_a_parquet_table_and_its_clean_copy(bench: Bench) -> None:
         bench.run(DecodeJob("orders", "delta"))
 
 
-@pytest.mark.timeout(400)
-def test_a_delta_table_survives_its_checkpoint(bench: Bench) -> None:
+def test_delta_table_survives_its_checkpoint(bench: Bench) -> None:
     job = DecodeJob("orders", "delta")
     bench.fill(5)
     bench.fill(3, partition=1)
@@ -150,8 +148,7 @@ def test_a_delta_table_survives_its_checkpoint(bench: Bench) -> None:
     assert DeltaTable(job.table(context)).to_pyarrow_table().num_rows == len(bench.expected)
 
 
-@pytest.mark.timeout(400)
-def test_a_replay_that_fails_and_runs_again(bench: Bench) -> None:
+def test_replay_that_fails_and_runs_again(bench: Bench) -> None:
     target = WrittenTopic(bench.client, "copy", 2)
     spread = WrittenTopic(bench.client, "spread", 3)
     for topic, partitions in ((target, 2), (spread, 3)):

@@ -8,9 +8,9 @@ from typing import Any
 from tests.support import wire
 from tidegate.apis import registry
 from tidegate.apis.call import Body, BrokerContext, Call, Client
+from tidegate.apis.registry import error_response
 from tidegate.errors import KafkaError
 from tidegate.protocol import codec
-from tidegate.protocol.error_responses import error_response
 from tidegate.server.dispatch import code_of
 
 
@@ -40,7 +40,7 @@ async def ask(context: BrokerContext, request: Any, client: Client | None = None
     )
     frame = wire.encode_request(request, 1, None)
     body = frame[4 + 10 + (request.__header_schema__.__version__ == 2) :]
-    api = registry.served[key]
+    api = registry.load_all()[key]
     decoded = memoryview(body) if api.raw else codec.decode(key, version, body)
     assert api.serves(version)
     try:
@@ -50,8 +50,9 @@ async def ask(context: BrokerContext, request: Any, client: Client | None = None
             response = await api.handler(call, decoded)
             reply(response if isinstance(response, bytes | list) else codec.encode(key, version, response))
     except KafkaError as error:
-        reply(codec.encode(key, version, error_response(key, decoded, code_of(key, error))))
-    raw = bytes(await asyncio.wait_for(answered, 10))
+        reply(codec.encode(key, version, error_response(key, decoded, code_of(api.away, error))))
+    async with asyncio.timeout(10):
+        raw = bytes(await answered)
     response, size = wire._reader(key, version)(raw, 0)
     assert size == len(raw)
     return response

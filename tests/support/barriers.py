@@ -68,7 +68,7 @@ class Group:
 
     async def stable(self, *members: Member) -> list[Member]:
         """All of them in one Stable generation, the leader first."""
-        await expire(*members)
+        await stabilize(*members)
         assert self["state"] == "Stable"
         return sorted(members, key=lambda member: not member.is_leader)
 
@@ -102,11 +102,11 @@ class Group:
         """Whether a member is gone, whenever it is asked."""
         return lambda: member_id not in self.member_ids
 
-    async def until(self, delayed_heartbeats: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Wait for the store to say so. Raises TimeoutError."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not delayed_heartbeats():
+                while not condition():
                     await asyncio.sleep(0.01)
         except TimeoutError:
             raise TimeoutError(f"{self._redis.hgetall(self._keys.group)}") from None
@@ -120,18 +120,18 @@ class Group:
         await self.until(lambda: self["state"] == "CompletingRebalance" and self["awaiting_sync"] == str(awaiting))
 
 
-async def expire(*members: Member, until: Callable[[], bool] = lambda: True, timeout_s: float = 60.0) -> None:
+async def stabilize(*members: Member, until: Callable[[], bool] = lambda: True, timeout_s: float = 60.0) -> None:
     """Each does what it is told until `until` holds and all, asked after that, are in one generation.
 
     The leader hands each member its own id.
     """
     done = asyncio.Event()
-    delayed_heartbeats = False
+    condition_holds = False
     calm: dict[str, int] = {}
 
     async def live(member: Member) -> None:
         while not done.is_set():
-            in_step, asked_after = member.generation == member.synced >= 0, delayed_heartbeats
+            in_step, asked_after = member.generation == member.synced >= 0, condition_holds
             code = await member.heartbeat() if in_step else ErrorCode.rebalance_in_progress
             if code is ErrorCode.none:
                 if asked_after:
@@ -142,21 +142,21 @@ async def expire(*members: Member, until: Callable[[], bool] = lambda: True, tim
             assert code is ErrorCode.rebalance_in_progress, code
             await member.round()
 
-    lives = [asyncio.create_task(live(member)) for member in members]
+    runs = [asyncio.create_task(live(member)) for member in members]
     try:
         async with asyncio.timeout(timeout_s):
             while not (len(calm) == len(members) and len(set(calm.values())) == 1):
-                delayed_heartbeats = delayed_heartbeats or until()
-                await asyncio.wait(lives, timeout=0.02, return_when=asyncio.FIRST_EXCEPTION)
-                for task in lives:
+                condition_holds = condition_holds or until()
+                await asyncio.wait(runs, timeout=0.02, return_when=asyncio.FIRST_EXCEPTION)
+                for task in runs:
                     if task.done():
                         task.result()
             done.set()
-            await asyncio.gather(*lives)
+            await asyncio.gather(*runs)
     finally:
-        for task in lives:
+        for task in runs:
             task.cancel()
-        await asyncio.gather(*lives, return_exceptions=True)
+        await asyncio.gather(*runs, return_exceptions=True)
     assert all(member.assignment == member.member_id.encode() for member in members)
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +14,16 @@ from typing import Any, Final
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 BINARY: Final = Path(sys.executable).parent / "docker-compose"
 PROFILES: Final = ("observability", "demo", "lake", "tls")
+SECURE: Final = ("compose.yaml", "compose.secure.yaml")
+
+Services = Mapping[str, Any]
 
 
-def config(*profiles: str, **environment: str) -> str:
+def config(*profiles: str, files: Sequence[str] = SECURE[:1], **environment: str) -> str:
     """What `docker compose config` prints with these profiles, without an .env file, as JSON. Raises RuntimeError."""
-    chosen = [word for profile in profiles for word in ("--profile", profile)]
-    command = [str(BINARY), "--file", "compose.yaml", "--env-file", os.devnull, *chosen, "config", "--format", "json"]
+    chosen = [word for file in files for word in ("--file", file)]
+    chosen += [word for profile in profiles for word in ("--profile", profile)]
+    command = [str(BINARY), "--env-file", os.devnull, *chosen, "config", "--format", "json"]
     done = subprocess.run(
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
@@ -29,15 +33,22 @@ def config(*profiles: str, **environment: str) -> str:
 
 
 @cache
-def services() -> Mapping[str, Any]:
+def services() -> Services:
     """Every service of every profile."""
-    found: Mapping[str, Any] = json.loads(config(*PROFILES))["services"]
+    found: Services = json.loads(config(*PROFILES))["services"]
     return found
 
 
-def brokers() -> dict[str, Any]:
+@cache
+def secure_services() -> Services:
+    """The services of compose.secure.yaml without profiles."""
+    found: Services = json.loads(config(files=SECURE))["services"]
+    return found
+
+
+def brokers(of: Services | None = None) -> dict[str, Any]:
     """The services that run a broker."""
-    return {name: service for name, service in services().items() if name.startswith("broker-")}
+    return {name: one for name, one in (of or services()).items() if name.startswith("broker-")}
 
 
 def listeners(broker: Mapping[str, Any], setting: str = "TIDEGATE_LISTENERS") -> dict[str, tuple[str, int]]:

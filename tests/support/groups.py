@@ -9,15 +9,13 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from tests.support.built import build_broker
 from tests.support.clock import SteppedClock
 from tidegate.errors import KafkaError, MemberIdRequired
 from tidegate.groups import classic
-from tidegate.groups.expiry import GroupExpiry, expire_group
-from tidegate.groups.generation_guard import GenerationGuard
-from tidegate.groups.heartbeats import Heartbeats
+from tidegate.groups.expiry import expire_group
 from tidegate.groups.model import Joined, JoinRefused, JoinRequest, Leaving, MemberRef, Synced, SyncRequest
 from tidegate.groups.waiters import Waiter
-from tidegate.groups.waiting import GroupWaits
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.store import Store
@@ -45,7 +43,7 @@ SCENARIO_MODES = (Mode.ONE, Mode.ELSEWHERE, Mode.UNSWEPT)
 
 
 class Broker:
-    """One broker's rooms for groups, on its own links."""
+    """One broker's services for groups, on its own links."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         self.settings = settings
@@ -54,11 +52,10 @@ class Broker:
 
     async def start(self) -> None:
         await self.store.start()
-        self.waits = GroupWaits(self.store, self.settings, lambda: self.name)
-        self.heartbeats = Heartbeats(self.store, self.settings, lambda: self.name)
-        self.expiry = GroupExpiry(self.store, lambda _: True, lambda: self.name)
-        self.generation_guard = GenerationGuard(self.store, lambda: self.name)
-        self.waits.on_status.append(self.generation_guard.apply_status)
+        built = build_broker(self.store, int(self.name))
+        self.waits, self.heartbeats = built.context.waits, built.context.heartbeats
+        self.expiry, self.generation_guard = built.expiry, built.generation_guard
+        self.generation_guard.failover_epoch = 0
         await self.generation_guard.start()
         await self.waits.start()
 
@@ -144,7 +141,7 @@ class World:
             await asyncio.gather(*(broker.waits.poll_now() for broker in self.brokers))
             await asyncio.sleep(0)
 
-    def turn(self, peer: Peer) -> Broker:
+    def iteration(self, peer: Peer) -> Broker:
         """The broker of a peer's next request."""
         if self.mode is Mode.ELSEWHERE:
             peer.broker = next(self._next)
@@ -188,7 +185,7 @@ class World:
 
     async def stable_of(self, *peers: Peer) -> list[Peer]:
         """Peers of a new group join within the initial delay, and sync."""
-        joins = [await peer.entering() for peer in peers]
+        joins = [await peer.start_join() for peer in peers]
         await self.advance(self.settings.group_initial_rebalance_delay_ms * 2)
         await asyncio.gather(*(answer(join) for join in joins))
         await self.sync_all(*peers)
@@ -248,7 +245,7 @@ class Peer:
 
     async def ask_join(self, **changes: Any) -> Joined:
         """One JoinGroup as it is."""
-        broker = self.world.turn(self)
+        broker = self.world.iteration(self)
         return await classic.join(broker.store, broker.waits, self.keys, self.request(**changes))
 
     async def join(self) -> Joined:
@@ -275,7 +272,7 @@ class Peer:
         self.member_id = with_id
         return with_id
 
-    async def entering(self) -> asyncio.Task[Joined]:
+    async def start_join(self) -> asyncio.Task[Joined]:
         """A join under way: parked, or answered."""
         return await self.parked(self.join())
 
@@ -293,7 +290,7 @@ class Peer:
         member_ref = MemberRef(self.member_id, changes.pop("generation", self.generation), self.instance_id)
         values: dict[str, Any] = {"protocol_type": self.protocol_type, "protocol": self.joined.protocol or None}
         request = SyncRequest(member_ref, assignments=tuple((assignments or {}).items()), **(values | changes))
-        broker = self.world.turn(self)
+        broker = self.world.iteration(self)
         return await classic.sync(broker.waits, self.keys, request)
 
     async def syncing(self, assignments: Mapping[str, bytes] | None = None) -> asyncio.Task[Synced]:
@@ -307,26 +304,29 @@ class Peer:
             "instance_id": self.instance_id,
         }
         reported: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.world.turn(self).heartbeats.add(self.keys, MemberRef(**(values | changes)), reported.set_result)
-        return await asyncio.wait_for(reported, ANSWER_S)
+        self.world.iteration(self).heartbeats.add(self.keys, MemberRef(**(values | changes)), reported.set_result)
+        async with asyncio.timeout(ANSWER_S):
+            return await reported
 
     async def leave(self, **changes: Any) -> int:
         """Leave alone; this member's code."""
         values: dict[str, Any] = {"member_id": self.member_id, "instance_id": self.instance_id}
-        broker = self.world.turn(self)
+        broker = self.world.iteration(self)
         codes = await classic.leave(broker.store, self.keys, [Leaving(**(values | changes))], broker.name)
         return codes[0]
 
 
 async def answer(task: asyncio.Task[Answer]) -> Answer:
     """What a request under way is answered; it must be answered by now."""
-    return await asyncio.wait_for(task, ANSWER_S)
+    async with asyncio.timeout(ANSWER_S):
+        return await task
 
 
 async def refused(request: Awaitable[Any], error: type[KafkaError]) -> str:
     """The request must fail so; returns the member id of a join's answer, else ""."""
     try:
-        result = await asyncio.wait_for(request, ANSWER_S)
+        async with asyncio.timeout(ANSWER_S):
+            result = await request
     except JoinRefused as refusal:
         assert isinstance(refusal.error, error), refusal.error
         return refusal.member_id

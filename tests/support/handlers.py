@@ -10,16 +10,16 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
-from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from tidegate.apis import committed_offsets, fetched_offsets, registry
+from tests.support.built import build_broker
+from tidegate.apis import registry
 from tidegate.apis.call import BrokerContext, Call, Client
-from tidegate.groups.offsets import Offsets
 from tidegate.protocol import codec
+from tidegate.protocol.schemas import load_request_schema, load_response_schema
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.store import Store
@@ -34,6 +34,8 @@ class FakeTopic:
     name: str
     topic_id: UUID
     partition_count: int
+    format: str = "batch"
+    config: ClassVar = SimpleNamespace(mirror=False)
 
     @property
     def topic_hex(self) -> str:
@@ -47,6 +49,7 @@ class FakeCatalog:
     def __init__(self, *topics: FakeTopic) -> None:
         self.version = 0
         self.stored_version = 0
+        self.record_topics = 0
         self.known = {topic.name: topic for topic in topics}
         self.stored = dict(self.known)
         self.observations = 0
@@ -91,25 +94,13 @@ class Broker:
 
     def __post_init__(self) -> None:
         self.context = self._context(self.store)
-        self._turns = itertools.cycle([self.context, *map(self._context, self.others)])
+        self._steps = itertools.cycle([self.context, *map(self._context, self.others)])
 
     def _context(self, store: Store) -> BrokerContext:
-        settings = store.settings
-        return BrokerContext(
-            settings=settings,
-            store=store,
-            broker_lease=SimpleNamespace(  # type: ignore[arg-type]
-                node_id=self.node_id,
-                shown_node_id=lambda listener: self.node_id,
-                nameable=lambda listener: self.brokers,
-            ),
-            catalog=self.catalog,  # type: ignore[arg-type]
-            logs=None,  # type: ignore[arg-type]
-            waits=None,  # type: ignore[arg-type]
-            heartbeats=None,  # type: ignore[arg-type]
-            offsets=Offsets(store, settings, lambda: str(self.node_id)),
-            producer_ids=None,  # type: ignore[arg-type]
+        lease = SimpleNamespace(
+            node_id=self.node_id, shown_node_id=lambda listener: self.node_id, nameable=lambda listener: self.brokers
         )
+        return build_broker(store, self.node_id, broker_lease=lease, catalog=self.catalog, mirror=None).context
 
     async def lose_store(self) -> None:
         """No broker reaches Redis any more."""
@@ -123,15 +114,14 @@ class Broker:
         buffer = io.BytesIO()
         entity_writer(load_request_schema(api_key, version))(buffer, request)
         decoded = codec.decode(api_key, version, buffer.getvalue())
-        assert committed_offsets and fetched_offsets  # importing a module registers its handlers
-        api = registry.served[api_key]
+        api = registry.load_all()[api_key]
         replied: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def reply(body: Any) -> None:
             replied.set_result(bytes(body) if isinstance(body, bytes | bytearray) else b"".join(body))
 
         call = Call(
-            context=next(self._turns),
+            context=next(self._steps),
             client=Client(1, "127.0.0.1", 50_000),
             api_key=api_key,
             version=version,
@@ -145,7 +135,8 @@ class Broker:
         )
         if api.inline:
             api.handler(call, decoded)
-            body = await asyncio.wait_for(replied, 10)
+            async with asyncio.timeout(10):
+                body = await replied
         else:
             answer = await api.handler(call, decoded)
             if not isinstance(answer, bytes | list):

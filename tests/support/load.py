@@ -78,7 +78,7 @@ class Load:
         await self._consumer.start()
         self._readers.append(asyncio.ensure_future(self._read_aiokafka()))
         self._readers.append(loop.run_in_executor(None, self._read_librdkafka))
-        await self._until(lambda: self.librdkafka_read.assigned > 0, 30, "librdkafka's consumer is assigned nothing")
+        await self._until(lambda: self.librdkafka_read.assigned > 0, 120, "librdkafka's consumer is assigned nothing")
         self.aiokafka_read.generation = self._consumer._coordinator.generation
         self._writers.append(asyncio.ensure_future(self._write_aiokafka()))
         self._writers.append(loop.run_in_executor(None, self._write_librdkafka))
@@ -90,15 +90,16 @@ class Load:
         self._stop.set()
         self._stop_threads.set()
         if kind is None:
-            await asyncio.wait_for(asyncio.gather(*self._writers), 30)
-            await self._until(self._all_read, 15, "the groups do not see the end")
+            await asyncio.wait_for(asyncio.gather(*self._writers), 120)
+            await self._until(self._all_read, 120, "the groups do not see the end")
         self._stop_reading.set()
         self.rebalances = self._consumer._coordinator.generation - self.aiokafka_read.generation
         for future in [*self._writers, *self._readers]:
             if isinstance(future, asyncio.Task):
                 future.cancel()
         await asyncio.gather(*self._writers, *self._readers, return_exceptions=True)
-        await self._consumer.stop()
+        async with asyncio.timeout(60):  # it waits for its coordinator, which a failed test may have lost
+            await self._consumer.stop()
 
     async def _until(self, condition: Any, timeout_s: float, failure: str) -> None:
         try:
@@ -206,7 +207,7 @@ class Load:
 
     # -- what must hold
 
-    async def goes_on(self, brokers: Sequence[BrokerProcess]) -> None:
+    async def is_alive(self, brokers: Sequence[BrokerProcess]) -> None:
         """Brokers get ready again by themselves, and so do the producers."""
         for broker in brokers:
             await asyncio.to_thread(broker.wait_ready)

@@ -9,22 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from tidegate.apis import fetch, positions, produce, registry, transactions
+from tests.support.built import build_broker
+from tidegate.apis import registry
 from tidegate.apis.call import BrokerContext, Call, Client
+from tidegate.apis.registry import error_response
 from tidegate.errors import KafkaError
 from tidegate.log.logs import Logs
-from tidegate.log.partitions import create_partition, delete_partition
 from tidegate.protocol import codec
-from tidegate.protocol.error_responses import error_response
+from tidegate.protocol.schemas import load_request_schema, load_response_schema
 from tidegate.settings import Settings
 from tidegate.store.store import Store
-from tidegate.topics.catalog import Catalog, PartitionStorage, Topic
-from tidegate.transactions.producers import ProducerIds
-
-_HANDLERS = (fetch, positions, produce, transactions)  # importing a module registers its handlers
+from tidegate.topics.catalog import Catalog, Topic
 
 
 @dataclass(slots=True)
@@ -33,6 +30,8 @@ class Asked:
 
     answer: asyncio.Future[Any]
     closed: str | None = None
+    body: bytes = b""
+    """The response's bytes."""
 
 
 @dataclass(slots=True)
@@ -61,7 +60,7 @@ class Connection:
 
         def reply(body: Any) -> None:
             parts = [body] if isinstance(body, bytes | bytearray | memoryview) else body
-            whole = b"".join(parts)
+            asked.body = whole = b"".join(parts)
             response, size = entity_reader(load_response_schema(api_key, version))(whole, 0)
             assert size == len(whole)
             asked.answer.set_result(response)
@@ -75,7 +74,7 @@ class Connection:
             client_id="test", reply=reply, drop=lambda: asked.answer.set_result(None), close=close,
             run_alone=self._run_alone, draining=self.broker.draining,
         )  # fmt: skip
-        api = registry.served[api_key]
+        api = registry.load_all()[api_key]
         if api.raw:
             api.handler(call, memoryview(body))
         elif api.inline:
@@ -94,7 +93,8 @@ class Connection:
 
     async def ask(self, request: Any, timeout_s: float = 10.0) -> Any:
         """Send, and wait for the answer."""
-        return await asyncio.wait_for(self.send(request).answer, timeout_s)
+        async with asyncio.timeout(timeout_s):
+            return await self.send(request).answer
 
     def close(self) -> None:
         """The client goes."""
@@ -118,14 +118,8 @@ class LogBroker:
         """Open everything."""
         store = Store(settings)
         await store.start()
-        catalog = Catalog(store, settings, PartitionStorage(create_partition, delete_partition))
-        logs = Logs(store, settings)
-        catalog.on_removed.append(logs.forget_topic)
-        nothing: Any = None
-        context = BrokerContext(
-            settings=settings, store=store, broker_lease=nothing, catalog=catalog, logs=logs, waits=nothing,
-            heartbeats=nothing, offsets=nothing, producer_ids=ProducerIds(store, settings), usage=logs.usage,
-        )  # fmt: skip
+        built = build_broker(store)
+        catalog, logs, context = built.catalog, built.logs, built.context
         await catalog.start()
         await logs.start()
         return cls(store, catalog, logs, context)

@@ -77,6 +77,11 @@ class FakeTopicConfig:
     remote_storage: bool = False
     local_retention_ms: int = -1
     local_retention_bytes: int = -1
+    is_record: bool = False
+    delete_retention_ms: int = 86_400_000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = (1 << 63) - 1
+    min_cleanable_dirty_ratio: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,7 @@ class FakeTopic:
     name: str = "orders"
     topic_hex: str = "ab" * 16
     partition_count: int = 1
+    format: str = "batch"
     config: FakeTopicConfig = field(default_factory=FakeTopicConfig)
 
 
@@ -104,7 +110,7 @@ async def broker(settings: Settings, **changes: Any) -> AsyncIterator[Logs]:
     own = Settings(**{**settings.model_dump(), **changes})
     store = Store(own)
     await store.start()
-    store.clock.observe(int(time.time() * 1000), time.perf_counter())  # as a renewal of the lease does
+    store.clock.observe(int(time.time() * 1000), 0)  # as a renewal of the lease does
     logs = Logs(store, own)
     await logs.start()
     try:

@@ -17,12 +17,12 @@ SLOTS = 16_384
 NODES = 3
 
 
-def wait_until(delayed_heartbeats: Callable[[], bool], timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Ask again and again; raises TimeoutError. A server that is not up yet does not hold."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
-            if delayed_heartbeats():
+            if condition():
                 return
         except redis.RedisError:
             pass
@@ -36,7 +36,7 @@ def cluster() -> Iterator[str]:
     with ExitStack() as stack:
         servers = []
         for _ in range(NODES):
-            servers.append(ValkeyServer(extra=("--cluster-enabled", "yes", "--cluster-port", str(free_port()))))
+            servers.append(ValkeyServer(extra=("--cluster-enabled", "yes")))
             stack.callback(servers[-1].stop)
         clients = [stack.enter_context(redis.Redis(port=server.port)) for server in servers]
         for at, client in enumerate(clients):

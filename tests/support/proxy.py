@@ -15,7 +15,7 @@ from contextlib import suppress
 from enum import Enum
 
 
-class Cut(Enum):
+class LinkFault(Enum):
     """How a connection ends."""
 
     NOW = "both ends at once"
@@ -42,7 +42,7 @@ class _Pipe:
         self.proxy = proxy
         self.client = client
         self.server = server
-        self.armed: Cut | None = None
+        self.armed: LinkFault | None = None
         self.last_sent = b""
 
     def abort(self) -> None:
@@ -54,14 +54,14 @@ class _Pipe:
         """Client to server."""
         while data := await self.proxy.passed(reader, Way.UP):
             self.last_sent = data
-            if self.armed is Cut.DROP_REQUEST:
+            if self.armed is LinkFault.DROP_REQUEST:
                 break
-            if self.armed is Cut.PART_REQUEST:
+            if self.armed is LinkFault.PART_REQUEST:
                 self.server.write(data[: self.proxy.random.randrange(len(data))])
                 with suppress(OSError):
                     await self.server.drain()
                 break
-            if self.armed is Cut.LATE_REQUEST:
+            if self.armed is LinkFault.LATE_REQUEST:
                 self.client.transport.abort()
                 await asyncio.sleep(self.proxy.late_s)
                 self.server.write(data)
@@ -75,12 +75,12 @@ class _Pipe:
     async def downward(self, reader: asyncio.StreamReader) -> None:
         """Server to client."""
         while data := await self.proxy.passed(reader, Way.DOWN):
-            if self.armed is Cut.DROP_REPLY:
+            if self.armed is LinkFault.DROP_REPLY:
                 self.client.write(data[: self.proxy.random.randrange(len(data))])
                 with suppress(OSError):
                     await self.client.drain()
                 break
-            if self.armed is not Cut.LATE_REQUEST:
+            if self.armed is not LinkFault.LATE_REQUEST:
                 self.client.write(data)
                 await self.client.drain()
 
@@ -92,6 +92,8 @@ class Proxy:
         self.target = port
         self.port = 0
         self.late_s = late_s
+        self.delay_s = 0.0
+        """What everything that passes takes longer, each way."""
         self.random = random.Random(seed)
         self.trims = 0
         self._pipes: set[_Pipe] = set()
@@ -137,10 +139,12 @@ class Proxy:
             data = await reader.read(1 << 20)
         except OSError:
             data = b""
+        if self.delay_s:
+            await asyncio.sleep(self.delay_s)
         await self._open[way].wait()
         return data
 
-    def cut(self, how: Cut, place: int | None = None, carrying: bytes = b"") -> None:
+    def cut(self, how: LinkFault, place: int | None = None, carrying: bytes = b"") -> None:
         """End one connection (at random, or by its place), or arm it to end at its next traffic.
 
         `carrying` chooses among those whose last request held these bytes.
@@ -149,14 +153,14 @@ class Proxy:
         if pipes:
             self._cut(pipes[self.random.randrange(len(pipes)) if place is None else place], how)
 
-    def cut_all(self, how: Cut = Cut.NOW) -> None:
+    def cut_all(self, how: LinkFault = LinkFault.NOW) -> None:
         """The same to every connection."""
         for pipe in list(self._pipes):
             self._cut(pipe, how)
 
-    def _cut(self, pipe: _Pipe, how: Cut) -> None:
+    def _cut(self, pipe: _Pipe, how: LinkFault) -> None:
         self.trims += 1
-        if how is Cut.NOW:
+        if how is LinkFault.NOW:
             pipe.abort()
         else:
             pipe.armed = how
@@ -177,7 +181,7 @@ class Proxy:
             ways = [asyncio.ensure_future(pipe.upward(reader)), asyncio.ensure_future(pipe.downward(upstream))]
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-                if pipe.armed is Cut.LATE_REQUEST and not ways[0].done():
+                if pipe.armed is LinkFault.LATE_REQUEST and not ways[0].done():
                     await asyncio.wait(ways[:1])
             finally:
                 for way in ways:

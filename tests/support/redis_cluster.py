@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from tests.support.many_servers import wait_until
-from tests.support.valkey import ValkeyServer, free_port
+from tests.support.valkey import ValkeyServer
 from tidegate.store.slots import SLOTS, key_slot
 
 _AT_ONCE = 100
@@ -138,7 +138,7 @@ class Sharded:
     # -- life
 
     def _server(self) -> ValkeyServer:
-        server = ValkeyServer([*self._extra, "--cluster-port", str(free_port())])
+        server = ValkeyServer(self._extra)
         self._closing.callback(server.stop)
         self.servers.append(server)
         return server

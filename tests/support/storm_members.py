@@ -147,7 +147,7 @@ class StormMember:
                 if not await self._round():
                     await asyncio.sleep(AGAIN_S)
                 continue
-            await self._stands_still(Lapse.HEARTBEATS)
+            await self._is_stopped(Lapse.HEARTBEATS)
             code = (await self._ask("heartbeat", self._member.heartbeat(), ANSWER_S, lambda answer: answer)).code
             if code is ErrorCode.none:
                 await self._commit()
@@ -163,7 +163,7 @@ class StormMember:
         if joined.code is not ErrorCode.none:
             self._refused(joined.code)
             return False
-        await self._stands_still(Lapse.SYNC)
+        await self._is_stopped(Lapse.SYNC)
         syncing = self._ask(
             "sync", member.sync(self._plan(), BARRIER_S), BARRIER_S + 1, lambda answer: answer.error_code
         )
@@ -243,7 +243,7 @@ class StormMember:
 
     # -- lapses
 
-    async def _stands_still(self, where: Lapse) -> None:
+    async def _is_stopped(self, where: Lapse) -> None:
         if self.lapse is not None and self.lapse[0] is where:
             seconds, self.lapse = self.lapse[1], None
             await asyncio.sleep(seconds)

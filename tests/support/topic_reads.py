@@ -14,7 +14,7 @@ from tidegate_pipeline.archive.index import ArchiveIndex, Archiver
 from tidegate_pipeline.decode import schema
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.options import parse_options
-from tidegate_pipeline.sources.planning import PlannedRange, covered_ranges
+from tidegate_pipeline.sources.planning import PlannedRange, name_of
 from tidegate_pipeline.sources.tasks import arrow_rows
 
 
@@ -24,12 +24,12 @@ def access_to(url: str, **options: str) -> Access:
     return Access(parse_options({"redis.url": url, "redis.retry": "5", **given}))
 
 
-def rows_of(access: Access, ranges: Sequence[PlannedRange]) -> list[dict[str, Any]]:
+def rows_of(access: Access, ranges: Sequence[PlannedRange], plan: str = "") -> list[dict[str, Any]]:
     """All rows, range by range; every Arrow batch has exactly the schema that Spark makes of the declared one."""
     options = access.options
     raw = schema.raw_schema(options.include_range)
     declared = raw if options.mode == "raw" else schema.decoded_schema(options.include_headers)
-    batches = [batch for range_ in ranges for batch in arrow_rows(access, range_, covered_ranges(ranges))]
+    batches = [batch for range_ in ranges for batch in arrow_rows(access, range_, plan or name_of(ranges))]
     assert all(batch.schema.equals(to_arrow_schema(declared, timezone="UTC")) for batch in batches)
     return [row for batch in batches for row in batch.to_pylist()]
 

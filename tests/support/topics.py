@@ -55,7 +55,8 @@ class WrittenTopic:
         """As a broker leaves a deleted topic."""
         for partition in range(self.partitions):
             self.client.unlink(self.keys(partition).log, self.keys(partition).meta)
-            self.client.hset(self.keys(partition).meta, "state", "deleted")
+            end = self.ends.get(partition, 0)
+            self.client.hset(self.keys(partition).meta, mapping={"state": "deleted", "end": end})
         self.client.hdel(ClusterKeys(PREFIX).topics, f"default/{self.name}")
 
     def append(self, *batches: bytes, partition: int = 0, at: int | None = None) -> int:

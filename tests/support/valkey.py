@@ -21,6 +21,9 @@ class ValkeyServer:
         self.directory = tempfile.mkdtemp(prefix="tidegate-valkey-")
         self.binary = binary or server_binary()
         self.extra = list(extra)
+        if "--cluster-enabled" in self.extra and "--cluster-port" not in self.extra:
+            # By default the bus takes this port + 10000, which may be the port of another test's server.
+            self.extra += ["--cluster-port", str(free_port())]
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -44,7 +47,7 @@ class ValkeyServer:
         ]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and self.process.poll() is None:
             try:
                 with socket.create_connection(("127.0.0.1", self.port), timeout=0.2) as sock:
                     sock.sendall(b"PING\r\n")
@@ -53,7 +56,7 @@ class ValkeyServer:
             except OSError:
                 time.sleep(0.02)
         self.stop()
-        raise RuntimeError("the test server did not start")
+        raise RuntimeError(f"the test server on port {self.port} did not start")
 
     def kill(self) -> None:
         """End it at once."""

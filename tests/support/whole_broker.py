@@ -1,44 +1,35 @@
-"""A broker with all its rooms and no sockets, and clients of any organisation that ask it in kio's words."""
+"""A broker with all its services and no sockets, and clients of any organisation that ask it in kio's words."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from tests.support.asking import ask
+from tests.support.built import build_broker
 from tests.support.log_broker import fetch_request, produce_request
 from tests.support.logs import batch_bytes
-from tidegate.apis import classic_groups, committed_offsets, fetch, fetched_offsets, group_admin, metadata, produce
 from tidegate.apis.call import BrokerContext, Client
-from tidegate.groups.heartbeats import Heartbeats
-from tidegate.groups.offsets import Offsets
-from tidegate.groups.waiting import GroupWaits
-from tidegate.log.logs import Logs
-from tidegate.log.mirror import Mirror
-from tidegate.log.partitions import create_partition, delete_partition
 from tidegate.protocol.consumer_blobs import write_assignment, write_subscription
+from tidegate.protocol.schemas import load_request_schema
 from tidegate.settings import Settings
 from tidegate.store.store import Store
-from tidegate.topics.catalog import Catalog, PartitionStorage, Topic
-from tidegate.transactions.producers import ProducerIds
+from tidegate.topics.catalog import Topic
 
-# Importing registers them.
-_HANDLERS = (classic_groups, committed_offsets, fetch, fetched_offsets, group_admin, metadata, produce)
 _NONE = ErrorCode.none
 _connections = iter(range(1, 1 << 31))
 
 
 def request(api_key: int, version: int, **values: Any) -> Any:
     """A kio request; dicts in lists are entities named by `kind`."""
-    module = load_payload_module(api_key, version, EntityType.request)
+    module = sys.modules[load_request_schema(api_key, version).__module__]
 
     def build(value: Any) -> Any:
         if isinstance(value, dict):
@@ -46,7 +37,7 @@ def request(api_key: int, version: int, **values: Any) -> Any:
             return getattr(module, fields.pop("kind"))(**{name: build(one) for name, one in fields.items()})
         return tuple(map(build, value)) if isinstance(value, list) else value
 
-    [schema] = [one for name, one in vars(module).items() if name.endswith("Request") and hasattr(one, "__api_key__")]
+    [schema] = [one for one in vars(module).values() if getattr(one, "__type__", None) is EntityType.request]
     return schema(**{name: build(value) for name, value in values.items()})
 
 
@@ -60,31 +51,18 @@ class WholeBroker:
         self.context: BrokerContext
 
     async def start(self) -> WholeBroker:
-        """Open every room."""
-        store, settings = self.store, self.settings
-        await store.start()
-        itself: Any = SimpleNamespace(node_id=self.node_id, endpoints={})
-        alone = dict.fromkeys(("preferred", "live", "nameable"), lambda *listener: [itself])
-        broker_lease: Any = SimpleNamespace(node_id=self.node_id, shown_node_id=lambda listener: self.node_id, **alone)
-        catalog = Catalog(store, settings, PartitionStorage(create_partition, delete_partition))
-        logs = Logs(store, settings)
-        catalog.on_removed.append(logs.forget_topic)
-
-        def name() -> str:
-            return str(self.node_id)
-
-        self.context = BrokerContext(
-            settings, store, broker_lease, catalog, logs, GroupWaits(store, settings, name),
-            Heartbeats(store, settings, name), Offsets(store, settings, name), ProducerIds(store, settings),
-            usage=logs.usage, mirror=Mirror(store, settings) if settings.mirror_groups else None,
-        )  # fmt: skip
-        await catalog.start()
-        await logs.start()
+        """Start every service."""
+        await self.store.start()
+        self.context = context = build_broker(self.store, self.node_id).context
+        if not self.settings.mirror_groups:
+            context.mirror = None
+        await context.catalog.start()
+        await context.logs.start()
         await self.context.waits.start()
         return self
 
     async def close(self) -> None:
-        """Close every room."""
+        """Close every service."""
         if self.context.mirror is not None:
             await self.context.mirror.close()
         await self.context.waits.close()
@@ -101,6 +79,7 @@ class WholeBroker:
         """All that the mirror was told is written."""
         mirror = self.context.mirror
         assert mirror is not None
+        self.context.commit_reports.flush()
         while mirror.tasks or mirror._pending_positions:
             await mirror.tasks.wait()
             before = dict(mirror._pending_positions)
@@ -142,10 +121,10 @@ class ClientOf:
         assert found.error_code is _NONE, found
         return found
 
-    async def commit(self, topic: str, offset: int, index: int = 0) -> ErrorCode:
+    async def commit(self, topic: str, offset: int, index: int = 0, version: int = 8) -> ErrorCode:
         """Commit as the member that this client is, or as nobody; the partition's code."""
         asked = request(
-            8, 8, group_id=self.group_id, generation_id_or_member_epoch=self.generation, member_id=self.member_id,
+            8, version, group_id=self.group_id, generation_id_or_member_epoch=self.generation, member_id=self.member_id,
             group_instance_id=None,
             topics=[{"kind": "OffsetCommitRequestTopic", "name": topic, "partitions": [{
                 "kind": "OffsetCommitRequestPartition", "partition_index": index, "committed_offset": offset,

@@ -9,8 +9,9 @@ import struct
 from functools import cache
 from typing import Any
 
-from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
+
+from tidegate.protocol.schemas import load_request_schema, load_response_schema
 
 
 @cache
@@ -97,7 +98,8 @@ class RawClient:
     async def ask(self, request: Any, timeout_s: float = 20.0) -> Any:
         """Send one request and wait for its response (no other may be in flight)."""
         correlation_id = self.send(request)
-        received_id, response = await asyncio.wait_for(self.receive(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            received_id, response = await self.receive()
         assert received_id == correlation_id
         return response
 

@@ -15,7 +15,7 @@ from tidegate.store import scripts
 
 BROKER = Path(acl.__file__).parent.parent
 WITHOUT_A_RIGHT = {"HELLO", "AUTH"}
-CONTAINERS = {"SCRIPT": "script|load", "MEMORY": "memory|usage"}
+CONTAINERS = {"SCRIPT": "script|load", "MEMORY": "memory|usage", "XINFO": "xinfo|groups"}
 NO_COMMANDS = {"SELECT", "WAIT", "WAITAOF", "ROLE", "ASKING", "CLUSTER"}
 """Given where the settings ask for them."""
 DECLARED = re.compile(r'\bScript\("([^"]+)"\)')
@@ -30,7 +30,7 @@ CALLED_IN_PYTHON = re.compile(
 def called_by_scripts() -> set[str]:
     """Every command of every script of brokers, with its subcommand where it is one of a container."""
     importlib.import_module("tidegate.app")  # and with it every module that declares a script
-    importlib.import_module("tidegate.admin.log_repair")  # but that of a command which may use the brokers' user
+    importlib.import_module("tidegate.cli.client.log_repair")  # but that of a command which may use the brokers' user
     declared = {name for path in BROKER.rglob("*.py") for name in DECLARED.findall(path.read_text())}
     found = set()
     for script in scripts.registered():
@@ -40,7 +40,7 @@ def called_by_scripts() -> set[str]:
         for command, argument, stood in CALLED_IN_LUA.findall(source):
             if stood:
                 found.add(f"xgroup|{stood}".lower())
-            elif command not in ("XGROUP", "XINFO"):
+            elif command not in ("MEMORY", "XGROUP", "XINFO"):
                 found.add(command.lower())
             elif argument:
                 found.add(f"{command}|{argument}".lower())
@@ -61,7 +61,7 @@ def commands(rules: list[str]) -> set[str]:
     return {rule[1:] for rule in rules if rule.startswith("+")}
 
 
-def test_the_rules_allow_what_is_called_and_nothing_else() -> None:
+def test_rules_allow_what_is_called_and_nothing_else() -> None:
     called = called_by_scripts() | called_by_brokers()
 
     assert commands(acl_rules(Settings())) == called
@@ -96,11 +96,11 @@ def test_waiting_for_replicas_and_the_disk_is_a_right_of_its_own(durability: str
         ("rediss+cluster://h:1,i:2", {"asking", "cluster|info", "cluster|slots"}),
     ],
 )
-def test_the_address_says_what_else_is_needed(url: str, more: set[str]) -> None:
+def test_address_names_what_else_is_needed(url: str, more: set[str]) -> None:
     assert commands(acl_rules(Settings(redis_url=url))) - commands(acl_rules(Settings())) == more
 
 
-def test_a_prefix_is_no_pattern() -> None:
+def test_prefix_is_no_pattern() -> None:
     rules = acl_rules(Settings(key_prefix="a*b[c]"))
 
     assert rules[1] == r"~a\*b\[c\]:*"

@@ -13,13 +13,13 @@ def row(peer: str, **figures: Any) -> dict[str, Any]:
     return {"peer": peer, "title": "heartbeats", "measure": "heartbeats", "round": 0, **figures}
 
 
-def test_a_line_holds_medians_and_their_ratio() -> None:
+def test_report_line_contains_medians_and_their_ratio() -> None:
     rows = [row("tidegate", ops_per_s=rate) for rate in (90.0, 100.0, 900.0)] + [row("kafka", ops_per_s=50.0)]
 
     assert "| heartbeats | per s | 100 | 50 | 2.00 | higher is better |" in report.table(rows)
 
 
-def test_a_failed_measure_is_shown_as_failed() -> None:
+def test_failed_measure_is_shown_as_failed() -> None:
     rows = [row("tidegate", error="MeasureFailed: refused | badly"), row("kafka", ops_per_s=50.0)]
 
     table = report.table(rows)
@@ -28,7 +28,7 @@ def test_a_failed_measure_is_shown_as_failed() -> None:
     assert "| heartbeats | per s |  | 50 |  | higher is better |" in table
 
 
-def test_a_page_says_when_there_was_no_peer() -> None:
+def test_report_without_a_peer_names_that() -> None:
     page = report.page([row("tidegate", ops_per_s=1.0, load=[0.5, 1.5])], brokers=1, aof=False)
 
     assert "Apache Kafka was not measured" in page
@@ -36,7 +36,7 @@ def test_a_page_says_when_there_was_no_peer() -> None:
     assert "not quiet" not in page
 
 
-def test_a_page_warns_of_neighbours() -> None:
+def test_page_warns_of_neighbours() -> None:
     page = report.page([row("tidegate", ops_per_s=1.0, load=[0.5, 1.5], other_cores=0.9)], brokers=1, aof=False)
 
     assert "The machine was not quiet" in page
@@ -64,7 +64,7 @@ def test_percentiles_are_of_the_sorted_values() -> None:
     assert percentiles([]) == {}
 
 
-def test_a_meter_charges_the_processes_it_was_given() -> None:
+def test_meter_charges_the_processes_it_was_given() -> None:
     meter = Meter([os.getpid()])
     meter.start()
     while cpu_seconds(os.getpid()) - meter._first.brokers < 0.05:
@@ -78,10 +78,10 @@ def test_a_meter_charges_the_processes_it_was_given() -> None:
     assert not is_redis(os.getpid())
 
 
-def test_a_process_that_is_gone_costs_nothing() -> None:
+def test_report_ended_process_costs_nothing() -> None:
     assert cpu_seconds(2**22 + 1) == 0.0
 
 
-def test_nobody_waits_for_neighbours_unless_asked() -> None:
+def test_report_waits_for_neighbours_on_request_only() -> None:
     assert not wait_quiet(0.0)
     assert wait_quiet(1.0, cores=1e9, window_s=0.01)

@@ -31,7 +31,7 @@ class Pipe(asyncio.Transport):
     def close(self) -> None: ...
 
 
-async def test_answers_reach_who_waits_in_order_however_they_are_cut() -> None:
+async def test_answers_reach_waiters_in_order_however_they_are_split() -> None:
     wire, pipe = Wire(), Pipe()
     wire.connection_made(pipe)
     first, second = wire.send(b"a"), wire.send(b"b")
@@ -43,7 +43,7 @@ async def test_answers_reach_who_waits_in_order_however_they_are_cut() -> None:
     assert decode(HEARTBEAT, await second).error_code.value == 25
 
 
-async def test_a_lost_connection_fails_who_waits() -> None:
+async def test_lost_connection_fails_its_waiters() -> None:
     wire = Wire()
     wire.connection_made(Pipe())
     waiting = wire.send(b"a")
@@ -54,7 +54,7 @@ async def test_a_lost_connection_fails_who_waits() -> None:
         await waiting
 
 
-async def test_a_frame_says_its_api_version_and_length() -> None:
+async def test_frame_contains_its_api_version_and_length() -> None:
     message = request(HEARTBEAT).HeartbeatRequest(group_id="g", generation_id=3, member_id="m", group_instance_id=None)
 
     frame = encode(HEARTBEAT, message, correlation_id=9)
@@ -62,7 +62,7 @@ async def test_a_frame_says_its_api_version_and_length() -> None:
     assert struct.unpack_from(">ihhi", frame) == (len(frame) - 4, HEARTBEAT, 4, 9)
 
 
-async def test_a_flood_counts_good_answers_and_sends_as_many_again() -> None:
+async def test_flood_counts_good_answers_and_sends_as_many_again() -> None:
     flood, pipe = Flood(HEARTBEAT, b"ask", GOOD, depth=2), Pipe()
     flood.connection_made(pipe)
     flood.start()
@@ -75,7 +75,7 @@ async def test_a_flood_counts_good_answers_and_sends_as_many_again() -> None:
     flood.close()
 
 
-async def test_a_flood_stops_at_an_answer_that_differs() -> None:
+async def test_flood_stops_at_an_answer_that_differs() -> None:
     flood = Flood(HEARTBEAT, b"ask", GOOD, depth=1)
     flood.connection_made(Pipe())
     flood.start()
@@ -86,14 +86,14 @@ async def test_a_flood_stops_at_an_answer_that_differs() -> None:
         await flood.failed
 
 
-async def test_a_group_is_settled_when_all_share_one_generation() -> None:
+async def test_group_is_stable_when_all_share_one_generation() -> None:
     group = Group("g", 2)
     first, second = Member(group, Wire(), 1.0), Member(group, Wire(), 1.0)
 
     group.synced(first, 1)
     group.synced(second, 2)
     with pytest.raises(MeasureFailed):
-        await group.wait_settled(0.01)
+        await group.wait_stable(0.01)
     group.synced(first, 2)
 
-    await group.wait_settled(0.01)
+    await group.wait_stable(0.01)

@@ -9,11 +9,11 @@ from tests.chart import reference, schema
 OBSERVABILITY = reference.CHART.parent / "observability"
 
 
-def test_the_page_of_values_is_up_to_date() -> None:
+def test_page_of_values_is_up_to_date() -> None:
     assert (reference.CHART / "README.md").read_text("utf-8") == reference.written(), "make docs"
 
 
-def test_the_schema_knows_every_setting() -> None:
+def test_schema_knows_every_setting() -> None:
     assert schema.PATH.read_text("utf-8") == schema.written(), "make docs"
 
 

@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from tests.support import compose
-from tests.support.compose import PROFILES, REPOSITORY, brokers, listeners, published, services
+from tests.support.compose import PROFILES, REPOSITORY, SECURE, brokers, listeners, published, secure_services, services
 from tidegate.settings import Settings
 from tidegate_pipeline.settings import load
 
 ONE_SHOT: Final = {"setup", "certificates"}
 NAMES: Final = sorted(services())
-SOURCE: Final = (REPOSITORY / "compose.yaml").read_text("utf-8")
+SOURCE: Final = "".join((REPOSITORY / file).read_text("utf-8") for file in SECURE)
 
 
 def environment(name: str) -> dict[str, str]:
@@ -37,6 +37,28 @@ def test_every_profile_is_valid(profiles: tuple[str, ...]) -> None:
     assert compose.config(*profiles)
 
 
+def test_secure_file_adds_only_what_authenticates() -> None:
+    secure = secure_services()
+
+    assert set(secure) == {"valkey", "setup", "certificates", "users", "broker-1", "broker-2", "broker-3"}
+    assert {name for name in secure if secure[name] == services().get(name)} == {"valkey", "setup"}
+    for name, broker in brokers(secure).items():
+        own = broker["environment"]
+        protocols = dict(one.split(":") for one in own["TIDEGATE_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
+        assert protocols == dict.fromkeys(listeners(broker), "SASL_SSL"), name
+        assert {one.upper() for one in own} <= {f"TIDEGATE_{field}".upper() for field in Settings.model_fields}
+        assert own["TIDEGATE_ACL_ENABLED"] == "true"
+        assert published(broker) == published(services()[name])
+        needed = {one for one, how in broker["depends_on"].items() if how["condition"].endswith("successfully")}
+        assert needed == {"setup", "certificates", "users"}
+    for name in ("users", "certificates"):
+        assert secure[name]["read_only"] is True
+        assert secure[name]["cap_drop"] == ["ALL"]
+        assert "profiles" not in secure[name]
+    names = secure["certificates"]["environment"]["NAMES"].split(",")
+    assert {f"DNS:{name}" for name in brokers(secure)} <= set(names)
+
+
 def test_profiles_are_the_documented_ones() -> None:
     assert {profile for one in services().values() for profile in one.get("profiles", ())} == set(PROFILES)
     assert {name for name, one in services().items() if not one.get("profiles")} == {
@@ -52,7 +74,7 @@ def test_every_variable_is_a_setting(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(brokers()))
-def test_the_admin_http_answers_to_the_brokers_names_and_no_page_elsewhere(name: str) -> None:
+def test_admin_http_answers_to_the_brokers_names_and_no_page_elsewhere(name: str) -> None:
     assert set(environment(name)["TIDEGATE_ADMIN_ALLOWED_HOSTS"].split(",")) == set(brokers())
 
 
@@ -94,7 +116,7 @@ def test_ports_on_the_machine_are_distinct_and_on_loopback() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(brokers()))
-def test_a_broker_is_reached_where_it_says(name: str) -> None:
+def test_broker_is_reached_at_its_advertised_address(name: str) -> None:
     broker = brokers()[name]
     bound, reported = listeners(broker), listeners(broker, "TIDEGATE_ADVERTISED_LISTENERS")
     (outside,) = set(bound) - {"INTERNAL"}
@@ -111,7 +133,7 @@ def test_no_two_brokers_share_an_address() -> None:
     assert len(reported) == len(set(reported)) == 10
 
 
-def test_the_addresses_of_other_machines_can_be_told() -> None:
+def test_addresses_of_other_machines_can_be_given() -> None:
     source = compose.config(EXTERNAL_HOST="kafka.example", PUBLISH_ADDRESS="0.0.0.0", BROKER_2_PORT="29093")
 
     assert "EXTERNAL://kafka.example:29093" in source
@@ -141,7 +163,7 @@ def test_dependencies_wait_for_what_they_need() -> None:
             )
 
 
-def test_what_runs_once_ends_and_what_serves_comes_back() -> None:
+def test_one_shot_services_end_and_servers_restart() -> None:
     for name, service in services().items():
         assert (service.get("restart") == "unless-stopped") == (name not in ONE_SHOT)
 
@@ -152,7 +174,7 @@ def test_nothing_is_killed_inside_its_drain_budget() -> None:
         assert grace_s * 1_000 >= int(environment(name)["TIDEGATE_SHUTDOWN_TIMEOUT_MS"]) + 5_000
 
 
-def test_memory_holds_what_the_settings_allow() -> None:
+def test_memory_suffices_for_the_settings() -> None:
     command = services()["valkey"]["command"]
     data = bytes_of(command[command.index("--maxmemory") + 1])
 
@@ -162,7 +184,7 @@ def test_memory_holds_what_the_settings_allow() -> None:
         assert sum(int(environment(name)[one]) for one in held) <= int(broker["mem_limit"]) / 2
 
 
-def test_the_server_of_compose_is_one_that_brokers_accept() -> None:
+def test_server_of_compose_is_one_that_brokers_accept() -> None:
     options = services()["valkey"]["command"]
 
     assert options[options.index("--maxmemory-policy") + 1] == "noeviction"
@@ -175,7 +197,7 @@ def mounts(kind: str) -> list[tuple[str, dict[str, Any]]]:
     return [(name, one) for name, service in services().items() for one in service["volumes"] if one["type"] == kind]
 
 
-def test_what_is_mounted_from_the_tree_is_there_and_read_only() -> None:
+def test_mounts_of_the_tree_exist_and_are_read_only() -> None:
     bound = mounts("bind")
 
     assert bound
@@ -216,7 +238,7 @@ def test_build_arguments_and_targets_are_the_dockerfiles() -> None:
     assert all(set(one["args"]) <= arguments for one in built)
 
 
-def test_the_lake_writes_where_brokers_read() -> None:
+def test_lake_writes_where_brokers_read() -> None:
     command = services()["lake"]["command"]
     settings = load(REPOSITORY / Path(command[-1]).relative_to("/"))
 
@@ -226,7 +248,7 @@ def test_the_lake_writes_where_brokers_read() -> None:
     assert set(settings.jobs) == {"archive"}
 
 
-def test_the_script_of_the_token_makes_one_and_keeps_it(tmp_path: Path) -> None:
+def test_script_of_the_token_makes_one_and_keeps_it(tmp_path: Path) -> None:
     def run() -> str:
         subprocess.run(["sh", "compose/setup.sh"], cwd=REPOSITORY, env=run_environment, check=True, timeout=30)
         return (tmp_path / "operator-token").read_text("utf-8").strip()
@@ -241,7 +263,7 @@ def test_the_script_of_the_token_makes_one_and_keeps_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not on the PATH")
-def test_the_script_of_certificates_makes_what_brokers_load_and_keeps_it(tmp_path: Path) -> None:
+def test_script_of_certificates_makes_what_brokers_load_and_keeps_it(tmp_path: Path) -> None:
     names = environment("certificates")["NAMES"]
 
     def run(names: str) -> bytes:
@@ -275,10 +297,10 @@ def test_prometheus_asks_every_broker_and_reads_the_rules() -> None:
     read = yaml.safe_load((REPOSITORY / "observability" / "prometheus.yml").read_text("utf-8"))
     (job,) = read["scrape_configs"]
     asked = {target for one in job["static_configs"] for target in one["targets"]}
-    looked_up = {(name, one["port"]) for one in job["dns_sd_configs"] for name in one["names"]}
+    resolved = {(name, one["port"]) for one in job["dns_sd_configs"] for name in one["names"]}
 
     assert asked == {f"{name}:8080" for name, one in brokers().items() if not one.get("profiles")}
-    assert looked_up == {(name, 8080) for name, one in brokers().items() if one.get("profiles")}
+    assert resolved == {(name, 8080) for name, one in brokers().items() if one.get("profiles")}
     mounted = {one["target"]: Path(one["source"]) for one in services()["prometheus"]["volumes"]}
     assert all(list(mounted["/etc/prometheus/rules"].glob(Path(one).name)) for one in read["rule_files"])
     assert {str(Path("/etc/prometheus", one).parent) for one in read["rule_files"]} <= set(mounted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Final
 
@@ -18,27 +18,51 @@ REPOSITORY: Final = Path(__file__).resolve().parents[2]
 # fmt: off
 DENIED: Final = frozenset(
     {
-        "bears", "believed", "dear", "doom", "doomed", "door", "doors", "doubtful", "duty", "filed", "forgive",
-        "forgiven", "forgives", "guest", "hear", "heard", "hearing", "hears", "hurt", "incarnation", "incarnations",
-        "lest", "look", "looked", "looking", "looks", "mint", "minted", "patiently", "picture", "pictures", "rooms",
-        "saw", "seldom", "settle", "settled", "settler", "settles", "spared", "sparing", "stories", "story", "tell",
-        "telling", "tells", "told",
+        "bears", "beat", "beats", "believed", "came", "comes", "dear", "doing", "doom", "doomed", "door", "doors",
+        "doubtful", "duty", "filed", "forgive", "forgiven", "forgives", "goes", "guest", "hear", "heard", "hearing",
+        "hears", "house", "hurt", "incarnation", "incarnations", "lest", "lives", "look", "looked", "looking", "looks",
+        "mend", "mended", "mint", "minted", "minting", "organisation", "patiently", "phrases", "picture", "pictures",
+        "room", "rooms", "said", "saw", "say", "saying", "says", "seen", "seldom", "settle", "settled", "settler",
+        "settles", "settling", "spare", "spared", "spares", "sparing", "stands", "stories", "story", "tell", "telling",
+        "tells", "tenant", "told", "turn", "turns", "went",
+    }
+)
+DENIED_IN: Final = {
+    "broker/tidegate/groups": {"holder", "holders", "holds", "kept", "rest", "behind"},
+    "broker/tidegate/store": {"home", "shared", "sent_on"},
+    "broker/tidegate/server": {"cold", "cut", "hold", "holds", "hot"},
+    "pipeline": {"bounds", "extent", "extents", "piece", "pieces"},
+}
+"""Words that are denied where they meant something else: heartbeats, Cluster nodes, connections, offset ranges."""
+DENIED_IN_TEST_NAMES: Final = frozenset(
+    {
+        "came", "come", "coming", "cut", "cuts", "go", "going", "gone", "guest", "held", "hold", "holder", "holders",
+        "holds", "home", "hot", "kept", "nobody", "organisations", "see", "sees", "somebody", "who", "whom", "whose",
     }
 )
 # fmt: on
+"""Words that are denied in names of tests, besides DENIED; identifiers of the product use some of them properly."""
 ALLOWED: Final = {
     "told_leader": "a field of the member's record in Redis",
     "spared_at": "a field of the group's hash in Redis",
     "tell": "io.BytesIO.tell",
+    "test_house": "the rules of this code base, called house rules in the style guide",
 }
+_NO_UNIT: Final = re.compile(r"test_(a|an|the|it|its|what|that|where|when|how)_")
 _PARTS: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _LUA: Final = re.compile(r"--\[\[.*?\]\]|--[^\n]*|\"[^\"\n]*\"|'[^'\n]*'|([A-Za-z_]\w*)", re.DOTALL)
 _EVENT: Final = re.compile(r"\blogger\.\w+\(\s*\"([a-z_]+)\"")
 
 
-def denied(name: str) -> bool:
+def denied(name: str, words: Set[str] = DENIED) -> bool:
     """Whether one of the words of an identifier is denied."""
-    return name not in ALLOWED and any(part.lower() in DENIED for part in _PARTS.findall(name))
+    return name not in ALLOWED and any(part.lower() in words for part in _PARTS.findall(name))
+
+
+def words_denied_in(path: Path) -> Set[str]:
+    """The words that are denied in a file."""
+    name = str(path.relative_to(REPOSITORY))
+    return DENIED.union(*(words for folder, words in DENIED_IN.items() if name.startswith(f"{folder}/")))
 
 
 def product(suffix: str) -> Iterator[Path]:
@@ -47,6 +71,12 @@ def product(suffix: str) -> Iterator[Path]:
         yield from (
             path for path in sorted((REPOSITORY / folder).rglob(f"*{suffix}")) if "__pycache__" not in path.parts
         )
+
+
+def beside_product(suffix: str) -> Iterator[Path]:
+    """The files of tests and benchmarks."""
+    for folder in ("bench", "tests"):
+        yield from sorted((REPOSITORY / folder).rglob(f"*{suffix}"))
 
 
 def identifiers(path: Path) -> set[str]:
@@ -58,32 +88,52 @@ def identifiers(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("suffix", [".py", ".lua"])
-def test_identifiers_hold_no_denied_word(suffix: str) -> None:
-    found = {str(path.relative_to(REPOSITORY)): sorted(filter(denied, identifiers(path))) for path in product(suffix)}
-    assert {path: names for path, names in found.items() if names} == {}
+def test_identifiers_contain_no_denied_word(suffix: str) -> None:
+    found = {}
+    for path in [*product(suffix), *beside_product(suffix)]:
+        words = words_denied_in(path)
+        if names := sorted(name for name in identifiers(path) if denied(name, words)):
+            found[str(path.relative_to(REPOSITORY))] = names
+    assert found == {}
 
 
-def test_file_names_hold_no_denied_word() -> None:
-    paths = [*product(".py"), *product(".lua")]
+def test_file_names_contain_no_denied_word() -> None:
+    paths = [*product(".py"), *product(".lua"), *sorted((REPOSITORY / "tests").rglob("test_*.py"))]
     assert [str(path.relative_to(REPOSITORY)) for path in paths if denied(path.stem)] == []
 
 
-def test_settings_hold_no_denied_word() -> None:
+def names_of_tests() -> Iterator[tuple[str, str]]:
+    """The file and the name of every test."""
+    for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
+        for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text("utf-8"), re.MULTILINE):
+            yield str(path.relative_to(REPOSITORY)), name
+
+
+def test_names_of_tests_contain_no_denied_word() -> None:
+    words = DENIED | DENIED_IN_TEST_NAMES
+    assert [one for one in names_of_tests() if denied(one[1], words)] == []
+
+
+def test_names_of_tests_begin_with_a_unit() -> None:
+    assert [one for one in names_of_tests() if _NO_UNIT.match(one[1])] == []
+
+
+def test_settings_contain_no_denied_word() -> None:
     assert [name for name in Settings.model_fields if denied(name)] == []
 
 
-def test_metrics_hold_no_denied_word() -> None:
+def test_metrics_contain_no_denied_word() -> None:
     names = re.findall(r"\"(tidegate_\w+)\"", Path(declared.__file__).read_text("utf-8"))
     assert names
     assert [name for name in names if denied(name)] == []
 
 
-def test_log_events_hold_no_denied_word() -> None:
+def test_log_events_contain_no_denied_word() -> None:
     events = {event for path in product(".py") for event in _EVENT.findall(path.read_text("utf-8"))}
     assert sorted(filter(denied, events)) == []
 
 
-def test_headings_hold_no_denied_word() -> None:
+def test_headings_contain_no_denied_word() -> None:
     pages = sorted((REPOSITORY / "docs").rglob("*.md"))
     headings = [line for page in pages for line in re.findall(r"^#+ .*", page.read_text("utf-8"), re.MULTILINE)]
     assert [line for line in headings if {word.lower() for word in re.findall(r"[a-zA-Z]+", line)} & DENIED] == []

@@ -56,7 +56,7 @@ def spark_names(pattern: bytes) -> set[str]:
     return {name.decode() for names in found for name in names}
 
 
-def test_the_entry_point_speaks_as_spark_does() -> None:
+def test_entry_point_speaks_as_spark_does() -> None:
     script = text("kubernetes/entrypoint.sh")
     variables = set(re.findall(r"\$\{?(SPARK_[A-Z_]+)", script)) - {"SPARK_HOME", "SPARK_JAVA_OPT_"}
 
@@ -73,7 +73,7 @@ def test_documented_settings_of_spark_on_kubernetes_exist() -> None:
     assert {name for name in named if not any(name.startswith(one) for one in known)} == set()
 
 
-def test_the_manifests_of_the_pipeline_fit_together() -> None:
+def test_manifests_of_the_pipeline_fit_together() -> None:
     (application_of_spark,) = yaml.safe_load_all(text("kubernetes/archive.yaml"))
     made = {(one["kind"], one["metadata"]["name"]) for one in yaml.safe_load_all(text("kubernetes/rbac.yaml"))}
     spec = application_of_spark["spec"]

@@ -47,7 +47,7 @@ def check(*journals: Entries, acknowledged: int = 5, removed: dict[str, int] | N
     return history.violations
 
 
-def test_a_good_history_is_good() -> None:
+def test_good_history_is_good() -> None:
     assert check(GOOD, [assigned(80, 0, member="n", generation=2), read(90, 5)], acknowledged=6) == []
 
 
@@ -71,26 +71,26 @@ def test_a_good_history_is_good() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said(journals: list[Entries], client_reason: str) -> None:
+def test_checker_reports_each_violation(journals: list[Entries], client_reason: str) -> None:
     acknowledged = 6 if "lost" in client_reason or "acknowledged" in client_reason else 0
     assert any(client_reason in one for one in check(*journals, acknowledged=acknowledged))
 
 
-def test_who_was_removed_may_learn_it_late_but_may_not_commit() -> None:
+def test_removed_member_may_learn_it_late_but_may_not_commit() -> None:
     later = [assigned(60, 0, member="n", generation=2)]
     assert check(GOOD, later, removed={"m": 55}) == []
     late = [*GOOD[:3], commit(64, 66, 5), revoked(70, 0)]
     assert any("two owners" in one for one in check(late, later, removed={"m": 55}))
 
 
-def test_a_commit_whose_answer_is_unknown_may_have_been_taken() -> None:
+def test_commit_with_an_unknown_answer_may_be_stored() -> None:
     unknown = [*GOOD[:3], commit(45, 46, 3, error="_TIMED_OUT")]
     refused = [*GOOD[:3], commit(45, 46, 3, error="ILLEGAL_GENERATION")]
     assert check([*unknown, committed(50, 60, 3)]) == check([*unknown, committed(50, 60, 5)]) == []
     assert check([*refused, committed(50, 60, 3)]) != []
 
 
-def test_a_seek_and_a_kept_position_are_causes() -> None:
+def test_seek_and_stored_position_are_causes() -> None:
     sought = [*GOOD[:3], entry(45, "seek", partition=0, offset=2), read(50, 2)]
     kept = [*GOOD[:2], revoked(30, 0), assigned(40, 0, generation=2), read(50, 5)]
     assert check(sought) == check(kept, acknowledged=6) == []
@@ -100,7 +100,7 @@ def test_a_seek_and_a_kept_position_are_causes() -> None:
     assert any("began to read" in one for one in check(kept, between))
 
 
-def test_the_order_of_the_log() -> None:
+def test_order_of_the_log() -> None:
     assert order_of_log({(0, 0): "a:0:0", (0, 1): "b:0:0", (0, 2): "a:0:1"}) == []
     assert order_of_log({(0, 0): "a:0:0", (0, 1): "a:0:2"}) != []
     assert order_of_log({(0, 0): "a:0:0", (0, 1): "a:0:0"}) != []

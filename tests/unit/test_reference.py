@@ -21,7 +21,7 @@ def test_pages_are_up_to_date(path: Path) -> None:
 
 
 @pytest.mark.parametrize("client", software(), ids=lambda client: client.name)
-def test_clients_are_tested_where_the_page_says(client) -> None:
+def test_clients_are_tested_where_the_page_names_them(client) -> None:
     for suite, shown in client.suites.items():
         file, _, words = shown.partition(": ")
         assert suite in SUITES
@@ -41,10 +41,10 @@ def test_every_suite_is_a_target() -> None:
     assert len(re.findall(r"^[a-z-]+:.*## ", makefile, re.MULTILINE)) <= 20, "documented targets"
 
 
-def test_an_error_is_told_where_something_answers_it() -> None:
+def test_errors_are_listed_where_something_answers_them() -> None:
     assert answered(errors.IllegalGeneration)
     assert answered(errors.KafkaError)
-    assert not answered(errors.NotLeaderOrFollower)
+    assert not answered(errors.InconsistentTopicId)
 
 
 def test_every_alert_has_a_runbook() -> None:

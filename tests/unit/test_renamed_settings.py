@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from tidegate.admin import options
+from tidegate.cli import options
 from tidegate.errors import CannotStart
 from tidegate.renamed_settings import REMOVED, RENAMED
 from tidegate.settings import Settings, removed_variables, renamed_variables, warn_of_former_settings

@@ -41,7 +41,7 @@ def fetched(sent: float, generation: int, number: int) -> Observations:
 GOOD = (observed(1, "join"), observed(2, "sync", assignment=(0, 1)), commits(3, 1, 1), fetched(4, 1, 1))
 
 
-def test_a_good_history_is_good() -> None:
+def test_good_history_is_good() -> None:
     assert check(*GOOD, events=(event(1, "stable"),)) == []
 
 
@@ -55,18 +55,18 @@ def test_a_good_history_is_good() -> None:
         pytest.param(fetched(5, 0, 9), id="an older generation's commit"),
     ],
 )
-def test_what_is_wrong_is_said(wrong: Observations) -> None:
+def test_checker_reports_each_violation(wrong: Observations) -> None:
     assert len(check(*GOOD, wrong)) == 1
 
 
-def test_a_commit_of_an_older_generation_is_wrong_once_the_next_has_opened() -> None:
+def test_commit_of_an_older_generation_is_wrong_once_the_next_has_opened() -> None:
     assert len(check(*GOOD, observed(5, "join", 2, member="n"), commits(6, 1, 2))) == 1
     assert (
         check(*GOOD, observed(5, "join", 2, member="n"), observed(6, "commit", code=ErrorCode.illegal_generation)) == []
     )
 
 
-def test_an_unanswered_commit_may_arrive_late_in_its_own_generation_alone() -> None:
+def test_unanswered_commit_may_arrive_late_in_its_own_generation_alone() -> None:
     assert check(*GOOD, commits(5, 1, 3), fetched(6, 1, 2), unanswered=((0, STRIDE + 2),)) == []
     assert len(check(*GOOD, fetched(6, 0, 2), unanswered=((0, 2),))) == 1
 

@@ -5,22 +5,40 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from tidegate.apis.commit_reports import CommitReports
 from tidegate.apis.fetch_sessions import FetchSessions
 from tidegate.apis.fetch_waits import FetchWaits
+from tidegate.apis.log_ends import LogEnds
 from tidegate.apis.timeouts import Timeouts
+from tidegate.audit.trail import AuditTrail
+from tidegate.cluster.resource_configs import ResourceConfigs
+from tidegate.groups.consumer.topic_view import CatalogTopics
+from tidegate.groups.expiry import STREAMS_KIND, ExpireOne
+from tidegate.groups.share.service import ShareService
+from tidegate.groups.streams.coordinator import StreamsGroups
+from tidegate.groups.streams.topology import InternalTopic
 from tidegate.log.usage import Usage
+from tidegate.quotas.leases import QuotaLeases
+from tidegate.security.security import Security
+from tidegate.security.session import SaslSession
 from tidegate.settings import Settings
+from tidegate.store.memory_pressure import MemoryPressure
 from tidegate.store.store import Store
 from tidegate.store.tasks import TaskSet
+from tidegate.telemetry.client_metrics import ClientMetrics, load_decoder
+from tidegate.telemetry.logs import LogLevel
 from tidegate.telemetry.software import UNKNOWN, Software, software_of
+from tidegate.topics import configs
+from tidegate.transactions.coordinator import Coordinator
 
 if TYPE_CHECKING:
     from tidegate.cluster.broker_lease import BrokerLease
-    from tidegate.groups.delayed_heartbeats import DelayedHeartbeat, DelayedHeartbeats, Released
+    from tidegate.groups.consumer.heartbeats import ConsumerHeartbeats
+    from tidegate.groups.delayed_heartbeats import DelayedHeartbeats
     from tidegate.groups.heartbeats import Heartbeats
     from tidegate.groups.offsets import Offsets
     from tidegate.groups.waiting import GroupWaits
@@ -47,9 +65,11 @@ class BrokerContext:
     waits: GroupWaits
     heartbeats: Heartbeats
     offsets: Offsets
+    consumers: ConsumerHeartbeats
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     fetch_waits: FetchWaits = field(default_factory=FetchWaits)
+    log_ends: LogEnds = field(default_factory=LogEnds)
     produce_timeouts: Timeouts = field(default_factory=Timeouts)
     usage: Usage = field(default_factory=Usage)
     tasks: TaskSet = field(default_factory=TaskSet)
@@ -58,8 +78,79 @@ class BrokerContext:
     """Mirrors groups as Redis consumer groups; None if disabled."""
     delayed_heartbeats: DelayedHeartbeats | None = None
     """None if heartbeats are answered at once."""
+    resource_configs: ResourceConfigs | None = None
+    """What administrators set for brokers and client metrics; None in brokers that tests assemble."""
+    security: Security | None = None
+    """Users and access rules; None in brokers that tests assemble."""
+    audit: AuditTrail | None = None
+    """The security audit; None if it is not enabled."""
+    quotas: QuotaLeases | None = None
+    """Quotas of clients; None in brokers that tests assemble."""
     ask_to_drain: Callable[[str], None] = field(default=lambda by: None)
     """Drain this broker and end its process, as SIGTERM does; the caller's name is logged."""
+    log_level: LogLevel | None = None
+    """Set at run time; None: as the settings say."""
+    client_metrics: ClientMetrics = field(default_factory=ClientMetrics)
+    memory_pressure: MemoryPressure = field(init=False)
+    transactions: Coordinator = field(init=False)
+    shares: ShareService = field(init=False)
+    streams: StreamsGroups = field(init=False)
+    commit_reports: CommitReports = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.settings.client_metrics_enabled:
+            load_decoder()
+        self.memory_pressure = MemoryPressure(self.store, self.settings.redis_memory_percent_max / 100)
+        self.commit_reports = CommitReports(self.usage, self.mirror)
+        self.shares = ShareService(
+            self.store,
+            self.settings,
+            self.catalog,
+            lambda topic, index: self.logs.partition(topic, index),
+            lambda: self.broker_lease.name(),
+        )
+        topics = CatalogTopics(self.catalog)
+        self.streams = StreamsGroups(
+            self.store, self.settings, topics, self._create_internal, lambda: self.broker_lease.name()
+        )
+        self.transactions = Coordinator(self.store, self.settings, self.catalog, self.logs, self.producer_ids)
+
+    @property
+    def expirers(self) -> dict[str, ExpireOne]:
+        """What expires share groups and streams groups, by the kind of their deadlines."""
+        return {STREAMS_KIND: self.streams.expire, **self.shares.expirers}
+
+    async def _create_internal(self, org: str, topic: InternalTopic) -> None:
+        """Create a topic of a streams group. Raises TopicAlreadyExists, InvalidConfig, StoreUnavailable and others."""
+        await self.catalog.check_new(org, topic.name)
+        overrides = configs.parse(self.settings, dict(topic.configs), {})
+        await self.catalog.create(org, topic.name, topic.partition_count, overrides)
+
+
+class DelayedReply(Protocol):
+    """A reply that waits for an event, or for its time. The connection ends the delay earlier: see the methods."""
+
+    is_delayed: bool
+    """Whether the reply is known and delayed."""
+
+    def on_next_request(self) -> None:
+        """Another request arrived, which must not wait behind this one: reply."""
+
+    def on_drain(self) -> None:
+        """The broker closes the connection: reply."""
+
+    def on_closed(self) -> None:
+        """The client closed the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """How to answer a request that equals the one before in all but its correlation id, without decoding it."""
+
+    body: bytes
+    """The reply's body."""
+    permitted: Callable[[], bool]
+    """Has the effects of the request and returns True, or returns False: then the handler must run."""
 
 
 @dataclass(slots=True)
@@ -72,12 +163,22 @@ class Client:
     listener: str = "PLAINTEXT"
     principal: str = "User:ANONYMOUS"
     org: str = "default"
+    sasl: SaslSession | None = None
+    """None on listeners without SASL."""
+    mutation_throttle_s: float = 0.0
+    """Throttle time of the topic changes under way, which are one request at a time; its reply takes it."""
+    fetch_rules_version: int = -1
+    """Version of the access rules by which the topics of its fetch session were checked."""
     software: Software = UNKNOWN
     software_name: str = "unknown"
     software_version: str = "unknown"
     fetched: bool = False
-    delayed_heartbeat: DelayedHeartbeat | None = None
-    """Delays the answer of the latest heartbeat; any later request releases it."""
+    has_share_session: bool = False
+    """Whether share sessions end with the connection."""
+    delayed: DelayedReply | None = None
+    """Delays the reply to the latest request of its kind; the connection ends the delay."""
+    repeat: Repeat | None = None
+    """Set by an inline handler that has replied; the connection takes it over when the handler returns."""
     on_closed: list[Callable[[], None]] = field(default_factory=list)
     """Run once when the connection is closed; parked fetches and watchers cancel here."""
 
@@ -94,22 +195,19 @@ class Client:
         return "" if self.software_name == "unknown" else f"{self.software_name} {self.software_version}"
 
     @property
-    def held(self) -> int:
-        """Number of requests with a delayed answer: 0 or 1 heartbeats."""
-        return 1 if self.delayed_heartbeat is not None and self.delayed_heartbeat.is_delayed else 0
+    def delayed_count(self) -> int:
+        """Number of requests whose reply is known and delayed: 0 or 1."""
+        return 1 if self.delayed is not None and self.delayed.is_delayed else 0
 
     def end(self) -> None:
-        """Run `on_closed` after the connection was closed."""
+        """End the delay of a reply and run `on_closed`, after the connection was closed."""
+        if self.delayed is not None:
+            self.delayed.on_closed()
         for closed in self.on_closed:
             try:
                 closed()
             except Exception:
                 logger.exception("on_closed_failed", connection=self.connection_id)
-
-    def release(self, reason: Released) -> None:
-        """Send the answer of the delayed heartbeat, if there is one."""
-        if self.delayed_heartbeat is not None:
-            self.delayed_heartbeat.release(reason)
 
 
 @dataclass(slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -11,16 +12,21 @@ from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
 from kio.static.primitive import i32Timedelta
 
-from tidegate.apis.call import Call
+from tidegate.apis import classic_members
+from tidegate.apis.call import Call, Repeat
+from tidegate.apis.consumer_groups import leave_consumer_group
 from tidegate.apis.mirroring import note_assigned
-from tidegate.apis.registry import ApiKey, api, inline_api
+from tidegate.apis.record_groups import note_owners
+from tidegate.apis.registry import api, inline_api
 from tidegate.errors import InconsistentGroupProtocol, InvalidGroupId
 from tidegate.groups import classic
-from tidegate.groups.delayed_heartbeats import DelayedHeartbeat, DelayedHeartbeats, supports_delayed_heartbeats
-from tidegate.groups.heartbeats import OnCode
+from tidegate.groups.consumer.errors import OTHER_TYPE, OtherGroupType
+from tidegate.groups.delayed_heartbeats import DelayedHeartbeat, supports_delayed_heartbeats
 from tidegate.groups.model import Joined, JoinRefused, JoinRequest, Leaving, MemberRef, SyncRequest
-from tidegate.protocol import fast_writers
+from tidegate.protocol import error_responses, fast_writers
+from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.consumer_blobs import TOPICS_MAX, owners_text, subscribed_topics, topic_count
+from tidegate.protocol.error_shapes import at_top
 from tidegate.store.keys import GroupKeys
 from tidegate.telemetry.metrics import metrics
 
@@ -34,7 +40,7 @@ _JOINS: Final = metrics.apis[ApiKey.JOIN_GROUP]
 _LEAVES: Final = metrics.apis[ApiKey.LEAVE_GROUP]
 
 
-@api(ApiKey.JOIN_GROUP, first=0, last=9)
+@api(ApiKey.JOIN_GROUP, first=0, last=9, cancelled=True, prepared=True, error=error_responses.join_group)
 async def join_group(call: Call, request: Any) -> list[bytes]:
     """Join or rejoin a group and wait for the end of the join phase.
 
@@ -45,14 +51,20 @@ async def join_group(call: Call, request: Any) -> list[bytes]:
     if not request.group_id:
         raise InvalidGroupId
     keys = call.store.group_keys(call.org, request.group_id)
-    if call.client.delayed_heartbeat is not None:
-        call.client.delayed_heartbeat.rejoins(request.session_timeout.total_seconds())
+    if isinstance(call.client.delayed, DelayedHeartbeat):
+        call.client.delayed.rejoins(request.session_timeout.total_seconds())
+    asked = _join_request(call, request)
     try:
-        joined = await classic.join(call.store, call.context.waits, keys, _join_request(call, request))
+        try:
+            joined = await classic.join(call.store, call.context.waits, keys, asked)
+        except OtherGroupType:
+            joined = await classic_members.join(call, keys, asked)
     except JoinRefused as refused:
         code = refused.error.code.value
         _JOINS.error(code)
         return fast_writers.join_group(call.version, code, -1, None, None, "", refused.member_id, ())
+    if request.group_instance_id is not None:  # it may have replaced a member, which must not be answered as before
+        call.context.heartbeats.snapshots.discard(keys)
     if joined.members and not joined.skip_assignment and joined.protocol_type == _CONSUMER:
         _note_subscribed(call, keys, joined)
     return fast_writers.join_group(
@@ -101,7 +113,15 @@ def _note_subscribed(call: Call, keys: GroupKeys, joined: Joined) -> None:
     classic.note_subscribed(call.store, keys, joined.generation, topics)
 
 
-@api(ApiKey.SYNC_GROUP, first=0, last=5)
+@api(
+    ApiKey.SYNC_GROUP,
+    first=0,
+    last=5,
+    safe_late=True,
+    cancelled=True,
+    prepared=True,
+    error=at_top(protocol_type=None, protocol_name=None, assignment=b""),
+)
 async def sync_group(call: Call, request: Any) -> bytes:
     """Store the leader's assignments, or wait for the member's own. v3: static members. v5: protocol (KIP-559)."""
     if call.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
@@ -117,7 +137,12 @@ async def sync_group(call: Call, request: Any) -> bytes:
         assignments,
         owners_text(assignments) if request.protocol_type in (_CONSUMER, None) else "",
     )
-    synced = await classic.sync(call.context.waits, keys, entered)
+    if assignments and call.context.catalog.record_topics:
+        await note_owners(call, keys, request)
+    try:
+        synced = await classic.sync(call.context.waits, keys, entered)
+    except OtherGroupType:
+        synced = await classic_members.sync(call, keys, entered)
     note_assigned(call, keys, request, synced)
     return fast_writers.sync_group(
         call.version,
@@ -128,7 +153,7 @@ async def sync_group(call: Call, request: Any) -> bytes:
     )
 
 
-@inline_api(ApiKey.HEARTBEAT, first=0, last=4)
+@inline_api(ApiKey.HEARTBEAT, first=0, last=4, safe_late=True, prepared=True, error=at_top())
 def heartbeat(call: Call, request: Any) -> None:
     """Renew a member's session, and report a rebalance to it (KIP-62). v3: static members (KIP-345)."""
     if not request.group_id:
@@ -136,37 +161,42 @@ def heartbeat(call: Call, request: Any) -> None:
     version, reply = call.version, call.reply
     keys = call.store.group_keys(call.org, request.group_id)
     member_ref = MemberRef(request.member_id, request.generation_id, request.group_instance_id)
-    add = (
-        call.context.heartbeats.add
-        if call.context.delayed_heartbeats is None
-        else _delay_heartbeat(call, call.context.delayed_heartbeats)
-    )
 
     def answer(code: int) -> None:
+        if code == OTHER_TYPE:
+            classic_members.heartbeat(call, keys, member_ref, answer)
+            return
         if code:
             _HEARTBEATS.error(code)
         reply(fast_writers.heartbeat(version, code))
 
-    add(keys, member_ref, answer)
+    delayed = _delayed(call)
+    if delayed is not None:
+        delayed.heartbeat(keys, member_ref, answer)
+        return
+    heartbeats = call.context.heartbeats
+    member = heartbeats.answer(keys, member_ref, answer)
+    if member is not None:
+        call.client.repeat = Repeat(fast_writers.heartbeat(version, 0), partial(heartbeats.renew, member))
 
 
-def _delay_heartbeat(
-    call: Call, delayed_heartbeats: DelayedHeartbeats
-) -> Callable[[GroupKeys, MemberRef, OnCode], None]:
-    """The function that queues a heartbeat; delays need a supported client and a connection without fetches."""
-    client = call.client
+def _delayed(call: Call) -> DelayedHeartbeat | None:
+    """The connection's delayed heartbeat; delays need a supported client and a connection without fetches."""
+    client, delayed_heartbeats = call.client, call.context.delayed_heartbeats
     if (
-        client.fetched
+        delayed_heartbeats is None
+        or client.fetched
         or call.draining.is_set()
         or not supports_delayed_heartbeats(client.software_name, call.client_id)
     ):
-        return call.context.heartbeats.add
-    if client.delayed_heartbeat is None:
-        client.delayed_heartbeat = DelayedHeartbeat(delayed_heartbeats)
-    return client.delayed_heartbeat.heartbeat
+        return None
+    delayed = client.delayed
+    if not isinstance(delayed, DelayedHeartbeat):
+        delayed = client.delayed = DelayedHeartbeat(delayed_heartbeats)
+    return delayed
 
 
-@api(ApiKey.LEAVE_GROUP, first=0, last=5)
+@api(ApiKey.LEAVE_GROUP, first=0, last=5, prepared=True, error=at_top(members=()))
 async def leave_group(call: Call, request: Any) -> LeaveGroupResponse:
     """Remove members, at their own or an administrator's request, with one rebalance. v3: several members (KIP-345)."""
     if not request.group_id:
@@ -175,6 +205,9 @@ async def leave_group(call: Call, request: Any) -> LeaveGroupResponse:
     leaving = [Leaving(member.member_id, member.group_instance_id, member.reason or "") for member in request.members]
     broker, host = call.context.waits.broker(), f"/{call.client.host}"
     codes = await classic.leave(call.store, keys, leaving, broker, client_id=call.client_id or "", client_host=host)
+    call.context.heartbeats.snapshots.discard(keys)  # ahead of the message about it
+    if set(codes) == {ErrorCode.unknown_member_id.value}:
+        codes = await leave_consumer_group(call, keys, leaving)
     for code in set(codes) - {ErrorCode.none.value}:
         _LEAVES.error(code)
     return LeaveGroupResponse(

@@ -17,21 +17,27 @@ from kio.schema.offset_delete.v0.response import (
 from kio.static.primitive import i32Timedelta
 
 from tidegate.apis.call import Call
-from tidegate.apis.mirroring import note_committed
-from tidegate.apis.registry import ApiKey, api, inline_api
+from tidegate.apis.commit_reports import Partitions
+from tidegate.apis.record_groups import acknowledge, record_commits
+from tidegate.apis.registry import api, inline_api
 from tidegate.apis.slices import batches_of, join_topics
 from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, topic_of
 from tidegate.errors import InvalidGroupId
 from tidegate.groups import offsets
+from tidegate.groups.consumer.errors import OTHER_TYPE
 from tidegate.groups.offsets import Commit, entry_json, offset_field
 from tidegate.log.offload import DECODED
-from tidegate.protocol import fast_writers
+from tidegate.protocol import error_responses, fast_writers
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_shapes import at_top
 from tidegate.protocol.versions import Fields
 from tidegate.telemetry.metrics import metrics
 from tidegate.topics.model import Topic
 
 _NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_COMMIT_TIMESTAMPS_AT: Final = 1
+_MINUTE_MS: Final = 60_000
 _NONE: Final = ErrorCode.none.value
 _UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition.value
 _UNKNOWN_ID: Final = ErrorCode.unknown_topic_id.value
@@ -40,6 +46,8 @@ _METADATA_TOO_LARGE: Final = ErrorCode.offset_metadata_too_large.value
 _GROUP_NOT_FOUND: Final = ErrorCode.group_id_not_found.value
 _ILLEGAL_GENERATION: Final = ErrorCode.illegal_generation.value
 _TRY_AGAIN: Final = ErrorCode.coordinator_load_in_progress.value
+_EPOCHS_FROM: Final = 9
+"""The version from which a commit has a member epoch (KIP-848)."""
 _METER: Final = metrics.apis[ApiKey.OFFSET_COMMIT]
 
 Judged = list[tuple[Any, Topic | None]]
@@ -80,12 +88,15 @@ async def _commit_in_parts(call: Call, request: Any) -> None:
     call.reply(await DECODED.run(fast_writers.offset_commit, call.version, join_topics(results)))
 
 
-@inline_api(ApiKey.OFFSET_COMMIT, first=2, last=10, large=_commit_large)
+@inline_api(
+    ApiKey.OFFSET_COMMIT, first=0, last=10, large=_commit_large, prepared=True, error=error_responses.offset_commit
+)
 def offset_commit(call: Call, request: Any) -> None:
     """Store the offsets of a member, or of any client while the group is empty.
 
-    v2-4: retention_time (removed by KIP-211). v6: leader epoch. v7: static members (KIP-345). v9: an unknown group is
-    GROUP_ID_NOT_FOUND. v10: topics by id. The group's error is repeated on each partition.
+    v0: no member. v1: commit timestamps. v2-4: retention_time (removed by KIP-211). v6: leader epoch. v7: static
+    members (KIP-345). v9: an unknown group is GROUP_ID_NOT_FOUND. v10: topics by id. The group's error is repeated on
+    each partition.
     """
     held, group = call.context.offsets.held, call.store.group_keys(call.org, request.group_id).group
     if group in held:
@@ -169,7 +180,7 @@ def _commit(call: Call, request: Any, refreshed: bool) -> bool:
         _count_own(results)
         _reply_commit(call, results)
         return True
-    retention_ms = max(-1, request.retention_time // _MILLISECOND) if call.version < 5 else -1
+    retention_ms = _retention_ms(call, request) if call.version < 5 else -1
     commit = Commit(
         request.generation_id_or_member_epoch,
         request.member_id,
@@ -178,11 +189,45 @@ def _commit(call: Call, request: Any, refreshed: bool) -> bool:
         retention_ms,
         call.client_id or "",
         call.client.host,
+        record_commits(call, request.group_id, topics, results) if context.catalog.record_topics else (),
     )
     keys = context.store.group_keys(org, request.group_id)
     known = context.catalog.version, context.offsets.next_question
-    context.offsets.commit(keys, commit, partial(_committed, call, request, known, topics, results))
+    has_epochs = keys.group in context.consumers.known or keys.group in context.streams.cached
+    if has_epochs and request.member_id:
+        _commit_as_consumer(call, commit, request, known, topics, results)
+    else:
+        context.offsets.commit(keys, commit, partial(_committed, call, request, known, topics, results, commit))
     return True
+
+
+def _retention_ms(call: Call, request: Any) -> int:
+    """The retention that a client of v0-4 sets, ms; -1: the broker's.
+
+    In v1 each partition has a commit timestamp, from which the broker's retention counts; the latest is taken for all.
+    Timestamps in the past shorten nothing, as in Kafka since KIP-211.
+    """
+    if call.version != _COMMIT_TIMESTAMPS_AT:
+        return max(-1, int(request.retention_time // _MILLISECOND))
+    latest = max((one.commit_timestamp for topic in request.topics for one in topic.partitions), default=-1)
+    ahead_ms = latest - call.store.clock.now_ms()
+    return ahead_ms + call.context.settings.offsets_retention_minutes * _MINUTE_MS if ahead_ms > 0 else -1
+
+
+def _commit_as_consumer(
+    call: Call, commit: Commit, request: Any, known: tuple[int, int], topics: Judged, results: Results
+) -> None:
+    """Commit as a member of a KIP-848 group; as any other client if the group is of another type by now."""
+    context, keys = call.context, call.store.group_keys(call.org, request.group_id)
+
+    def answered(answer: int | Exception) -> None:
+        if answer == OTHER_TYPE:
+            context.offsets.commit(keys, commit, partial(_committed, call, request, known, topics, results, None))
+        else:
+            _committed(call, request, known, topics, results, None, answer)
+
+    knows_epochs = call.version >= _EPOCHS_FROM
+    context.consumers.commits.commit(keys, commit, knows_epochs, answered, context.streams.submit_expiry)
 
 
 def _committed(
@@ -191,15 +236,27 @@ def _committed(
     known: tuple[int, int],
     topics: Judged,
     results: Results,
+    commit: Commit | None,
     answer: int | Exception,
 ) -> None:
-    """Repeat the group's code on every partition that exists, and reply."""
+    """Repeat the group's code on every partition that exists, and reply.
+
+    `commit` is repeated if its group turns out to be one of KIP-848; None if it was repeated already.
+    """
+    if answer == OTHER_TYPE:
+        if commit is not None:
+            _commit_as_consumer(call, commit, request, known, topics, results)
+            return
+        answer = _TRY_AGAIN
     code = answer if isinstance(answer, int) else code_of(answer, ErrorCode.coordinator_not_available)
     if code == _NONE:
         catalog = call.context.catalog
         version, question = known
         if version == catalog.version and call.context.offsets.topics_were(catalog.stored_version, question):
-            _stored(call, request, topics, results)
+            if catalog.record_topics and call.store.is_sharded:
+                call.context.tasks.start(_acknowledge(call, request, topics, results))
+            else:
+                _stored(call, request, topics, results)
         else:
             call.context.tasks.start(_confirm(call, request, topics, results))
         return
@@ -230,29 +287,45 @@ async def _confirm(call: Call, request: Any, topics: Judged, results: Results) -
     except Exception as error:  # noqa: BLE001 - the request must be answered
         code = code_of(error, ErrorCode.coordinator_not_available)
         results = [(label, [(index, own or code) for index, own in codes]) for label, codes in results]
+    await _acknowledge(call, request, topics, results)
+
+
+async def _acknowledge(call: Call, request: Any, topics: Judged, results: Results) -> None:
+    """Acknowledge the commit in Redis groups of format record, where its script could not, then reply."""
+    if call.context.catalog.record_topics and call.store.is_sharded:
+        await acknowledge(call, request.group_id, topics, results)
     _stored(call, request, topics, results)
 
 
 def _stored(call: Call, request: Any, topics: Judged, results: Results) -> None:
-    _count_own(results)
+    errors = _count_own(results)
     _reply_commit(call, results)
-    note_committed(call, request.group_id, topics, results)
-    moved = (
-        (topic, index, one.committed_offset)
-        for (wanted, topic), (_, codes) in zip(topics, results, strict=True)
-        if topic is not None
-        for one, (index, code) in zip(wanted.partitions, codes, strict=True)
-        if not code
-    )
-    call.context.usage.committed(call.store.group_keys(call.org, request.group_id).ref, call.client_id or "", moved)
+    partitions, offsets = _moved(topics, results, errors)
+    group = call.store.group_keys(call.org, request.group_id).ref
+    call.context.commit_reports.add(group, request.group_id, call.client_id or "", partitions, offsets)
 
 
-def _count_own(results: Results) -> None:
-    """Count the errors of single partitions, each code once."""
-    own = {code for _, codes in results for _, code in codes}
-    if own != {_NONE}:
-        for code in own - {_NONE}:
-            _METER.error(code)
+def _moved(topics: Judged, results: Results, errors: bool) -> tuple[Partitions, list[int]]:
+    """The stored partitions by topic, and their offsets."""
+    partitions: Partitions = []
+    offsets: list[int] = []
+    for (wanted, topic), (_, codes) in zip(topics, results, strict=True):
+        if topic is None:
+            continue
+        stored = wanted.partitions
+        if errors:
+            stored = [one for one, (_, code) in zip(wanted.partitions, codes, strict=True) if not code]
+        partitions.append((topic, [one.partition_index for one in stored]))
+        offsets += [one.committed_offset for one in stored]
+    return partitions, offsets
+
+
+def _count_own(results: Results) -> bool:
+    """Count the errors of single partitions, each code once; returns whether there are any."""
+    own = {code for _, codes in results for _, code in codes} - {_NONE}
+    for code in own:
+        _METER.error(code)
+    return bool(own)
 
 
 def _reply_commit(call: Call, results: Results) -> None:
@@ -265,7 +338,7 @@ def _reply_commit(call: Call, results: Results) -> None:
 # -- OffsetDelete
 
 
-@api(ApiKey.OFFSET_DELETE, first=0, last=0)
+@api(ApiKey.OFFSET_DELETE, first=0, last=0, error=at_top(topics=()))
 async def offset_delete(call: Call, request: Any) -> OffsetDeleteResponse:
     """Delete a group's offsets of topics that it is not subscribed to (KIP-496)."""
     missing = _unknown_topics(call, request)

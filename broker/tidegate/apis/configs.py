@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: topic configs can change, broker configs are read-only."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs of topics, groups and brokers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,35 @@ from kio.schema.incremental_alter_configs.v1.response import (
 )
 from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
 
+from tidegate.apis import broker_configs, broker_loggers, client_metrics
 from tidegate.apis.call import Call
-from tidegate.apis.registry import ApiKey, api
+from tidegate.apis.group_configs import GROUP, alter_group_configs, describe_group_configs
+from tidegate.apis.registry import api
 from tidegate.apis.topics import failure
-from tidegate.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
+from tidegate.errors import ClusterAuthorizationFailed, InvalidRequest, KafkaError, UnknownTopicOrPartition
+from tidegate.protocol import error_responses
+from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_responses import NO_TIME
 from tidegate.topics import configs, names
 from tidegate.topics.configs import Change, Described, Operation
 
 TOPIC: Final = 2
 BROKER: Final = 4
+BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+_OF_THE_CLUSTER: Final = (BROKER, BROKER_LOGGER, CLIENT_METRICS)
+_ADMINISTRATORS: Final = "default"
+"""The organisation whose administrators may change what holds for all organisations."""
 
 
-@api(ApiKey.DESCRIBE_CONFIGS, first=1, last=4)
+@api(
+    ApiKey.DESCRIBE_CONFIGS,
+    first=1,
+    last=4,
+    away=ErrorCode.request_timed_out,
+    safe_late=True,
+    error=error_responses.describe_configs,
+)
 async def describe_configs(call: Call, request: Any) -> DescribeConfigsResponse:
     """Configs of topics and of this broker. v1: sources and synonyms (KIP-226). v3: types and documentation."""
     results = [await _describe(call, resource, request) for resource in request.resources]
@@ -56,7 +72,7 @@ async def _describe(call: Call, resource: Any, request: Any) -> DescribeConfigsR
 
 
 async def _configs_of(call: Call, resource: Any) -> list[Described]:
-    settings, broker_lease = call.context.settings, call.context.broker_lease
+    settings = call.context.settings
     if resource.resource_type == TOPIC:
         names.check(resource.resource_name)
         topic = await call.context.catalog.find(call.org, resource.resource_name)
@@ -64,12 +80,13 @@ async def _configs_of(call: Call, resource: Any) -> list[Described]:
             raise UnknownTopicOrPartition
         return configs.describe_topic(settings, topic.overrides)
     if resource.resource_type == BROKER:
-        if not resource.resource_name:
-            return []  # dynamic defaults for all brokers: there are none
-        shown = broker_lease.shown_node_id(call.client.listener)
-        if resource.resource_name not in (str(broker_lease.node_id), str(shown)):
-            raise InvalidRequest(f"this is broker {shown}, not {resource.resource_name!r}")
-        return configs.describe_broker(settings)
+        return broker_configs.describe(call, resource.resource_name)
+    if resource.resource_type == BROKER_LOGGER:
+        return broker_loggers.describe(call, resource.resource_name)
+    if resource.resource_type == CLIENT_METRICS:
+        return client_metrics.describe(call, resource.resource_name)
+    if resource.resource_type == GROUP:
+        return await describe_group_configs(call, resource.resource_name)
     raise InvalidRequest(f"configs of resource type {resource.resource_type} are not served")
 
 
@@ -94,9 +111,9 @@ def _result(config: Described, request: Any) -> DescribeConfigsResourceResult:
 # -- changes
 
 
-@api(ApiKey.ALTER_CONFIGS, first=0, last=2)
+@api(ApiKey.ALTER_CONFIGS, first=0, last=2, error=error_responses.alter_configs)
 async def alter_configs(call: Call, request: Any) -> AlterConfigsResponse:
-    """Replace all of the topics' own configs; configs that are not named return to their defaults."""
+    """Replace all own configs of topics and groups; configs that are not named return to their defaults."""
     times = _times(request)
     responses = [
         AlterConfigsResourceResponse(**await _alter(call, one, times, request.validate_only, replace=True))
@@ -105,9 +122,9 @@ async def alter_configs(call: Call, request: Any) -> AlterConfigsResponse:
     return AlterConfigsResponse(throttle_time=NO_TIME, responses=tuple(responses))  # type: ignore[arg-type]
 
 
-@api(ApiKey.INCREMENTAL_ALTER_CONFIGS, first=0, last=1)
+@api(ApiKey.INCREMENTAL_ALTER_CONFIGS, first=0, last=1, error=error_responses.incremental_alter_configs)
 async def incremental_alter_configs(call: Call, request: Any) -> IncrementalAlterConfigsResponse:
-    """Set, delete, append to and subtract from single configs of topics (KIP-339)."""
+    """Set, delete, append to and subtract from single configs of topics and groups (KIP-339)."""
     times = _times(request)
     responses = [
         IncrementalAlterConfigsResourceResponse(**await _alter(call, one, times, request.validate_only, replace=False))
@@ -128,10 +145,7 @@ async def _alter(
     try:
         if times[resource.resource_type, resource.resource_name] > 1:
             raise InvalidRequest("the resource stands in the request more than once")
-        if resource.resource_type != TOPIC:
-            raise InvalidRequest("only topics can be altered: a broker reads its settings when it starts")
-        names.check(resource.resource_name)
-        await _alter_topic(call, resource, validate_only, replace)
+        await _alter_resource(call, resource, validate_only, replace)
     except KafkaError as error:
         code, message = failure(error)
     return {
@@ -142,12 +156,42 @@ async def _alter(
     }
 
 
-async def _alter_topic(call: Call, resource: Any, validate_only: bool, replace: bool) -> None:
+async def _alter_resource(call: Call, resource: Any, validate_only: bool, replace: bool) -> None:
+    if resource.resource_type in _OF_THE_CLUSTER and call.org != _ADMINISTRATORS:
+        raise ClusterAuthorizationFailed(f"only organisation {_ADMINISTRATORS!r} changes what holds for all of them")
+    if resource.resource_type == GROUP:
+        await alter_group_configs(call, resource.resource_name, _changes(resource), validate_only, replace=replace)
+        return
+    if resource.resource_type == BROKER:
+        await broker_configs.alter(call, resource.resource_name, _changes(resource), validate_only, replace)
+        return
+    if resource.resource_type == BROKER_LOGGER and not replace:
+        broker_loggers.alter(call, resource.resource_name, _changes(resource), validate_only)
+        return
+    if resource.resource_type == CLIENT_METRICS and not replace:
+        await client_metrics.alter(call, resource.resource_name, _changes(resource), validate_only)
+        return
+    if resource.resource_type != TOPIC:
+        raise InvalidRequest(f"configs of resource type {resource.resource_type} cannot be altered")
+    if not resource.resource_name:
+        raise InvalidRequest("the topic has no name")
+    names.check(resource.resource_name)
+    names.check_changeable(resource.resource_name)
+    await _alter_topic(call, resource, validate_only, replace)
+
+
+def _changes(resource: Any) -> list[Change]:
+    """The changes of one resource. Raises InvalidRequest for a config that is named twice."""
     changes: list[Change] = [
         (one.name, getattr(one, "config_operation", Operation.SET), one.value) for one in resource.configs
     ]
     if len({name for name, _, _ in changes}) != len(changes):
         raise InvalidRequest("a config stands in the request more than once")
+    return changes
+
+
+async def _alter_topic(call: Call, resource: Any, validate_only: bool, replace: bool) -> None:
+    changes = _changes(resource)
 
     def plan(overrides: Mapping[str, str]) -> dict[str, str]:
         return configs.altered(call.context.settings, overrides, changes, replace=replace)

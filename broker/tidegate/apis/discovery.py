@@ -8,6 +8,7 @@ The named leader or coordinator is a hint; every broker serves every partition a
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any, Final
 
 import structlog
@@ -18,14 +19,18 @@ from tidegate.apis import metadata as answers
 from tidegate.apis import registry
 from tidegate.apis.call import Call
 from tidegate.apis.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS, Question, RefreshedTopics
-from tidegate.apis.registry import ApiKey, api, inline_api
+from tidegate.apis.registry import api, inline_api
 from tidegate.apis.slices import SLICE, in_slices
+from tidegate.cluster import features
 from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.placement import coordinator_of
 from tidegate.errors import InvalidRequest, MismatchedEndpointType, UnsupportedEndpointType
-from tidegate.protocol import codec, fast_writers
-from tidegate.protocol.error_responses import NO_TIME, error_response
+from tidegate.protocol import codec, error_responses, fast_writers
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_responses import NO_TIME
+from tidegate.protocol.error_shapes import at_top
 from tidegate.protocol.group_writers import Coordinator
+from tidegate.security.errors import IllegalSaslState
 from tidegate.store.keys import shard_of
 
 logger = structlog.get_logger()
@@ -33,27 +38,63 @@ logger = structlog.get_logger()
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_LENGTH_MAX: Final = 256
 _GROUP, _TRANSACTION = 0, 1
+_TELEMETRY: Final = (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY)
 _BROKERS, _CONTROLLERS = 1, 2
-_FEATURES_EPOCH: Final = 0
-"""Epoch of the finalized features; a broker's features depend on its version only and never change at run time."""
 
 
 # -- ApiVersions
 
 
-@inline_api(ApiKey.API_VERSIONS, first=0, last=4)
+@inline_api(
+    ApiKey.API_VERSIONS,
+    first=0,
+    last=5,
+    safe_late=True,
+    error=at_top(
+        api_keys=(), supported_features=(), finalized_features_epoch=-1, finalized_features=(), zk_migration_ready=False
+    ),
+)
 def api_versions(call: Call, request: Any) -> None:
-    """Served APIs (KIP-35). v3: the client's software (KIP-511). The dispatcher answers versions that are too new."""
+    """Served APIs (KIP-35). v3: the client's software (KIP-511). v5: the broker that the client means (KIP-1242).
+
+    The dispatcher answers versions that are too new.
+    """
     if call.version >= 3:
         name, version = request.client_software_name, request.client_software_version
         if not (_is_software(name) and _is_software(version)):
             call.reply(fast_writers.api_versions(call.version, ErrorCode.invalid_request.value, ()))
             return
         call.client.note_software(name, version)
-    call.reply(
-        fast_writers.api_versions(
-            call.version, ErrorCode.none.value, _listed(), finalized_features_epoch=_FEATURES_EPOCH
-        )
+        code = _misrouted(call, request)
+        if code is not ErrorCode.none:
+            call.reply(fast_writers.api_versions(call.version, code.value, ()))
+            return
+    try:
+        if call.client.sasl is not None and not call.client.sasl.admit_api_versions():
+            call.close("a second ApiVersions before SASL authentication")
+            return
+    except IllegalSaslState as error:
+        call.reply(fast_writers.api_versions(call.version, error.code.value, ()))
+        return
+    hides_telemetry = not call.context.settings.client_metrics_enabled
+    call.reply(_api_versions(call.version, len(registry.served), hides_telemetry))
+
+
+def _misrouted(call: Call, request: Any) -> ErrorCode:
+    """Whether the client reached another cluster. Node ids are not compared: any broker may answer for one address."""
+    cluster_id, node_id = request.cluster_id, request.node_id
+    if (cluster_id is None) != (node_id == -1):
+        return ErrorCode.invalid_request
+    if cluster_id is not None and cluster_id != call.context.broker_lease.cluster_id:
+        return ErrorCode.rebootstrap_required
+    return ErrorCode.none
+
+
+@cache
+def _api_versions(version: int, _: int, hides_telemetry: bool) -> bytes:
+    """The answer of a version; the number of served APIs changes in tests only."""
+    return fast_writers.api_versions(
+        version, ErrorCode.none.value, _listed(hides_telemetry), features.SUPPORTED, features.FINALIZED, features.EPOCH
     )
 
 
@@ -61,14 +102,23 @@ def _is_software(text: str) -> bool:
     return len(text) <= _SOFTWARE_LENGTH_MAX and _SOFTWARE.fullmatch(text) is not None
 
 
-def _listed() -> list[tuple[int, int, int]]:
-    return [(key, one.listed_first, one.last) for key, one in sorted(registry.served.items())]
+def _listed(hides_telemetry: bool) -> list[tuple[int, int, int]]:
+    """As in Kafka, the APIs of client metrics are listed where pushes are wanted only, and served everywhere."""
+    hidden = _TELEMETRY if hides_telemetry else ()
+    return [(key, one.listed_first, one.last) for key, one in sorted(registry.served.items()) if key not in hidden]
 
 
 # -- Metadata
 
 
-@inline_api(ApiKey.METADATA, first=0, last=13)
+@inline_api(
+    ApiKey.METADATA,
+    first=0,
+    last=13,
+    away=ErrorCode.leader_not_available,
+    safe_late=True,
+    error=error_responses.metadata,
+)
 def metadata(call: Call, request: Any) -> None:
     """Brokers, topics and partition leaders.
 
@@ -113,7 +163,7 @@ async def _metadata_after_refresh(
             body = answers.answer(call, question, refreshed)
     except Exception:
         logger.exception("request_failed", api="metadata", version=call.version)
-        failed = error_response(ApiKey.METADATA, request, ErrorCode.unknown_server_error)
+        failed = error_responses.metadata(request, ErrorCode.unknown_server_error)
         body = codec.encode(ApiKey.METADATA, call.version, failed)
     call.reply(body)
 
@@ -124,7 +174,7 @@ _KEYS_IN_BATCHES: Final = 4
 _KEYS_SLICE: Final = 100
 
 
-@api(ApiKey.FIND_COORDINATOR, first=0, last=6)
+@api(ApiKey.FIND_COORDINATOR, first=0, last=6, safe_late=True, prepared=True, error=error_responses.find_coordinator)
 async def find_coordinator(call: Call, request: Any) -> bytes:
     """The coordinator of a group or transactional id. v4: several keys (KIP-699). v6: share groups (not supported)."""
     if request.key_type not in (_GROUP, _TRANSACTION):
@@ -152,7 +202,16 @@ def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
 # -- DescribeCluster
 
 
-@api(ApiKey.DESCRIBE_CLUSTER, first=0, last=2)
+@api(
+    ApiKey.DESCRIBE_CLUSTER,
+    first=0,
+    last=2,
+    away=ErrorCode.request_timed_out,
+    safe_late=True,
+    error=at_top(
+        endpoint_type=1, cluster_id="", controller_id=-1, brokers=(), cluster_authorized_operations=-(1 << 31)
+    ),
+)
 async def describe_cluster(call: Call, request: Any) -> DescribeClusterResponse:
     """The live brokers (KIP-700). v1: endpoint type (KIP-919). v2: fenced brokers, which do not exist here."""
     if request.endpoint_type == _CONTROLLERS:

@@ -8,18 +8,23 @@ changes, a waiting fetch costs a timer. Source: KafkaApis.handleFetchRequest, Re
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
-from tidegate.apis.fetch_reading import BY_ORDER, Reading
+from tidegate.apis.fetch_message_sets import answer_message_sets
+from tidegate.apis.fetch_reading import BATCHES_FROM, BY_ORDER, Reading
 from tidegate.apis.fetch_sessions import NO_SESSION, FetchSet, Wanted
-from tidegate.apis.mirroring import note_fetched
-from tidegate.apis.registry import ApiKey, inline_api
+from tidegate.apis.mirroring import note_fetched, note_fetched_together
+from tidegate.apis.registry import inline_api
+from tidegate.apis.shared_fetches import READ_COMMITTED, FetchKey, SharedAnswer
 from tidegate.errors import ClusterAuthorizationFailed
-from tidegate.protocol import fast_writers
+from tidegate.log.owners import Reader
+from tidegate.protocol import error_responses, fast_writers
+from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.fast_writers import FetchPartition
 
 SESSIONS_MAX: Final = 1_000
@@ -27,9 +32,20 @@ SESSIONS_MAX: Final = 1_000
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-@inline_api(ApiKey.FETCH, first=4, last=18)
+@inline_api(
+    ApiKey.FETCH,
+    first=0,
+    last=18,
+    away=ErrorCode.kafka_storage_error,
+    safe_late=True,
+    exclusive=True,
+    error=error_responses.fetch,
+)
 def fetch(call: Call, request: Any) -> None:
-    """Read batches. v5: log start. v7: sessions. v9: leader epochs. v10: zstd. v12: divergence. v13: topic ids."""
+    """Read batches.
+
+    v0-3: message sets. v5: log start. v7: sessions. v9: leader epochs. v10: zstd. v12: divergence. v13: topic ids.
+    """
     context, connection_id = call.context, call.client.connection_id
     if request.replica_state.replica_id >= 0:
         raise ClusterAuthorizationFailed("brokers of this cluster do not fetch from each other")
@@ -93,7 +109,7 @@ class Fetching(Reading):
             self._timer, self._timer_s = self._loop.call_at(self._deadline_s, self.answer), self._deadline_s
         for wanted in self._todo:
             if wanted.result is not None and not wanted.result.error_code:
-                self._set.listen(wanted)
+                self._set.listen(wanted, call.context.log_ends)
         if self._set.due:
             self.wake()
 
@@ -106,7 +122,7 @@ class Fetching(Reading):
     def resume(self) -> None:
         """Resume reading the partitions that changed."""
         self._woken = False
-        if not self._answered and not self._reading and self._set.due:
+        if not (self._answered or self._reading or self._filling_later) and self._set.due:
             self._begin()
 
     def cancel(self) -> None:
@@ -123,15 +139,14 @@ class Fetching(Reading):
         """Answer with the records read so far."""
         if self._answered:
             return
-        self._answered = True
         call = self._call
-        if self._parked:
-            self._set.waiter = None
-            call.context.fetch_waits.leave(call.client.connection_id, self)
-            if self._timer is not None:
-                self._timer.cancel()
+        self._end_wait()
         topics: dict[str | bytes, list[FetchPartition]] = {}
         reported = self._reported()
+        if call.version < BATCHES_FROM:
+            self._set.close()
+            call.context.tasks.start(answer_message_sets(call, reported, self._max_bytes))
+            return
         for wanted in reported:
             assert wanted.result is not None
             topics.setdefault(wanted.key, []).append(wanted.result)
@@ -147,6 +162,57 @@ class Fetching(Reading):
         else:
             self._remember()
         call.reply(body)
+
+    def _end_wait(self) -> None:
+        self._answered = True
+        if self._parked:
+            self._set.waiter = None
+            self._call.context.fetch_waits.leave(self._call.client.connection_id, self)
+            if self._timer is not None:
+                self._timer.cancel()
+
+    # -- answering together with other fetches (`log_ends`)
+
+    def shared_key(self, wanted: Wanted) -> FetchKey | None:
+        """What the answer depends on if this partition has records now; None if on more than this partition."""
+        fetch_set, call = self._set, self._call
+        if self._size or self._reading or self._filling_later or self._woken or not self._parked:
+            return None
+        if len(fetch_set.due) != 1 or call.version < BATCHES_FROM or (self._full and len(fetch_set.wanted) != 1):
+            return None
+        if len(self._evaluated) > 1 or wanted not in self._evaluated:
+            for other in self._evaluated:  # of an incremental fetch
+                if other is not wanted and (other.result is None or _is_news(other, other.result)):
+                    return None
+        return FetchKey(
+            call.version, self._isolation, wanted.key, wanted.index, wanted.offset,
+            max(min(wanted.bytes_max, self._max_bytes), 0), wanted.leader_epoch, wanted.last_epoch,
+        )  # fmt: skip
+
+    def answer_shared(self, wanted: Wanted, answer: SharedAnswer) -> Reader | None:
+        """Answer with records that were read for several fetches; None if the fetch has gone on meanwhile."""
+        fetch_set, call, found = self._set, self._call, answer.found
+        if self._answered or wanted not in fetch_set.due:
+            return None
+        if len(fetch_set.due) != 1 or found.size < self._min_bytes:
+            self.resume()
+            return None
+        self._end_wait()
+        if self._session_id == NO_SESSION:
+            fetch_set.close()
+            call.reply(answer.body)
+        else:
+            wanted.sent_high_watermark, wanted.sent_log_start = found.high_watermark, found.log_start_offset
+            wanted.result = None
+            fetch_set.rotate(wanted)
+            call.reply(answer.in_session(self._session_id))
+        return call.client_id or "", f"/{call.client.host}"
+
+    def note_shared(self, answer: SharedAnswer, readers: Sequence[Reader]) -> None:
+        """Report that the clients have received the records."""
+        note_fetched_together(self._call.context, answer, readers)
+
+    # -- the partitions of an answer
 
     def _reported(self) -> list[Wanted]:
         """All partitions, or in an incremental answer those that changed since the last answer."""
@@ -169,11 +235,15 @@ class Fetching(Reading):
             wanted.sent_log_start = result.log_start_offset
             if result.size:
                 fetch_set.rotate(wanted)
-            if wanted in self._reading or result.size or not _is_at_end(wanted, result):
+            if wanted in self._reading or result.size or not self._is_at_end(wanted, result):
                 wanted.result = None
                 fetch_set.due[wanted] = None
             else:
-                fetch_set.listen(wanted)
+                fetch_set.listen(wanted, self._call.context.log_ends)
+
+    def _is_at_end(self, wanted: Wanted, result: FetchPartition) -> bool:
+        end = result.last_stable_offset if self._isolation == READ_COMMITTED else result.high_watermark
+        return not result.error_code and result.diverging is None and wanted.offset >= end
 
 
 def _is_news(wanted: Wanted, result: FetchPartition) -> bool:
@@ -184,7 +254,3 @@ def _is_news(wanted: Wanted, result: FetchPartition) -> bool:
         or result.high_watermark != wanted.sent_high_watermark
         or result.log_start_offset != wanted.sent_log_start
     )
-
-
-def _is_at_end(wanted: Wanted, result: FetchPartition) -> bool:
-    return not result.error_code and result.diverging is None and wanted.offset >= result.high_watermark

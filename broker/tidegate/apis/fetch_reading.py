@@ -16,7 +16,9 @@ from uuid import UUID
 import structlog
 
 from tidegate.apis.call import Call
+from tidegate.apis.fetch_message_sets import are_markers
 from tidegate.apis.fetch_sessions import FetchSet, Wanted
+from tidegate.apis.shared_fetches import READ_COMMITTED, ZSTD_FROM
 from tidegate.apis.slices import SLICE
 from tidegate.errors import (
     FencedLeaderEpoch,
@@ -29,24 +31,22 @@ from tidegate.errors import (
     UnknownTopicOrPartition,
     UnsupportedCompressionType,
 )
+from tidegate.log.record_format.record_log import RecordLog
 from tidegate.protocol.fast_writers import FetchPartition
-from tidegate.records.batch import Codec
+from tidegate.records.batch import holds_zstd
 
 if TYPE_CHECKING:
-    from tidegate.log.partition import PartitionLog
+    from tidegate.log.logs import FetchedLog
     from tidegate.log.read import Slice
+    from tidegate.log.record_format.record_groups import RecordReader
     from tidegate.log.state import LogOffsets
 
 logger = structlog.get_logger()
 
-_READ_COMMITTED: Final = 1
-_ZSTD_FROM: Final = 10
+BATCHES_FROM: Final = 4
+"""Version from which on records are sent as batches; older ones get message sets (`fetch_message_sets`)."""
+_ONE_MESSAGE_FROM: Final = 3
 _STORE_AWAY_PAUSE_S: Final = 0.1
-_PLACE_BYTES: Final = 16
-_LENGTH_AT: Final = 8
-_LENGTH_END: Final = 12
-_ATTRIBUTES_LOW_AT: Final = 22
-_CODEC_BITS: Final = 0x07
 BY_ORDER: Final = attrgetter("order")
 
 
@@ -104,14 +104,15 @@ class Reading:
         if fetch_set.catalog_version != version:
             fetch_set.catalog_version = version
             for wanted in fetch_set.wanted.values():
-                self._locate_again(wanted)
+                if wanted.log is not None:
+                    self._locate_again(wanted)
         for wanted in fetch_set.due:
             wanted.result = None
         self._begin()
 
     def _locate_again(self, wanted: Wanted) -> None:
         """Topics have changed: evaluate the partition again if its log was replaced."""
-        if wanted.log is not None and wanted.log is not self._locate(wanted):
+        if wanted.log is not self._locate(wanted):
             self._set.stop_listening(wanted)
             self._set.due[wanted] = None
             wanted.log = None
@@ -147,7 +148,7 @@ class Reading:
         self._filling_later = False
         self._fill()
 
-    def _locate(self, wanted: Wanted) -> PartitionLog | KafkaError | None:
+    def _locate(self, wanted: Wanted) -> FetchedLog | KafkaError | None:
         """The log of a partition; None if the cache has no such topic."""
         context, org, key = self._call.context, self._call.client.org, wanted.key
         topic = context.catalog.get(org, key) if isinstance(key, str) else context.catalog.by_id(org, UUID(bytes=key))
@@ -155,7 +156,14 @@ class Reading:
             return None
         if not 0 <= wanted.index < topic.partition_count:
             return UnknownTopicOrPartition()
-        return context.logs.partition(topic, wanted.index)
+        log = context.logs.partition(topic, wanted.index)
+        return self._record_reader(log) if isinstance(log, RecordLog) else log
+
+    def _record_reader(self, log: RecordLog) -> RecordReader:
+        """The log as this connection reads it: for its group."""
+        client, groups = self._call.client, self._call.context.logs.record_groups
+        reader = self._call.client_id or "", f"/{client.host}"
+        return groups.reader(log, groups.connection(client.connection_id, reader, client.on_closed))
 
     async def _find(self, key: str | bytes) -> None:
         catalog, org = self._call.context.catalog, self._call.client.org
@@ -186,7 +194,7 @@ class Reading:
                 return
         self._read(wanted, log, known, left)
 
-    def _epochs_agree(self, wanted: Wanted, log: PartitionLog, known: LogOffsets, left: int) -> bool:
+    def _epochs_agree(self, wanted: Wanted, log: FetchedLog, known: LogOffsets, left: int) -> bool:
         """Whether the client's epochs match this log's (KIP-320, KIP-595); otherwise the answer becomes an error."""
         if 0 <= wanted.leader_epoch != known.leader_epoch:
             old = wanted.leader_epoch < known.leader_epoch
@@ -198,7 +206,7 @@ class Reading:
         self._beside(wanted, left, self._verify(wanted, log, known))
         return False
 
-    async def _verify(self, wanted: Wanted, log: PartitionLog, known: LogOffsets) -> None:
+    async def _verify(self, wanted: Wanted, log: FetchedLog, known: LogOffsets) -> None:
         """Check that the client's last epoch ends where ours does; a match is cached until that epoch changes."""
         epoch, end_offset = await log.epoch_end(wanted.last_epoch)
         if epoch < 0:
@@ -236,7 +244,7 @@ class Reading:
 
     # -- reading
 
-    def _read(self, wanted: Wanted, log: PartitionLog, known: LogOffsets | None, left: int) -> None:
+    def _read(self, wanted: Wanted, log: FetchedLog, known: LogOffsets | None, left: int) -> None:
         """Read from the requested offset, or continue after the records read before."""
         result = wanted.result
         if result is not None and result.size:
@@ -244,18 +252,25 @@ class Reading:
             if budget > 0:
                 self._ask(wanted, log, wanted.end_offset, budget, at_least_one=False)
             return
+        if known is not None and log.is_at_end(wanted.offset, self._isolation == READ_COMMITTED):
+            self._take(wanted, known, [], 0)
+            wanted.bases, wanted.end_offset = (), wanted.offset
+            return
         budget = min(wanted.bytes_max, left)
         first = self._size == 0 and not self._reading
+        if not first and self._call.version < _ONE_MESSAGE_FROM:
+            first = left > 0  # a message beyond a partition's limit is cut, and must be read for that
         if budget <= 0 and not first and known is not None and _holds(known, wanted.offset):
             self._take(wanted, known, [], 0)
-            self._note_blocked(wanted, known.high_watermark)
+            self._note_blocked(wanted, known)
             return
         self._ask(wanted, log, wanted.offset, max(budget, 0), at_least_one=first)
 
-    def _ask(self, wanted: Wanted, log: PartitionLog, offset: int, budget: int, *, at_least_one: bool) -> None:
+    def _ask(self, wanted: Wanted, log: FetchedLog, offset: int, budget: int, *, at_least_one: bool) -> None:
         self._reading[wanted] = budget
         self._reserved += budget
-        log.read(offset, budget, at_least_one, lambda outcome: self._arrived(wanted, at_least_one, outcome))
+        committed = self._isolation == READ_COMMITTED
+        log.read(offset, budget, at_least_one, lambda outcome: self._arrived(wanted, at_least_one, outcome), committed)
 
     def _arrived(self, wanted: Wanted, at_least_one: bool, outcome: Slice | Exception) -> None:
         if wanted not in self._reading:
@@ -265,11 +280,21 @@ class Reading:
             return
         if isinstance(outcome, Exception):
             self._fail(wanted, outcome)
-        elif outcome.size and self._call.version < _ZSTD_FROM and holds_zstd(outcome.buffers):
-            self._fail(wanted, UnsupportedCompressionType("zstd needs Fetch v10"))
-        else:
+        elif not (outcome.size and self._call.version < ZSTD_FROM and self._unfit(wanted, at_least_one, outcome)):
             self._found(wanted, at_least_one, outcome)
         self._fill()
+
+    def _unfit(self, wanted: Wanted, at_least_one: bool, found: Slice) -> bool:
+        """Whether the client's version cannot have the batches, which are then refused or skipped."""
+        if self._call.version >= BATCHES_FROM:
+            if not holds_zstd(found.buffers):
+                return False
+            self._fail(wanted, UnsupportedCompressionType("zstd needs Fetch v10"))
+            return True
+        if found.log_start_offset > wanted.offset or not are_markers(found.buffers):
+            return False
+        self._skip(wanted, found, at_least_one)
+        return True
 
     def _found(self, wanted: Wanted, at_least_one: bool, found: Slice) -> None:
         before = wanted.result
@@ -285,15 +310,31 @@ class Reading:
         self._size += found.size
         wanted.end_offset = found.end_offset
         if not found.size and not at_least_one:
-            self._note_blocked(wanted, found.high_watermark)
+            self._note_blocked(wanted, found)
 
-    def _note_blocked(self, wanted: Wanted, high_watermark: int) -> None:
+    def _skip(self, wanted: Wanted, found: Slice, at_least_one: bool) -> None:
+        """Read on after batches without messages: a client that gets nothing would ask for them again at once."""
+        wanted.end_offset = found.end_offset
+        if wanted.result is not None and wanted.result.size:
+            return
+        wanted.offset = found.end_offset
+        self._take(wanted, found, [], 0)
+        if wanted.log is not None and wanted.offset < found.high_watermark:
+            budget = min(wanted.bytes_max, self._max_bytes - self._size - self._reserved)
+            self._ask(wanted, wanted.log, wanted.offset, max(budget, 0), at_least_one=at_least_one)
+
+    def _note_blocked(self, wanted: Wanted, offsets: Slice | LogOffsets) -> None:
         """Nothing was read: record a batch beyond the budget; the first one is sent if no partition has data."""
-        if wanted.offset < high_watermark and (self._blocked is None or wanted.order < self._blocked.order):
+        end = offsets.last_stable_offset if self._isolation == READ_COMMITTED else offsets.high_watermark
+        if wanted.offset < end and (self._blocked is None or wanted.order < self._blocked.order):
             self._blocked = wanted
 
     def _take(self, wanted: Wanted, offsets: Slice | LogOffsets, buffers: Sequence[Any], size: int) -> None:
-        aborted: list[tuple[int, int]] | None = [] if self._isolation == _READ_COMMITTED else None
+        aborted: list[tuple[int, int]] | None = None
+        if self._isolation == READ_COMMITTED:
+            found = getattr(offsets, "aborted", ())
+            before = (wanted.result.aborted if wanted.result is not None else None) or ()
+            aborted = [*(one for one in before if one not in found), *found] if before else list(found)
         wanted.result = FetchPartition(
             wanted.index, 0, offsets.high_watermark, offsets.last_stable_offset, offsets.log_start_offset,
             aborted, buffers, size,
@@ -322,23 +363,3 @@ def _changed(result: FetchPartition, known: LogOffsets) -> bool:
 
 def _holds(known: LogOffsets, offset: int) -> bool:
     return known.log_start_offset <= offset <= known.log_end_offset
-
-
-def holds_zstd(buffers: Sequence[bytes | bytearray | memoryview]) -> bool:
-    """Whether a batch is compressed with zstd; a buffer is whole batches, or a batch's head, then the rest."""
-    skip = False
-    for i, buffer in enumerate(buffers):
-        if skip:
-            skip = False
-            continue
-        skip = len(buffer) == _PLACE_BYTES
-        if skip:
-            if buffers[i + 1][_ATTRIBUTES_LOW_AT - _PLACE_BYTES] & _CODEC_BITS == Codec.ZSTD:
-                return True
-            continue
-        start = 0
-        while start < len(buffer):
-            if buffer[start + _ATTRIBUTES_LOW_AT] & _CODEC_BITS == Codec.ZSTD:
-                return True
-            start += _LENGTH_END + int.from_bytes(buffer[start + _LENGTH_AT : start + _LENGTH_END])
-    return False

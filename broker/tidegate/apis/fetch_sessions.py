@@ -11,13 +11,14 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from tidegate.log.partition import PartitionLog
+    from tidegate.apis.shared_fetches import FetchKey, SharedAnswer
+    from tidegate.log.logs import FetchedLog
+    from tidegate.log.owners import Reader
     from tidegate.protocol.fast_writers import FetchPartition
 
 TOPIC_IDS_FROM: Final = 13
@@ -31,11 +32,30 @@ _CANDIDATES_MAX: Final = 16
 _NO_TOPIC_ID: Final = bytes(16)
 
 
-class Waiter(Protocol):
+class WaitingFetch(Protocol):
     """The fetch that waits on a set."""
 
     def wake(self) -> None:
-        """A partition is due."""
+        """A partition is due: resume at the end of the tick."""
+
+    def resume(self) -> None:
+        """Evaluate the partitions that are due."""
+
+    def shared_key(self, wanted: Wanted) -> FetchKey | None:
+        """What the answer depends on if this partition has records now; None if on more than this partition."""
+
+    def answer_shared(self, wanted: Wanted, answer: SharedAnswer) -> Reader | None:
+        """Answer with records that were read for several fetches; None if the fetch has gone on meanwhile."""
+
+    def note_shared(self, answer: SharedAnswer, readers: Sequence[Reader]) -> None:
+        """Report that the clients have received the records."""
+
+
+class Listening(Protocol):
+    """Where fetch sets listen to logs."""
+
+    def listen(self, log: FetchedLog, wanted: Wanted, fetch_set: FetchSet) -> Callable[[], None]:
+        """Make the partition due in its set whenever its log changes, until the returned remover is called."""
 
 
 class Wanted:
@@ -57,7 +77,7 @@ class Wanted:
         self.bases: Sequence[int] = ()
         self.leader_epoch = self.last_epoch = -1
         self.sent_high_watermark = self.sent_log_start = -1
-        self.log: PartitionLog | None = None
+        self.log: FetchedLog | None = None
         self.result: FetchPartition | None = None
         self.stop_listening: Callable[[], None] | None = None
 
@@ -73,7 +93,7 @@ class FetchSet:
         self.due: dict[Wanted, None] = {}
         self.order = 0
         self.catalog_version = -1
-        self.waiter: Waiter | None = None
+        self.waiter: WaitingFetch | None = None
         self.closed = False
 
     def want(self, request: Any) -> None:
@@ -106,24 +126,21 @@ class FetchSet:
         self.order += 1
         wanted.order = self.order
 
-    def listen(self, wanted: Wanted) -> None:
+    def listen(self, wanted: Wanted, log_ends: Listening) -> None:
         """Subscribe to the partition's changes; a change since it was read makes it due at once."""
         log, result = wanted.log, wanted.result
         if log is None or result is None or self.closed:
             return
         if wanted.stop_listening is None:
-            wanted.stop_listening = log.on_change(lambda: self._changed(wanted))
+            wanted.stop_listening = log_ends.listen(log, wanted, self)
         known = log.known()
         if known is None or (known.high_watermark, known.log_start_offset) != (
             result.high_watermark,
             result.log_start_offset,
         ):
-            self._changed(wanted)
-
-    def _changed(self, wanted: Wanted) -> None:
-        self.due[wanted] = None
-        if self.waiter is not None:
-            self.waiter.wake()
+            self.due[wanted] = None
+            if self.waiter is not None:
+                self.waiter.wake()
 
     def stop_listening(self, wanted: Wanted) -> None:
         """Unsubscribe from the partition's changes; the caller must evaluate it again."""
@@ -135,7 +152,8 @@ class FetchSet:
         """Unsubscribe from every log."""
         self.closed = True
         for wanted in self.wanted.values():
-            self.stop_listening(wanted)
+            if wanted.stop_listening is not None:
+                self.stop_listening(wanted)
 
 
 def _key(topic: Any, by_ids: bool) -> str | bytes:
@@ -157,8 +175,7 @@ class Session(FetchSet):
         self.created_s = self.used_s = now_s
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(NamedTuple):
     """The meaning of a request: the set to fetch, and whether all of it is answered; or the error to answer."""
 
     fetch_set: FetchSet | None
@@ -183,7 +200,8 @@ class FetchSessions:
         by_ids = version >= TOPIC_IDS_FROM
         session_id, epoch = request.session_id, request.session_epoch
         if version < SESSIONS_FROM or epoch in (_SESSIONLESS_EPOCH, _NEW_SESSION_EPOCH):
-            self._close_own(session_id, connection_id)
+            if session_id != NO_SESSION:
+                self._close_own(session_id, connection_id)
             session = None
             if version >= SESSIONS_FROM and epoch == _NEW_SESSION_EPOCH:
                 session = self._create(request, by_ids, connection_id, slots)
@@ -231,7 +249,7 @@ class FetchSessions:
 
     def _create(self, request: Any, by_ids: bool, connection_id: int, slots: int) -> Session | None:
         size = sum(len(topic.partitions) for topic in request.topics)
-        if not size or not self._make_room(size, slots):
+        if not size or not self._evict_for(size, slots):
             return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
@@ -240,7 +258,7 @@ class FetchSessions:
         self._of_connection.setdefault(connection_id, set()).add(session_id)
         return session
 
-    def _make_room(self, size: int, slots: int) -> bool:
+    def _evict_for(self, size: int, slots: int) -> bool:
         """Make space for a session of `size` partitions: evict an idle one or a smaller, older one; False if none."""
         if len(self._sessions) < slots:
             return True

@@ -9,17 +9,26 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
-from tidegate.apis.registry import ApiKey, inline_api
+from tidegate.apis.plain_offset_fetch import start_plain
+from tidegate.apis.record_groups import program_offsets
+from tidegate.apis.registry import inline_api
 from tidegate.apis.slices import batches_of, join_topics
 from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, topic_of
-from tidegate.groups.offsets import Committed, offset_field, split_field
+from tidegate.groups.consumer.commits import check_fetching_member
+from tidegate.groups.offsets import UNSTABLE_FIELD, Committed, offset_field, split_field
 from tidegate.log.offload import DECODED
-from tidegate.protocol import fast_writers
+from tidegate.protocol import error_responses, fast_writers
+from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.versions import Fields
+from tidegate.store.keys import GroupKeys
 from tidegate.telemetry.metrics import metrics
 
 _NONE: Final = ErrorCode.none.value
+_UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition.value
 _UNKNOWN_ID: Final = ErrorCode.unknown_topic_id.value
+_UNSTABLE: Final = ErrorCode.unstable_offset_commit.value
+_UNSTABLE_OFFSET: Final = -1 << 64
+"""Stands for a partition whose offset an open transaction may change; no client can commit it, for it has 65 bits."""
 _GROUP_ERRORS_FROM: Final = 8
 _METER: Final = metrics.apis[ApiKey.OFFSET_FETCH]
 
@@ -40,7 +49,7 @@ async def _fetch_in_parts(call: Call, request: Any) -> None:
         worst = _NONE
         for wanted in whole:
             part = _PartReply(call, Fields(request, groups=[Fields(group, topics=wanted)]))
-            unknown = part.unknown() if call.version > NAMES_UNTIL else []
+            unknown = part.unknown() if call.version > NAMES_UNTIL or not call.version else []
             if unknown:
                 await part.ask_after_refresh(unknown)
             else:
@@ -54,30 +63,49 @@ async def _fetch_in_parts(call: Call, request: Any) -> None:
     call.reply(await DECODED.run(fast_writers.offset_fetch, call.version, groups))
 
 
-@inline_api(ApiKey.OFFSET_FETCH, first=1, last=10, large=_fetch_large)
+@inline_api(
+    ApiKey.OFFSET_FETCH,
+    first=0,
+    last=10,
+    large=_fetch_large,
+    away=ErrorCode.not_coordinator,
+    safe_late=True,
+    prepared=True,
+    error=error_responses.offset_fetch,
+)
 def offset_fetch(call: Call, request: Any) -> None:
     """Read a group's committed offsets, independent of members and generations; changes nothing.
 
-    v2: topics null means all; an error at the top. v5: leader epoch. v7: require_stable (KIP-447), without effect while
-    there are no transactions. v8: several groups (KIP-709). v9: member id and epoch, which classic groups ignore. v10:
-    topics by id.
+    v0: read ZooKeeper in Kafka; unknown partitions are errors. v2: topics null means all; an error at the top. v5:
+    leader epoch. v7: require_stable (KIP-447): UNSTABLE_OFFSET_COMMIT where an open transaction may change the
+    offset. v8: several groups (KIP-709). v9: member id and epoch (KIP-848), which classic groups
+    ignore. v10: topics by id.
     """
+    if start_plain(call, request, _answer_read):
+        return
     reply = _FetchReply(call, request)
-    unknown = reply.unknown() if call.version > NAMES_UNTIL else []
+    version = call.version
+    unknown = reply.unknown() if version > NAMES_UNTIL or not version else []
     if unknown:
         call.context.tasks.start(reply.ask_after_refresh(unknown))
     else:
         reply.ask()
 
 
+def _answer_read(call: Call, request: Any, read: dict[str, Committed] | Exception) -> None:
+    """Answer a request for one group whose commits were read."""
+    _FetchReply(call, request).fetched(0, read)
+
+
 class _FetchReply:
     """One OffsetFetch while its groups are read; each group has a fixed index in the answer."""
 
-    __slots__ = ("_by_id", "_call", "_groups", "_outstanding", "_wanted")
+    __slots__ = ("_by_id", "_call", "_groups", "_outstanding", "_stable", "_wanted")
 
     def __init__(self, call: Call, request: Any) -> None:
         self._call = call
         self._by_id = call.version > NAMES_UNTIL
+        self._stable: bool = request.require_stable
         self._wanted = request.groups
         self._groups: list[tuple[str, int, FetchedTopics]] = [(group.group_id, _NONE, []) for group in request.groups]
         self._outstanding = len(self._groups)
@@ -85,7 +113,14 @@ class _FetchReply:
     # -- reading
 
     def unknown(self) -> list[Label]:
-        """Topic ids of the request that this broker has not cached."""
+        """Topics of the request that this broker has not cached, or in v0 has cached with fewer partitions."""
+        if not self._by_id:
+            return [
+                topic.name
+                for group in self._wanted
+                for topic in group.topics
+                if not all(self._exists(topic.name, index) for index in topic.partition_indexes)
+            ]
         asked = {topic.topic_id for group in self._wanted for topic in group.topics or ()}
         return [topic_id for topic_id in asked if topic_of(self._call, topic_id) is None]
 
@@ -112,8 +147,22 @@ class _FetchReply:
                     if (name := self._name(topic)) is not None
                     for index in topic.partition_indexes
                 ]
+                if self._stable and fields:
+                    fields.append(UNSTABLE_FIELD)
             keys = self._call.store.group_keys(self._call.org, group.group_id)
-            self._call.context.offsets.fetch(keys, fields, partial(self._fetched, place))
+            if group.member_id is None:
+                self._call.context.offsets.fetch(keys, fields, partial(self.fetched, place))
+            else:
+                self._call.context.tasks.start(self._ask_as_member(place, keys, group, fields))
+
+    async def _ask_as_member(self, place: int, keys: GroupKeys, group: Any, fields: list[str] | None) -> None:
+        """Check the member's epoch if the group is one of KIP-848, then read."""
+        try:
+            await check_fetching_member(self._call.store, keys, group.member_id, group.member_epoch)
+        except Exception as error:  # noqa: BLE001 - the request must be answered
+            self._refused(place, error)
+        else:
+            self._call.context.offsets.fetch(keys, fields, partial(self.fetched, place))
 
     def _name(self, wanted: Any) -> str | None:
         """The name of a requested topic; None for an unknown id."""
@@ -125,15 +174,48 @@ class _FetchReply:
 
     # -- results
 
-    def _fetched(self, place: int, answer: dict[str, Committed] | Exception) -> None:
+    def fetched(self, place: int, answer: dict[str, Committed] | Exception) -> None:
+        """A group's commits were read, or could not be."""
         if isinstance(answer, Exception):
             self._refused(place, answer)
+            return
+        unstable = answer.get(UNSTABLE_FIELD)
+        if unstable is not None:  # other fetches share the answer
+            answer = {name: one for name, one in answer.items() if name != UNSTABLE_FIELD}
+            if self._stable:
+                self._mark_unstable(place, answer, unstable.metadata.split(" "))
+        if self._call.context.catalog.record_topics and self._wanted[place].topics is not None:
+            self._call.context.tasks.start(self._with_programs(place, answer))
             return
         other = self._of_other_topics(answer)
         if other:
             self._call.context.tasks.start(self._after_refresh(place, answer, other))
         else:
             self._found(place, answer)
+
+    def _mark_unstable(self, place: int, answer: dict[str, Committed], names: list[str]) -> None:
+        """Answer UNSTABLE_OFFSET_COMMIT for partitions with staged offsets; of all, only for those with commits."""
+        everything = self._wanted[place].topics is None
+        for name in names:
+            topic = self._call.context.catalog.get(self._call.org, split_field(name)[0])
+            if topic is not None and (not everything or name in answer):
+                answer[name] = Committed(_UNSTABLE_OFFSET, -1, "", topic.topic_hex)
+
+    async def _with_programs(self, place: int, found: dict[str, Committed]) -> None:
+        """Add the positions of Redis groups of this name that programs have created on topics of format record."""
+        try:
+            named = [(self._name(topic), topic.partition_indexes) for topic in self._wanted[place].topics]
+            missing = [(name, index) for name, indexes in named if name is not None for index in indexes]
+            missing = [one for one in missing if offset_field(*one) not in found]
+            found = found | await program_offsets(self._call, self._wanted[place].group_id, missing)
+        except Exception as error:  # noqa: BLE001 - the request must be answered
+            self._refused(place, error)
+            return
+        other = self._of_other_topics(found)
+        if other:
+            await self._after_refresh(place, found, other)
+        else:
+            self._found(place, found)
 
     def _of_other_topics(self, found: dict[str, Committed]) -> set[str]:
         """Fields whose commit has another topic id than the cached topic of that name.
@@ -179,7 +261,16 @@ class _FetchReply:
         name = self._name(wanted)
         if name is None:
             return [(index, -1, -1, "", _UNKNOWN_ID) for index in wanted.partition_indexes]
-        return [_fetched_partition(index, found.get(offset_field(name, index))) for index in wanted.partition_indexes]
+        fetched = [
+            _fetched_partition(index, found.get(offset_field(name, index))) for index in wanted.partition_indexes
+        ]
+        if self._call.version:
+            return fetched
+        return [one if self._exists(name, one[0]) else (one[0], -1, -1, "", _UNKNOWN_PARTITION) for one in fetched]
+
+    def _exists(self, name: str, index: int) -> bool:
+        topic = topic_of(self._call, name)
+        return topic is not None and 0 <= index < topic.partition_count
 
     # -- the answer
 
@@ -221,4 +312,6 @@ class _PartReply(_FetchReply):
 def _fetched_partition(index: int, committed: Committed | None) -> tuple[int, int, int, str, int]:
     if committed is None:
         return index, -1, -1, "", _NONE
+    if committed.offset == _UNSTABLE_OFFSET:
+        return index, -1, -1, "", _UNSTABLE
     return index, committed.offset, committed.leader_epoch, committed.metadata, _NONE

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
 from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
@@ -16,21 +15,24 @@ from kio.static.primitive import i32, i32Timedelta
 
 from tidegate.apis.call import Call
 from tidegate.apis.mirroring import mirrors_of
-from tidegate.apis.registry import ApiKey, api
+from tidegate.apis.registry import api
 from tidegate.cluster.placement import coordinator_of
 from tidegate.errors import GroupIdNotFound, KafkaError
 from tidegate.groups import directory
+from tidegate.groups.share.offsets import delete_group, is_share_group
+from tidegate.protocol import error_responses
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.newer_schemas.delete_groups_v3 import DeletableGroupResult, DeleteGroupsResponse
 
 _READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
-_GROUP_OPERATIONS: Final = i32(
-    1 << _READ | 1 << _DELETE | 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS | 1 << _ALTER_CONFIGS
-)
+GROUP_OPERATIONS: Final = i32(1 << _READ | 1 << _DELETE | 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS | 1 << _ALTER_CONFIGS)
 """Bits of the permitted operations on a group: all that Kafka defines, while there are no access rules."""
 
 _NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 
 
-@api(ApiKey.LIST_GROUPS, first=0, last=5)
+@api(ApiKey.LIST_GROUPS, first=0, last=5, safe_late=True, error=at_top(groups=()))
 async def list_groups(call: Call, request: Any) -> ListGroupsResponse:
     """List the groups whose named coordinator is this broker: clients query every broker and merge.
 
@@ -60,7 +62,7 @@ async def list_groups(call: Call, request: Any) -> ListGroupsResponse:
     )
 
 
-@api(ApiKey.DESCRIBE_GROUPS, first=0, last=6)
+@api(ApiKey.DESCRIBE_GROUPS, first=0, last=6, safe_late=True, error=error_responses.describe_groups)
 async def describe_groups(call: Call, request: Any) -> DescribeGroupsResponse:
     """Describe groups and their members; each group succeeds or fails by itself.
 
@@ -70,7 +72,7 @@ async def describe_groups(call: Call, request: Any) -> DescribeGroupsResponse:
     groups = await asyncio.gather(*(_describe(call, group_id) for group_id in request.groups))
     if request.include_authorized_operations:
         groups = [
-            replace(group, authorized_operations=_GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
+            replace(group, authorized_operations=GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
             for group in groups
         ]
     return DescribeGroupsResponse(throttle_time=_NOT_THROTTLED, groups=tuple(groups))
@@ -122,26 +124,32 @@ def _undescribed(group_id: GroupId, code: ErrorCode, state: str, message: str | 
     )
 
 
-@api(ApiKey.DELETE_GROUPS, first=0, last=2)
+@api(ApiKey.DELETE_GROUPS, first=0, last=3, error=error_responses.delete_groups)
 async def delete_groups(call: Call, request: Any) -> DeleteGroupsResponse:
-    """Delete empty groups and their offsets (KIP-229); each succeeds or fails by itself, duplicates are merged."""
+    """Delete empty groups and their offsets (KIP-229); each succeeds or fails by itself, duplicates are merged.
+
+    v3: error messages.
+    """
     group_ids = list(dict.fromkeys(request.groups_names))
-    codes = await asyncio.gather(*(_delete(call, group_id) for group_id in group_ids))
+    failures = await asyncio.gather(*(_delete(call, group_id) for group_id in group_ids))
     return DeleteGroupsResponse(
         throttle_time=_NOT_THROTTLED,
         results=tuple(
-            DeletableGroupResult(group_id=group_id, error_code=code)
-            for group_id, code in zip(group_ids, codes, strict=True)
+            DeletableGroupResult(group_id=group_id, error_code=code, error_message=message)
+            for group_id, (code, message) in zip(group_ids, failures, strict=True)
         ),
     )
 
 
-async def _delete(call: Call, group_id: GroupId) -> ErrorCode:
+async def _delete(call: Call, group_id: GroupId) -> tuple[ErrorCode, str | None]:
     try:
         keys = call.store.group_keys(call.org, group_id)
+        if await is_share_group(call.store, keys):
+            await delete_group(call.store, call.context.shares.groups, keys, call.context.broker_lease.name)
+            return ErrorCode.none, None
         forget_mirrors = await mirrors_of(call, keys)
         await directory.delete_group(call.store, keys, str(call.context.broker_lease.node_id))
         forget_mirrors()
     except KafkaError as error:
-        return error.code
-    return ErrorCode.none
+        return error.code, error.message
+    return ErrorCode.none, None

@@ -23,6 +23,7 @@ from tidegate.apis.slices import SLICE, each, in_slices
 from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.placement import leader_of
 from tidegate.errors import InvalidTopic, KafkaError, LeaderNotAvailable, StoreUnavailable, TopicAlreadyExists
+from tidegate.memory import shares_of
 from tidegate.protocol import codec
 from tidegate.protocol.metadata_writer import TopicWriter
 from tidegate.protocol.versions import Fields
@@ -52,7 +53,7 @@ Wanted = tuple[str | None, UUID | None]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One Metadata request: `wanted` None is all topics; `operations` tells which of (topic, cluster) are requested."""
+    """One Metadata request: `wanted` None is all topics; `operations`: which of (topic, cluster) are requested."""
 
     org: str
     listener: str
@@ -125,7 +126,7 @@ class Encoded:
     def put(self, call: Call, question: Question, body: bytes) -> None:
         """Cache an answer while the size limit permits."""
         size = len(body) + 100 * len(question.wanted or ())
-        if self._bytes + size <= CACHE_BYTES_MAX:
+        if self._bytes + size <= min(CACHE_BYTES_MAX, shares_of(call.context.settings.memory_max).metadata_cache):
             self._bytes += size
             self._bodies[question] = body
 

@@ -13,11 +13,12 @@ import structlog
 
 from tidegate.apis.call import BrokerContext, Call
 from tidegate.apis.fetch_sessions import Wanted
+from tidegate.apis.shared_fetches import SharedAnswer
 from tidegate.groups.clients import read_clients
 from tidegate.groups.model import Synced
 from tidegate.groups.offsets import committed_partitions
 from tidegate.log.mirror import Mirror, quietly
-from tidegate.log.owners import Owner
+from tidegate.log.owners import Owner, Reader
 from tidegate.protocol.consumer_blobs import assigned_partitions
 from tidegate.store.keys import GroupKeys
 from tidegate.topics.model import Topic
@@ -37,6 +38,14 @@ def note_fetched(call: Call, reported: Iterable[Wanted]) -> None:
         logger.exception("fetch_not_mirrored")
 
 
+def note_fetched_together(context: BrokerContext, answer: SharedAnswer, readers: Sequence[Reader]) -> None:
+    """Report records of one partition that several clients received, each in one answer."""
+    key, topic, found = answer.key, answer.topic, answer.found
+    context.usage.fetched_together(topic, found.size, len(readers))
+    if context.mirror is not None:
+        context.mirror.fetched_together(topic, key.partition, readers, key.offset, found.end_offset, found.bases)
+
+
 def _note_fetched(mirror: Mirror, call: Call, reported: Iterable[Wanted]) -> None:
     reader = call.client_id or "", f"/{call.client.host}"
     for wanted in reported:
@@ -47,24 +56,6 @@ def _note_fetched(mirror: Mirror, call: Call, reported: Iterable[Wanted]) -> Non
             mirror.fetched(log.topic, wanted.index, reader, wanted.offset, wanted.end_offset, wanted.bases)
         else:
             mirror.fetched(log.topic, wanted.index, reader, wanted.offset, wanted.offset, ())
-
-
-def note_committed(
-    call: Call,
-    group_id: str,
-    topics: Sequence[tuple[Any, Topic | None]],
-    results: Sequence[tuple[Any, Sequence[tuple[int, int]]]],
-) -> None:
-    """Report a group's stored commit: for each topic the request, the topic itself, and in `results` its codes."""
-    mirror = call.context.mirror
-    if mirror is None:
-        return
-    for (wanted, topic), (_, codes) in zip(topics, results, strict=True):
-        if topic is None:
-            continue
-        for one, (index, code) in zip(wanted.partitions, codes, strict=True):
-            if not code and index < topic.partition_count:
-                mirror.committed(topic, index, group_id, one.committed_offset)
 
 
 def note_assigned(call: Call, keys: GroupKeys, request: Any, synced: Synced) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import structlog
@@ -22,8 +24,9 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 from kio.static.primitive import i32, i32Timedelta, i64
 
 from tidegate.apis.call import Call
-from tidegate.apis.registry import ApiKey, api
-from tidegate.apis.slices import each, in_slices
+from tidegate.apis.positions_v0 import list_offsets_v0
+from tidegate.apis.registry import api
+from tidegate.apis.slices import SLICE, each, in_slices
 from tidegate.errors import (
     FencedLeaderEpoch,
     InvalidRequest,
@@ -36,8 +39,11 @@ from tidegate.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from tidegate.log.partition import PartitionLog
-from tidegate.log.state import LogOffsets
+from tidegate.log.logs import AnyLog
+from tidegate.log.state import EpochEnds, LogOffsets
+from tidegate.protocol import error_responses
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.topics.model import Topic
 
 logger = structlog.get_logger()
 
@@ -46,8 +52,17 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
 
-_FIRST_VERSION: Final = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+_FIRST_VERSION: Final = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+_NO_EPOCH: Final = -1
 _READ_COMMITTED: Final = 1
 _READ_COMMITTED_FROM: Final = 2
 _OFFSET_NOT_AVAILABLE_FROM: Final = 5
@@ -58,19 +73,33 @@ _NAMES_SLICE: Final = 10_000
 Position = tuple[int, int, int]
 """Offset, timestamp in ms, leader epoch; -1 where there is none."""
 _NOWHERE: Final = (-1, -1, -1)
+FoundTopics = dict[str, Topic | KafkaError | None]
+"""Topics by name; None for an unknown one, and why one could not be looked up."""
 
 
-@api(ApiKey.LIST_OFFSETS, first=1, last=10)
-async def list_offsets(call: Call, request: Any) -> ListOffsetsResponse:
+@api(
+    ApiKey.LIST_OFFSETS,
+    first=0,
+    last=11,
+    away=ErrorCode.kafka_storage_error,
+    safe_late=True,
+    error=error_responses.list_offsets,
+)
+async def list_offsets(call: Call, request: Any) -> ListOffsetsResponse | bytes:
     """The offset for a timestamp, or at an end of the log.
 
-    v2: isolation. v4: leader epochs. v5: not available. v7: max timestamp. v8, v9: tiers.
+    v0: a list of offsets. v2: isolation. v4: leader epochs. v5: not available. v7: max timestamp. v8, v9, v11: tiers.
     """
     twice = await _twice(request.topics)
+    found = await _find_topics(call, [topic.name for topic in request.topics])
+    if call.version == 0:
+        return await list_offsets_v0(
+            request, lambda name, asked: _outcome(_find(call, found, name, asked, 0, twice), _NOWHERE)
+        )
 
     async def answer(name: str, asked: Any) -> ListOffsetsPartitionResponse:
         code, (offset, timestamp, leader_epoch) = await _outcome(
-            _find(call, name, asked, request.isolation_level, twice), _NOWHERE
+            _find(call, found, name, asked, request.isolation_level, twice), _NOWHERE
         )
         return ListOffsetsPartitionResponse(
             partition_index=asked.partition_index,
@@ -87,11 +116,13 @@ async def list_offsets(call: Call, request: Any) -> ListOffsetsResponse:
     return ListOffsetsResponse(throttle_time=_NOT_THROTTLED, topics=tuple(topics))
 
 
-async def _find(call: Call, name: str, asked: Any, isolation: int, twice: set[tuple[str, int]]) -> Position:
+async def _find(
+    call: Call, topics: FoundTopics, name: str, asked: Any, isolation: int, twice: set[tuple[str, int]]
+) -> Position:
     """One partition's position. Raises KafkaError."""
     if (name, asked.partition_index) in twice:
         raise InvalidRequest("the request names the partition twice")
-    log = await _log_of(call, name, asked.partition_index)
+    log = _log_of(call, topics, name, asked.partition_index)
     timestamp = asked.timestamp
     if timestamp < 0 and call.version < _FIRST_VERSION.get(timestamp, call.version + 1):
         raise UnsupportedVersion(f"timestamp {timestamp} is not served in v{call.version}")
@@ -106,6 +137,11 @@ async def _find(call: Call, name: str, asked: Any, isolation: int, twice: set[tu
     if timestamp == LATEST_TIERED:
         last = await log.archived_end() - 1 if log.topic.config.remote_storage else -1
         return last, -1, _epoch_at(log, known, last) if last >= 0 else -1
+    if timestamp == EARLIEST_PENDING_UPLOAD:
+        if not log.topic.config.remote_storage:
+            return _NOWHERE
+        first = max(await log.archived_end(), known.log_start_offset)
+        return first, -1, _epoch_at(log, known, first)
     found = await _at_time(log, timestamp, _end(known, committed))
     if found is None and not log.high_watermark_known:
         known = await _latest(call, log)
@@ -113,7 +149,7 @@ async def _find(call: Call, name: str, asked: Any, isolation: int, twice: set[tu
     return (*found, _epoch_at(log, known, found[0])) if found is not None else _NOWHERE
 
 
-async def _latest(call: Call, log: PartitionLog) -> LogOffsets:
+async def _latest(call: Call, log: AnyLog) -> LogOffsets:
     """The offsets with a known high watermark. Raises OffsetNotAvailable, in the form for old clients (KIP-207)."""
     try:
         return await log.latest()
@@ -127,49 +163,105 @@ def _end(known: LogOffsets, committed: bool) -> int:
     return known.last_stable_offset if committed else known.high_watermark
 
 
-async def _at_time(log: PartitionLog, timestamp: int, end: int) -> tuple[int, int] | None:
+async def _at_time(log: AnyLog, timestamp: int, end: int) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record at or after a time, or with the largest timestamp; below `end`."""
     found = await (log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp))
     return found if found is not None and found[0] < end else None
 
 
-@api(ApiKey.OFFSET_FOR_LEADER_EPOCH, first=2, last=4)
+@api(
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    first=2,
+    last=4,
+    away=ErrorCode.kafka_storage_error,
+    safe_late=True,
+    error=error_responses.offset_for_leader_epoch,
+)
 async def offset_for_leader_epoch(call: Call, request: Any) -> OffsetForLeaderEpochResponse:
-    """The end of a leader epoch, by which clients detect that records they read were discarded (KIP-320)."""
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        async for asked in in_slices(topic.partitions):
-            code, (epoch, end_offset) = await _outcome(_epoch_end(call, topic.topic, asked), (-1, -1))
-            partitions.append(
-                EpochEndOffset(
-                    error_code=code, partition=asked.partition, leader_epoch=i32(epoch), end_offset=i64(end_offset)
-                )
-            )
-        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(partitions)))
-    return OffsetForLeaderEpochResponse(throttle_time=_NOT_THROTTLED, topics=tuple(topics))
+    """The end of a leader epoch, by which clients detect that records they read were discarded (KIP-320).
+
+    A slice of the request refreshes each log once, whatever it asks of it.
+    """
+    topics = await _find_topics(call, [topic.topic for topic in request.topics])
+    answers: list[list[EpochEndOffset]] = [[] for _ in request.topics]
+    asked = ((at, topic.topic, one) for at, topic in enumerate(request.topics) for one in topic.partitions)
+    while part := list(islice(asked, SLICE)):
+        wanted: dict[tuple[str, int], set[int]] = {}
+        for _, name, one in part:
+            wanted.setdefault((name, one.partition), set()).add(one.leader_epoch)
+        ends = await _epoch_ends(call, topics, wanted)
+        for at, name, one in part:
+            code, found = ends[name, one.partition]
+            answers[at].append(_epoch_end(one, code, found))
+        await asyncio.sleep(0)
+    results = (
+        OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(partitions))
+        for topic, partitions in zip(request.topics, answers, strict=True)
+    )
+    return OffsetForLeaderEpochResponse(throttle_time=_NOT_THROTTLED, topics=tuple(results))
 
 
-async def _epoch_end(call: Call, name: str, asked: Any) -> tuple[int, int]:
-    log = await _log_of(call, name, asked.partition)
-    _check_epoch(asked.current_leader_epoch, await log.end_offset())
-    return await log.epoch_end(asked.leader_epoch)
+async def _epoch_ends(
+    call: Call, topics: FoundTopics, wanted: Mapping[tuple[str, int], set[int]]
+) -> dict[tuple[str, int], tuple[ErrorCode, EpochEnds | None]]:
+    """The code of each partition, and the ends of the epochs that are wanted of it."""
+    ends: dict[tuple[str, int], tuple[ErrorCode, EpochEnds | None]] = {}
+    logs: dict[tuple[str, int], AnyLog] = {}
+    for place in wanted:
+        try:
+            logs[place] = _log_of(call, topics, *place)
+        except KafkaError as error:
+            ends[place] = _code_of(error), None
+    found = await asyncio.gather(*(_outcome(log.epoch_ends(wanted[place]), None) for place, log in logs.items()))
+    return ends | dict(zip(logs, found, strict=True))
 
 
-async def _log_of(call: Call, name: str, index: int) -> PartitionLog:
-    topic = await call.context.catalog.find(call.org, name)
+def _epoch_end(asked: Any, code: ErrorCode, found: EpochEnds | None) -> EpochEndOffset:
+    epoch, end_offset = -1, -1
+    if found is not None:
+        known, ends = found
+        try:
+            _check_epoch(asked.current_leader_epoch, known)
+            epoch, end_offset = ends[asked.leader_epoch]
+        except KafkaError as error:
+            code = error.code
+    return EpochEndOffset(
+        error_code=code, partition=asked.partition, leader_epoch=i32(epoch), end_offset=i64(end_offset)
+    )
+
+
+async def _find_topics(call: Call, names: Iterable[str]) -> FoundTopics:
+    """The topics of a request by name, each looked up once; unknown ones together, as they need a refresh."""
+    catalog = call.context.catalog
+    found: FoundTopics = {name: catalog.get(call.org, name) for name in names}
+    unknown = [name for name, topic in found.items() if topic is None]
+    for first in range(0, len(unknown), SLICE):
+        part = unknown[first : first + SLICE]
+        outcomes = await asyncio.gather(*(catalog.find(call.org, name) for name in part), return_exceptions=True)
+        for name, outcome in zip(part, outcomes, strict=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, KafkaError):
+                raise outcome
+            found[name] = outcome
+    return found
+
+
+def _log_of(call: Call, topics: FoundTopics, name: str, index: int) -> AnyLog:
+    """Raises KafkaError."""
+    topic = topics[name]
+    if isinstance(topic, KafkaError):
+        raise topic
     if topic is None or not 0 <= index < topic.partition_count:
         raise UnknownTopicOrPartition()
     return call.context.logs.partition(topic, index)
 
 
-def _epoch_at(log: PartitionLog, known: LogOffsets, offset: int) -> int:
+def _epoch_at(log: AnyLog, known: LogOffsets, offset: int) -> int:
     return log.view.epoch_at(offset) if log.view is not None else known.leader_epoch
 
 
 def _check_epoch(leader_epoch: int, known: LogOffsets) -> None:
     """Raises FencedLeaderEpoch, UnknownLeaderEpoch if the client names another epoch; -1 names none."""
-    if 0 <= leader_epoch < known.leader_epoch:
+    if leader_epoch != _NO_EPOCH and leader_epoch < known.leader_epoch:
         raise FencedLeaderEpoch()
     if leader_epoch > known.leader_epoch:
         raise UnknownLeaderEpoch()
@@ -179,13 +271,15 @@ async def _outcome(work: Awaitable[Any], nothing: Any) -> tuple[ErrorCode, Any]:
     """A partition's code and answer; its failure does not affect other partitions."""
     try:
         return ErrorCode.none, await work
-    except StoreUnavailable:
-        return KafkaStorageError.code, nothing
     except KafkaError as error:
-        return error.code, nothing
+        return _code_of(error), nothing
     except Exception:
         logger.exception("position_failed")
         return ErrorCode.unknown_server_error, nothing
+
+
+def _code_of(error: KafkaError) -> ErrorCode:
+    return KafkaStorageError.code if isinstance(error, StoreUnavailable) else error.code
 
 
 async def _twice(topics: Any) -> set[tuple[str, int]]:

@@ -2,14 +2,15 @@
 
 A partition's outcome is one tuple of the answer (`fast_writers.produce`). A request needs no task and no future: the
 log calls back, and the last partition's outcome sends the answer. Batches are decompressed only if their topic or
-header requires it (records.validation). A topic that is not cached is read from the store once; producing creates no
-topic. Source: KafkaApis.handleProduceRequest, UnifiedLog, LogValidator.
+header requires it (records.validation, records.recompression). A topic that is not cached is read from the store once;
+producing creates no topic. Source: KafkaApis.handleProduceRequest, UnifiedLog, LogValidator.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from struct import Struct
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -19,10 +20,11 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
-from tidegate.apis.registry import ApiKey, inline_api
+from tidegate.apis.registry import inline_api
+from tidegate.apis.transactional_produce import in_transaction
 from tidegate.errors import (
+    InvalidRecord,
     InvalidTopic,
-    InvalidTxnState,
     KafkaError,
     KafkaStorageError,
     RequestTimedOut,
@@ -32,20 +34,28 @@ from tidegate.errors import (
 )
 from tidegate.log.offload import PRODUCED
 from tidegate.log.unresolved import LogUnreachable
-from tidegate.protocol import fast_writers
+from tidegate.memory import shares_of
+from tidegate.protocol import error_responses, fast_writers, old_responses
+from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.codec import DecodeError
 from tidegate.protocol.produce_request import Partition, ProduceRequest, read_produce
 from tidegate.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, parse_produced
+from tidegate.records.conversion import Limits, batch_of_messages, converted_inline
+from tidegate.records.recompression import recompressed
 from tidegate.records.validation import RecordRules, RecordsRefused, header_suffices, open_and_check, open_inline
+from tidegate.store.memory_pressure import MemoryPressure
 from tidegate.topics import names
 
 if TYPE_CHECKING:
     from tidegate.log.append import Appended
+    from tidegate.log.outgoing import InTransaction
     from tidegate.topics.catalog import Topic
 
 logger = structlog.get_logger()
 
 ACKS_ALL: Final = -1
+BATCHES_FROM: Final = 3
+"""Version from which on a partition has a record batch; older ones have message sets (`records.conversion`)."""
 DECOMPRESSED_BATCH_BYTES_MAX: Final = 128 << 20
 """Limit of memory for one decompressed batch: a small compressed batch can hold gigabytes of records."""
 _ACKS: Final = (ACKS_ALL, 0, 1)
@@ -61,25 +71,30 @@ Outcome = tuple[int, int, int, int, int, Sequence[tuple[int, str | None]], str |
 """Index, error code, base offset, log append time in ms, log start offset, record errors, error message."""
 
 
-@inline_api(ApiKey.PRODUCE, first=3, last=13, raw=True, listed_first=0)
+@inline_api(ApiKey.PRODUCE, first=0, last=13, raw=True, away=ErrorCode.request_timed_out, error=error_responses.produce)
 def produce(call: Call, body: memoryview) -> None:
-    """Append batches. v5: log start offset. v7: zstd. v8: record errors. v9: flexible. v13: topic ids."""
+    """Append batches.
+
+    v0-2: message sets. v5: log start offset. v7: zstd. v8: record errors. v9: flexible. v13: topic ids.
+    """
     try:
         request = read_produce(call.version, body)
     except DecodeError as error:
         call.close(f"malformed Produce v{call.version}: {error}")
         return
-    refused = _refused_as_a_whole(request)
+    refused = _refused_as_a_whole(request, call.version)
     if refused is not None:
         Producing(call, request).refuse(refused)
         return
     Producing(call, request).start()
 
 
-def _refused_as_a_whole(request: ProduceRequest) -> ErrorCode | None:
+def _refused_as_a_whole(request: ProduceRequest, version: int) -> ErrorCode | None:
     """The error of the whole request, if it has one (6.1 of Kafka's order: acks, then transactions)."""
     if request.acks not in _ACKS:
         return ErrorCode.invalid_required_acks
+    if version < BATCHES_FROM:
+        return None
     producer_ids = {
         _PRODUCER_ID.unpack_from(records, _PRODUCER_ID_AT)[0]
         for _, partitions in request.topics
@@ -92,17 +107,16 @@ def _refused_as_a_whole(request: ProduceRequest) -> ErrorCode | None:
 
 
 class _MustOpen(Exception):
-    """The batch is too large to be decompressed on the event loop."""
+    """The batch takes too long to be opened, or compressed again, on the event loop; `work` opens it."""
 
-    def __init__(self, batch: Batch, rules: RecordRules) -> None:
-        self.batch = batch
-        self.rules = rules
+    def __init__(self, work: Callable[[], Batch]) -> None:
+        self.work = work
 
 
 class Producing:
     """One request in progress: `_outcomes` has an element for each partition, None until its outcome is known."""
 
-    __slots__ = ("_call", "_left", "_outcomes", "_request", "_unreachable", "answered", "deadline_s")
+    __slots__ = ("_call", "_delay_s", "_left", "_outcomes", "_request", "_unreachable", "answered", "deadline_s")
 
     def __init__(self, call: Call, request: ProduceRequest) -> None:
         self._call = call
@@ -110,6 +124,7 @@ class Producing:
         self._outcomes: list[Outcome | None] = []
         self._left = 1  # one for the queueing itself, so that the answer waits until all batches are queued
         self._unreachable = ""
+        self._delay_s = 0.0
         self.answered = False
         self.deadline_s = 0.0
 
@@ -136,7 +151,7 @@ class Producing:
             place = len(self._outcomes)
             self._outcomes += [None] * len(partitions)
             self._left += len(partitions)
-            if topic is None:
+            if topic is None or topic.name in names.INTERNAL:
                 self._call.context.tasks.start(self._find_topic(key, partitions, place))
             else:
                 self._file_topic(topic, partitions, place, now_ms)
@@ -156,7 +171,7 @@ class Producing:
             topic = catalog.get(org, key) if isinstance(key, str) else catalog.by_id(org, UUID(bytes=key))
             for at in range(0, len(partitions), _SLICE):
                 part = partitions[at : at + _SLICE]
-                if topic is None:
+                if topic is None or topic.name in names.INTERNAL:
                     await self._find_topic(key, part, place)
                 else:
                     self._file_topic(topic, part, place, now_ms)
@@ -174,7 +189,10 @@ class Producing:
         try:
             if key in names.INTERNAL:
                 raise InvalidTopic(f"{key!r} is an internal topic: clients cannot write to it")
-            topic = await (catalog.find(org, key) if isinstance(key, str) else catalog.find_by_id(org, UUID(bytes=key)))
+            found = await (catalog.find(org, key) if isinstance(key, str) else catalog.find_by_id(org, UUID(bytes=key)))
+            if found is not None:
+                names.check_changeable(found.name)
+            topic = found
         except Exception as failure:  # noqa: BLE001 - becomes the partitions' error
             error = failure
         if topic is not None:
@@ -184,14 +202,16 @@ class Producing:
             self._done(place + i, index, error)
 
     def _file_topic(self, topic: Topic, partitions: Sequence[Partition], place: int, now_ms: int) -> None:
-        logs, acks_all = self._call.context.logs, self._request.acks == ACKS_ALL
-        served = self._call.context.usage.topic(topic)
+        context, acks_all = self._call.context, self._request.acks == ACKS_ALL
+        logs, served, pressure = context.logs, context.usage.topic(topic), context.memory_pressure
         served.produce_requests += 1
         for i, (index, records) in enumerate(partitions, place):
             served.produced_bytes += len(records or b"")
             try:
                 if not 0 <= index < topic.partition_count:
                     raise UnknownTopicOrPartition()
+                if pressure.is_high:
+                    self._yield_to(pressure, logs.partition(topic, index).keys.log)
                 batch = self._checked(topic, records, now_ms)
             except _MustOpen as found:
                 self._call.run_alone()
@@ -201,12 +221,28 @@ class Producing:
                 self._done(i, index, error)
                 continue
             batch.release_frame()
-            logs.partition(topic, index).append(batch, _OnDone(self, i, index), acks_all=acks_all)
+            transaction = self._transaction(topic, index, batch) if batch.attributes & TRANSACTIONAL else None
+            log = logs.partition(topic, index)
+            log.append(batch, _OnDone(self, i, index), acks_all=acks_all, transaction=transaction)
+
+    def _yield_to(self, pressure: MemoryPressure, key: str) -> None:
+        """Delay the answer while the key's server has little memory left. Raises KafkaStorageError if it has less."""
+        delay_s = pressure.delay_s(key)
+        if delay_s is None:
+            raise KafkaStorageError("Redis is nearly full (redis_memory_percent_max)")
+        self._delay_s = max(self._delay_s, delay_s)
+
+    def _transaction(self, topic: Topic, index: int, batch: Batch) -> InTransaction:
+        return in_transaction(self._call, self._request.transactional_id or "", topic, index, batch)
 
     async def _open_beside(self, topic: Topic, found: _MustOpen, place: int, index: int) -> None:
         """Check the records of a large batch in a thread, then append it; later requests wait, to preserve order."""
         try:
-            batch = await PRODUCED.run(open_and_check, found.batch, found.rules, DECOMPRESSED_BATCH_BYTES_MAX)
+            batch = await PRODUCED.run(found.work)
+            codec, level = topic.config.compression_codec, topic.config.compression_level
+            if codec is not None and batch.codec != codec:
+                sizes = topic.config.max_message_bytes, self._opened_bytes_max
+                batch = await PRODUCED.run(recompressed, batch, codec, level, *sizes)
         except Exception as error:  # noqa: BLE001 - becomes the partition's error
             self._done(place, index, error)
             return
@@ -214,26 +250,37 @@ class Producing:
             return  # timed out: nothing was appended, and nothing will be
         batch.release_frame()
         log, acks_all = self._call.context.logs.partition(topic, index), self._request.acks == ACKS_ALL
-        log.append(batch, _OnDone(self, place, index), acks_all=acks_all)
+        transaction = self._transaction(topic, index, batch) if batch.attributes & TRANSACTIONAL else None
+        log.append(batch, _OnDone(self, place, index), acks_all=acks_all, transaction=transaction)
+
+    @property
+    def _opened_bytes_max(self) -> int:
+        return min(DECOMPRESSED_BATCH_BYTES_MAX, shares_of(self._call.context.settings.memory_max).opened_batch)
 
     def _checked(self, topic: Topic, records: memoryview | None, now_ms: int) -> Batch:
         """The batch to append. Raises KafkaError, RecordsRefused, _MustOpen."""
         config = topic.config
-        batch = parse_produced(records, self._call.version, config.max_message_bytes)
-        if batch.attributes & TRANSACTIONAL:
-            raise InvalidTxnState("transactions are not served yet")
         rules = RecordRules(
             self._call.context.settings.produce_validate_records,
             _COMPACT in config.cleanup_policy,
             config.message_timestamp_type == _LOG_APPEND_TIME,
             now_ms - config.message_timestamp_before_max_ms,
             now_ms + config.message_timestamp_after_max_ms,
+            config.record_bytes_max,
         )
-        if rules.structure or not header_suffices(batch, rules):
-            opened = open_inline(batch, rules, DECOMPRESSED_BATCH_BYTES_MAX)
-            if opened is None:
-                raise _MustOpen(batch, rules)
-            batch = opened
+        if self._call.version < BATCHES_FROM:
+            batch = _converted(records, rules, config.max_message_bytes, now_ms, self._opened_bytes_max)
+        else:
+            batch = parse_produced(records, self._call.version, config.max_message_bytes)
+            if batch.attributes & TRANSACTIONAL and batch.producer_id < 0:
+                raise InvalidRecord("a transactional batch needs a producer id")
+            if rules.structure or not header_suffices(batch, rules):
+                opened = open_inline(batch, rules, DECOMPRESSED_BATCH_BYTES_MAX)
+                if opened is None:
+                    raise _MustOpen(partial(open_and_check, batch, rules, self._opened_bytes_max))
+                batch = opened
+        if config.compression_codec is not None and batch.codec != config.compression_codec:
+            raise _MustOpen(lambda: batch)  # compressed again in a thread
         return batch
 
     def _done(self, place: int, index: int, outcome: Appended | Exception) -> None:
@@ -270,14 +317,37 @@ class Producing:
             if failed:
                 call.close(f"Produce with acks=0 failed: {ErrorCode(failed[0][1]).name}")
             else:
-                call.drop()
+                self._send(call.drop)
             return
         topics, place = [], 0
         for key, partitions in request.topics:
             topics.append((key, self._outcomes[place : place + len(partitions)]))
             place += len(partitions)
         request.topics = []  # releases the frame
-        call.reply(fast_writers.produce(call.version, topics))  # type: ignore[arg-type]
+        write = fast_writers.produce if call.version >= BATCHES_FROM else old_responses.produce
+        body = write(call.version, topics)  # type: ignore[arg-type]
+        if self._delay_s:
+            self._send(partial(call.reply, body))
+        else:
+            call.reply(body)
+
+    def _send(self, answer: Callable[[], None]) -> None:
+        """Answer after the delay: later requests of the connection are not read meanwhile beyond what is in flight."""
+        if self._delay_s:
+            asyncio.get_running_loop().call_later(self._delay_s, answer)
+        else:
+            answer()
+
+
+def _converted(
+    records: memoryview | None, rules: RecordRules, bytes_max: int, now_ms: int, opened_bytes_max: int
+) -> Batch:
+    """The batch to append for a message set. Raises KafkaError, RecordsRefused, _MustOpen."""
+    batch = converted_inline(records, rules, bytes_max, now_ms)
+    if batch is None:
+        limits = Limits(opened_bytes_max)
+        raise _MustOpen(partial(batch_of_messages, records, rules, bytes_max, now_ms, limits))
+    return batch
 
 
 class _OnDone:

@@ -1,4 +1,4 @@
-"""The table of served APIs: key -> versions and handler. ApiVersions answers from it.
+"""The table of served APIs: key -> versions, handler, and how its requests run. ApiVersions answers from it.
 
 `@api` registers a coroutine that returns the newest version's response. `@inline_api` registers a plain function for
 the few APIs of the hot path: no task and no future per request; it queues the request and answers later through
@@ -7,21 +7,13 @@ the few APIs of the hot path: no task and no future per request; it queues the r
 
 from __future__ import annotations
 
-import enum
 import importlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
-
-
-def _api_keys() -> Any:
-    return enum.IntEnum("ApiKey", {name.upper(): key for key, name in api_key_map.items()})
-
-
-ApiKey = _api_keys()
-"""Kafka's API keys, named as in its message files (`ApiKey.JOIN_GROUP`)."""
 
 HANDLER_MODULES = (
     "discovery",
@@ -32,10 +24,32 @@ HANDLER_MODULES = (
     "committed_offsets",
     "fetched_offsets",
     "group_admin",
+    "consumer_groups",
+    "share_groups",
+    "streams_groups",
+    "share_fetch",
+    "share_acknowledge",
+    "share_offsets",
     "topics",
+    "topic_partitions",
+    "partition_admin",
+    "delete_records",
+    "log_dirs",
+    "cluster_admin",
     "configs",
+    "client_metrics",
     "transactions",
+    "transactional_offsets",
+    "transaction_admin",
+    "sasl",
+    "acls",
+    "scram_users",
+    "client_quotas",
 )
+
+
+ErrorShape = Callable[[Any, ErrorCode], Any]
+"""Called with the request, in its newest form, and the error code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +64,20 @@ class Api:
     inline: bool
     raw: bool
     listed_first: int
+    error: ErrorShape
+    """The newest response to a request that failed as a whole, with its code in every field that clients check."""
     large: Callable[..., None] | None = None
     """Handles an inline API's requests above `dispatch.LARGE_BYTES` instead of the handler, in slices."""
+    away: ErrorCode = ErrorCode.coordinator_not_available
+    """The answer while Redis is away: a code that clients of this API retry on."""
+    safe_late: bool = False
+    """Requests may run after a stall longer than clients wait: they read, or carry the generation that they are of."""
+    exclusive: bool = False
+    """One request at a time per connection: the replies are large."""
+    cancelled: bool = False
+    """A handler that waits is cancelled when the client disconnects; others run to completion."""
+    prepared: bool = False
+    """The routes are created after the start, in a thread: members of many groups ask at once."""
 
     def serves(self, version: int) -> bool:
         """Whether requests of that version are handled."""
@@ -64,28 +90,17 @@ TaskHandler = TypeVar("TaskHandler", bound=Callable[..., Awaitable[Any]])
 Inline = TypeVar("Inline", bound=Callable[..., None])
 
 
-def _register(
-    key: int,
-    first: int,
-    last: int,
-    handler: Callable[..., Any],
-    *,
-    inline: bool,
-    raw: bool,
-    listed_first: int | None,
-    large: Callable[..., None] | None = None,
-) -> None:
-    if key in served and served[key].handler.__qualname__ != handler.__qualname__:
-        raise ValueError(f"API {key} is registered twice")
-    listed = first if listed_first is None else listed_first
-    served[key] = Api(int(key), api_key_map[int(key)], first, last, handler, inline, raw, listed, large)
+def _register(api: Api) -> None:
+    if api.key in served and served[api.key].handler.__qualname__ != api.handler.__qualname__:
+        raise ValueError(f"API {api.key} is registered twice")
+    served[api.key] = api
 
 
-def api(key: int, first: int, last: int) -> Callable[[TaskHandler], TaskHandler]:
-    """Register `async def handler(call, request) -> response` for versions first..last."""
+def api(key: int, first: int, last: int, *, error: ErrorShape, **traits: Any) -> Callable[[TaskHandler], TaskHandler]:
+    """Register `async def handler(call, request) -> response` for versions first..last; `traits` are fields of Api."""
 
     def register(handler: TaskHandler) -> TaskHandler:
-        _register(key, first, last, handler, inline=False, raw=False, listed_first=None)
+        _register(Api(int(key), api_key_map[int(key)], first, last, handler, False, False, first, error, **traits))
         return handler
 
     return register
@@ -96,17 +111,24 @@ def inline_api(
     first: int,
     last: int,
     *,
+    error: ErrorShape,
     raw: bool = False,
     listed_first: int | None = None,
-    large: Callable[..., None] | None = None,
+    **traits: Any,
 ) -> Callable[[Inline], Inline]:
     """Register `def handler(call, request) -> None`; `listed_first` widens only what ApiVersions lists."""
+    listed = first if listed_first is None else listed_first
 
     def register(handler: Inline) -> Inline:
-        _register(key, first, last, handler, inline=True, raw=raw, listed_first=listed_first, large=large)
+        _register(Api(int(key), api_key_map[int(key)], first, last, handler, True, raw, listed, error, **traits))
         return handler
 
     return register
+
+
+def error_response(api_key: int, request: Any, code: ErrorCode) -> Any:
+    """The served API's newest response to a request that failed as a whole."""
+    return served[api_key].error(request, code)
 
 
 def load_all() -> dict[int, Api]:

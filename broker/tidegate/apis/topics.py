@@ -14,7 +14,7 @@ from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTop
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
-from tidegate.apis.registry import ApiKey, api
+from tidegate.apis.registry import api
 from tidegate.apis.slices import each
 from tidegate.errors import (
     InvalidPartitions,
@@ -22,14 +22,18 @@ from tidegate.errors import (
     InvalidReplicationFactor,
     InvalidRequest,
     KafkaError,
+    PolicyViolation,
     StoreUnavailable,
     TopicDeletionDisabled,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from tidegate.protocol import error_responses
+from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_responses import NO_TIME
+from tidegate.quotas.errors import ThrottlingQuotaExceeded
 from tidegate.topics import configs, names
-from tidegate.topics.catalog import Topic
+from tidegate.topics.catalog import PARTITIONS_MAX, Topic
 
 logger = structlog.get_logger()
 
@@ -37,6 +41,8 @@ REPLICAS: Final = 1
 """The reported replication factor: replication is the store's responsibility."""
 
 _AT_ONCE: Final = 16
+_STRICT_FROM: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}
+"""Version whose clients know THROTTLING_QUOTA_EXCEEDED; older ones are throttled only (KIP-599)."""
 
 
 def failure(error: KafkaError) -> tuple[ErrorCode, str | None]:
@@ -45,12 +51,29 @@ def failure(error: KafkaError) -> tuple[ErrorCode, str | None]:
     return code, error.message
 
 
+async def _spend_mutations(call: Call, count: int) -> None:
+    """Spend the client's quota of partition mutations. Raises ThrottlingQuotaExceeded, StoreUnavailable."""
+    leases, client = call.context.quotas, call.client
+    if leases is None:
+        return
+    strict = call.version >= _STRICT_FROM[call.api_key]
+    try:
+        throttle_s = await leases.mutate(client.org, client.principal, call.client_id, count, strict=strict)
+    except ThrottlingQuotaExceeded:
+        throttle_s = leases.mutation_wait_s(client.org, client.principal, call.client_id)
+        client.mutation_throttle_s = max(client.mutation_throttle_s, throttle_s)
+        raise
+    client.mutation_throttle_s = max(client.mutation_throttle_s, throttle_s)
+
+
 # -- CreateTopics
 
 
-@api(ApiKey.CREATE_TOPICS, first=2, last=7)
+@api(ApiKey.CREATE_TOPICS, first=2, last=7, away=ErrorCode.request_timed_out, error=error_responses.create_topics)
 async def create_topics(call: Call, request: Any) -> CreateTopicsResponse:
     """Create topics. v4: -1 for the default counts (KIP-464). v5: the created properties (KIP-525). v7: topic ids."""
+    if sum(max(topic.num_partitions, len(topic.assignments), 0) for topic in request.topics) > PARTITIONS_MAX:
+        raise PolicyViolation(f"a request may create {PARTITIONS_MAX} partitions at most")
     times = Counter(topic.name for topic in request.topics)
     once = {topic.name: topic for topic in request.topics}
 
@@ -68,13 +91,14 @@ async def create_topics(call: Call, request: Any) -> CreateTopicsResponse:
 async def _create(call: Call, wanted: Any, times: int, validate_only: bool) -> CreatableTopicResult:
     """Validate in Kafka's order, then create the topic."""
     catalog, settings = call.context.catalog, call.context.settings
-    names.check_creatable(wanted.name)
+    names.check(wanted.name)
     if times > 1:
         raise InvalidRequest("the topic stands in the request more than once")
     await catalog.check_new(call.org, wanted.name)
     overrides = configs.parse(call.context.settings, {config.name: config.value for config in wanted.configs}, {})
     count = _partition_count(wanted, settings.num_partitions)
     catalog.check_count(count)
+    await _spend_mutations(call, count)
     topic_id: UUID | None = None
     if not validate_only:
         topic_id = (await catalog.create(call.org, wanted.name, count, overrides)).topic_id
@@ -122,7 +146,7 @@ def _check_replicas(assignments: Sequence[Sequence[int]]) -> None:
 # -- DeleteTopics
 
 
-@api(ApiKey.DELETE_TOPICS, first=1, last=6)
+@api(ApiKey.DELETE_TOPICS, first=1, last=6, away=ErrorCode.request_timed_out, error=error_responses.delete_topics)
 async def delete_topics(call: Call, request: Any) -> DeleteTopicsResponse:
     """Delete topics with their records and committed offsets. v6: by name or id."""
     times = Counter((topic.name, topic.topic_id) for topic in request.topics)
@@ -133,6 +157,7 @@ async def delete_topics(call: Call, request: Any) -> DeleteTopicsResponse:
         try:
             topic = await _find_to_delete(call, name, topic_id, times[wanted])
             name, topic_id = topic.name, topic.topic_id
+            await _spend_mutations(call, topic.partition_count)
             await call.context.catalog.delete(call.org, topic.name, topic.topic_id)
         except KafkaError as error:
             code, message = failure(error)
@@ -155,13 +180,17 @@ async def _find_to_delete(call: Call, name: str | None, topic_id: UUID | None, t
     topic = await (catalog.find_by_id(call.org, topic_id) if topic_id else catalog.find(call.org, name or ""))
     if topic is None:
         raise UnknownTopicId if topic_id else UnknownTopicOrPartition
+    if call.context.settings.internal_topics_interval_ms:
+        names.check_changeable(topic.name)  # it would be written again at once
     return topic
 
 
 # -- CreatePartitions
 
 
-@api(ApiKey.CREATE_PARTITIONS, first=0, last=3)
+@api(
+    ApiKey.CREATE_PARTITIONS, first=0, last=3, away=ErrorCode.request_timed_out, error=error_responses.create_partitions
+)
 async def create_partitions(call: Call, request: Any) -> CreatePartitionsResponse:
     """Add partitions (KIP-195); they begin at offset 0."""
     times = Counter(topic.name for topic in request.topics)
@@ -182,11 +211,13 @@ async def create_partitions(call: Call, request: Any) -> CreatePartitionsRespons
 async def _grow(call: Call, wanted: Any, times: int, validate_only: bool) -> None:
     if times > 1:
         raise InvalidRequest("the topic stands in the request more than once")
+    names.check_changeable(wanted.name)
     catalog = call.context.catalog
     topic = await catalog.check_growth(call.org, wanted.name, wanted.count)
     if wanted.assignments is not None:
         if len(wanted.assignments) != wanted.count - topic.partition_count:
             raise InvalidReplicaAssignment("there must be one assignment for each new partition")
         _check_replicas([one.broker_ids for one in wanted.assignments])
+    await _spend_mutations(call, wanted.count - topic.partition_count)
     if not validate_only:
         await catalog.add_partitions(call.org, wanted.name, wanted.count)

@@ -1,10 +1,12 @@
-"""InitProducerId for idempotent producers. Transactional ids are refused: there are no transactions."""
+"""InitProducerId, AddPartitionsToTxn, EndTxn: producers' requests to the coordinator of transactions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
+from kio.schema.end_txn.v5.response import EndTxnResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
@@ -12,34 +14,165 @@ from kio.schema.types import ProducerId
 from kio.static.primitive import i16, i32Timedelta
 
 from tidegate.apis.call import Call
-from tidegate.apis.registry import ApiKey, api
-from tidegate.errors import InvalidRequest, InvalidTransactionTimeout, KafkaError, UnsupportedVersion
+from tidegate.apis.registry import api
+from tidegate.errors import (
+    InvalidProducerEpoch,
+    InvalidRequest,
+    InvalidTransactionTimeout,
+    KafkaError,
+    StoreUnavailable,
+    UnknownTopicOrPartition,
+)
+from tidegate.protocol import error_responses
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.versions import Fields
+from tidegate.store.keys import TransactionKeys
+from tidegate.transactions.errors import OperationNotAttempted, ProducerFenced, TransactionAbortable
+from tidegate.transactions.model import NO_EPOCH, NO_PRODUCER_ID, State, TransactionPartition
 
 _NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_TIMEOUT_MAX_MS: Final = 900_000
+TIMEOUT_MAX_MS: Final = 900_000
 """Kafka's default of `transaction.max.timeout.ms`."""
+FENCED_FROM: Final = 2
+"""From this version on EndTxn, AddPartitionsToTxn and AddOffsetsToTxn answer PRODUCER_FENCED."""
+_INIT_FENCED_FROM: Final = 4
+_BUMPS_FROM: Final = 5
 
 
-@api(ApiKey.INIT_PRODUCER_ID, first=0, last=5)
+def keys_of(call: Call, transactional_id: str) -> TransactionKeys:
+    """The keys of a transactional id. Raises InvalidRequest for an empty one."""
+    if not transactional_id:
+        raise InvalidRequest("an empty transactional id")
+    return call.context.transactions.records.keys(call.org, transactional_id)
+
+
+def as_of(error: Exception, fenced: bool) -> Exception:
+    """The error for a version: those before `fenced` know INVALID_PRODUCER_EPOCH only."""
+    if isinstance(error, ProducerFenced) and not fenced:
+        return InvalidProducerEpoch(error.message)
+    return error
+
+
+# -- InitProducerId
+
+
+@api(ApiKey.INIT_PRODUCER_ID, first=0, last=5, error=at_top(producer_id=-1, producer_epoch=-1))
 async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """Give an idempotent producer a new id with epoch 0 (KIP-98), whatever id and epoch it sends."""
+    """A producer's id and epoch (KIP-98). v3: its own id and epoch, to go on after an error (KIP-360). v4: fencing.
+
+    Without a transactional id: a new id with epoch 0, whatever id, epoch and timeout the client sends. v6 would add
+    two-phase commit (KIP-939), which is not served.
+    """
+    producer_id, epoch = (await call.context.producer_ids.take(), 0) if request.transactional_id is None else (-1, -1)
     if request.transactional_id is not None:
-        raise _refusal(request)
-    producer_id = await call.context.producer_ids.take()
+        try:
+            producer_id, epoch = await _initialise(call, request)
+        except ProducerFenced as error:
+            raise as_of(error, call.version >= _INIT_FENCED_FROM) from None
     return InitProducerIdResponse(
         throttle_time=_NOT_THROTTLED,
         error_code=ErrorCode.none,
         producer_id=ProducerId(producer_id),
-        producer_epoch=i16(0),
+        producer_epoch=i16(epoch),
     )
 
 
-def _refusal(request: InitProducerIdRequest) -> KafkaError:
-    """The error for a transactional producer. Clients fail fatally, with this code's text."""
-    if not request.transactional_id:
-        return InvalidRequest("an empty transactional id")
+async def _initialise(call: Call, request: InitProducerIdRequest) -> tuple[int, int]:
+    keys = keys_of(call, request.transactional_id or "")
     timeout_ms = request.transaction_timeout // _MILLISECOND
-    if not 0 < timeout_ms <= _TIMEOUT_MAX_MS:
-        return InvalidTransactionTimeout()
-    return UnsupportedVersion("transactions are not served")
+    if not 0 < timeout_ms <= TIMEOUT_MAX_MS:
+        raise InvalidTransactionTimeout()
+    producer_id, epoch = int(request.producer_id), int(request.producer_epoch)
+    if (producer_id == NO_PRODUCER_ID) != (epoch == NO_EPOCH):
+        raise InvalidRequest("a producer id and an epoch come together")
+    return await call.context.transactions.initialise(keys, timeout_ms, producer_id, epoch)
+
+
+# -- AddPartitionsToTxn
+
+
+@api(ApiKey.ADD_PARTITIONS_TO_TXN, first=0, last=5, error=error_responses.add_partitions_to_txn)
+async def add_partitions_to_txn(call: Call, request: Any) -> Any:
+    """Add partitions to a producer's transaction, all or none. v2: fencing. v4: several transactions (KIP-890)."""
+    results = [
+        Fields(transactional_id=one.transactional_id, topic_results=await _add_partitions(call, one))
+        for one in request.transactions
+    ]
+    return Fields(throttle_time=_NOT_THROTTLED, error_code=ErrorCode.none, results_by_transaction=tuple(results))
+
+
+async def _add_partitions(call: Call, transaction: Any) -> tuple[Any, ...]:
+    """The result of each partition of one transaction."""
+    topics: Sequence[Any] = transaction.topics
+    producer_id, epoch = transaction.producer_id, transaction.producer_epoch
+    refused: dict[tuple[str, int], ErrorCode] = {}
+    partitions: dict[tuple[str, int], TransactionPartition] = {}
+    code = ErrorCode.none
+    outside: set[TransactionPartition] = set()
+    try:
+        for asked in topics:
+            topic = await call.context.catalog.find(call.org, asked.name)
+            for index in asked.partitions:
+                if topic is None or not 0 <= index < topic.partition_count:
+                    refused[asked.name, index] = UnknownTopicOrPartition.code
+                else:
+                    partitions[asked.name, index] = TransactionPartition(asked.name, index, topic.topic_hex)
+        if not refused:
+            keys, coordinator = keys_of(call, transaction.transactional_id), call.context.transactions
+            if transaction.verify_only:
+                one = await coordinator.find(keys, producer_id, epoch)
+                outside = set(partitions.values()).difference(one.partitions if one.state is State.ONGOING else ())
+            else:
+                await coordinator.add(keys, producer_id, epoch, partitions.values())
+    except KafkaError as error:
+        code = code_of(as_of(error, call.version >= FENCED_FROM))
+
+    def result(name: str, index: int) -> ErrorCode:
+        if refused:
+            return refused.get((name, index), OperationNotAttempted.code)
+        return TransactionAbortable.code if partitions.get((name, index)) in outside else code
+
+    return tuple(
+        Fields(
+            name=asked.name,
+            results_by_partition=tuple(
+                Fields(partition_index=index, partition_error_code=result(asked.name, index))
+                for index in asked.partitions
+            ),
+        )
+        for asked in topics
+    )
+
+
+def code_of(error: Exception) -> ErrorCode:
+    """The code of a part of a request; retriable if the store is unavailable."""
+    if isinstance(error, StoreUnavailable) or not isinstance(error, KafkaError):
+        return ErrorCode.coordinator_not_available
+    return error.code
+
+
+# -- EndTxn
+
+
+@api(ApiKey.END_TXN, first=0, last=5, error=at_top(producer_id=-1, producer_epoch=-1))
+async def end_txn(call: Call, request: Any) -> EndTxnResponse:
+    """Commit or abort. v2: fencing. v5: the epoch is raised, and returned for the next transaction (KIP-890)."""
+    bumps = call.version >= _BUMPS_FROM
+    try:
+        producer_id, epoch = await call.context.transactions.end(
+            keys_of(call, request.transactional_id),
+            request.producer_id,
+            request.producer_epoch,
+            is_commit=request.committed,
+            bumps=bumps,
+        )
+    except ProducerFenced as error:
+        raise as_of(error, call.version >= FENCED_FROM) from None
+    return EndTxnResponse(
+        throttle_time=_NOT_THROTTLED,
+        error_code=ErrorCode.none,
+        producer_id=ProducerId(producer_id if bumps else NO_PRODUCER_ID),
+        producer_epoch=i16(epoch if bumps else NO_EPOCH),
+    )

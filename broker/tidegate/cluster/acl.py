@@ -16,16 +16,18 @@ CONNECTION: Final = ("info", "memory|usage", "ping", "time")
 """HELLO and AUTH need no right."""
 SCRIPTS: Final = ("eval", "evalsha", "script|load")
 MESSAGES: Final = ("publish", "subscribe", "unsubscribe")
-KEYS: Final = ("del", "exists", "get", "mget", "persist", "pexpire", "rename", "set", "unlink")
-"""`persist` and `rename` serve `tidegate topic repair`, which an operator runs with the brokers' user."""
+KEYS: Final = ("del", "exists", "get", "mget", "persist", "pexpire", "rename", "set", "type", "unlink")
+"""`persist` and `rename` replace a log: compaction, and `tidegate topic repair`, which runs with the brokers' user."""
 HASHES: Final = (
     "hdel", "hexists", "hget", "hgetall", "hincrby", "hkeys", "hlen", "hmget", "hscan", "hset", "hsetnx", "hvals",
 )  # fmt: skip
-SORTED_SETS: Final = ("zadd", "zrange", "zrangebyscore", "zrem", "zremrangebyscore", "zrevrangebyscore", "zscore")
-STREAMS: Final = ("xadd", "xinfo|stream", "xlen", "xrange", "xread", "xrevrange", "xtrim")
+SORTED_SETS: Final = (
+    "zadd", "zcard", "zrange", "zrangebyscore", "zrem", "zremrangebyscore", "zrevrangebyscore", "zscore",
+)  # fmt: skip
+STREAMS: Final = ("xadd", "xdel", "xinfo|stream", "xlen", "xrange", "xread", "xrevrange", "xtrim")
 MIRROR: Final = (
     "xack", "xclaim", "xgroup|create", "xgroup|createconsumer", "xgroup|delconsumer", "xgroup|destroy", "xgroup|setid",
-    "xinfo|consumers", "xinfo|groups", "xpending",
+    "xautoclaim", "xinfo|consumers", "xinfo|groups", "xpending", "xreadgroup",
 )  # fmt: skip
 """Groups mirrored as Redis consumer groups: also needed if `mirror_groups` is off, as a topic may enable it."""
 

@@ -26,7 +26,7 @@ def advertised_endpoints(listeners: Sequence[Listener], ports: Sequence[int], ho
     hostname = hostname or socket.gethostname()
     reported = {one.name: _advertised(one, port, hostname) for one, port in zip(listeners, ports, strict=True)}
     if len(set(reported.values())) < len(reported):
-        raise CannotStart("two listeners are advertised at one address: TIDEGATE_ADVERTISED_LISTENERS tells them apart")
+        raise CannotStart("two listeners are advertised at one address: TIDEGATE_ADVERTISED_LISTENERS must differ")
     return reported
 
 
@@ -40,7 +40,7 @@ def _advertised(listener: Listener, port: int, hostname: str) -> tuple[str, int]
         raise CannotStart("{ordinal} in an advertised address needs address_mode=external")
     if announced_host in _ANY_ADDRESS:
         setting = "advertised_host" if listener.setting == "TIDEGATE_PORT" else "advertised_listeners"
-        raise CannotStart(f"clients of {listener.name} cannot be told to connect to {announced_host!r}: set {setting}")
+        raise CannotStart(f"{announced_host!r} cannot be advertised by {listener.name}: set {setting}")
     number = sum(int(part) for part in announced_port.split("+"))
     if not 1 <= number <= 65_535:
         raise CannotStart(f"advertised port {number} is not between 1 and 65535")

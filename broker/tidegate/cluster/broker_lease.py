@@ -1,8 +1,9 @@
 """This broker's lease on a node id, and the registry of live brokers.
 
-One script renews the lease and returns the live brokers, by Redis's clock. A lease not renewed for `lease_suspect_ms`
-is *suspect*: still listed, but not named as leader or coordinator. After `lease_gone_ms` the broker is gone. A broker
-that lost its lease learns it from its next renewal and takes a new one.
+One script renews the lease and returns the live brokers, by Redis's clock. A lease not renewed for
+`broker_lease_suspect_ms` is *suspect*: still listed, but not named as leader or coordinator. After
+`broker_lease_timeout_ms` the broker is gone. A broker that lost its lease learns it from its next renewal and takes a
+new one.
 """
 
 from __future__ import annotations
@@ -59,14 +60,36 @@ class BrokerInfo:
         return self.endpoints.get(listener) or next(iter(self.endpoints.values()))
 
 
+def _ignore(*_: object) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEvents:
+    """What a broker does when its lease or the other brokers change."""
+
+    on_held: Callable[[float], None] = _ignore
+    """After each renewal or new lease; the seconds until it ends."""
+    on_unsure: Callable[[], None] = _ignore
+    """After a failed attempt to renew."""
+    on_lost: Callable[[], None] = _ignore
+    """The lease was lost; before a new one is taken."""
+    on_silent: Callable[[BrokerInfo], None] = _ignore
+    """A serving broker became suspect or left without a drain; it is no longer in `preferred`."""
+    on_broker_joined: Callable[[set[int]], None] = _ignore
+    """Node ids of brokers that began to serve."""
+    on_drain_asked: Callable[[], None] = _ignore
+    """At each renewal after a drain request."""
+
+
+NO_EVENTS: Final = LeaseEvents()
+
+
 class BrokerLease:
     """The lease of one broker. `endpoints` are the advertised addresses: listener -> host, port.
 
-    `version` increases with every change of `live` or `preferred`. `on_lost` runs when the lease was lost, before a new
-    one is taken. `on_silent` gets a serving broker that became suspect, or left without a drain, after it was removed
-    from `preferred`; `on_broker_joined` the node ids of brokers that began to serve. `on_held` runs after each
-    renewal or new lease, `on_unsure` after a failed attempt, `on_drain_asked` at each renewal after a drain request.
-    `ends_s` is the expiry of the lease by `perf_counter`, `ends_ms` by Redis's clock.
+    `version` increases with every change of `live` or `preferred`. `ends_s` is the expiry of the lease by `clock`,
+    `ends_ms` by Redis's clock.
     """
 
     def __init__(
@@ -76,6 +99,9 @@ class BrokerLease:
         endpoints: Mapping[str, tuple[str, int]],
         rack: str | None,
         state: State = "serving",
+        *,
+        clock: Callable[[], float] = perf_counter,
+        events: LeaseEvents = NO_EVENTS,
     ) -> None:
         self.node_id = -1
         self.cluster_id = ""
@@ -83,13 +109,9 @@ class BrokerLease:
         self.ends_s = 0.0
         self.ends_ms = 0
         self.version = 0
-        self.on_lost: list[Callable[[], None]] = []
-        self.on_silent: list[Callable[[BrokerInfo], None]] = []
-        self.on_broker_joined_listeners: list[Callable[[set[int]], None]] = []
-        self.on_drain_asked: list[Callable[[], None]] = []
-        self.on_held: list[Callable[[], None]] = []
-        self.on_unsure: list[Callable[[], None]] = []
         self.process = uuid.uuid4().hex
+        self._clock = clock
+        self._events = events
         self._store = store
         self._settings = settings
         self._keys = store.cluster_keys
@@ -120,7 +142,7 @@ class BrokerLease:
             if observed_at and self._held_at != observed_at:
                 raise CannotStart(f"node id {self._settings.node_id} is held by another live broker")
             observed_at = self._held_at
-            await asyncio.sleep(self._settings.lease_renew_ms / 1000)
+            await asyncio.sleep(self._settings.broker_lease_renew_ms / 1000)
         if not await self.renew():
             raise CannotStart("the lease ended as soon as it was taken: is Redis's clock jumping?")
         logger.info("lease_taken", node_id=self.node_id, cluster_id=self.cluster_id)
@@ -145,8 +167,12 @@ class BrokerLease:
                 await self._store.run(
                     END_LEASE,
                     [self._keys.leases, self._keys.brokers],
-                    *(self.node_id, self.process, self._settings.lease_gone_ms),
+                    *(self.node_id, self.process, self._settings.broker_lease_timeout_ms),
                 )
+
+    def name(self) -> str:
+        """The name of this broker in events of groups."""
+        return str(self.node_id)
 
     # -- live brokers
 
@@ -195,12 +221,12 @@ class BrokerLease:
 
     async def _take(self) -> bool:
         """Request a node id; False if another broker holds the configured one, `_held_at` is then its lease time."""
-        settings, keys, asked_s = self._settings, self._keys, perf_counter()
+        settings, keys, asked_s = self._settings, self._keys, self._clock()
         node_id, self._held_at = await self._store.run(
             TAKE_LEASE,
             [keys.leases, keys.brokers, keys.info],
             *(self.process, self._record(), "" if settings.node_id is None else settings.node_id),
-            *(settings.lease_gone_ms, NODE_ID_QUARANTINE_MS, int(self._own_address is not None)),
+            *(settings.broker_lease_timeout_ms, NODE_ID_QUARANTINE_MS, int(self._own_address is not None)),
         )
         if node_id < 0:
             return False
@@ -210,27 +236,32 @@ class BrokerLease:
 
     async def renew(self) -> bool:
         """Renew the lease and read the live brokers; False if the lease had ended. Raises StoreUnavailable."""
-        keys, asked_s = self._keys, perf_counter()
+        keys, asked_s = self._keys, self._clock()
         reply = await self._store.run(
             RENEW_LEASE,
             [keys.leases, keys.brokers, keys.info],
-            *(self.node_id, self.process, self._record(), self._settings.lease_gone_ms, self._described_version),
+            *(
+                self.node_id,
+                self.process,
+                self._record(),
+                self._settings.broker_lease_timeout_ms,
+                self._described_version,
+            ),
             max(0, int((asked_s - self._renewed_s) * 1000)),
         )
         if not reply[0]:
             return False
         *learnt, drain_asked, now_ms = reply[1:]
-        self.ends_ms = now_ms + self._settings.lease_gone_ms
-        self._store.clock.observe(now_ms, asked_s)
+        self.ends_ms = now_ms + self._settings.broker_lease_timeout_ms
+        answered_s = self._clock()
+        self._store.clock.observe(now_ms, answered_s - asked_s)
         self._learn(*learnt)
         if drain_asked:
-            for listener in self.on_drain_asked:
-                listener()
+            self._events.on_drain_asked()
         self._renewed_s = asked_s
-        self.ends_s = asked_s + self._settings.lease_gone_ms / 1000
-        if perf_counter() < self.ends_s:  # else this process was paused: the next renewal decides
-            for listener in self.on_held:
-                listener()
+        self.ends_s = asked_s + self._settings.broker_lease_timeout_ms / 1000
+        if answered_s < self.ends_s:  # else this process was paused: the next renewal decides
+            self._events.on_held(self.ends_s - answered_s)
         return True
 
     async def _keep(self) -> None:
@@ -241,17 +272,17 @@ class BrokerLease:
                 await self.keep_once()
             except StoreUnavailable as error:
                 logger.debug("lease_not_renewed", reason=str(error))
-            await asyncio.sleep(max(0.0, self._settings.lease_renew_ms / 1000 - (clock() - started)))
+            await asyncio.sleep(max(0.0, self._settings.broker_lease_renew_ms / 1000 - (clock() - started)))
 
     async def keep_once(self) -> None:
         """Renew; if the lease is lost, call `on_lost` once and take another lease. Raises StoreUnavailable."""
         try:
             sure = await self._renew_or_take()
         except Exception:
-            self._unsure()
+            self._events.on_unsure()
             raise
         if not sure:
-            self._unsure()
+            self._events.on_unsure()
 
     async def _renew_or_take(self) -> bool:
         if self.held:
@@ -259,8 +290,7 @@ class BrokerLease:
                 return True
             self.held = False
             logger.warning("lease_lost", node_id=self.node_id)
-            for listener in self.on_lost:
-                listener()
+            self._events.on_lost()
         await open_cluster(self._store, self._settings, self.cluster_id)
         if not await self._take():
             if not self._refusal_logged:
@@ -272,10 +302,6 @@ class BrokerLease:
         logger.info("lease_taken", node_id=self.node_id)
         return await self.renew()
 
-    def _unsure(self) -> None:
-        for listener in self.on_unsure:
-            listener()
-
     # -- changes of the live brokers
 
     def _learn(self, own_age_ms: int, version: bytes, ages: list[int], records: list[bytes | None]) -> None:
@@ -286,9 +312,9 @@ class BrokerLease:
                 for node_id, record in zip(ages[::2], records, strict=True)
                 if record is not None
             }
-        if own_age_ms > self._settings.lease_suspect_ms:
+        if own_age_ms > self._settings.broker_lease_suspect_ms:
             self._be_lenient()
-        suspect_ms = self._settings.lease_suspect_ms
+        suspect_ms = self._settings.broker_lease_suspect_ms
         live = {
             node_id: dataclasses.replace(self._described[node_id], suspect=age_ms > suspect_ms)
             for node_id, age_ms in zip(ages[::2], ages[1::2], strict=True)
@@ -298,7 +324,7 @@ class BrokerLease:
 
     def _be_lenient(self) -> None:
         """After a long gap in renewals (perhaps an outage for all), give the others time to renew."""
-        self._lenient_until = asyncio.get_running_loop().time() + self._settings.lease_suspect_ms / 1000
+        self._lenient_until = asyncio.get_running_loop().time() + self._settings.broker_lease_suspect_ms / 1000
 
     def _show(self, live: dict[int, BrokerInfo]) -> None:
         if asyncio.get_running_loop().time() < self._lenient_until:
@@ -315,11 +341,9 @@ class BrokerLease:
         self._preferred = serving or ordered
         self.version += 1
         if before and (on_broker_joined := _newly_serving(before, serving, self._own_ids)):
-            for subscription in self.on_broker_joined_listeners:
-                subscription(on_broker_joined)
+            self._events.on_broker_joined(on_broker_joined)
         for one in _fallen_silent(before, live):
-            for listener in self.on_silent:
-                listener(one)
+            self._events.on_silent(one)
 
 
 def _having(listener: str, brokers: list[BrokerInfo]) -> list[BrokerInfo]:

@@ -11,10 +11,12 @@ REQUEST_DRAIN: Final = Script("cluster/request_drain")
 
 
 async def request_drain(store: Store, node_id: int) -> None:
-    """Request that a broker drains and exits as after SIGTERM; it observes the request within `lease_renew_ms`.
+    """Request that a broker drains and exits as after SIGTERM; it observes the request within `broker_lease_renew_ms`.
 
     Idempotent. A broker that cannot renew its lease observes the request later. Raises BrokerIdNotRegistered if no live
     broker has this node id, StoreUnavailable.
     """
     keys = store.cluster_keys
-    await store.run(REQUEST_DRAIN, [keys.leases, keys.brokers, keys.info], *(node_id, store.settings.lease_gone_ms))
+    await store.run(
+        REQUEST_DRAIN, [keys.leases, keys.brokers, keys.info], *(node_id, store.settings.broker_lease_timeout_ms)
+    )

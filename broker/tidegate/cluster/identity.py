@@ -6,7 +6,7 @@ import base64
 import uuid
 from typing import Final
 
-from tidegate.errors import CannotStart
+from tidegate.errors import CannotStart, StoreUnavailable
 from tidegate.settings import Settings
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
@@ -25,7 +25,8 @@ def new_cluster_id() -> str:
 async def open_cluster(store: Store, settings: Settings, cluster_id: str | None = None) -> str:
     """The cluster's id, created by the first broker; `cluster_id` is restored if the store lost it.
 
-    Raises CannotStart if this broker's layout or shared settings differ from the cluster's, StoreUnavailable.
+    Raises CannotStart if this broker's layout or shared settings differ from the cluster's, or if a restore of the
+    cluster has not ended; a broker that has a `cluster_id` serves already, and gets StoreUnavailable then.
     """
     shared = {
         "cluster_id": cluster_id or new_cluster_id(),
@@ -33,7 +34,13 @@ async def open_cluster(store: Store, settings: Settings, cluster_id: str | None 
         "coordinator_shards": str(settings.coordinator_shards),
     }
     pairs = [text for pair in shared.items() for text in pair]
-    kept: list[str] = [value.decode() for value in await store.run(OPEN_CLUSTER, [store.cluster_keys.info], *pairs)]
+    restoring, *stored = await store.run(OPEN_CLUSTER, [store.cluster_keys.info], *pairs)
+    if restoring:
+        where = f"this cluster ({settings.key_prefix!r} on {store.metadata_node}) is being restored"
+        if cluster_id is not None:
+            raise StoreUnavailable(where)
+        raise CannotStart(f"{where}; if the restore was interrupted, repeat it")
+    kept: list[str] = [value.decode() for value in stored]
     for (name, mine), theirs in zip(shared.items(), kept, strict=True):
         if name != "cluster_id" and mine != theirs:
             raise CannotStart(

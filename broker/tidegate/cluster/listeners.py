@@ -14,8 +14,13 @@ from tidegate.settings import Settings
 _LISTENER: Final = re.compile(r"(?P<name>[\w-]+)://(?P<host>\[[^\]]*\]|[^:/\[\]]*):(?P<port>[^/\s]+)")
 _PAIR: Final = re.compile(r"(?P<name>[\w-]+):(?P<value>\w+)")
 _TEMPLATE: Final = re.compile(r"\d+|\d*\{ordinal\}|\d+\+\{ordinal\}")
-_PROTOCOLS: Final = {"PLAINTEXT": False, "SSL": True}
-"""Security protocol -> whether it is TLS."""
+_PROTOCOLS: Final = {
+    "PLAINTEXT": (False, False),
+    "SSL": (True, False),
+    "SASL_PLAINTEXT": (False, True),
+    "SASL_SSL": (True, True),
+}
+"""Security protocol -> whether it is TLS, whether clients authenticate by SASL."""
 _MODES: Final[dict[str, AddressMode]] = {"direct": "direct", "single": "single", "external": "external"}
 
 
@@ -33,6 +38,8 @@ class Listener:
     announced_port: str | None
     setting: str
     """The variable to name in an error about this listener."""
+    sasl: bool = False
+    """Whether clients authenticate by SASL."""
 
 
 def listeners_of(settings: Settings) -> list[Listener]:
@@ -57,15 +64,18 @@ def single_listeners(settings: Settings) -> frozenset[str]:
 def _simple(settings: Settings) -> Iterator[Listener]:
     if settings.advertised_listeners:
         raise CannotStart("TIDEGATE_ADVERTISED_LISTENERS needs TIDEGATE_LISTENERS, whose names it repeats")
+    protocols = _pairs(settings.listener_security_protocol_map, "LISTENER_SECURITY_PROTOCOL_MAP")
+    tls, sasl = _protocol("PLAINTEXT", protocols)
     yield Listener(
         "PLAINTEXT",
         settings.host,
         settings.port,
-        _is_tls("PLAINTEXT", _pairs(settings.listener_security_protocol_map, "LISTENER_SECURITY_PROTOCOL_MAP")),
+        tls,
         _mode("PLAINTEXT", settings, _pairs(settings.listener_address_modes, "LISTENER_ADDRESS_MODES")),
         settings.advertised_host,
         settings.advertised_port,
         "TIDEGATE_PORT",
+        sasl,
     )
 
 
@@ -83,8 +93,8 @@ def _listed(settings: Settings) -> Iterator[Listener]:
         if not port.isdecimal() or int(port) > 65_535:
             raise CannotStart(f"TIDEGATE_LISTENERS: port {port} of {name} is not between 0 and 65535")
         announced_host, announced_port = reported.get(name, (None, None))
-        tls, mode = _is_tls(name, protocols), _mode(name, settings, modes)
-        yield Listener(name, host, int(port), tls, mode, announced_host, announced_port, "TIDEGATE_LISTENERS")
+        (tls, sasl), mode = _protocol(name, protocols), _mode(name, settings, modes)
+        yield Listener(name, host, int(port), tls, mode, announced_host, announced_port, "TIDEGATE_LISTENERS", sasl)
 
 
 def _addresses(text: str, setting: str) -> dict[str, tuple[str, str]]:
@@ -113,11 +123,11 @@ def _pairs(text: str | None, setting: str) -> dict[str, str]:
     return found
 
 
-def _is_tls(name: str, protocols: dict[str, str]) -> bool:
+def _protocol(name: str, protocols: dict[str, str]) -> tuple[bool, bool]:
     protocol = protocols.get(name, name).upper()
     if protocol not in _PROTOCOLS:
         raise CannotStart(
-            f"listener {name} speaks PLAINTEXT or SSL, not {protocol}: "
+            f"listener {name} speaks {', '.join(_PROTOCOLS)}, not {protocol}: "
             f"TIDEGATE_LISTENER_SECURITY_PROTOCOL_MAP={name}:PLAINTEXT"
         )
     return _PROTOCOLS[protocol]

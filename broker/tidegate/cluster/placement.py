@@ -1,4 +1,4 @@
-"""Choose the leader or coordinator that clients are told: rendezvous hashing over the live brokers.
+"""Choose the leader or coordinator that Metadata and FindCoordinator answer: rendezvous hashing over the live brokers.
 
 The choice is a hint: every broker serves every group and partition. All brokers compute the same choice from the same
 set, and when a broker leaves, only its own groups and partitions move.
@@ -7,13 +7,12 @@ set, and when a broker leaves, only its own groups and partitions move.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
-if TYPE_CHECKING:
-    from tidegate.cluster.broker_lease import BrokerInfo
+from tidegate.cluster.broker_lease import BrokerInfo, BrokerLease
 
 _MASK: Final = (1 << 64) - 1
 
@@ -28,11 +27,44 @@ def coordinator_of(shard: int, brokers: Sequence[BrokerInfo]) -> BrokerInfo:
     return _winner(_seed("coordinator", shard), brokers)
 
 
+class Preferred:
+    """What this broker is the preferred leader or coordinator of: work that one broker at a time should do."""
+
+    def __init__(self, lease: BrokerLease, shard_count: int) -> None:
+        self._lease, self._shard_count = lease, shard_count
+        self._version = -1
+        self._coordinated: dict[int, bool] = {}
+
+    def coordinates(self, shard: int) -> bool:
+        """Whether this broker is the preferred coordinator of a shard of groups."""
+        if self._version != self._lease.version:
+            self._version = self._lease.version
+            self._coordinated.clear()
+        found = self._coordinated.get(shard)
+        if found is None:
+            found = coordinator_of(shard, self._lease.preferred()).node_id == self._lease.node_id
+            self._coordinated[shard] = found
+        return found
+
+    def shards(self) -> list[int]:
+        """The shards that this broker coordinates."""
+        return [shard for shard in range(self._shard_count) if self.coordinates(shard)]
+
+    def coordinated_by(self, lost: BrokerInfo) -> Callable[[int], bool]:
+        """Whether a broker that is no longer preferred was the coordinator of a shard."""
+        brokers = [*self._lease.preferred(), lost]
+        return lambda shard: coordinator_of(shard, brokers) is lost
+
+    def leads(self, topic_id: UUID, partition: int) -> bool:
+        """Whether this broker is the preferred leader of a partition."""
+        return leader_of(topic_id, partition, self._lease.preferred()).node_id == self._lease.node_id
+
+
 def _winner(key: int, brokers: Sequence[BrokerInfo]) -> BrokerInfo:
     return max(brokers, key=lambda broker: (_mix(key ^ _seed("broker", broker.node_id)), broker.node_id))
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=16_384)
 def _seed(kind: str, number: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{kind}:{number}".encode(), digest_size=8).digest())
 

@@ -6,13 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-import hiredis
 import structlog
 
 from tidegate.errors import CannotStart, StoreUnavailable
 from tidegate.settings import Settings
 from tidegate.store.node import Node
-from tidegate.store.outcome import Moved, failure_of
+from tidegate.store.outcome import Failure, Moved, Ok, outcome_of_call
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -78,11 +77,10 @@ async def _check(store: Store, node: Node, settings: Settings) -> ServerReport:
 async def _facts(node: Node) -> dict[str, str]:
     facts: dict[str, str] = {}
     for section in ("server", "memory", "persistence", "replication", "cluster"):
-        try:
-            reply = await node.control.call("INFO", section)
-        except hiredis.ReplyError as error:
-            raise UnsuitedRedis(f"INFO {section} is refused: {error}") from None
-        text = reply.decode("utf-8", "replace")
+        reply = await outcome_of_call(node.control.call("INFO", section))
+        if not isinstance(reply, Ok):
+            raise UnsuitedRedis(f"INFO {section} is refused: {reply.text}")
+        text = reply.value.decode("utf-8", "replace")
         facts.update(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return facts
 
@@ -137,10 +135,9 @@ async def _try_rights(store: Store, node: Node) -> None:
     """Run a script that writes keys and publishes. An error other than out-of-memory is a missing right."""
     channel = store.key_at(node, store.cluster_keys.probe, store.cluster_keys.probe_at)
     source = PROBE_RIGHTS.source
-    try:
-        await node.control.call("EVAL", source, 1, channel, channel)
-    except hiredis.ReplyError as error:
-        if isinstance(failure_of(error), Moved):
-            raise StoreUnavailable(f"{node}: {error}") from None
-        reason = str(error).split(" script:")[0].splitlines()[0]
-        raise UnsuitedRedis(f"Lua scripts on keys and channels {store.prefix}:* are refused: {reason}") from None
+    reply = await outcome_of_call(node.control.call("EVAL", source, 1, channel, channel))
+    if isinstance(reply, Moved):
+        raise StoreUnavailable(f"{node}: {reply.text}")
+    if isinstance(reply, Failure):
+        reason = reply.text.split(" script:")[0].splitlines()[0]
+        raise UnsuitedRedis(f"Lua scripts on keys and channels {store.prefix}:* are refused: {reason}")

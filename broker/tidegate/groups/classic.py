@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import structlog
 
-from tidegate.errors import InvalidRequest, InvalidSessionTimeout, from_code
+from tidegate.errors import InvalidRequest, InvalidSessionTimeout, KafkaError, from_code
+from tidegate.groups.consumer.errors import OTHER_TYPE, OtherGroupType
 from tidegate.groups.directory import metadata_of
 from tidegate.groups.expire_and_retry import extend_sessions_after_outage, group_script_args, group_script_keys
 from tidegate.groups.identity import candidate
@@ -43,6 +45,9 @@ logger = structlog.get_logger()
 
 REASON_LENGTH_MAX: Final = 255
 SOFTWARE_LENGTH_MAX: Final = 100
+_ASSIGNED: Final = itemgetter(1)
+ASSIGNMENTS_BYTES_MAX: Final = 8 << 20
+"""Largest sum of a leader's assignments: as much as the metadata of a group's members."""
 MEMBER_METADATA_BYTES_MAX: Final = 1 << 20
 """Names and metadata of all protocols of one member. Kafka limits a whole group to this size (one record)."""
 _READS_MAX: Final = 10
@@ -50,7 +55,10 @@ _INSTANCE: Final = re.compile(rb'"instance_id":("(?:[^"\\]|\\.)*")')
 
 
 async def join(store: Store, waits: GroupWaits, keys: GroupKeys, request: JoinRequest) -> Joined:
-    """Join or rejoin a group and wait for the end of the join phase. Raises JoinRefused, StoreUnavailable."""
+    """Join or rejoin a group and wait for the end of the join phase.
+
+    Raises JoinRefused, OtherGroupType (a KIP-848 group), StoreUnavailable.
+    """
     settings = store.settings
     if not settings.group_min_session_timeout_ms <= request.session_timeout_ms <= settings.group_max_session_timeout_ms:
         raise JoinRefused(InvalidSessionTimeout(), request.member_id)
@@ -69,6 +77,8 @@ async def _join_once(
     entered = await waits.joins.submit(keys, _join_args(keys, request))
     code, raw_id, *reply = entered.answer
     member_id: str = raw_id.decode()
+    if code == OTHER_TYPE:
+        raise OtherGroupType("the group has members of KIP-848")
     if code != 0:
         raise JoinRefused(from_code(code), member_id)
     if reply[0] == b"now":
@@ -152,13 +162,18 @@ async def sync(waits: GroupWaits, keys: GroupKeys, request: SyncRequest) -> Sync
     """Store the leader's assignments, or wait for the member's own assignment.
 
     Raises UnknownMemberId, FencedInstanceId, IllegalGeneration, InconsistentGroupProtocol, RebalanceInProgress,
-    StoreUnavailable.
+    OtherGroupType (a KIP-848 group), StoreUnavailable.
     """
     member_ref = request.member_ref
+    if request.assignments and sum(map(len, map(_ASSIGNED, request.assignments))) > ASSIGNMENTS_BYTES_MAX:
+        # As in Kafka, where the group exceeds the largest record: UNKNOWN_SERVER_ERROR.
+        raise KafkaError(f"the leader's assignments have more than {ASSIGNMENTS_BYTES_MAX} bytes")
     while True:
         with waits.watch(keys) as watch:
             entered = await waits.syncs.submit(keys, _sync_args(request), _assignments(request))
             code, *reply = entered.answer
+            if code == OTHER_TYPE:
+                raise OtherGroupType("the group has members of KIP-848")
             if code != 0:
                 raise from_code(code)
             if reply[0] == b"now":

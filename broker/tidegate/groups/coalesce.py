@@ -1,4 +1,4 @@
-"""Collect the items of one event-loop tick by group, so that one script call serves all groups of a shard."""
+"""Collect the items of one event-loop tick by group, so that one script call serves many groups."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from tidegate.store.keys import GroupKeys
 Item = TypeVar("Item")
 
 Gathered = list[tuple[GroupKeys, list[Item]]]
-"""Groups of one shard, each with its items in order of arrival."""
+"""Groups that one script may read, each with its items in order of arrival."""
 
 
 class Coalescer(Generic[Item]):
-    """Items of one tick, by group; `flush(groups)` runs once for each shard at the end of the tick."""
+    """Items of one tick, by group; `flush(groups)` runs at the end of the tick.
 
-    def __init__(self, flush: Callable[[Gathered[Item]], None]) -> None:
-        self._flush_shard = flush
+    It runs once for each shard, or with `all_shards` once: then one script may read groups of several shards, which
+    Redis Cluster refuses.
+    """
+
+    def __init__(self, flush: Callable[[Gathered[Item]], None], *, all_shards: bool = False) -> None:
+        self._flush_groups = flush
+        self._all_shards = all_shards
         self._items: dict[str, tuple[GroupKeys, list[Item]]] = {}
         self._loop = asyncio.get_event_loop()
 
@@ -34,6 +39,9 @@ class Coalescer(Generic[Item]):
 
     def _flush(self) -> None:
         items, self._items = self._items, {}
+        if self._all_shards:
+            self._flush_groups(list(items.values()))
+            return
         shards: dict[int, Gathered[Item]] = {}
         for gathered in items.values():
             shard = gathered[0].shard_keys.shard
@@ -42,4 +50,4 @@ class Coalescer(Generic[Item]):
             else:
                 shards[shard] = [gathered]
         for groups in shards.values():
-            self._flush_shard(groups)
+            self._flush_groups(groups)

@@ -107,7 +107,7 @@ class DelayedHeartbeat:
         """Process a heartbeat; calls `on_code` with its code, now or after the delay."""
         self.release(Released.REQUEST)
         if self._asked:  # pipelined heartbeats: the first is answered as soon as its code is known
-            self._delayed_heartbeats.heartbeats.add(keys, member_ref, on_code)
+            self._delayed_heartbeats.heartbeats.answer(keys, member_ref, on_code)
             return
         now_s, before = self._delayed_heartbeats.now_s(), self.member_ref
         if before is None or before.member_id != member_ref.member_id:
@@ -125,7 +125,8 @@ class DelayedHeartbeat:
         elif not self._known:
             self._known = True
             self._delayed_heartbeats.read(self)
-        self._ask()
+        self._asked = True
+        self._delayed_heartbeats.heartbeats.answer(keys, member_ref, self._judged)
 
     def rejoins(self, session_s: float) -> None:
         """The member rejoins, possibly with another session timeout; its next interval is not measured."""
@@ -148,6 +149,25 @@ class DelayedHeartbeat:
             self._hurried = reason
         elif self.is_delayed:
             self._answer(_NONE, reason)
+
+    # -- called by the connection
+
+    def on_next_request(self) -> None:
+        """As `release`, without its call: it runs before every request."""
+        if self._asked:
+            self._hurried = Released.REQUEST
+        elif self.is_delayed:
+            self._answer(_NONE, Released.REQUEST)
+
+    def on_drain(self) -> None:
+        """The broker closes the connection."""
+        self.release(Released.DRAINING)
+
+    def on_closed(self) -> None:
+        """The client closed the connection."""
+        self.release(Released.CLOSED)
+
+    # -- the heartbeat's code
 
     def _ask(self) -> None:
         assert self.keys is not None
@@ -218,8 +238,8 @@ class DelayedHeartbeats:
 
     def release_all(self) -> None:
         """Release every delayed heartbeat: the broker's lease is lost, or the broker stops."""
-        for holders in list(self._groups.values()):
-            for delayed_heartbeat in list(holders):
+        for of_group in list(self._groups.values()):
+            for delayed_heartbeat in list(of_group):
                 delayed_heartbeat.release(Released.DRAINING)
 
     # -- called by DelayedHeartbeat
@@ -233,9 +253,9 @@ class DelayedHeartbeats:
         """Remove an answered heartbeat."""
         assert delayed_heartbeat.keys is not None
         delayed_heartbeat.serial = 0
-        holders = self._groups[delayed_heartbeat.keys.ref]
-        holders.pop(delayed_heartbeat, None)
-        if not holders:
+        of_group = self._groups[delayed_heartbeat.keys.ref]
+        of_group.pop(delayed_heartbeat, None)
+        if not of_group:
             del self._groups[delayed_heartbeat.keys.ref]
 
     def keep(self, delayed_heartbeat: DelayedHeartbeat) -> None:
@@ -289,7 +309,7 @@ class DelayedHeartbeats:
     def _wake_all(self) -> None:
         self._missed = False
         for delayed_heartbeat in [
-            delayed_heartbeat for holders in self._groups.values() for delayed_heartbeat in holders
+            delayed_heartbeat for of_group in self._groups.values() for delayed_heartbeat in of_group
         ]:
             delayed_heartbeat.wake()
 

@@ -99,7 +99,7 @@ async def describe(store: Store, keys: GroupKeys, broker: str) -> DescribedGroup
 async def delete_group(store: Store, keys: GroupKeys, broker: str) -> None:
     """Delete an empty group and its offsets. Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable."""
     extend_sessions_after_outage(store, keys)
-    key_names = [*group_script_keys(keys), keys.offsets]
+    key_names = [*group_script_keys(keys), keys.offsets, keys.staged]
     await store.run(DELETE_GROUP, key_names, *group_script_args(store, keys, broker))
 
 

@@ -1,14 +1,15 @@
 """Apply a group's overdue deadlines before any other operation on it.
 
 Scripts that change a group expire it themselves: they include `lib/classic_group` and take the keys and arguments below
-first. The small scripts of the hot path return OVERDUE when a deadline of the group has passed (a session, the end of a
-join phase, the wait for assignments); the caller then runs the expiry script for the group and repeats the call. Both
-ways are equivalent to one serial order.
+first. The small scripts of the hot path return EXPIRY_DUE when a deadline of the group has passed (a session, the end
+of a join phase, the wait for assignments); the caller then runs the expiry script for the group and repeats the call.
+Both ways are equivalent to one serial order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
 import structlog
@@ -17,6 +18,7 @@ from tidegate.errors import CoordinatorNotAvailable
 from tidegate.groups.coalesce import Gathered
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
+from tidegate.store.outcome import FaultyKey
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -27,6 +29,10 @@ EXTEND_SESSIONS_AFTER_OUTAGE = Script("groups/extend_sessions_after_outage")
 EXPIRY_DUE: Final = -100
 _TRIES_MAX: Final = 5
 """Expiries of one group for one call."""
+
+_FAULTY_MAX: Final = 1_000
+_FAULTY_S: Final = 60.0
+"""After this time a faulty group is sent together with others again."""
 
 Expire = Callable[[GroupKeys, Callable[[Exception | None], None]], None]
 """Apply what is overdue in one group, then call back with None or with the error."""
@@ -54,27 +60,57 @@ def group_script_args(store: Store, keys: GroupKeys, broker: str) -> list[Arg]:
     return [keys.ref, keys.shard_keys.wake, store.settings.group_events_max, broker]
 
 
-def extend_sessions_after_outage(store: Store, keys: GroupKeys) -> None:
-    """Extend sessions after Redis was unavailable, so that the outage removes no member.
+def extend_sessions_after_outage(store: Store, keys: GroupKeys, consumers: bool = False) -> None:
+    """Extend sessions after Redis was unavailable, so that the outage removes no member; `consumers` is for KIP-848.
 
     The command is sent before the expiry script, on the same connection, so Redis runs it first.
     """
     if store.outage.recently_recovered:
-        store.send_script(EXTEND_SESSIONS_AFTER_OUTAGE, [keys.group, keys.members, keys.sessions], [], _ignore)
+        members = keys.consumers if consumers else keys.members
+        for deadlines in (keys.consumer_sessions, keys.revocations) if consumers else (keys.sessions,):
+            store.send_script(EXTEND_SESSIONS_AFTER_OUTAGE, [keys.group, members, deadlines], [], _ignore)
 
 
 def _ignore(_: Any) -> None:
     """Ignore the reply: the expiry script that follows reports whether Redis answers."""
 
 
+class FaultyGroups:
+    """Groups with a key that no script can read (another type, a record that somebody changed).
+
+    A script fails as a whole, so scripts for several groups leave these out; each is sent alone.
+    """
+
+    def __init__(self) -> None:
+        self.since_s: dict[str, float] = {}
+        """Key of the group -> when its script failed; nearly always empty, which callers check first."""
+
+    def add(self, keys: GroupKeys) -> None:
+        """A script for this group alone failed."""
+        self.since_s.pop(keys.group, None)
+        self.since_s[keys.group] = monotonic()
+        if len(self.since_s) > _FAULTY_MAX:
+            del self.since_s[next(iter(self.since_s))]
+
+    def __contains__(self, keys: GroupKeys) -> bool:
+        since_s = self.since_s.get(keys.group)
+        if since_s is None:
+            return False
+        if monotonic() - since_s < _FAULTY_S:
+            return True
+        del self.since_s[keys.group]
+        return False
+
+
 class ExpiringCall(Generic[Item]):
-    """A call of one script for groups of a shard; overdue groups are expired, then the call is repeated for them.
+    """A call of one script for several groups; overdue groups are expired, then the call is repeated for them.
 
     `write(groups)` returns the script's keys and arguments; the script returns NONE and a code for each item.
     `reply(items, answer)` is called once for each of `groups`, with the codes of its items or with an exception.
+    If a key of one group fails the script, it is repeated for each group, and the group is added to `faulty`.
     """
 
-    __slots__ = ("_expire", "_reply", "_script", "_store", "_tries", "_write", "groups")
+    __slots__ = ("_expire", "_faulty", "_reply", "_script", "_store", "_tries", "_write", "groups")
 
     def __init__(
         self,
@@ -83,11 +119,12 @@ class ExpiringCall(Generic[Item]):
         script: Script,
         write: Callable[[Gathered[Item]], tuple[list[str], list[Arg]]],
         reply: Callable[[list[Item], Sequence[int] | Exception], None],
+        faulty: FaultyGroups,
         tries: int = 0,
     ) -> None:
         self.groups: Gathered[Item] = []
         self._store, self._expire, self._script = store, expire, script
-        self._write, self._reply, self._tries = write, reply, tries
+        self._write, self._reply, self._faulty, self._tries = write, reply, faulty, tries
 
     def send(self) -> None:
         """Queue the call for this tick's write."""
@@ -96,8 +133,7 @@ class ExpiringCall(Generic[Item]):
 
     def _answered(self, reply: Any) -> None:
         if isinstance(reply, Exception):
-            for _, items in self.groups:
-                self._answer(items, reply)
+            self._failed(reply)
             return
         at = 1
         for keys, items in self.groups:
@@ -108,6 +144,21 @@ class ExpiringCall(Generic[Item]):
             else:
                 self._answer(items, codes)
 
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, FaultyKey):
+            if len(self.groups) > 1:
+                for keys, items in self.groups:
+                    self._send_alone(keys, items, self._tries)
+                return
+            self._faulty.add(self.groups[0][0])
+        for _, items in self.groups:
+            self._answer(items, error)
+
+    def _send_alone(self, keys: GroupKeys, items: list[Item], tries: int) -> None:
+        call = ExpiringCall(self._store, self._expire, self._script, self._write, self._reply, self._faulty, tries)
+        call.groups.append((keys, items))
+        call.send()
+
     def _answer(self, items: list[Item], answer: Sequence[int] | Exception) -> None:
         """Pass the answer to one group's items; an exception there does not affect other groups."""
         try:
@@ -117,9 +168,14 @@ class ExpiringCall(Generic[Item]):
 
     def _ask_again(self, keys: GroupKeys, items: list[Item]) -> None:
         if self._tries == _TRIES_MAX:
-            late = CoordinatorNotAvailable("the group's deadlines pass faster than they are settled")
+            late = CoordinatorNotAvailable("the group's deadlines pass faster than they are processed")
             self._answer(items, late)
             return
-        again = ExpiringCall(self._store, self._expire, self._script, self._write, self._reply, self._tries + 1)
-        again.groups.append((keys, items))
-        self._expire(keys, lambda failure: again.send() if failure is None else self._answer(items, failure))
+
+        def expired(failure: Exception | None) -> None:
+            if failure is None:
+                self._send_alone(keys, items, self._tries + 1)
+            else:
+                self._answer(items, failure)
+
+        self._expire(keys, expired)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
 import structlog
 
 from tidegate.cluster.deadlines import Deadlines, Due
-from tidegate.errors import StoreUnavailable
+from tidegate.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, StoreUnavailable
 from tidegate.groups.expire_and_retry import (
     BrokerName,
     Expire,
@@ -19,20 +19,37 @@ from tidegate.groups.expire_and_retry import (
     group_script_keys,
     nobody,
 )
+from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.store.tasks import TaskSet
+from tidegate.telemetry.background_tasks import BackgroundTasks
 
 EXPIRE_GROUP = Script("groups/expire_group")
 GRANT_SESSION_GRACE = Script("groups/grant_session_grace")
 CLAMP_DEADLINES = Script("groups/clamp_deadlines")
 
 KINDS = frozenset({"session", "join", "sync"})
+VERIFY_MS: Final = 1_000
+"""Between the shards whose indices are compared, one after the other."""
+_SESSION: Final = "session"
+CONSUMER_KIND: Final = "consumer"
+"""The kind of all deadlines of KIP-848 groups."""
+SHARE_KIND: Final = "share"
+"""The kind of all deadlines of share groups (KIP-932)."""
+STREAMS_KIND: Final = "streams"
+"""The kind of all deadlines of streams groups (KIP-1071)."""
+DEAD_LETTERS_KIND: Final = "dead-letters"
+"""The kind of the deadline of a share group's dead letters (KIP-1191)."""
 _EMPTY: Final = b" Empty "
+_CLASSIC: Final = b"classic "
 _AT_ONCE: Final = 200
 
 logger = structlog.get_logger()
+
+ExpireOne = Callable[[GroupKeys], Awaitable[None]]
+"""Expire what is overdue in one group of another type than classic."""
 
 
 def expirer(store: Store, broker: BrokerName = nobody) -> Expire:
@@ -69,9 +86,14 @@ async def grant_session_grace(store: Store, shard: int) -> int:
     groups, granted_grace = await _groups_with_members(store, shard), 0
     for at in range(0, len(groups), _AT_ONCE):
         part = groups[at : at + _AT_ONCE]
-        calls = (store.run(GRANT_SESSION_GRACE, [keys.group, keys.members, keys.sessions]) for keys in part)
+        calls = (store.run(GRANT_SESSION_GRACE, names) for keys in part for names in _session_keys(keys))
         granted_grace += sum([count for (count,) in await asyncio.gather(*calls)])
     return granted_grace
+
+
+def _session_keys(keys: GroupKeys) -> tuple[list[str], list[str]]:
+    """The keys of members and sessions, by protocol; a group has members of one of them."""
+    return [keys.group, keys.members, keys.sessions], [keys.group, keys.consumers, keys.consumer_sessions]
 
 
 async def clamp_deadlines(store: Store, shard: int, broker: str = "") -> int:
@@ -95,26 +117,57 @@ async def _groups_with_members(store: Store, shard: int) -> list[GroupKeys]:
     return [group_of(store, name.decode()) for name, kind in listed.items() if _EMPTY not in kind]
 
 
+async def verify_index(store: Store, shard: int, broker: str = "") -> int:
+    """Restore what a shard's two indices, its groups and its deadlines, lack of each other (a deleted key).
+
+    Without its deadline a group whose members are all gone would never expire; without its name it would not be
+    listed. Returns the number of groups. Raises StoreUnavailable.
+    """
+    keys = store.shard_keys(shard)
+    listed, deadlines = await read_in_order(
+        store, store.command, ("HGETALL", keys.groups), ("ZRANGE", keys.deadlines, 0, -1)
+    )
+    due = {Due(*item.decode().split("|", 1)) for item in deadlines if b"|" in item}
+    with_members = {name.decode() for name, kind in listed.items() if _EMPTY not in kind and kind.startswith(_CLASSIC)}
+    lacking = with_members - {one.name for one in due if one.kind == _SESSION}
+    lacking |= {one.name for one in due if one.kind in KINDS} - {name.decode() for name in listed}
+    for ref in sorted(lacking):
+        await expire_group(store, group_of(store, ref), broker)
+    return len(lacking)
+
+
 class GroupExpiry:
     """Expires groups whose deadlines pass while no request reads them.
 
-    `prefers(shard)` tells whether this broker is responsible for a shard; it sweeps other brokers' shards only when
+    `prefers(shard)`: whether this broker is responsible for a shard; it sweeps other brokers' shards only when
     their deadlines are late. Groups with waiting requests do not depend on the sweep: their refreshes expire them.
+    `expire_others` has what expires groups of other types than classic, by the kind of their deadlines.
     """
 
-    def __init__(self, store: Store, prefers: Callable[[int], bool], broker: BrokerName = nobody) -> None:
+    def __init__(
+        self,
+        store: Store,
+        prefers: Callable[[int], bool],
+        broker: BrokerName = nobody,
+        expire_others: Mapping[str, ExpireOne] | None = None,
+    ) -> None:
         self.broker = broker
+        self._expire_others = expire_others or {}
         self._store = store
         self._prefers = prefers
         self._deadlines = Deadlines(store, prefers, self._expire, self._clamp)
         self._granting_grace = TaskSet()
+        self._verified = 0
+        self._loops = BackgroundTasks()
 
     async def start(self) -> None:
         """Start the sweep."""
         await self._deadlines.start()
+        self._loops.every("group-index", VERIFY_MS, self._verify_next)
 
     async def close(self) -> None:
         """Stop the sweep."""
+        await self._loops.close()
         await self._deadlines.close()
         self._granting_grace.cancel()
 
@@ -135,6 +188,11 @@ class GroupExpiry:
         if granted_grace:
             logger.info("session_grace_granted", members=granted_grace)
 
+    async def _verify_next(self) -> None:
+        shard, self._verified = self._verified, (self._verified + 1) % self._store.settings.coordinator_shards
+        if self._prefers(shard):
+            await verify_index(self._store, shard, self.broker())
+
     async def sweep_now(self) -> None:
         """Expire what is due now in every shard (for tests)."""
         await self._deadlines.poll_now()
@@ -144,13 +202,17 @@ class GroupExpiry:
         logger.warning("redis_clock_stepped_back", shard=shard, ms=stepped_back_ms, deadlines=clamped)
 
     async def _expire(self, due: list[Due]) -> None:
-        refs = dict.fromkeys(item.name for item in due if item.kind in KINDS)
-        replies = await asyncio.gather(
-            *(expire_group(self._store, group_of(self._store, ref), self.broker()) for ref in refs),
-            return_exceptions=True,
-        )
+        refs = list(dict.fromkeys(item.name for item in due if item.kind in KINDS))
+        calls: list[Awaitable[None]] = [
+            expire_group(self._store, group_of(self._store, ref), self.broker()) for ref in refs
+        ]
+        for kind, expire in self._expire_others.items():
+            others = [item.name for item in due if item.kind == kind]
+            calls += [expire(group_of(self._store, ref)) for ref in others]
+            refs += others
+        replies = await asyncio.gather(*calls, return_exceptions=True)
         for ref, reply in zip(refs, replies, strict=True):
-            if isinstance(reply, StoreUnavailable):
+            if isinstance(reply, CoordinatorNotAvailable | CoordinatorLoadInProgress):
                 logger.warning("group_not_expired", group=ref, reason=str(reply))  # the next sweep tries again
             elif isinstance(reply, BaseException):
                 raise reply

@@ -160,11 +160,24 @@ class GenerationGuard:
             ref = next(iter(self._refused))
             self._bump_one(ref, self._refused.pop(ref))
 
+    async def skip_lost_generations(self, failover_epoch: int) -> None:
+        """Before this broker serves: if nobody handled the losses before this failover epoch, all groups skip ahead.
+
+        Raises StoreUnavailable.
+        """
+        raised = await bump_all_generations(self._store, failover_epoch, self._broker())
+        self.failover_epoch = failover_epoch
+        if raised:
+            logger.warning("generations_bumped", groups=raised)
+
     def on_failover_handled(self, failover_epoch: int) -> None:
         """Report that the losses before this failover epoch are handled: brokers that start now need not skip ahead.
 
         The connection reported its generations when it opened, but its server may have been replaced as primary since.
+        Has no effect before `skip_lost_generations`: a broker that starts remembers nothing.
         """
+        if self.failover_epoch < 0:
+            return
         if failover_epoch != self.failover_epoch:
             self.failover_epoch = failover_epoch
             self.announce()

@@ -20,7 +20,7 @@ DELAY_S_MIN: Final = 0.1
 """Shorter delays are not worth their bookkeeping, s."""
 
 _FAILURES_MAX: Final = 3
-_REST_BEATS: Final = 100
+_PAUSE_HEARTBEATS: Final = 100
 _TOLERANCE: Final = 0.2
 _SMOOTHING: Final = 0.25
 
@@ -110,4 +110,4 @@ class HeartbeatIntervalEstimator:
         self._interval_s, self._trusted = None, False
         self._failures += 1
         if self._failures == _FAILURES_MAX:
-            self._failures, self._resting = 0, _REST_BEATS
+            self._failures, self._resting = 0, _PAUSE_HEARTBEATS

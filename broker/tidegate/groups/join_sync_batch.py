@@ -117,7 +117,7 @@ class RequestBatcher:
                     request.entered.set_exception(StoreUnavailable(str(reply)))
             return
         _, due_ms, answers = reply[:3]
-        status, last = GroupStatus.behind(reply), len(requests) - 1
+        status, last = GroupStatus.from_end_of(reply), len(requests) - 1
         for number, (request, answer) in enumerate(zip(requests, answers, strict=True)):
             if not request.entered.done():
                 request.entered.set_result(BatchReply(answer, due_ms, status if number == last else None))

@@ -165,3 +165,15 @@ def pack_protocols(protocols: Sequence[tuple[str, bytes]]) -> bytes:
         encoded = name.encode()
         parts += [struct.pack(">H", len(encoded)), encoded, struct.pack(">I", len(metadata)), metadata]
     return b"".join(parts)
+
+
+def unpack_protocols(packed: bytes) -> tuple[tuple[str, bytes], ...]:
+    """Names and metadata from the stored form."""
+    protocols, position = [], 0
+    while position < len(packed):
+        (name_size,) = struct.unpack_from(">H", packed, position)
+        start = position + 6 + name_size
+        (size,) = struct.unpack_from(">I", packed, start - 4)
+        protocols.append((packed[position + 2 : start - 4].decode(), packed[start : start + size]))
+        position = start + size
+    return tuple(protocols)

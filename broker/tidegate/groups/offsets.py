@@ -13,13 +13,16 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from json.encoder import encode_basestring
 from typing import Any, Final
 
+from tidegate.errors import CoordinatorNotAvailable
 from tidegate.groups.coalesce import Gathered
 from tidegate.groups.expire_and_retry import (
     BrokerName,
     ExpiringCall,
+    FaultyGroups,
     extend_sessions_after_outage,
     group_script_args,
     group_script_keys,
@@ -27,19 +30,26 @@ from tidegate.groups.expire_and_retry import (
 )
 from tidegate.groups.expiry import expirer
 from tidegate.groups.identity import candidate
+from tidegate.groups.large_commits import FEW_ENTRIES, is_large
+from tidegate.groups.record_commits import RecordCommit, add_record_commits
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
+from tidegate.store.node import Node
 from tidegate.store.outcome import failure_of
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
 COMMIT_OFFSETS = Script("groups/commit_offsets")
+COMMIT_WHILE_FREE = COMMIT_OFFSETS.refused_when_full()
 DELETE_OFFSETS = Script("groups/delete_offsets")
 
 WITHOUT_LEASE: Final = 0
 """The lease end of a caller without a broker lease."""
 
+UNSTABLE_FIELD: Final = ":-1"
+"""The field of a group's offsets that names the partitions with staged offsets, as if it were a commit's metadata: so
+OffsetFetch reads them with the same command. It exists while the group is in a transaction."""
 _ENTRIES_PER_SCRIPT_MAX: Final = 2_000
 
 
@@ -53,7 +63,7 @@ class Committed:
     topic_id: str
 
 
-_PLAIN_ENTRY: Final = re.compile(
+PLAIN_ENTRY: Final = re.compile(
     rb'{"offset":(-?\d+),"leader_epoch":(-?\d+),"topic_id":"([0-9a-f]*)","metadata":"([^"\\]*)",'
 )
 """A stored value as `entry_json` writes it, without JSON escapes in the metadata."""
@@ -63,6 +73,10 @@ OnCode = Callable[[int | Exception], None]
 
 OnFetched = Callable[[dict[str, Committed] | Exception], None]
 """Called once with the commits by field; a field without a commit is absent."""
+
+
+OnValues = Callable[[Sequence[bytes | None] | Exception], None]
+"""Called once with the stored values in the order of their fields, None where there is no commit."""
 
 
 @dataclass(slots=True)
@@ -77,10 +91,19 @@ class Commit:
     """Retention of the offsets, set by clients of version 2 to 4, ms; -1: the broker's setting applies."""
     client_id: str = ""
     client_host: str = ""
+    records: Sequence[RecordCommit] = ()
+    """Of its partitions, those of format record that its script acknowledges."""
 
+
+Prove = Callable[[Node, Callable[[bool], None]], None]
+"""Calls back with whether everything that a node answered before is as durable as `durability` says."""
 
 QueuedBatch = tuple[Commit, OnCode]
 """A commit and the callback for its code."""
+
+HandOut = Callable[[list[QueuedBatch], Sequence[int] | Exception], None]
+_STORED: Final = 0
+_UNPROVED: Final = CoordinatorNotAvailable.code.value
 
 
 def offset_field(topic: str, partition: int) -> str:
@@ -104,12 +127,17 @@ def entry_json(offset: int, leader_epoch: int, topic_id: str, metadata: str) -> 
 
 def parse_entry(value: bytes) -> Committed:
     """Decode a stored value."""
-    plain = _PLAIN_ENTRY.match(value)
+    plain = PLAIN_ENTRY.match(value)
     if plain is not None:
         offset, leader_epoch, topic_id, metadata = plain.groups()
         return Committed(int(offset), int(leader_epoch), metadata.decode(), topic_id.decode())
     stored = json.loads(value)
     return Committed(stored["offset"], stored["leader_epoch"], stored["metadata"], stored["topic_id"])
+
+
+def parse_values(fields: Sequence[str], values: Sequence[bytes | None]) -> dict[str, Committed]:
+    """The commits by field; a field without a commit is absent."""
+    return {name: parse_entry(value) for name, value in zip(fields, values, strict=True) if value is not None}
 
 
 def metadata_fits(metadata: str, units_max: int) -> bool:
@@ -128,6 +156,7 @@ class Offsets:
         settings: Settings,
         broker: BrokerName = nobody,
         lease_ends_ms: Callable[[], int] = lambda: WITHOUT_LEASE,
+        prove: Prove | None = None,
     ) -> None:
         self.held: dict[str, deque[Any]] = {}
         """By group: commits that wait for a catalogue refresh, and the commits behind them. Used by the handlers."""
@@ -136,9 +165,10 @@ class Offsets:
         self._asked = self._on_group_change = 0
         """Reads of the catalogue's version in the store; the newest one answered set `_topics_version`."""
         self._metadata_units_max = settings.offset_metadata_max_bytes
-        self._broker, self._lease_ends_ms = broker, lease_ends_ms
+        self._broker, self._lease_ends_ms, self._prove = broker, lease_ends_ms, prove
         self._sharded = store.is_sharded
         self._expire = expirer(store, broker)
+        self._faulty = FaultyGroups()
         self._loop = asyncio.get_event_loop()
         self._commits: dict[str, tuple[GroupKeys, list[tuple[Commit, OnCode]]]] = {}
         self._reads: dict[str, dict[tuple[str, ...] | None, _Read]] = {}
@@ -164,7 +194,8 @@ class Offsets:
         """Queue a commit for this tick's script. `on_code` gets 0, a code that applies to all entries, or
         StoreUnavailable.
 
-        The codes: COORDINATOR_NOT_AVAILABLE if this broker's lease ended before Redis evaluated the commit,
+        The codes: COORDINATOR_NOT_AVAILABLE if this broker's lease ended before Redis evaluated the commit or the
+        commit is not proved as durable as `durability` says,
         UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or GROUP_ID_NOT_FOUND if the
         group does not exist and the commit names a generation.
         """
@@ -177,21 +208,29 @@ class Offsets:
 
     def fetch(self, keys: GroupKeys, fields: Sequence[str] | None, on_fetched: OnFetched) -> None:
         """Read the commits of `fields`, or of every partition if None."""
-        if keys.group in self._commits:
-            self._ask_version()
-            self._send_commits([self._commits.pop(keys.group)])
         wanted = None if fields is None else tuple(fields)
         if wanted == ():
             self._loop.call_soon(on_fetched, {})
             return
+        self._read(keys, wanted).waiting.append(on_fetched)
+
+    def fetch_values(self, keys: GroupKeys, fields: tuple[str, ...], on_values: OnValues) -> None:
+        """Read the stored values of `fields`, of which there is one at least."""
+        self._read(keys, fields).waiting_for_values.append(on_values)
+
+    def _read(self, keys: GroupKeys, fields: tuple[str, ...] | None) -> _Read:
+        """The tick's read of these fields; sees every commit queued before it."""
+        if keys.group in self._commits:
+            self._ask_version()
+            self._send_commits([self._commits.pop(keys.group)])
         reads = self._reads.setdefault(keys.group, {})
-        read = reads.get(wanted)
-        if read is not None:
-            read.waiting.append(on_fetched)
-            return
-        self._schedule()
-        read = reads[wanted] = _Read(wanted, [on_fetched])
-        self._store.send(_read_command(keys.offsets, wanted), read.on_offsets)
+        read = reads.get(fields)
+        if read is None:
+            self._schedule()
+            read = reads[fields] = _Read(fields)
+            command: list[Arg] = ["HGETALL", keys.offsets] if fields is None else ["HMGET", keys.offsets, *fields]
+            self._store.send(command, read.on_offsets)
+        return read
 
     # -- the tick
 
@@ -205,9 +244,11 @@ class Offsets:
         commits, self._commits = self._commits, {}
         if commits:
             self._ask_version()
-        shards: dict[int, Gathered[QueuedBatch]] = {}
+        shards: dict[int | str, Gathered[QueuedBatch]] = {}
         for gathered in commits.values():
-            shards.setdefault(gathered[0].shard_keys.shard, []).append(gathered)
+            keys = gathered[0]
+            alone = self._faulty.since_s and keys in self._faulty
+            shards.setdefault(keys.group if alone else keys.shard_keys.shard, []).append(gathered)
         for groups in shards.values():
             self._send_commits(groups)
         self._reads.clear()
@@ -225,23 +266,29 @@ class Offsets:
 
     def _send_commits(self, groups: Gathered[QueuedBatch]) -> None:
         """Send one shard's commits in as few scripts as their entries allow; a single commit is never split."""
-        call, size = self._call(), 0
+        reply = _hand_out
+        if self._prove is not None:
+            reply = partial(hand_out_proved, self._prove, self._store.node(groups[0][0].group))
+        call, size = self._call(reply), 0
         for keys, queued in groups:
             self._reads.pop(keys.group, None)
             part: list[QueuedBatch] = []
             for one in queued:
                 entry_count = len(one[0].entries) // 2
-                if size and size + entry_count > _ENTRIES_PER_SCRIPT_MAX:
+                large = entry_count > FEW_ENTRIES and is_large(one[0].entries)
+                if call.groups and (large or size + entry_count > _ENTRIES_PER_SCRIPT_MAX):
                     call.send()
-                    call, size, part = self._call(), 0, []
+                    call, size, part = self._call(reply), 0, []
+                if large:
+                    call, size = self._call(reply, COMMIT_WHILE_FREE), _ENTRIES_PER_SCRIPT_MAX
                 if not part:
                     call.groups.append((keys, part))
                 part.append(one)
                 size += entry_count
         call.send()
 
-    def _call(self) -> ExpiringCall[QueuedBatch]:
-        return ExpiringCall(self._store, self._expire, COMMIT_OFFSETS, self._arguments, _hand_out)
+    def _call(self, reply: HandOut, script: Script = COMMIT_OFFSETS) -> ExpiringCall[QueuedBatch]:
+        return ExpiringCall(self._store, self._expire, script, self._arguments, reply, self._faulty)
 
     def _arguments(self, groups: Gathered[QueuedBatch]) -> tuple[list[str], list[Arg]]:
         # The group's server may have another clock than the server that holds the lease.
@@ -255,6 +302,7 @@ def commit_arguments(
     """KEYS and ARGV of the script. `broker` is the broker name in events, `lease_ends_ms` is by Redis's clock."""
     shard = groups[0][0].shard_keys
     key_names, args = [shard.groups, shard.events], list[Arg]((events_max, broker, lease_ends_ms))
+    has_records: Sequence[RecordCommit] = ()
     for keys, queued in groups:
         key_names += (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets)
         # Only a commit without a generation can create a group or reset its offsets: only then is the client named.
@@ -273,6 +321,10 @@ def commit_arguments(
                 len(entries) // 2,
             )
             args += entries
+            has_records = has_records or commit.records
+    if has_records:
+        args.append("")
+        add_record_commits((commit.records for _, queued in groups for commit, _ in queued), key_names, args)
     return key_names, args
 
 
@@ -286,31 +338,44 @@ def _hand_out(queued: list[QueuedBatch], answer: Sequence[int] | Exception) -> N
             on_code(code)
 
 
-def _read_command(key: str, fields: tuple[str, ...] | None) -> list[Arg]:
-    return ["HGETALL", key] if fields is None else ["HMGET", key, *fields]
+def hand_out_proved(prove: Prove, node: Node, queued: list[QueuedBatch], answer: Sequence[int] | Exception) -> None:
+    """The same once the stored ones are proved; what is not proved is answered as Kafka answers it."""
+    if isinstance(answer, Exception) or _STORED not in answer:
+        _hand_out(queued, answer)
+        return
+    connection = node.control.failover_epoch
+
+    def proved(held: bool) -> None:
+        if held and node.control.failover_epoch == connection:  # else the proof may be another server's
+            _hand_out(queued, answer)
+        else:
+            _hand_out(queued, [_UNPROVED if code == _STORED else code for code in answer])
+
+    prove(node, proved)
 
 
 class _Read:
     """One read of a group's offsets, shared by all equal requests of the tick."""
 
-    __slots__ = ("_fields", "waiting")
+    __slots__ = ("_fields", "waiting", "waiting_for_values")
 
-    def __init__(self, fields: tuple[str, ...] | None, waiting: list[OnFetched]) -> None:
-        self.waiting = waiting
+    def __init__(self, fields: tuple[str, ...] | None) -> None:
+        self.waiting: list[OnFetched] = []
+        self.waiting_for_values: list[OnValues] = []
         self._fields = fields
 
-    def _values(self, reply: Any) -> dict[str, bytes]:
-        if self._fields is None:
-            return {name.decode(): value for name, value in reply.items()}
-        return {name: value for name, value in zip(self._fields, reply, strict=True) if value is not None}
-
     def on_offsets(self, reply: Any) -> None:
-        result: dict[str, Committed] | Exception
         failure = failure_of(reply) if isinstance(reply, Exception) else None
-        if failure is not None:
-            result = failure.error
-        else:
-            result = {name: parse_entry(value) for name, value in self._values(reply).items()}
+        result = reply if failure is None else failure.error
+        for on_values in self.waiting_for_values:
+            on_values(result)
+        if not self.waiting:
+            return
+        if failure is None:
+            if self._fields is None:
+                result = {name.decode(): parse_entry(value) for name, value in reply.items()}
+            else:
+                result = parse_values(self._fields, reply)
         for on_fetched in self.waiting:
             on_fetched(result)
 

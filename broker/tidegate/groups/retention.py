@@ -119,7 +119,7 @@ async def _expire_fields(store: Store, keys: GroupKeys, broker: str, fields: lis
     """Number of fields deleted, whether the group's state permits expiry, whether the group was deleted."""
     extend_sessions_after_outage(store, keys)
     retention_ms = store.settings.offsets_retention_minutes * 60_000
-    key_names = [*group_script_keys(keys), keys.offsets]
+    key_names = [*group_script_keys(keys), keys.offsets, keys.staged]
     args = [*group_script_args(store, keys, broker), retention_ms, *fields]
     gone, may_expire, group_gone = await store.run(EXPIRE_OFFSETS, key_names, *args)
     return gone, bool(may_expire) and not group_gone, bool(group_gone)
@@ -140,6 +140,6 @@ async def forget_topic(store: Store, org: str, topic: str, partition_count: int,
         for start in range(0, len(groups), _GROUPS_AT_ONCE):
             batch = groups[start : start + _GROUPS_AT_ONCE]
             for part in parts:
-                calls = [store.run(FORGET_TOPIC, [keys.offsets], topic_id, *part) for keys in batch]
+                calls = [store.run(FORGET_TOPIC, [keys.offsets, keys.group], topic_id, *part) for keys in batch]
                 forgotten += sum(gone for (gone,) in await asyncio.gather(*calls))
     return forgotten

@@ -20,6 +20,8 @@ class Again(Enum):
 
 AGAIN: Final = Again.AGAIN
 
+CONVERTED: Final = "Converted"
+"""The state that is reported of a group that became one of KIP-848 while requests waited."""
 _ENTERED_ITEMS: Final = 3
 """Number of items that a reply of joins or syncs has before the status."""
 
@@ -49,7 +51,7 @@ class GroupStatus:
     due_ms: int
 
     @staticmethod
-    def behind(reply: Sequence[Any]) -> GroupStatus | None:
+    def from_end_of(reply: Sequence[Any]) -> GroupStatus | None:
         """From the end of a reply of joins or syncs; None if they ended no other request's wait."""
         return GroupStatus.of(reply[_ENTERED_ITEMS:]) if len(reply) > _ENTERED_ITEMS else None
 
@@ -84,7 +86,9 @@ class Waiter:
 
     def judge(self, status: GroupStatus, record: bytes | None, owner: bytes | None, assignment: bytes | None) -> None:
         """Answer the request if this status decides it."""
-        if record is None:
+        if record is None and status.state == CONVERTED:
+            self._refuse_with(RebalanceInProgress())
+        elif record is None:
             self._refuse(owner)
         elif self.round >= 0:
             self._judge_join(status, record)
@@ -110,9 +114,13 @@ class Waiter:
             self._reply(AGAIN)
 
     def _refuse(self, owner: bytes | None) -> None:
+        """The member was removed, or another one has its instance id."""
         fenced = owner is not None and owner.decode() != self.member_id
         error: KafkaError = FencedInstanceId() if fenced else UnknownMemberId()
         self._fail(JoinRefused(error, self.member_id if fenced else "") if self.round >= 0 else error)
+
+    def _refuse_with(self, error: KafkaError) -> None:
+        self._fail(JoinRefused(error, self.member_id) if self.round >= 0 else error)
 
     def _reply(self, answer: Opened | Synced | Again) -> None:
         if not self.answer.done():

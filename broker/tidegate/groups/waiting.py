@@ -51,6 +51,8 @@ POLL_MS: Final = 500
 _ATTEMPTS_MAX: Final = 10
 _RENEWALS_PER_LEASE: Final = 3
 
+OnStatus = Callable[[GroupKeys, GroupStatus], None]
+
 logger = structlog.get_logger()
 
 
@@ -139,12 +141,14 @@ class GroupWaits:
     `on_status` gets each observed status of a group, before any request is answered from it.
     """
 
-    def __init__(self, store: Store, settings: Settings, broker: BrokerName = nobody) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, broker: BrokerName = nobody, on_status: OnStatus | None = None
+    ) -> None:
         self.broker = broker
         self._store = store
         self._settings = settings
         self._entries: dict[str, _Entry] = {}
-        self.on_status: list[Callable[[GroupKeys, GroupStatus], None]] = []
+        self._on_status = on_status
         self._poll_ms = min(POLL_MS, PARK_LEASE_MS // _RENEWALS_PER_LEASE)
         self.joins = RequestBatcher(store, JOIN_GROUP, _join_settings, broker, self.apply_status)
         self.syncs = RequestBatcher(store, SYNC_GROUP, _sync_settings, broker, self.apply_status)
@@ -224,8 +228,8 @@ class GroupWaits:
             self._wake(entry)
 
     def _reply(self, keys: GroupKeys, status: GroupStatus) -> None:
-        for listener in self.on_status:
-            listener(keys, status)
+        if self._on_status is not None:
+            self._on_status(keys, status)
 
     def _on_group_change(self, payload: bytes | None) -> None:
         if payload is None:

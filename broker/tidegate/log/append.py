@@ -2,9 +2,9 @@
 
 The algorithm has four steps, and each partition has at most one append command in flight.
 
-1. Judge. Each queued batch of an idempotent producer is checked against the producer table of the cached
-   LogState: accepted, duplicate, sequence gap, or refused. A refusal is sent only after a refresh that began after
-   the batch was queued, because the cached state may be older than the log.
+1. Judge (`admission.py`). Each queued batch of an idempotent producer is checked against the producer table of the
+   cached LogState: accepted, duplicate, sequence gap, or refused. A refusal is sent only after a refresh that began
+   after the batch was queued, because the cached state may be older than the log.
 2. Combine. The accepted batches, up to `log_entry_bytes_max`, become one stream entry.
 3. Send. The entry that starts at offset `base` gets the id `<base>-1`, in one XADD with NOMKSTREAM. Redis refuses
    an id that is not above the stream's last id. This refusal is the compare-and-set: if another broker appended
@@ -25,8 +25,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tidegate.errors import (
     InvalidProducerEpoch,
@@ -36,47 +37,56 @@ from tidegate.errors import (
     StoreUnavailable,
     UnknownTopicOrPartition,
 )
-from tidegate.log.entries import Entry, StrayEntry
-from tidegate.log.outgoing import Appended, Commands, InFlightEntry, OnAppended, QueuedBatch
-from tidegate.log.producers_table import REFUSALS, ProducerState, Verdict, advance, find_duplicate, judge
+from tidegate.log.admission import Admission, after
+from tidegate.log.entries import CONTROL, Entry, StrayEntry
+from tidegate.log.outgoing import Appended, Commands, InFlightEntry, InTransaction, OnAppended, QueuedBatch
+from tidegate.log.producers_table import ProducerState
 from tidegate.log.unresolved import Unresolved
 from tidegate.store.outcome import Failure, Gone, Moved, Refused, Stale, Unknown
+from tidegate.store.scripts import Script
 
 if TYPE_CHECKING:
-    from tidegate.log.partition import PartitionLog
+    from tidegate.log.cached_log import CachedLog
+    from tidegate.log.high_watermark import HighWatermark
+    from tidegate.log.log_refresh import LogRefresher
     from tidegate.log.state import LogState
     from tidegate.records.batch import Batch
 
 __all__ = ["Appended", "Appends", "OnAppended"]
 
-SEQUENCE_GAP_TIMEOUT_MS: Final = 500
-"""Time that a batch waits for its predecessor, which another broker may be appending."""
-_GAP_REFRESH_S: Final = 0.05
+APPEND_CONTROL = Script("log/append_control")
 
 
 class Appends:
     """The appends of one partition on this broker."""
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(
+        self, log: CachedLog, refresher: LogRefresher, high_watermark: HighWatermark, notify: Callable[[], None]
+    ) -> None:
         self._log = log
+        self._refresher = refresher
+        self._high_watermark = high_watermark
+        self._notify = notify
         self._queue: deque[QueuedBatch] = deque()
         self._in_flight: InFlightEntry | None = None
-        self.unresolved = Unresolved(log.settings.lease_gone_ms / 1000)
+        self.unresolved = Unresolved(log.settings.broker_lease_timeout_ms / 1000)
         self._scheduled = False
         self._is_refreshing = False
         self._loading = False
         self._timer: asyncio.TimerHandle | None = None
         self._commands = Commands(log.keys)
+        self.admission = Admission(log, self, high_watermark)
 
     # -- queueing
 
-    def append(self, batch: Batch, on_done: OnAppended, acks_all: bool) -> None:
+    def append(self, batch: Batch, on_done: OnAppended, acks_all: bool, transaction: InTransaction | None) -> None:
         """Queue a batch; `on_done` is called exactly once, never before this returns."""
         log = self._log
-        self._queue.append(QueuedBatch(batch, on_done, acks_all, log.loop.time() + log.patience_s))
-        self._schedule()
+        self._queue.append(QueuedBatch(batch, on_done, acks_all, log.loop.time() + log.patience_s, transaction))
+        self.schedule()
 
-    def _schedule(self) -> None:
+    def schedule(self) -> None:
+        """Judge the queued batches at the end of the tick."""
         if not self._scheduled and self._in_flight is None:
             self._scheduled = True
             self._log.loop.call_soon(self._flush)
@@ -101,12 +111,12 @@ class Appends:
         kept: deque[QueuedBatch] = deque()
         for item in self._queue:
             if item.proved and not item.done:
-                self._done(item, stray)
+                self.done(item, stray)
             elif not item.done:
                 kept.append(item)
         self._queue = kept
         if kept:
-            self._refresh()
+            self.refresh()
 
     def _load(self) -> None:
         if not self._loading:
@@ -117,7 +127,7 @@ class Appends:
         self._loading = False
         if isinstance(loaded, Exception):
             self.fail(loaded)
-        self._schedule()
+        self.schedule()
 
     # -- judging
 
@@ -131,7 +141,7 @@ class Appends:
         while queue:
             item = queue[0]
             batch = item.batch
-            if taken and size + batch.size > limit:
+            if taken and (size + batch.size > limit or (batch.attributes ^ taken[0].batch.attributes) & CONTROL):
                 break
             queue.popleft()
             if item.done:
@@ -139,7 +149,7 @@ class Appends:
             if batch.producer_id >= 0:
                 planned = producers.get(batch.producer_id)
                 state = planned or view.producers.get(batch.producer_id)
-                if not self._accepts(view, item, state, planned is not None):
+                if not self.admission.accepts(view, item, state, planned is not None):
                     if not item.done:
                         kept.append(item)
                     continue
@@ -147,10 +157,7 @@ class Appends:
             if self._log.log_append_time:
                 item.stamp(clock.now_ms())
             if batch.producer_id >= 0:
-                producers[batch.producer_id] = advance(
-                    state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta,
-                    offset, item.timestamp, clock.now_ms(),
-                )  # fmt: skip
+                producers[batch.producer_id] = after(state, item, offset, clock.now_ms())
                 if kept and any(other.batch.producer_id == batch.producer_id for other in kept):
                     queue.extendleft(reversed(kept))  # a batch in `kept` may wait for this one
                     kept.clear()
@@ -160,62 +167,8 @@ class Appends:
         queue.extendleft(reversed(kept))
         return taken, producers, size
 
-    def _accepts(self, view: LogState, item: QueuedBatch, state: ProducerState | None, planned: bool) -> bool:
-        """Whether an idempotent batch joins the next entry; if not, it was answered or stays in the queue.
-
-        With `planned`, `state` includes batches of the entry that is being built, so a refusal would be premature.
-        """
-        batch = item.batch
-        verdict = judge(state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
-        if verdict is Verdict.ACCEPT:
-            return True
-        if verdict is Verdict.DUPLICATE:
-            self._answer_duplicate(view, item)
-            return False
-        if planned:
-            return False
-        if not item.proved:
-            self._refresh()
-            return False
-        if verdict is Verdict.GAP or verdict is Verdict.UNKNOWN_GAP:
-            now = self._log.loop.time()
-            if item.gap_view is not view:  # an outage of Redis does not count against the gap
-                item.gap_view, item.gap_until = view, now + SEQUENCE_GAP_TIMEOUT_MS / 1000
-            if now < item.gap_until:
-                item.proved = False  # another broker may append the predecessor
-                self._later(min(_GAP_REFRESH_S, item.gap_until - now))
-                return False
-            return self._accepts_after_gap(item, verdict)
-        self._done(item, REFUSALS[verdict]())
-        return False
-
-    def _accepts_after_gap(self, item: QueuedBatch, verdict: Verdict) -> bool:
-        answer = self.unresolved.answer_behind(item, self._log.loop.time())
-        if answer is None and verdict is Verdict.UNKNOWN_GAP:
-            if not self._log.store.outage.recently_recovered:
-                return True
-            answer = StoreUnavailable("Redis was away: batches before it may have been refused before they got here")
-        if answer is not None:
-            self._give_up(item, answer)
-        else:
-            self._done(item, REFUSALS[verdict]())
-        return False
-
-    def _answer_duplicate(self, view: LogState, item: QueuedBatch) -> None:
-        batch = item.batch
-        state = view.producers.get(batch.producer_id)
-        if state is None:
-            return
-        known = find_duplicate(state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
-        if known is None:  # the first copy is in the entry being built: wait
-            return
-        append_time_ms = known.timestamp if self._log.log_append_time else -1
-        answer = Appended(known.base_offset, append_time_ms, view.log_start, view.leader_epoch)
-        item.done = True
-        durable = partial(self._reply, item, answer)
-        self._log.high_watermark.when_durable(known.base_offset + 1, item.acks_all, durable)
-
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Refresh the log's state for the queued batches."""
         if self._is_refreshing:
             return
         self._is_refreshing = True
@@ -223,7 +176,7 @@ class Appends:
 
     def _refresh_now(self) -> None:
         asked = [item for item in self._queue if not item.done]
-        self._log.refresher.refresh(lambda failure: self._on_refreshed(asked, failure))
+        self._refresher.refresh(lambda failure: self._on_refreshed(asked, failure))
 
     def _on_refreshed(self, asked: list[QueuedBatch], failure: Exception | None) -> None:
         self._is_refreshing = False
@@ -235,15 +188,16 @@ class Appends:
                 item.proved = True
         else:
             self._give_up_overdue(failure)
-        self._schedule()
+        self.schedule()
 
-    def _later(self, delay_s: float) -> None:
+    def later(self, delay_s: float) -> None:
+        """Refresh after a pause."""
         if self._timer is None:
             self._timer = self._log.loop.call_later(max(delay_s, 0.001), self._timed)
 
     def _timed(self) -> None:
         self._timer = None
-        self._refresh()
+        self.refresh()
 
     # -- sending
 
@@ -253,10 +207,13 @@ class Appends:
         sent = InFlightEntry.of(counter, b"%b:%d" % (log.writer.name, counter), view, items, producers)
         self._in_flight = sent
         self.unresolved.entries[sent.counter] = sent
-        log.lanes.append(
-            self._commands.xadd(sent, size), size, self._commands.publish(sent.entry.end, log.writer.name),
-            lambda outcome: self._on_append(sent, outcome),
-        )  # fmt: skip
+        message = self._commands.publish(sent.entry.end, log.writer.name)
+        if sent.transactional and items[0].batch.attributes & CONTROL:
+            command = self._commands.append_control(sent)
+            log.lanes.append_control(APPEND_CONTROL, command, message, lambda outcome: self._on_append(sent, outcome))
+            return
+        xadd = self._commands.xadd(sent, size)
+        log.lanes.append(xadd, size, message, lambda outcome: self._on_append(sent, outcome))
 
     def _on_append(self, sent: InFlightEntry, outcome: bytes | Failure) -> None:
         self._in_flight = None
@@ -268,7 +225,7 @@ class Appends:
             if isinstance(outcome, Stale):
                 return
         if self._queue:
-            self._schedule()
+            self.schedule()
 
     def _on_append_failed(self, sent: InFlightEntry, failure: Failure) -> None:
         """Queue the entry's batches again: the entry is not in the log, or its outcome is unknown."""
@@ -281,8 +238,8 @@ class Appends:
         match failure:
             case Stale():
                 self._read_missed(sent)
-            case Gone():
-                self.fail(self._log.gone())
+            case Gone():  # deleted or lost: loading finds out, and fails the batches
+                self._log.void(failure.text)
             case Moved():
                 self._log.void(failure.text)
                 self._give_up_overdue(failure.error)
@@ -303,9 +260,9 @@ class Appends:
             if failure is None and view is sent.view and view.end <= sent.base:
                 self._log.void("refused, and yet nothing was missed")
             self._give_up_overdue(failure or StoreUnavailable("the log goes on without this broker"))
-            self._schedule()
+            self.schedule()
 
-        self._log.refresher.refresh(refreshed)
+        self._refresher.refresh(refreshed)
 
     def _file_again(self, sent: InFlightEntry) -> None:
         self._queue.extendleft(item for item in reversed(sent.items) if not item.done)
@@ -316,14 +273,24 @@ class Appends:
         for item in list(self._queue):
             producer_id = item.batch.producer_id
             if not item.done and (now > item.deadline or producer_id in producers):
-                self._give_up(item, self.unresolved.answer(item, failure, now))
+                self.give_up(item, self.unresolved.answer(item, failure, now))
                 if producer_id >= 0:
                     producers.add(producer_id)  # later batches of this producer need this one
 
-    def _give_up(self, item: QueuedBatch, answer: KafkaError) -> None:
-        if item.batch.producer_id >= 0:
+    def fail_transaction(self, item: QueuedBatch, failure: Exception) -> None:
+        """The coordinator refused a batch: answer it, and its producer's batches behind it, with that error."""
+        for other in list(self._queue):
+            if other.batch.producer_id == item.batch.producer_id and other.transaction is not None and not other.done:
+                if isinstance(failure, StoreUnavailable):
+                    self.give_up(other, self.unresolved.answer(other, failure, self._log.loop.time()))
+                else:
+                    self.done(other, failure)
+
+    def give_up(self, item: QueuedBatch, answer: KafkaError) -> None:
+        """Answer a batch with an error after which clients send it again."""
+        if item.batch.base_sequence >= 0:
             self.unresolved.give_up(item.batch, answer, self._log.loop.time())
-        self._done(item, answer)
+        self.done(item, answer)
 
     # -- outcomes
 
@@ -331,7 +298,10 @@ class Appends:
         self.unresolved.entries.pop(sent.counter, None)
         log, view = self._log, sent.view
         if log.view is view and view.end == sent.base:
-            view.apply_own(sent.entry, sent.producers)
+            if sent.transactional:
+                view.apply(sent.entry, log.store.clock.now_ms())
+            else:
+                view.apply_own(sent.entry, sent.producers)
             view.verified_at = log.loop.time()
             self.unresolved.discard_below(view.end, None)
             log.appended(view, sent.entry)
@@ -339,7 +309,7 @@ class Appends:
                 self._flush()  # send the next entry before the replies of this one
             self._resolve(sent)
             if log.durability.immediate:
-                log.subscription.notify()
+                self._notify()
         else:
             self._resolve(sent)
 
@@ -369,13 +339,15 @@ class Appends:
                 if log.durability.immediate or not item.acks_all:
                     log.guarded(item.on_done, answer)
                 else:
-                    log.high_watermark.when_durable(end, True, partial(self._reply, item, answer))
+                    self._high_watermark.when_durable(end, True, partial(self.reply, item, answer))
             base = end
 
-    def _reply(self, item: QueuedBatch, answer: Appended, proved: bool) -> None:
+    def reply(self, item: QueuedBatch, answer: Appended, proved: bool) -> None:
+        """Answer a stored batch, by whether its durability was proved."""
         self._log.guarded(item.on_done, answer if proved else NotEnoughReplicasAfterAppend())
 
-    def _done(self, item: QueuedBatch, outcome: Exception) -> None:
+    def done(self, item: QueuedBatch, outcome: Exception) -> None:
+        """Answer a batch with an error."""
         item.done = True
         if isinstance(outcome, InvalidProducerEpoch | OutOfOrderSequenceNumber):
             item.log_refusal(self._log.keys.log, outcome)
@@ -395,4 +367,4 @@ class Appends:
         queue, self._queue = self._queue, deque()
         for item in queue:
             if not item.done:
-                self._give_up(item, self.unresolved.answer(item, failure, now))
+                self.give_up(item, self.unresolved.answer(item, failure, now))

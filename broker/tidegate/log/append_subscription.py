@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import asyncio
 
-    from tidegate.log.partition import PartitionLog
+    from tidegate.log.cached_log import CachedLog
+    from tidegate.log.log_refresh import LogRefresher
 
 Listener = Callable[[], None]
 LINGER_S: Final = 5.0
@@ -21,10 +22,14 @@ LINGER_S: Final = 5.0
 class AppendSubscription:
     """The listeners of one partition on this broker, and its pub/sub subscription."""
 
-    __slots__ = ("_confirmed", "_idle_since", "_listeners", "_log", "_next_id", "_subscribed")
+    __slots__ = (
+        "_confirmed", "_idle_since", "_listeners", "_log", "_next_id", "_on_subscription", "_refresher", "_subscribed",
+    )  # fmt: skip
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(self, log: CachedLog, refresher: LogRefresher, on_subscription: Callable[[bool], None]) -> None:
         self._log = log
+        self._refresher = refresher
+        self._on_subscription = on_subscription
         self._listeners: dict[int, Listener] = {}
         self._next_id = 0
         self._subscribed = False
@@ -69,16 +74,16 @@ class AppendSubscription:
         if self._subscribed:
             self._subscribed = self._confirmed = False
             self._log.store.pubsub.forget(self._log.keys.wake, self._message)
-            self._log.subscribed_logs.discard(self._log)
+            self._on_subscription(False)
 
     def _subscribe(self) -> None:
         self._subscribed = True
-        self._log.subscribed_logs.add(self._log)
+        self._on_subscription(True)
         self._log.store.pubsub.listen(self._log.keys.wake, self._message).add_done_callback(self._on_subscribed)
 
     def _on_subscribed(self, ack: asyncio.Future[None]) -> None:
         if self._subscribed and not ack.cancelled() and ack.exception() is None:
-            self._log.refresher.refresh(self._on_refreshed)  # earlier appends were not notified
+            self._refresher.refresh(self._on_refreshed)  # earlier appends were not notified
 
     def _on_refreshed(self, failure: Exception | None) -> None:
         self._confirmed = self._subscribed and failure is None
@@ -91,7 +96,7 @@ class AppendSubscription:
             view = self._log.view
             if view is not None and end.isdigit() and int(end) <= view.end:
                 return
-        self._log.refresher.refresh(_ignore)
+        self._refresher.refresh(_ignore)
 
 
 def _ignore(_: Exception | None) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from tidegate.errors import CannotStart
+from tidegate.memory import shares_of
 from tidegate.records.segments import Segment, SegmentUnreadable
 from tidegate.settings import Settings
 from tidegate.telemetry import declared
@@ -49,6 +50,7 @@ class ArchiveFiles:
 
     def __init__(self, settings: Settings) -> None:
         """Raises CannotStart if the path cannot be opened, or pyarrow is not installed."""
+        self._cache_bytes_max = min(CACHE_BYTES_MAX, shares_of(settings.memory_max).archive_cache)
         self.timeout_s = READ_TIMEOUT_MS / 1000
         self.reads = self.bytes = self.failures = self.row_groups_read = self.size = 0
         self._filesystem: Any = None
@@ -147,7 +149,7 @@ class ArchiveFiles:
         self.row_groups_read += 1
         self._row_groups[key] = batches
         self.size += batches.data.nbytes
-        while self.size > CACHE_BYTES_MAX:
+        while self.size > self._cache_bytes_max:
             self.size -= self._row_groups.popitem(last=False)[1].data.nbytes
 
     # -- metrics

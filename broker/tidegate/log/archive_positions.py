@@ -16,18 +16,21 @@ from tidegate.records.batch import Batch
 from tidegate.records.record import iter_heads
 
 if TYPE_CHECKING:
-    from tidegate.log.partition import PartitionLog
+    from tidegate.log.archive_reads import ArchiveReads
+    from tidegate.log.cached_log import CachedLog
     from tidegate.log.state import LogState
     from tidegate.records.segments import Segment
 
 
-async def first_record_at(log: PartitionLog, view: LogState, timestamp_ms: int) -> tuple[int, int] | None:
+async def first_record_at(
+    log: CachedLog, archive: ArchiveReads, view: LogState, timestamp_ms: int
+) -> tuple[int, int] | None:
     """The first record at or after a time, in offset order, below the local start. Raises KafkaStorageError."""
     async with aclosing(_segments(log, view)) as segments:
         async for segment in segments:
             if segment.max_timestamp < timestamp_ms:
                 continue
-            async with aclosing(_batches(log, view, segment, timestamp_ms)) as batches:
+            async with aclosing(_batches(archive, view, segment, timestamp_ms)) as batches:
                 async for base, batch in batches:
                     for offset, timestamp in _records(base, batch):
                         if timestamp >= timestamp_ms and view.log_start <= offset < view.local_start:
@@ -35,7 +38,7 @@ async def first_record_at(log: PartitionLog, view: LogState, timestamp_ms: int) 
     return None
 
 
-async def largest_timestamp(log: PartitionLog, view: LogState) -> int:
+async def largest_timestamp(log: CachedLog, archive: ArchiveReads, view: LogState) -> int:
     """The largest timestamp from the log start to the local start, ms; -1 for none. Raises KafkaStorageError."""
     largest = -1
     async with aclosing(_segments(log, view)) as segments:
@@ -45,7 +48,7 @@ async def largest_timestamp(log: PartitionLog, view: LogState) -> int:
             if view.log_start <= segment.base_offset and segment.last_offset < view.local_start:
                 largest = segment.max_timestamp
                 continue
-            async with aclosing(_batches(log, view, segment, largest + 1)) as batches:
+            async with aclosing(_batches(archive, view, segment, largest + 1)) as batches:
                 async for base, batch in batches:
                     if base >= view.log_start:
                         largest = max(largest, read_header(batch).max_timestamp)
@@ -54,7 +57,7 @@ async def largest_timestamp(log: PartitionLog, view: LogState) -> int:
     return largest
 
 
-async def _segments(log: PartitionLog, view: LogState) -> AsyncGenerator[Segment, None]:
+async def _segments(log: CachedLog, view: LogState) -> AsyncGenerator[Segment, None]:
     """The segments from the log start to the local start, in order."""
     async with aclosing(segments_from(log, view.log_start)) as segments:
         async for segment in segments:
@@ -64,15 +67,15 @@ async def _segments(log: PartitionLog, view: LogState) -> AsyncGenerator[Segment
 
 
 async def _batches(
-    log: PartitionLog, view: LogState, segment: Segment, timestamp_ms: int
+    archive: ArchiveReads, view: LogState, segment: Segment, timestamp_ms: int
 ) -> AsyncGenerator[tuple[int, Buffer], None]:
     """(base offset, bytes) of a segment's batches between log start and local start that reach `timestamp_ms`."""
     at, stop = max(segment.base_offset, view.log_start), min(segment.end_offset, view.local_start)
     while at < stop:
-        group = await log.archived_reads.footer_of_row_group(at, stop)
+        group = await archive.footer_of_row_group(at, stop)
         if group is None:
             return
-        batches = await log.archived_reads.row_group(at, stop) if group.max_timestamp >= timestamp_ms else None
+        batches = await archive.row_group(at, stop) if group.max_timestamp >= timestamp_ms else None
         if batches is not None:
             for place in range(batches.find(at), bisect_left(batches.bases, stop)):
                 if read_header(batches.batch(place)).max_timestamp >= timestamp_ms:

@@ -23,7 +23,7 @@ from tidegate.records.segments import Segment, SegmentMissing, SegmentUnreadable
 from tidegate.store.tasks import TaskSet
 
 if TYPE_CHECKING:
-    from tidegate.log.partition import PartitionLog
+    from tidegate.log.cached_log import CachedLog
     from tidegate.records.segment_file import Batches, RowGroup, SegmentFile
 
 Found = TypeVar("Found")
@@ -34,7 +34,7 @@ _READERS_MAX: Final = 64
 _LAST: Final = attrgetter("last_offset")
 
 
-class Cold(NamedTuple):
+class ArchivedRead(NamedTuple):
     """Whole batches from the archive, their bytes, and the offset after them."""
 
     buffers: list[Buffer]
@@ -42,7 +42,7 @@ class Cold(NamedTuple):
     end_offset: int
 
 
-OnArchive = Callable[["Cold | Exception"], None]
+OnArchive = Callable[["ArchivedRead | Exception"], None]
 
 
 class ArchiveReads:
@@ -50,7 +50,7 @@ class ArchiveReads:
 
     __slots__ = ("_ahead", "_ends", "_files", "_log", "_segments", "_tasks")
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(self, log: CachedLog) -> None:
         self._log = log
         self._files = log.archive_files
         self._segments: list[Segment] = []
@@ -72,15 +72,15 @@ class ArchiveReads:
             on_done(found)
             return
 
-        async def run() -> Cold:
+        async def run() -> ArchivedRead:
             batches = await self.row_group(offset, limit)
-            found = Cold([], 0, limit)
+            found = ArchivedRead([], 0, limit)
             if batches is not None:
                 found = self._gathered(batches, offset, limit, bytes_max, at_least_one)
             self._files.served(found.size, perf_counter() - asked_s, cached=False)
             return found
 
-        def done(task: asyncio.Task[Cold]) -> None:  # a task cancelled before it starts runs no code
+        def done(task: asyncio.Task[ArchivedRead]) -> None:  # a task cancelled before it starts runs no code
             closed = KafkaStorageError("the log is closed")
             self._log.guarded(on_done, closed if task.cancelled() else task.exception() or task.result())
 
@@ -176,7 +176,7 @@ class ArchiveReads:
 
     # -- taking
 
-    def _gathered(self, batches: Batches, offset: int, limit: int, bytes_max: int, at_least_one: bool) -> Cold:
+    def _gathered(self, batches: Batches, offset: int, limit: int, bytes_max: int, at_least_one: bool) -> ArchivedRead:
         """Whole batches from `offset`, out of `batches` and the cached row groups that follow it."""
         buffers: list[Buffer] = []
         size, at = 0, offset
@@ -195,10 +195,10 @@ class ArchiveReads:
             if stop < len(batches) and first + max(count, 0) == stop:
                 at = max(at, limit)
             following = self._at_hand(at) if first + count == len(batches) and at < limit and size < bytes_max else None
-        self._went(offset, at, batches.lasts[-1] + 1, limit)
-        return Cold(buffers, size, at)
+        self._record_progress(offset, at, batches.lasts[-1] + 1, limit)
+        return ArchivedRead(buffers, size, at)
 
-    def _went(self, offset: int, end: int, next_row_group: int, limit: int) -> None:
+    def _record_progress(self, offset: int, end: int, next_row_group: int, limit: int) -> None:
         """Record that a read covered `offset` to `end`; if it continued an earlier one, start the read-ahead."""
         sequential = self._ends.pop(offset, self) is None
         self._ends[end] = None

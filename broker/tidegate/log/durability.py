@@ -35,6 +35,11 @@ class Durability:
         self._nodes: dict[Node, WriteProofs] = {}
         store.follow_nodes(self._added, self._removed)
 
+    @property
+    def prover(self) -> Callable[[Node, OnProved], None] | None:
+        """`prove`, for those who have nothing to prove with `immediate`."""
+        return None if self.immediate else self.prove
+
     def prove(self, node: Node, on_proved: OnProved) -> None:
         """Prove the appends that a node has answered so far, then call. Never calls before it returns."""
         proofs = self._nodes.get(node)

@@ -37,19 +37,20 @@ class FailoverEpochs:
     `on_assigned(number)` runs whenever the epoch becomes known.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self, store: Store, on_lost: Callable[[Node | None], None], on_assigned: Callable[[int], None] | None = None
+    ) -> None:
         self._store = store
         self._replids: dict[Link, str] = {}
         self._replication_ids: dict[Node, str] = {}
         self._assigned: frozenset[str] = frozenset()
-        self._minting = False
+        self._assigning = False
         self._changed = asyncio.Event()
         self._number = 0
         self._floor = 0
         self._closed = False
         self._check_timer: asyncio.TimerHandle | None = None
-        self.on_lost: list[Callable[[Node | None], None]] = []
-        self.on_assigned: list[Callable[[int], None]] = []
+        self._on_lost, self._on_assigned = on_lost, on_assigned
 
     def start(self) -> None:
         """Start following the lanes."""
@@ -117,8 +118,7 @@ class FailoverEpochs:
     def _lost(self, node: Node, lane: Link) -> None:
         self._replids.pop(lane, None)
         self._assigned -= {self._replication_ids.pop(node, "")}
-        for listener in self.on_lost:
-            listener(node)
+        self._on_lost(node)
 
     def _ask(self, node: Node, lane: Link) -> None:
         connection = lane.failover_epoch
@@ -159,13 +159,13 @@ class FailoverEpochs:
         """Request the epoch of the known replication ids; the first request waits until all nodes are known."""
         metadata_node, replication_ids = self._replication_ids.get(self._store.metadata_node), self._replication_ids
         at_first = self._number == 0 and len(replication_ids) < len(self._store.nodes)
-        if self._minting or self._closed or metadata_node is None or at_first:
+        if self._assigning or self._closed or metadata_node is None or at_first:
             return
-        self._minting = True
+        self._assigning = True
         asked = [metadata_node, *sorted(set(replication_ids.values()) - {metadata_node})]
 
         def assigned(reply: Any) -> None:
-            self._minting = False
+            self._assigning = False
             if self._closed or self._replication_ids.get(self._store.metadata_node) != metadata_node:
                 return  # requested again when its replication id is known
             if isinstance(reply, Exception):
@@ -184,14 +184,13 @@ class FailoverEpochs:
         changed = number != before
         if changed and before:
             logger.warning("failover_epoch_changed", failover_epoch=number, before=before)
-            for lost in self.on_lost:
-                lost(None)
+            self._on_lost(None)
         self._assigned, self._number = assigned, number
         self._floor = max(self._floor, number)
         self._changed.set()
-        if changed or any(self._is_known(node) for node in self._store.nodes if node not in known):
-            for listener in self.on_assigned:
-                listener(number)
+        found = any(self._is_known(node) for node in self._store.nodes if node not in known)
+        if self._on_assigned is not None and (changed or found):
+            self._on_assigned(number)
 
 
 def _parse_info(reply: Any) -> dict[str, str]:

@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING
 from tidegate.errors import OffsetNotAvailable
 
 if TYPE_CHECKING:
-    from tidegate.log.partition import PartitionLog
+    from tidegate.log.cached_log import CachedLog
     from tidegate.log.state import LogState
 
 
 class HighWatermark:
     """The durability proofs of one partition's log, and the callers that wait for them."""
 
-    __slots__ = ("_dirty", "_failed", "_log", "_proving", "_waiting")
+    __slots__ = ("_failed", "_log", "_mark_dirty", "_notify", "_proving", "_waiting")
 
-    def __init__(self, log: PartitionLog, dirty: set[PartitionLog]) -> None:
+    def __init__(self, log: CachedLog, mark_dirty: Callable[[], None], notify: Callable[[], None]) -> None:
         self._log = log
-        self._dirty = dirty
+        self._mark_dirty = mark_dirty
+        self._notify = notify
         self._proving = False
         self._failed = False
         self._waiting: list[tuple[int, Callable[[bool], None]]] = []
@@ -102,7 +103,7 @@ class HighWatermark:
             if held and view is not None and end > view.high_watermark:
                 view.high_watermark = end
                 self._proved(view)
-                log.subscription.notify()
+                self._notify()
             for asked_voids, on_proved in asked:
                 log.guarded(on_proved, held and asked_voids == voids)
             if self._waiting or (log.view is not None and log.view.high_watermark < log.view.end):
@@ -113,4 +114,4 @@ class HighWatermark:
     def _proved(self, view: LogState) -> None:
         """The next `Progress` write stores it."""
         if not self._log.durability.immediate and view.high_watermark > view.stored_high_watermark:
-            self._dirty.add(self._log)
+            self._mark_dirty()

@@ -24,6 +24,8 @@ from typing import Any, Final
 
 import structlog
 
+from tidegate.errors import KafkaStorageError
+from tidegate.log import open_transactions
 from tidegate.log.entries import Entry, StrayEntry, parse_entries, parse_entry, parse_id, until_torn
 from tidegate.log.producers_table import ProducerState, from_text
 from tidegate.log.state import LogState
@@ -42,6 +44,10 @@ PAGE_ENTRIES_MAX: Final = 256
 _SNAPSHOT_TRIES: Final = 5
 _PRODUCERS_PER_SLICE: Final = 500
 """Producer states parsed before the event loop runs other work: about 5 ms."""
+
+
+class LogLost(KafkaStorageError):
+    """The stream of a log does not exist, although its topic was not deleted: its records are lost."""
 
 
 def page_entries(mean_entry_bytes: float, page_bytes: int = REPLY_BYTES) -> int:
@@ -92,7 +98,9 @@ async def load_view(
     Raises UnknownTopicOrPartition (deleted or never created), StoreUnavailable, KafkaStorageError.
     """
     for attempt in range(_SNAPSHOT_TRIES):
-        fence = await store.run(FENCE_LOG, [keys.log, keys.meta], failover_epoch)
+        *fence, last_id, rebuilt = await _fence(store, keys, failover_epoch)
+        if rebuilt:
+            logger.error("log_meta_rebuilt", log=keys.log)
         snapshot = _as_map(await store.read("HGETALL", keys.producers))
         view = await _from_snapshot(fence, snapshot)
         first, whole = True, True
@@ -113,8 +121,15 @@ async def load_view(
                         own.append(entry)
         if whole:
             break
-    view.stray = _stray_at_end(view.end, strays, parse_id(fence[-1]))
+    view.stray = _stray_at_end(view.end, strays, parse_id(last_id))
     return view, own, last if until_torn(last, strays) is last else []
+
+
+async def _fence(store: Store, keys: LogKeys, failover_epoch: int) -> list[Any]:
+    try:
+        return await store.run(FENCE_LOG, [keys.log, keys.meta, keys.archive], failover_epoch)
+    except KafkaStorageError:
+        raise LogLost(f"the stream {keys.log} does not exist: its records are lost") from None
 
 
 def _stray_at_end(end: int, strays: list[StrayEntry], last_id: tuple[int, int]) -> StrayEntry | None:
@@ -131,12 +146,13 @@ def _as_map(reply: Any) -> dict[bytes, bytes]:
 
 
 async def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> LogState:
-    log_start, epochs, log_bytes, entries, local_start, log_version, failover_epoch, proved, _ = fence
+    log_start, epochs, log_bytes, entries, local_start, log_version, failover_epoch, proved = fence
     fields = dict(snapshot)
     offset = int(fields.pop(b"offset", 0))
     max_timestamp = int(fields.pop(b"max_timestamp", -1))
     max_timestamp_base = int(fields.pop(b"max_timestamp_base", -1))
-    return LogState(
+    aborted = fields.pop(b"aborted", b"").decode()
+    state = LogState(
         end=offset,
         log_start=int(log_start),
         local_start=max(int(log_start), int(local_start or 0)),
@@ -151,6 +167,11 @@ async def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> L
         snapshot_offset=offset,
         stored_high_watermark=int(proved or 0),
     )
+    state.transactions.aborted = open_transactions.from_text(aborted)
+    opened = [(one.transaction_start, p) for p, one in state.producers.items() if one.transaction_start >= 0]
+    for transaction_start, producer_id in sorted(opened):
+        state.transactions.add(producer_id, transaction_start)
+    return state
 
 
 async def _parse_producers(fields: Mapping[bytes, bytes]) -> dict[int, ProducerState]:

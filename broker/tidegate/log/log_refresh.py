@@ -20,7 +20,7 @@ from tidegate.store.link import Arg
 from tidegate.store.outcome import Failure, Moved, Refused
 
 if TYPE_CHECKING:
-    from tidegate.log.partition import PartitionLog
+    from tidegate.log.cached_log import CachedLog
     from tidegate.log.state import LogState
 
 OnRefreshed = Callable[[Exception | None], None]
@@ -34,7 +34,7 @@ class LogRefresher:
 
     __slots__ = ("_calls", "_log", "_tries", "_until")
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(self, log: CachedLog) -> None:
         self._log = log
         self._calls: Coalescer[Exception | None] = Coalescer(self._begin, log.guarded)
         self._tries = 0
@@ -85,6 +85,10 @@ class LogRefresher:
 
     def _answered(self, view: LogState, count: int, items: Any, meta: Any) -> None:
         if self._log.view is not view:
+            self._again()
+            return
+        if meta[0] is None:
+            self._log.void("its meta is lost, or the topic was deleted long ago")  # loading finds out
             self._again()
             return
         if meta[0] != b"ready":

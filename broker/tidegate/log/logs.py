@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from tidegate.errors import StoreUnavailable, UnknownTopicOrPartition
-from tidegate.log.archive_files import ArchiveFiles
-from tidegate.log.durability import Durability
+from tidegate.errors import InvalidTxnState, StoreUnavailable, UnknownTopicOrPartition
 from tidegate.log.failover_epoch import FailoverEpochs
-from tidegate.log.partition import PartitionLog
-from tidegate.log.retention import FindTopic, Retention, upkeep_item
-from tidegate.log.tail import TailCache
-from tidegate.log.usage import Usage
+from tidegate.log.partition import PartitionLog, PartitionServices
+from tidegate.log.record_format.record_groups import RecordGroups, RecordReader
+from tidegate.log.record_format.record_log import RecordLog
+from tidegate.log.services import POLL_MS
+from tidegate.log.upkeep import FindTopic, Retention, upkeep_item
 from tidegate.settings import Settings
 from tidegate.store.key_lanes import poll_streams
 from tidegate.store.link import Arg
@@ -26,54 +24,38 @@ from tidegate.telemetry.metrics import metrics
 if TYPE_CHECKING:
     from tidegate.topics.catalog import Topic
 
-POLL_MS: Final = 500
-"""Upper bound on the delay that a lost notification adds to a waiting fetch."""
 _SWEEP_MS: Final = 1_000
 
-
-class Writer:
-    """Names this process in its entries: `<uuid>:<counter>`."""
-
-    __slots__ = ("_counter", "name")
-
-    def __init__(self) -> None:
-        self.name = uuid.uuid4().hex.encode()
-        self._counter = 0
-
-    def next(self) -> int:
-        """The next unused counter."""
-        self._counter += 1
-        return self._counter
+AnyLog = PartitionLog | RecordLog
+FetchedLog = PartitionLog | RecordReader
 
 
-class Logs:
+class Logs(PartitionServices):
     """Every partition that this broker has used, with the shared cache, writer and durability proofs.
 
-    `find_topic(org, name)` tells retention which topics exist; without it this broker does no retention.
+    `find_topic(org, name)` gives retention the topics that exist; without it this broker does no retention.
+    `on_failover_handled` gets the failover epoch whenever it becomes known.
     Raises CannotStart if the archive cannot be opened.
     """
 
-    def __init__(self, store: Store, settings: Settings, find_topic: FindTopic | None = None) -> None:
-        self.store = store
-        self.settings = settings
-        self.loop = asyncio.get_event_loop()
-        self.writer = Writer()
-        self.usage = Usage()
-        self.poll_s = POLL_MS / 1000
-        self.cache = TailCache(settings.log_tail_cache_bytes)
-        self.archive_files = ArchiveFiles(settings)
-        self.durability = Durability(store)
-        self.failover_epochs = FailoverEpochs(store)
-        self.is_subscribed: set[PartitionLog] = set()
-        self.dirty: set[PartitionLog] = set()
-        self.stray_logs: set[PartitionLog] = set()
-        self.retention = Retention(self, find_topic) if find_topic is not None else None
-        self._partitions: dict[tuple[str, int], PartitionLog] = {}
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        find_topic: FindTopic | None = None,
+        on_failover_handled: Callable[[int], None] | None = None,
+    ) -> None:
+        super().__init__(store, settings)
+        self.failover_epochs = FailoverEpochs(store, self.drop_views, on_failover_handled)
+        self.record_groups = RecordGroups(store)
+        self.new_record_logs: set[RecordLog] = set()
+        self.retention = Retention(store, settings, find_topic, self.partition) if find_topic is not None else None
+        self._partitions: dict[tuple[str, int], AnyLog] = {}
         self._upkeep_known: set[str] = set()
         self._loops = BackgroundTasks()
-        self.failover_epochs.on_lost.append(self.drop_views)
         store.on_moved.append(self._logs_moved)
         metrics.sample(declared.STRAY_LOGS, lambda: {(): len(self.stray_logs)})
+        metrics.sample(declared.RECORDS_WITHOUT_OFFSET, lambda: {(): self.records_without_offset})
 
     async def start(self) -> None:
         """Start following the connections, sweeping and polling. Raises StoreUnavailable."""
@@ -87,35 +69,49 @@ class Logs:
     async def close(self) -> None:
         """Write pending progress and stop."""
         await self._loops.close()
-        for log in self.dirty:
-            log.guarded(log.progress.write)
+        for dirty in self.dirty:
+            dirty.guarded(dirty.progress.write)
         if self.retention is not None:
             await self.retention.close()
         for log in list(self._partitions.values()):
             log.close(StoreUnavailable("the broker closes"))
+        self.record_poll.close()
         self.failover_epochs.close()
         self.archive_files.close()
 
     # -- partitions
 
-    def partition(self, topic: Topic, index: int) -> PartitionLog:
+    def partition(self, topic: Topic, index: int) -> AnyLog:
         """The log of a partition; `index` is below the topic's partition count."""
-        log = self._partitions.get((topic.topic_hex, index))
+        log: AnyLog | None = self._partitions.get((topic.topic_hex, index))
         if log is None:
-            log = self._partitions[topic.topic_hex, index] = PartitionLog(self, topic, index)
+            log = self._record_log(topic, index) if topic.config.is_record else PartitionLog(self, topic, index)
+            self._partitions[topic.topic_hex, index] = log
         elif log.topic is not topic:
             log.topic = topic  # its configs may have changed
+        return log
+
+    def _record_log(self, topic: Topic, index: int) -> RecordLog:
+        log = RecordLog(self, topic, index)
+        self.new_record_logs.add(log)
+        return log
+
+    def batch_log(self, topic: Topic, index: int) -> PartitionLog:
+        """The log of a partition of format batch. Raises InvalidTxnState for one of format record."""
+        log = self.partition(topic, index)
+        if isinstance(log, RecordLog):
+            raise InvalidTxnState("the topic has format record")
         return log
 
     def forget_topic(self, topic: Topic) -> None:
         """Close the logs of a removed topic; waiting requests receive UnknownTopicOrPartition."""
         for key in [key for key in self._partitions if key[0] == topic.topic_hex]:
-            log = self._partitions.pop(key)
-            log.close(UnknownTopicOrPartition())
+            self._partitions.pop(key).close(UnknownTopicOrPartition())
 
     def drop_views(self, node: Node | None = None) -> None:
         """Void the cached states of a node's logs (or of all): a connection or the broker lease was lost."""
         self._upkeep_known.clear()
+        log: AnyLog
         for log in self._partitions.values():
             if node is None or log.lanes.depends_on(node):
                 log.void("connections or lease lost")
@@ -135,7 +131,10 @@ class Logs:
         due: list[str] = []
         for log in dirty:
             log.guarded(log.progress.write)
-            item = upkeep_item(log.topic, log.index)
+        new, self.new_record_logs = self.new_record_logs, set()
+        used: list[AnyLog] = [*dirty, *new]
+        for one in used:
+            item = upkeep_item(one.topic, one.index)
             if item not in self._upkeep_known:
                 self._upkeep_known.add(item)
                 due.append(item)
@@ -148,6 +147,7 @@ class Logs:
                 if isinstance(reply, Exception):
                     self._upkeep_known.difference_update(due)  # the next sweep adds it again
                     self.dirty.update(dirty)
+                    self.new_record_logs.update(new)
 
             self.store.send(args, queued)
         for log in list(self.is_subscribed):

@@ -8,6 +8,9 @@ request waits for the write. A failed write loses only its events: the next writ
 
 A Fetch request does not name a group. It counts for the group in which exactly one owner of the partition (`owners`)
 has the connection's client id and host, while the group has the generation recorded with the owner.
+
+A commit that goes back is written with the events of its interval: what the member goes on to read meanwhile, without
+a seek, is not shown as pending until it is delivered again.
 """
 
 from __future__ import annotations
@@ -57,6 +60,10 @@ _LAST_S: Final = 1.0
 _Handed = tuple[PartitionNews, Reader, Delivered]
 
 
+def _nothing() -> None:
+    """No commit waits to be reported."""
+
+
 class Mirror:
     """The mirror events of one broker, written between `start` and `close`."""
 
@@ -70,6 +77,10 @@ class Mirror:
         self._generations: dict[tuple[str, str], tuple[str, int]] = {}
         self._loops = BackgroundTasks()
         self.tasks = TaskSet()
+        self.commits_wait = False
+        """Whether commits are stored that are not reported yet."""
+        self.before_step: Callable[[], None] = _nothing
+        """Reports them; called where the order of commits and reads matters."""
 
     async def start(self) -> None:
         """Start writing."""
@@ -91,9 +102,29 @@ class Mirror:
         """A client received the entries that start at `bases`: the records from `offset` to `end_offset`."""
         if topic.config.mirror:
             partition = self._partition(topic, index)
-            if bases or partition.stands(reader) != offset:  # skip repeated fetches at the log end
+            if self.commits_wait and partition.position(reader) != offset:
+                self.before_step()
+            if bases or partition.position(reader) != offset:  # skip repeated fetches at the log end
                 partition.fetched(reader, offset, end_offset, bases, self._loop.time())
                 self._reply(partition)
+
+    def fetched_together(
+        self,
+        topic: Topic,
+        index: int,
+        readers: Sequence[Reader],
+        offset: int,
+        end_offset: int,
+        bases: Sequence[int],
+    ) -> None:
+        """Several clients received the same entries."""
+        if topic.config.mirror:
+            partition, now_s = self._partition(topic, index), self._loop.time()
+            for reader in readers:
+                if self.commits_wait and partition.position(reader) != offset:
+                    self.before_step()
+                partition.fetched(reader, offset, end_offset, bases, now_s)
+            self._reply(partition)
 
     def committed(self, topic: Topic, index: int, group_id: str, offset: int) -> None:
         """A group committed an offset."""
@@ -106,7 +137,7 @@ class Mirror:
         key = topic.topic_hex, index
         partition = self._partitions.get(key)
         if partition is None:
-            keys = self._store.log_keys(topic.org, topic.name, index, topic.topic_hex)
+            keys = self._store.log_keys(topic.org, topic.name, index, topic.topic_hex, topic.format)
             partition = self._partitions[key] = PartitionNews(topic.org, keys)
         return partition
 
@@ -128,6 +159,7 @@ class Mirror:
 
     async def forget(self, group_id: str, own_id: str, partitions: Iterable[tuple[Topic, int]]) -> None:
         """Remove the mirrors of a deleted group, whose own id was `own_id`."""
+        self.before_step()
 
         def forget(topic: Topic, index: int) -> Awaitable[None]:
             return self._forget(self._partition(topic, index), group_id, own_id)
@@ -135,7 +167,7 @@ class Mirror:
         await _each(forget, partitions)
 
     async def _forget(self, partition: PartitionNews, group_id: str, own_id: str) -> None:
-        await self._store.run(FORGET_MIRROR, partition.mirror_keys, group_id, own_id)
+        await self._store.run(FORGET_MIRROR, [*partition.mirror_keys, partition.keys.readers], group_id, own_id)
 
     # -- writing
 
@@ -153,6 +185,7 @@ class Mirror:
 
     async def write(self) -> None:
         """Write all pending events."""
+        self.before_step()
         reported, self._pending_positions = list(self._pending_positions), {}
         for at in range(0, len(reported), _AT_ONCE):
             await self._write(reported[at : at + _AT_ONCE])

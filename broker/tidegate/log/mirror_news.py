@@ -76,7 +76,7 @@ class PartitionNews:
         self._position: dict[Reader, int] = {}
         self._committed: dict[str, int] = defaultdict(int)
 
-    def stands(self, reader: Reader) -> int:
+    def position(self, reader: Reader) -> int:
         """The offset after the client's last delivery; -1 if unknown."""
         return self._position.get(reader, -1)
 

@@ -32,3 +32,7 @@ STORED: Final = Offload("open-stored")
 """Stored batches that are searched by timestamp."""
 DECODED: Final = Offload("decode")
 """Large requests."""
+CONVERTED: Final = Offload("convert-fetched")
+"""Batches that are sent as message sets."""
+COMPACTED: Final = Offload("compact")
+"""Batches that are compacted."""

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tidegate.log.entries import Entry
+from tidegate.log.entries import CONTROL, TRANSACTIONAL, Entry
 from tidegate.log.producers_table import ProducerState
 from tidegate.records.build import with_log_append_time
 from tidegate.store.keys import LogKeys
+from tidegate.store.link import Arg
 
 if TYPE_CHECKING:
     from tidegate.log.state import LogState
@@ -33,6 +34,22 @@ class Appended:
 
 
 OnAppended = Callable[[Appended | Exception], None]
+OnConfirmed = Callable[[Exception | None], None]
+
+
+@dataclass(slots=True)
+class InTransaction:
+    """The transaction of one batch. `confirm` asks the coordinator whether the batch's partition is in it, and adds it
+    where the protocol's version does so; it calls once, after it returns, with None or with the error for the client.
+
+    With `from_zero` an unknown producer must begin with sequence 0 (KIP-890). `confirmed_view` is the state of the log
+    before which the coordinator confirmed, `confirmed_behind` the producer's last marker in it.
+    """
+
+    confirm: Callable[[OnConfirmed], None]
+    from_zero: bool = False
+    confirmed_view: LogState | None = None
+    confirmed_behind: tuple[int, int] = (-1, -1)
 
 
 class QueuedBatch:
@@ -40,10 +57,17 @@ class QueuedBatch:
 
     __slots__ = (
         "acks_all", "batch", "buffer", "deadline", "done", "gap_until", "gap_view", "on_done", "proved", "timestamp",
-        "unresolved_in",
+        "transaction", "unresolved_in",
     )  # fmt: skip
 
-    def __init__(self, batch: Batch, on_done: OnAppended, acks_all: bool, deadline: float) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        on_done: OnAppended,
+        acks_all: bool,
+        deadline: float,
+        transaction: InTransaction | None = None,
+    ) -> None:
         self.batch = batch
         self.buffer: memoryview = batch.buffer
         self.timestamp = batch.max_timestamp
@@ -54,6 +78,7 @@ class QueuedBatch:
         self.proved = False
         self.gap_until = 0.0
         self.gap_view: LogState | None = None
+        self.transaction = transaction
         self.unresolved_in: tuple[int, ...] = ()
         """Counters of the entries of unknown outcome that contained it."""
 
@@ -74,7 +99,7 @@ class QueuedBatch:
 class InFlightEntry:
     """One sent entry whose outcome is open; its batches start at `base` if it is in the log."""
 
-    __slots__ = ("base", "counter", "entry", "items", "producers", "view")
+    __slots__ = ("base", "counter", "entry", "items", "producers", "transactional", "view")
 
     def __init__(
         self,
@@ -91,28 +116,34 @@ class InFlightEntry:
         self.items = items
         self.producers = producers
         self.view = view
+        self.transactional = False
+        """Whether a batch belongs to a transaction or is a marker."""
 
     @classmethod
     def of(
         cls, counter: int, writer: bytes, view: LogState, items: list[QueuedBatch], producers: dict[int, ProducerState]
     ) -> InFlightEntry:
         """An entry of the batches, at the end of the state."""
-        end, ends, size, timestamp = view.end, [], 0, -1
+        end, ends, size, timestamp, attributes = view.end, [], 0, -1, 0
         for item in items:
             end += item.batch.last_offset_delta + 1
             ends.append(end)
             size += len(item.buffer)
             timestamp = max(timestamp, item.timestamp)
+            attributes |= item.batch.attributes
         entry = Entry(view.end, writer, [item.buffer for item in items], ends, size, timestamp)
-        return cls(counter, view.end, entry, items, producers, view)
+        sent = cls(counter, view.end, entry, items, producers, view)
+        sent.transactional = attributes & (TRANSACTIONAL | CONTROL) != 0
+        return sent
 
 
 class Commands:
     """The two commands of an append, written as RESP; large batches are not copied."""
 
-    __slots__ = ("_publish", "_xadd")
+    __slots__ = ("_key", "_publish", "_xadd")
 
     def __init__(self, keys: LogKeys) -> None:
+        self._key = keys.log
         key, wake = keys.log.encode(), keys.wake.encode()
         self._xadd = b"$4\r\nXADD\r\n$%d\r\n%b\r\n$10\r\nNOMKSTREAM\r\n" % (len(key), key)
         self._publish = b"*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%b\r\n" % (len(wake), wake)
@@ -127,6 +158,10 @@ class Commands:
         for item in items:
             parts += (b"$1\r\nb\r\n$%d\r\n" % len(item.buffer), item.buffer, b"\r\n")
         return [b"".join(parts)] if size <= _JOINED_BYTES_MAX else parts
+
+    def append_control(self, sent: InFlightEntry) -> list[Arg]:
+        """Keys and arguments of `log/append_control` for an entry of markers."""
+        return [1, self._key, b"%d-1" % sent.base, sent.entry.writer, *(bytes(item.buffer) for item in sent.items)]
 
     def publish(self, end: int, writer: bytes) -> bytes:
         """`PUBLISH <wake> <end offset>:<writer>`."""

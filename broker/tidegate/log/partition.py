@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
@@ -13,85 +14,94 @@ from tidegate.log import archived, positions, retention
 from tidegate.log.append import Appends, OnAppended
 from tidegate.log.append_subscription import AppendSubscription
 from tidegate.log.archive_reads import ArchiveReads
+from tidegate.log.cached_log import CachedLog, OnView
 from tidegate.log.entries import Entry, StrayEntry, parse_entries
 from tidegate.log.high_watermark import HighWatermark
-from tidegate.log.loading import load_view
+from tidegate.log.loading import LogLost, load_view
 from tidegate.log.log_refresh import LogRefresher
+from tidegate.log.outgoing import InTransaction
+from tidegate.log.producers_table import ProducerState
 from tidegate.log.progress import Progress
 from tidegate.log.read import OnSlice, Reads
-from tidegate.log.state import LogOffsets, LogState
-from tidegate.log.tail import LogPages
-from tidegate.store.key_lanes import KeyLanes
+from tidegate.log.services import LogServices
+from tidegate.log.state import EpochEnds, LogOffsets, LogState
+from tidegate.settings import Settings
 from tidegate.store.node import Node
+from tidegate.store.store import Store
 
 if TYPE_CHECKING:
-    from tidegate.log.logs import Logs
     from tidegate.records.batch import Batch
     from tidegate.topics.catalog import Topic
 
 logger = structlog.get_logger()
 
 Outcome = TypeVar("Outcome")
-OnView = Callable[["LogState | Exception"], None]
 
 _LOAD_TRIES: Final = 8
-_LOG_APPEND_TIME: Final = "LogAppendTime"
 
 
-class PartitionLog:
+class PartitionServices(LogServices):
+    """The services of the logs of one broker, and those of its partition logs that await a background task."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        super().__init__(store, settings)
+        self.is_subscribed: set[PartitionLog] = set()
+        self.dirty: set[PartitionLog] = set()
+        self.stray_logs: set[PartitionLog] = set()
+
+
+class PartitionLog(CachedLog):
     """The log of one partition. Everything here is a cache or a pending request; losing it loses no data."""
 
-    def __init__(self, logs: Logs, topic: Topic, index: int) -> None:
-        self.store = logs.store
-        self.settings = logs.settings
-        self.loop = logs.loop
-        self.writer = logs.writer
-        self.usage = logs.usage
-        self.durability = logs.durability
-        self.archive_files = logs.archive_files
-        self.subscribed_logs = logs.is_subscribed
-        self.patience_s = logs.settings.redis_command_timeout_ms / 1000
-        self.topic = topic
-        self.index = index
-        self.keys = logs.store.log_keys(topic.org, topic.name, index, topic.topic_hex)
-        self.view: LogState | None = None
-        self.lanes = KeyLanes(self.store, self.keys.log)
-        self.pages = LogPages(logs.cache)
-        self.refresher = LogRefresher(self)
-        self.subscription = AppendSubscription(self)
-        self.progress = Progress(self, logs.dirty)
-        self._logs = logs
-        self.poll_s = logs.poll_s
+    def __init__(self, services: PartitionServices, topic: Topic, index: int) -> None:
+        super().__init__(services, topic, index)
+        self._services = services
         self._waiting: list[OnView] = []
         self._loading: asyncio.Task[None] | None = None
-        self._voids = 0
-        self._closed: Exception | None = None
         self.stray: StrayEntry | None = None
-        self.high_watermark = HighWatermark(self, logs.dirty)
+        self._lost = False
+        mark_dirty = partial(services.dirty.add, self)
+        self.refresher = LogRefresher(self)
+        self.subscription = AppendSubscription(self, self.refresher, self._on_subscription)
+        self.progress = Progress(self, mark_dirty)
+        self.high_watermark = HighWatermark(self, mark_dirty, self.subscription.notify)
         self.archived_reads = ArchiveReads(self)
-        self._appends = Appends(self)
-        self._reads = Reads(self)
+        self._appends = Appends(self, self.refresher, self.high_watermark, self.subscription.notify)
+        self._reads = Reads(self, self.refresher, self.subscription, self.archived_reads)
+        self.pages.on_drop = self._reads.forget
 
     # -- public operations
 
-    def append(self, batch: Batch, on_done: OnAppended, *, acks_all: bool = True) -> None:
+    def append(
+        self, batch: Batch, on_done: OnAppended, *, acks_all: bool = True, transaction: InTransaction | None = None
+    ) -> None:
         """Queue a batch for the next entry; `on_done` gets `Appended` or a KafkaError, once, after this returns.
 
         OutOfOrderSequenceNumber and InvalidProducerEpoch are answered after a refresh; UnknownTopicOrPartition if the
         topic was deleted; StoreUnavailable if the batch was not appended; RequestTimedOut if it may be in the log now
         or later; NotEnoughReplicasAfterAppend if it is in the log but was not proved as `durability` requires
         (acks=all only). A batch whose predecessor from the same producer failed gets the predecessor's answer.
+        A transactional batch needs `transaction`. A marker (`records.control`) is appended also to a full Redis; if
+        the transaction that it ends has ended here already, nothing is appended and the base offset is -1.
         """
-        self._appends.append(batch, on_done, acks_all)
+        self._appends.append(batch, on_done, acks_all, transaction)
 
-    def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: OnSlice) -> None:
-        """Read whole batches from the one that contains `offset`, at most `bytes_max`.
+    def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: OnSlice, committed: bool = False) -> None:
+        """Read whole batches from the one that contains `offset`, at most `bytes_max`; `committed`: only stable ones.
 
         With `at_least_one` the first batch may exceed `bytes_max`. Below the local start they come from the archive.
         Calls back at once if a cache or the known log end suffices. Errors: OffsetOutOfRange (after a refresh),
         UnknownTopicOrPartition, StoreUnavailable, KafkaStorageError.
         """
-        self._reads.read(offset, bytes_max, at_least_one, on_done)
+        self._reads.read(offset, bytes_max, at_least_one, on_done, committed)
+
+    def is_at_end(self, offset: int, committed: bool = False) -> bool:
+        """Whether `read` would find nothing at `offset`, and at once; `committed`: no stable records."""
+        view = self.view
+        if view is None or not view.log_start <= offset <= view.end or view.stray is not None:
+            return False
+        end = view.last_stable_offset if committed else view.high_watermark
+        return offset >= end and self.subscription.is_subscribed
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after appends, trims and deletion by any broker; the result removes it."""
@@ -118,15 +128,24 @@ class PartitionLog:
 
     async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after the time."""
-        return await positions.offset_for_timestamp(self, timestamp_ms)
+        return await positions.offset_for_timestamp(self, self.archived_reads, timestamp_ms)
 
     async def max_timestamp(self) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with the largest timestamp."""
-        return await positions.max_timestamp(self)
+        return await positions.max_timestamp(self, self.archived_reads)
+
+    async def read_producers(self) -> Mapping[int, ProducerState]:
+        """The idempotent producers. Raises UnknownTopicOrPartition, StoreUnavailable."""
+        return (await self.refresh()).producers
+
+    async def epoch_ends(self, epochs: Iterable[int]) -> EpochEnds:
+        """The offsets, and the ends of these epochs, of one state. Raises UnknownTopicOrPartition, StoreUnavailable."""
+        view = await self.refresh()
+        return view.known(), {epoch: positions.epoch_end(view, epoch) for epoch in epochs}
 
     async def epoch_end(self, epoch: int) -> tuple[int, int]:
         """(leader epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) where undefined."""
-        return positions.epoch_end(await self.refresh(), epoch)
+        return (await self.epoch_ends((epoch,)))[1][epoch]
 
     async def archived_end(self) -> int:
         """The offset after the last archived one; 0 for none."""
@@ -139,23 +158,9 @@ class PartitionLog:
     # -- the cached state
 
     @property
-    def log_append_time(self) -> bool:
-        """Whether the topic uses LogAppendTime."""
-        return bool(self.topic.config.message_timestamp_type == _LOG_APPEND_TIME)
-
-    @property
-    def closed(self) -> bool:
-        """Whether the log is closed."""
-        return self._closed is not None
-
-    @property
     def high_watermark_known(self) -> bool:
         """Whether no broker can have reported a higher one; False until a state is loaded."""
         return self.view is not None and self.view.high_watermark_known
-
-    def is_fresh(self, view: LogState) -> bool:
-        """Whether the log start and the topic's existence were notified or verified within the poll interval."""
-        return self.subscription.is_subscribed or self.loop.time() - view.verified_at < self.poll_s
 
     def with_view(self, on_view: OnView) -> None:
         """Load the state, then call with it or with the failure. Never calls before it returns."""
@@ -194,7 +199,7 @@ class PartitionLog:
         try:
             for _ in range(_LOAD_TRIES):
                 node = self.lanes.bind()
-                failover_epoch = await self._logs.failover_epochs.ready(node)
+                failover_epoch = await self._services.failover_epochs.ready(node)
                 voids = self._voids
                 try:
                     view, own, last = await load_view(self.store, self.keys, failover_epoch, self.writer.name)
@@ -205,13 +210,15 @@ class PartitionLog:
                         break  # the command was refused; the connection is intact
                     continue
                 await self.high_watermark.load(view)
-                self._logs.failover_epochs.raise_floor(view.failover_epoch)
+                self._services.failover_epochs.raise_floor(view.failover_epoch)
                 if self._is_as(voids, node, failover_epoch):
                     self._install(view, own, last)
                     outcome = view
                     break
         except (StoreUnavailable, UnknownTopicOrPartition, KafkaStorageError) as error:
             outcome = error
+            if isinstance(error, LogLost):
+                self._found_lost(error)
         except Exception as error:
             logger.exception("log_state_not_loaded", log=self.keys.log)
             outcome = StoreUnavailable(str(error))
@@ -225,14 +232,9 @@ class PartitionLog:
         for on_view in waiting:
             self.guarded(on_view, outcome)
 
-    @property
-    def voids(self) -> int:
-        """How often the state became void; callers compare it to detect that a reply is out of date."""
-        return self._voids
-
     def _is_as(self, voids: int, node: Node, failover_epoch: int) -> bool:
         """Whether data read since then is still valid."""
-        return self._voids == voids and self._logs.failover_epochs.number_at(node) == failover_epoch
+        return self._voids == voids and self._services.failover_epochs.number_at(node) == failover_epoch
 
     async def _entries_at(self, bases: list[int]) -> list[Entry]:
         """Those of `bases` (entries of unknown outcome below the snapshot) that are in the log."""
@@ -255,7 +257,7 @@ class PartitionLog:
         self._appends.discard_unresolved_below(view.end)
         if view.stray is not None:
             self.found_stray(view, view.stray)
-        elif self.stray is not None:
+        elif self.stray is not None or self._lost:
             logger.info("log_without_stray_entry", log=self.keys.log, end=view.end)
             self._no_stray()
 
@@ -265,21 +267,19 @@ class PartitionLog:
         if self.stray is None or self.stray.entry_id != stray.entry_id or self.stray.removed != stray.removed:
             logger.error("log_stray_entry", log=self.keys.log, end=view.end, reason=str(stray))
             self.stray = stray
-            self._logs.stray_logs.add(self)
+            self._services.stray_logs.add(self)
             self.subscription.notify()
 
-    def _no_stray(self) -> None:
-        self.stray = None
-        self._logs.stray_logs.discard(self)
+    def _found_lost(self, lost: LogLost) -> None:
+        """Log once that `topic repair` must begin a new stream; appends and reads fail until then."""
+        if not self._lost:
+            logger.error("log_lost", log=self.keys.log, reason=str(lost), command=f"topic repair {self.topic.name}")
+            self._lost = True
+            self._services.stray_logs.add(self)
 
-    def void(self, reason: str) -> None:
-        """Discard the state and the caches that depend on it: it may be wrong from now on."""
-        self._voids += 1
-        if self.view is not None:
-            logger.debug("log_state_invalidated", log=self.keys.log, reason=reason)
-            self.view = None
-            self.pages.clear()
-            self._reads.forget()
+    def _no_stray(self) -> None:
+        self.stray, self._lost = None, False
+        self._services.stray_logs.discard(self)
 
     def gone(self) -> UnknownTopicOrPartition:
         """Void the state of a deleted partition; returns the error for its callers."""
@@ -301,6 +301,18 @@ class PartitionLog:
             self._notify_waiting(reason)  # a task cancelled before it starts runs no code
 
     # -- changes
+
+    def _on_subscription(self, begins: bool) -> None:
+        """The subscription begins or ends: the poll of lost messages covers this log, or no longer."""
+        (self._services.is_subscribed.add if begins else self._services.is_subscribed.discard)(self)
+
+    def write_progress(self) -> None:
+        """Write the pending estimates and index entries."""
+        self.progress.write()
+
+    async def save_producers(self, view: LogState) -> None:
+        """Save the producer table as of the state's end. Raises StoreUnavailable, UnknownTopicOrPartition."""
+        await self.progress.save_now(view)
 
     def appended(self, view: LogState, entry: Entry) -> None:
         """This broker's entry is in the log and in the state; `Appends` notifies the listeners."""
@@ -324,13 +336,6 @@ class PartitionLog:
             self.high_watermark.found(view)
         if changed or (entries and self.durability.immediate):
             self.subscription.notify()
-
-    def guarded(self, callback: Callable[..., Any], *args: Any) -> None:
-        """Call; log an exception, so that one failing listener does not affect the others."""
-        try:
-            callback(*args)
-        except Exception:
-            logger.exception("log_callback_failed", log=self.keys.log)
 
 
 def _into(future: asyncio.Future[Outcome]) -> Callable[[Outcome], None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate.store.keys import LogKeys
+from tidegate.store.keys import BATCH_FORMAT, RECORD_FORMAT, LogKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -20,11 +20,12 @@ async def create_partition(store: Store, keys: LogKeys) -> None:
 
     Raises UnknownTopicOrPartition if this topic id was deleted, StoreUnavailable.
     """
-    await store.run(CREATE_LOG, [keys.log, keys.meta])
+    await store.run(CREATE_LOG, [keys.log, keys.meta], RECORD_FORMAT if keys.is_record else BATCH_FORMAT)
 
 
 async def delete_partition(store: Store, keys: LogKeys) -> None:
     """Delete a partition's data and notify its readers; idempotent. Raises StoreUnavailable."""
     own = [keys.log, keys.meta, keys.times, keys.producers, keys.owners]
     all_keys = [*own, keys.segments, keys.archive, keys.replayed, keys.translations, keys.acknowledged]
+    all_keys += [keys.readers, keys.writers, keys.staged]
     await store.run(DELETE_LOG, all_keys, DELETED_META_MS, keys.wake)

@@ -16,18 +16,21 @@ from tidegate.records.batch import Batch, Codec
 from tidegate.records.record import iter_heads
 
 if TYPE_CHECKING:
-    from tidegate.log.partition import PartitionLog
+    from tidegate.log.archive_reads import ArchiveReads
+    from tidegate.log.cached_log import CachedLog
     from tidegate.log.state import LogState
 
 
 INLINE_RECORDS_MAX: Final = 1_000
 """An uncompressed entry with at most this many records is searched on the event loop."""
 
+_NO_EPOCH: Final = -1
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-async def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
+async def offset_for_timestamp(log: CachedLog, archive: ArchiveReads, timestamp_ms: int) -> tuple[int, int] | None:
     """The first record at or after `timestamp_ms` in the first batch whose largest timestamp reaches it.
 
     The time index gives the entry where the scan starts: up to there every timestamp is smaller.
@@ -36,9 +39,9 @@ async def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> tuple[in
     if view.max_timestamp < timestamp_ms:
         return None
     if view.log_start < view.local_start:
-        archived_reads = await archive_positions.first_record_at(log, view, timestamp_ms)
-        if archived_reads is not None:
-            return archived_reads
+        archived = await archive_positions.first_record_at(log, archive, view, timestamp_ms)
+        if archived is not None:
+            return archived
     start = await _indexed_below(log, timestamp_ms)
     async for entries in pages(log.store, log.keys, start, view.mean_entry_bytes):
         for entry in entries:
@@ -48,7 +51,7 @@ async def offset_for_timestamp(log: PartitionLog, timestamp_ms: int) -> tuple[in
     return None
 
 
-async def max_timestamp(log: PartitionLog) -> tuple[int, int] | None:
+async def max_timestamp(log: CachedLog, archive: ArchiveReads) -> tuple[int, int] | None:
     """The first record with the largest timestamp, between log start and log end."""
     view = await log.refresh()
     if view.log_start >= view.high_watermark or view.max_timestamp < 0:
@@ -56,13 +59,13 @@ async def max_timestamp(log: PartitionLog) -> tuple[int, int] | None:
     local = await _largest_local(log, view)
     if view.log_start == view.local_start:
         return local
-    archived_ms = await archive_positions.largest_timestamp(log, view)
+    archived_ms = await archive_positions.largest_timestamp(log, archive, view)
     if archived_ms < 0 or (local is not None and local[1] > archived_ms):
         return local
-    return await archive_positions.first_record_at(log, view, archived_ms)
+    return await archive_positions.first_record_at(log, archive, view, archived_ms)
 
 
-async def _largest_local(log: PartitionLog, view: LogState) -> tuple[int, int] | None:
+async def _largest_local(log: CachedLog, view: LogState) -> tuple[int, int] | None:
     """The same for the part at and above the local start."""
     if view.max_timestamp_base >= view.local_start:
         async for entries in pages(log.store, log.keys, view.max_timestamp_base, view.mean_entry_bytes):
@@ -94,7 +97,7 @@ async def _search(entry: Entry, search: Callable[P, R], *args: P.args, **kwargs:
 
 def epoch_end(view: LogState, epoch: int) -> tuple[int, int]:
     """(leader epoch, end offset): the largest epoch at or below the requested one, and the start of the next."""
-    if epoch < 0 or epoch > view.leader_epoch:
+    if epoch == _NO_EPOCH or epoch > view.leader_epoch:
         return -1, -1
     if epoch == view.leader_epoch:
         return epoch, view.end
@@ -104,7 +107,7 @@ def epoch_end(view: LogState, epoch: int) -> tuple[int, int]:
     return view.epochs[earlier[-1]][0], view.epochs[earlier[-1] + 1][1]
 
 
-async def _indexed_below(log: PartitionLog, timestamp_ms: int) -> int:
+async def _indexed_below(log: CachedLog, timestamp_ms: int) -> int:
     """The highest indexed base below which no batch reaches the timestamp."""
     found: list[Any] = await log.store.read(
         "ZREVRANGEBYSCORE", log.keys.times, f"({timestamp_ms}", "-inf", "LIMIT", 0, 1
@@ -112,7 +115,7 @@ async def _indexed_below(log: PartitionLog, timestamp_ms: int) -> int:
     return int(found[0]) if found else 0
 
 
-async def _base_holding(log: PartitionLog, offset: int) -> int:
+async def _base_holding(log: CachedLog, offset: int) -> int:
     found = await entry_holding(log.store, log.keys, offset)
     return found.base if found is not None else offset
 
@@ -121,7 +124,7 @@ def _largest_of(entry: Entry, start: int) -> int:
     """The largest timestamp of an entry's records at and above `start`."""
     if entry.base >= start:
         return entry.max_timestamp
-    return max(timestamp for offset, timestamp in _records(entry) if offset >= start)
+    return max((timestamp for offset, timestamp in _records(entry) if offset >= start), default=-1)  # compacted
 
 
 def _records(entry: Entry) -> Iterator[tuple[int, int]]:

@@ -26,11 +26,18 @@ class AppendedBatch(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """A producer of one partition: its newest epoch, last batches in order, and time of its last append (ms)."""
+    """A producer of one partition: its newest epoch, last batches in order, and time of its last append (ms).
+
+    `transaction_start` is the first offset of its open transaction here, -1 without one. `ended_ms` identifies the
+    last transaction that the coordinator ended here (`records.control`), `coordinator_epoch` is its last marker's.
+    """
 
     epoch: int
     batches: tuple[AppendedBatch, ...]
     last_active_ms: int
+    transaction_start: int = -1
+    ended_ms: int = -1
+    coordinator_epoch: int = -1
 
 
 class Verdict(Enum):
@@ -95,26 +102,49 @@ def advance(
     base_offset: int,
     timestamp: int,
     last_active_ms: int,
+    transactional: bool = False,
 ) -> ProducerState:
-    """The state after a stored batch. Control batches (base sequence -1) change only the epoch."""
-    kept = state.batches if state is not None and state.epoch == epoch else ()
-    if base_sequence < 0:
-        return ProducerState(epoch, kept, last_active_ms)
+    """The state after a stored batch of records. A transactional one opens a transaction if none is open."""
     last_sequence = (base_sequence + last_offset_delta) & _MASK
     appended = AppendedBatch(base_sequence, last_sequence, base_offset, timestamp)
-    return ProducerState(epoch, (*kept[1 - BATCHES_KEPT :], appended), last_active_ms)
+    if state is None:
+        return ProducerState(epoch, (appended,), last_active_ms, base_offset if transactional else -1)
+    kept = state.batches if state.epoch == epoch else ()
+    start = state.transaction_start
+    if transactional and start < 0:
+        start = base_offset
+    return ProducerState(
+        epoch, (*kept[1 - BATCHES_KEPT :], appended), last_active_ms, start, state.ended_ms, state.coordinator_epoch
+    )
+
+
+def end_transaction(
+    state: ProducerState | None, epoch: int, ended_ms: int, coordinator_epoch: int, last_active_ms: int
+) -> ProducerState:
+    """The state after a stored marker: no open transaction, and sequences restart if the marker raised the epoch."""
+    if state is None:
+        return ProducerState(epoch, (), last_active_ms, -1, ended_ms, coordinator_epoch)
+    kept = state.batches if state.epoch == epoch else ()
+    return ProducerState(epoch, kept, last_active_ms, -1, max(ended_ms, state.ended_ms), coordinator_epoch)
 
 
 def to_text(state: ProducerState) -> str:
-    """Serialize a state: `<epoch> <last_active_ms> <base seq>:<last seq>:<base offset>:<timestamp>,...`."""
-    return f"{state.epoch} {state.last_active_ms} " + ",".join(":".join(map(str, batch)) for batch in state.batches)
+    """Serialize a state: `<epoch> <last_active_ms> <base seq>:<last seq>:<base offset>:<timestamp>,...`.
+
+    A producer of transactions has ` <transaction_start> <ended_ms> <coordinator_epoch>` behind it.
+    """
+    text = f"{state.epoch} {state.last_active_ms} " + ",".join(":".join(map(str, batch)) for batch in state.batches)
+    if state.transaction_start < 0 and state.ended_ms < 0 and state.coordinator_epoch < 0:
+        return text
+    return f"{text} {state.transaction_start} {state.ended_ms} {state.coordinator_epoch}"
 
 
 def from_text(text: str) -> ProducerState:
     """The reverse of `to_text`. Raises ValueError."""
-    epoch, last_active_ms, batches = text.split(" ")
+    epoch, last_active_ms, batches, *transaction = text.split(" ")
     return ProducerState(
         int(epoch),
         tuple(AppendedBatch(*map(int, batch.split(":"))) for batch in batches.split(",") if batch),
         int(last_active_ms),
+        *map(int, transaction),
     )

@@ -6,15 +6,19 @@ only shortens a search, a stored high watermark may lag, and an older snapshot o
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from tidegate.log.producers_table import to_text
+from tidegate.log import open_transactions
+from tidegate.log.producers_table import ProducerState, to_text
 from tidegate.store.link import Arg
 from tidegate.store.scripts import Script
+from tidegate.store.tasks import TaskSet
 
 if TYPE_CHECKING:
+    from tidegate.log.cached_log import CachedLog
     from tidegate.log.entries import Entry
-    from tidegate.log.partition import PartitionLog
     from tidegate.log.state import LogState
 
 NOTE_PROGRESS = Script("log/note_progress")
@@ -26,20 +30,23 @@ SNAPSHOT_ENTRIES: Final = 512
 """Appended entries or bytes after which the producer table is saved, to bound the next load."""
 _INDEX_ENTRIES: Final = 64
 _PRODUCERS_CHEAP: Final = 1_000
+_PRODUCERS_PER_SLICE: Final = 500
+"""Producer states formatted before the event loop runs other work: about 3 ms."""
 
 
 class Progress:
     """What one broker appended to one log and has not reported yet."""
 
     __slots__ = (
-        "_base", "_batches", "_bytes", "_dirty", "_log", "_saving", "_since_index_bytes", "_since_index_entries",
-        "_timestamp",
+        "_base", "_batches", "_bytes", "_formatting", "_log", "_mark_dirty", "_saving", "_since_index_bytes",
+        "_since_index_entries", "_timestamp",
     )  # fmt: skip
 
-    def __init__(self, log: PartitionLog, dirty: set[PartitionLog]) -> None:
+    def __init__(self, log: CachedLog, mark_dirty: Callable[[], None]) -> None:
         self._log = log
-        self._dirty = dirty
+        self._mark_dirty = mark_dirty
         self._saving = False
+        self._formatting = TaskSet()
         self._bytes = self._batches = 0
         self.reset()
 
@@ -55,8 +62,10 @@ class Progress:
         self._base, self._timestamp = entry.base, view.max_timestamp
         self._since_index_bytes += entry.size
         self._since_index_entries += 1
-        self._dirty.add(self._log)
-        rarer = 1 + len(view.producers) // _PRODUCERS_CHEAP  # a large table is saved less often
+        self._mark_dirty()
+        rarer = (
+            1 + (len(view.producers) + len(view.transactions.aborted)) // _PRODUCERS_CHEAP
+        )  # a large table is saved less often
         if view.unsaved_bytes >= SNAPSHOT_BYTES * rarer or view.unsaved_entries >= SNAPSHOT_ENTRIES * rarer:
             self.save(view)
 
@@ -93,25 +102,58 @@ class Progress:
             if not isinstance(reply, Exception) and reply[0] == 0 and reply[1] == 1:
                 view.snapshot_offset = max(view.snapshot_offset, offset)
 
-        keys = self._log.keys
-        self._log.store.send_script(SAVE_PRODUCERS, [keys.producers, keys.meta], self._snapshot(view), saved)
+        keys, head, states = self._log.keys, *self._snapshot(view)
+
+        def send(args: list[Arg]) -> None:
+            self._log.store.send_script(SAVE_PRODUCERS, [keys.producers, keys.meta], args, saved)
+
+        if len(states) <= _PRODUCERS_PER_SLICE:
+            send(head + _texts(states))
+            return
+
+        async def format_and_send() -> None:
+            try:
+                send(await _formatted(head, states))
+            except BaseException:
+                self._saving = False
+                raise
+
+        self._formatting.start(format_and_send())
 
     async def save_now(self, view: LogState) -> None:
         """As `save`, and wait for the reply. Raises StoreUnavailable, UnknownTopicOrPartition."""
         keys, offset = self._log.keys, view.end
-        await self._log.store.run(SAVE_PRODUCERS, [keys.producers, keys.meta], *self._snapshot(view))
+        args = await _formatted(*self._snapshot(view))
+        await self._log.store.run(SAVE_PRODUCERS, [keys.producers, keys.meta], *args)
         view.snapshot_offset = max(view.snapshot_offset, offset)
 
-    def _snapshot(self, view: LogState) -> list[Arg]:
+    def _snapshot(self, view: LogState) -> tuple[list[Arg], list[tuple[int, ProducerState]]]:
+        """The first arguments of the script, and the states as of now, which are immutable."""
         clock = self._log.store.clock
         if clock.agrees:
             expired_ms = clock.now_ms() - self._log.settings.producer_id_expiration_ms
-            for producer_id in [p for p, state in view.producers.items() if state.last_active_ms < expired_ms]:
-                del view.producers[producer_id]
-        args: list[Arg] = [view.failover_epoch, view.end, view.max_timestamp, view.max_timestamp_base]
-        for producer_id, state in view.producers.items():
-            args += (str(producer_id), to_text(state))
-        return args
+            for producer_id, state in list(view.producers.items()):
+                if state.last_active_ms < expired_ms and state.transaction_start < 0:
+                    del view.producers[producer_id]
+        view.transactions.discard_below(view.log_start)
+        head: list[Arg] = [view.failover_epoch, view.end, view.max_timestamp, view.max_timestamp_base]
+        if view.transactions.aborted:
+            head += ("aborted", open_transactions.to_text(view.transactions.aborted))
+        return head, list(view.producers.items())
+
+
+def _texts(states: Sequence[tuple[int, ProducerState]]) -> list[Arg]:
+    return [text for producer_id, state in states for text in (str(producer_id), to_text(state))]
+
+
+async def _formatted(head: list[Arg], states: Sequence[tuple[int, ProducerState]]) -> list[Arg]:
+    """All arguments of the script, in slices between which the event loop runs other work."""
+    args = list(head)
+    for start in range(0, len(states), _PRODUCERS_PER_SLICE):
+        if start:
+            await asyncio.sleep(0)
+        args += _texts(states[start : start + _PRODUCERS_PER_SLICE])
+    return args
 
 
 def _ignore(_: Any) -> None:

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tidegate.errors import KafkaStorageError, OffsetOutOfRange, StoreUnavailable
-from tidegate.log.archive_reads import Cold
+from tidegate.log.archive_reads import ArchivedRead
 from tidegate.log.entries import Buffer, Entry, parse_entries, until_torn
 from tidegate.log.loading import REPLY_BYTES, page_entries
 from tidegate.store.link import Arg
 from tidegate.store.outcome import Failure, Ok, Unknown
 
 if TYPE_CHECKING:
-    from tidegate.log.partition import PartitionLog
+    from tidegate.log.append_subscription import AppendSubscription
+    from tidegate.log.archive_reads import ArchiveReads
+    from tidegate.log.cached_log import CachedLog
+    from tidegate.log.log_refresh import LogRefresher
     from tidegate.log.state import LogState
 
 _TRIES: Final = 4
@@ -43,6 +46,8 @@ class Slice:
     last_stable_offset: int
     log_start_offset: int
     bases: Sequence[int] = ()
+    aborted: Sequence[tuple[int, int]] = ()
+    """(producer id, first offset) of the aborted transactions with records in it; only of committed reads."""
 
 
 OnSlice = Callable[[Slice | Exception], None]
@@ -54,6 +59,7 @@ class _Asked:
     bytes_max: int
     at_least_one: bool
     on_done: OnSlice
+    committed: bool
     refreshed: bool = False
     tries: int = 0
 
@@ -61,18 +67,25 @@ class _Asked:
 class Reads:
     """The reads of one partition on this broker."""
 
-    __slots__ = ("_archive_entry_bytes", "_fetching", "_last", "_last_key", "_log")
+    __slots__ = (
+        "_archive", "_archive_entry_bytes", "_fetching", "_last", "_last_key", "_log", "_refresher", "_subscription",
+    )  # fmt: skip
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(
+        self, log: CachedLog, refresher: LogRefresher, subscription: AppendSubscription, archive: ArchiveReads
+    ) -> None:
         self._log = log
+        self._refresher = refresher
+        self._subscription = subscription
+        self._archive = archive
         self._fetching: dict[int, list[_Asked]] = {}
-        self._last_key: tuple[int, int, bool, int, int] | None = None
+        self._last_key: tuple[int, int, bool, bool, int, int] | None = None
         self._last: Slice | None = None
         self._archive_entry_bytes = _ARCHIVE_ENTRY_BYTES
 
-    def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: OnSlice) -> None:
+    def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: OnSlice, committed: bool) -> None:
         """See PartitionLog.read."""
-        self._go_on(_Asked(offset, bytes_max, at_least_one, on_done))
+        self._go_on(_Asked(offset, bytes_max, at_least_one, on_done, committed))
 
     def forget(self) -> None:
         """Drop the cached slice: the state is void."""
@@ -88,12 +101,12 @@ class Reads:
             self._refresh(asked)  # a restore may have lowered it
         elif offset < view.log_start:
             asked.on_done(OffsetOutOfRange(f"{offset} is below the log start offset {view.log_start}"))
-        elif offset >= view.high_watermark:
-            if offset <= view.end and view.stray is None and (asked.refreshed or self._log.subscription.is_subscribed):
+        elif offset >= (view.last_stable_offset if asked.committed else view.high_watermark):
+            if offset <= view.end and view.stray is None and (asked.refreshed or self._subscription.is_subscribed):
                 asked.on_done(_slice([], 0, offset, view))
             else:
                 self._read_at_end(view, asked)
-        elif not asked.refreshed and not self._log.is_fresh(view):
+        elif not asked.refreshed and not self._is_fresh(view):
             self._refresh(asked)  # the log may have been trimmed or deleted elsewhere
         else:
             found = self._cached(view, asked)
@@ -104,10 +117,14 @@ class Reads:
             else:
                 self._fetch(view, asked)
 
+    def _is_fresh(self, view: LogState) -> bool:
+        """Whether the log start and the topic's existence were notified or verified within the poll interval."""
+        return self._subscription.is_subscribed or self._log.loop.time() - view.verified_at < self._log.poll_s
+
     def _read_at_end(self, view: LogState, asked: _Asked) -> None:
         offset = asked.offset
         if not asked.refreshed and (
-            offset > view.end or view.stray is not None or not self._log.subscription.is_subscribed
+            offset > view.end or view.stray is not None or not self._subscription.is_subscribed
         ):
             self._refresh(asked)
         elif offset > view.end:
@@ -131,7 +148,7 @@ class Reads:
             else:
                 self._failed(asked, failure)
 
-        self._log.refresher.refresh(refreshed)
+        self._refresher.refresh(refreshed)
 
     def _failed(self, asked: _Asked, failure: Exception) -> None:
         asked.tries += 1
@@ -143,7 +160,9 @@ class Reads:
     # -- the cache
 
     def _cached(self, view: LogState, asked: _Asked) -> Slice | None:
-        key = (asked.offset, asked.bytes_max, asked.at_least_one, view.high_watermark, view.log_start)
+        key = (
+            asked.offset, asked.bytes_max, asked.at_least_one, asked.committed, view.high_watermark, view.log_start,
+        )  # fmt: skip
         if key == self._last_key and self._last is not None:
             return self._last
         pages = self._log.pages
@@ -161,7 +180,10 @@ class Reads:
                     return
                 page, place = following, 0
 
-        gathered = gather(view, entries(), asked.offset, asked.bytes_max, asked.at_least_one)
+        if asked.committed:
+            gathered = _committed(view, entries(), asked)
+        else:
+            gathered = gather(view, entries(), asked.offset, asked.bytes_max, asked.at_least_one, view.high_watermark)
         if gathered.size <= _KEPT_BYTES_MAX:  # many consumers at the tail request the same slice
             self._last_key, self._last = key, gathered
         return gathered
@@ -217,7 +239,7 @@ class Reads:
         if failure or not entries or entries[0].base <= offset:
             self._deliver(view, offset, failure, entries)
         else:  # a hole left by compaction, or trimmed elsewhere
-            self._log.refresher.refresh(lambda failure: self._deliver(view, offset, failure, entries))
+            self._refresher.refresh(lambda failure: self._deliver(view, offset, failure, entries))
 
     def _deliver(self, view: LogState, offset: int, failure: Exception | None, entries: list[Entry]) -> None:
         waiting = self._fetching.pop(offset, [])
@@ -239,15 +261,15 @@ class Reads:
                 else:
                     asked.on_done(StoreUnavailable("the log does not hold the offset it should"))
             else:
-                found = gather(view, entries, asked.offset, asked.bytes_max, asked.at_least_one)
+                found = _gathered(view, entries, asked)
                 self._log.guarded(asked.on_done, found)
 
     # -- the archive
 
     def _fetch_archive(self, view: LogState, asked: _Asked) -> None:
-        limit = min(view.local_start, view.high_watermark)
+        limit = min(view.local_start, view.last_stable_offset if asked.committed else view.high_watermark)
 
-        def arrived(found: Cold | Exception) -> None:
+        def arrived(found: ArchivedRead | Exception) -> None:
             current = self._log.view
             if isinstance(found, KafkaStorageError) and not asked.refreshed:
                 self._refresh(asked)  # the log start may have passed the offset
@@ -256,23 +278,45 @@ class Reads:
             elif current is None or asked.offset < current.log_start:
                 self._go_on(asked)
             elif found.size or found.end_offset == asked.offset:
-                asked.on_done(_slice(found.buffers, found.size, found.end_offset, current))
+                found_slice = _slice(found.buffers, found.size, found.end_offset, current)
+                asked.on_done(_with_aborted(found_slice, current, asked.offset) if asked.committed else found_slice)
             else:
                 asked.offset = found.end_offset
                 self._go_on(asked)
 
-        self._log.archived_reads.read(asked.offset, limit, asked.bytes_max, asked.at_least_one, arrived)
+        self._archive.read(asked.offset, limit, asked.bytes_max, asked.at_least_one, arrived)
 
 
 def _slice(buffers: list[Buffer], size: int, end_offset: int, view: LogState, bases: Sequence[int] = ()) -> Slice:
     return Slice(buffers, size, end_offset, view.high_watermark, view.last_stable_offset, view.log_start, bases)
 
 
-def gather(view: LogState, entries: Iterable[Entry], offset: int, bytes_max: int, at_least_one: bool) -> Slice:
-    """Whole batches from the one that contains `offset`, below the high watermark and within `bytes_max`."""
+def _with_aborted(found: Slice, view: LogState, offset: int) -> Slice:
+    """Name the aborted transactions in a slice that was read from `offset`."""
+    if not found.size or not view.transactions.aborted:
+        return found
+    return replace(found, aborted=view.transactions.aborted_between(offset, found.end_offset))
+
+
+def _gathered(view: LogState, entries: Iterable[Entry], asked: _Asked) -> Slice:
+    if asked.committed:
+        return _committed(view, entries, asked)
+    return gather(view, entries, asked.offset, asked.bytes_max, asked.at_least_one, view.high_watermark)
+
+
+def _committed(view: LogState, entries: Iterable[Entry], asked: _Asked) -> Slice:
+    limit = view.last_stable_offset
+    found = gather(view, entries, asked.offset, asked.bytes_max, asked.at_least_one, limit)
+    return _with_aborted(found, view, asked.offset)
+
+
+def gather(
+    view: LogState, entries: Iterable[Entry], offset: int, bytes_max: int, at_least_one: bool, limit: int
+) -> Slice:
+    """Whole batches from the one that contains `offset`, below `limit` and within `bytes_max`."""
     buffers: list[Buffer] = []
     bases: list[int] = []
-    size, end_offset, limit = 0, offset, view.high_watermark
+    size, end_offset = 0, offset
     for entry in entries:
         if entry.base >= limit:
             break

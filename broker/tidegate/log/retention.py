@@ -1,4 +1,4 @@
-"""Delete records by time, by size, or on request. Any broker takes due partitions from `upkeep`, also without appends.
+"""Delete records of one partition by time, by size, or on request. `upkeep.py` decides when.
 
 retention.* moves the log start; local.retention.* moves the local start over archived records. The script that
 removes entries moves both starts; readers check the starts, not the stream.
@@ -7,37 +7,29 @@ removes entries moves both starts; readers check the starts, not the stream.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from tidegate.errors import KafkaError, OffsetOutOfRange, StoreUnavailable, UnknownTopicOrPartition
+from tidegate.errors import OffsetOutOfRange
 from tidegate.log.archived import archived_range, segments_from, segments_holding
 from tidegate.log.loading import entry_holding, pages
 from tidegate.store.scripts import Script
-from tidegate.store.store import Store
 
 if TYPE_CHECKING:
-    from tidegate.log.logs import Logs
-    from tidegate.log.partition import PartitionLog
+    from tidegate.log.cached_log import CachedLog
     from tidegate.log.state import LogState
     from tidegate.records.segments import Segment
-    from tidegate.topics.catalog import Topic
 
 logger = structlog.get_logger()
 
 TRIM_LOG = Script("log/trim_log")
-TAKE_UPKEEP = Script("log/take_upkeep")
 
 SLICE_ENTRIES: Final = 1_000
-_TAKE_ITEMS: Final = 100
-
-FindTopic = Callable[[str, str], "Topic | None"]
 
 
-async def delete_records(log: PartitionLog, offset: int) -> int:
+async def delete_records(log: CachedLog, offset: int) -> int:
     """Move the log start to `offset` (-1: the high watermark); an offset below the present start changes nothing.
 
     Returns the log start. Raises OffsetOutOfRange, UnknownTopicOrPartition, StoreUnavailable.
@@ -52,7 +44,7 @@ async def delete_records(log: PartitionLog, offset: int) -> int:
     return await trim(log, view, Kept(offset, offset, await _bytes_below(log, view, offset)))
 
 
-async def apply_retention(log: PartitionLog) -> int:
+async def apply_retention(log: CachedLog) -> int:
     """Apply the topic's retention in both tiers; returns the log start.
 
     Archived records leave Redis by local.retention.*; a broker without the archive leaves tiered topics to others.
@@ -108,14 +100,18 @@ class Rule(NamedTuple):
         return self._replace(excess=size - self.bytes_max if self.bytes_max is not None else 0)
 
     def takes(self, size: int, max_timestamp: int) -> bool:
-        """Whether to delete a prefix of `size` bytes in all whose last records have `max_timestamp`."""
-        return size <= self.excess or (self.oldest_ms is not None and max_timestamp < self.oldest_ms)
+        """Whether to delete a prefix of `size` bytes in all whose last records have `max_timestamp`; -1 is no time."""
+        return size <= self.excess or (self.oldest_ms is not None and 0 <= max_timestamp < self.oldest_ms)
+
+    def undated(self, max_timestamp: int) -> bool:
+        """Whether the age of records is unknown, so that they are as old as the next ones that have a time."""
+        return self.oldest_ms is not None and max_timestamp < 0
 
 
-async def trim(log: PartitionLog, view: LogState, kept: Kept) -> int:
+async def trim(log: CachedLog, view: LogState, kept: Kept) -> int:
     """Raise both starts and remove the entries below, in slices, after saving the snapshot. Returns the log start."""
     if view.snapshot_offset < kept.local_start:
-        await log.progress.save_now(view)
+        await log.save_producers(view)
     keys = log.keys
     names = [keys.log, keys.meta, keys.times, keys.producers, keys.archive]
     removed = 1
@@ -128,7 +124,7 @@ async def trim(log: PartitionLog, view: LogState, kept: Kept) -> int:
     return max(view.log_start, int(log_start))
 
 
-async def _kept_of_all(log: PartitionLog, view: LogState, rule: Rule, local_bytes: int) -> Kept:
+async def _kept_of_all(log: CachedLog, view: LogState, rule: Rule, local_bytes: int) -> Kept:
     """Apply retention.* to both tiers. Archived records are deleted in whole segments, by the index.
 
     If the index was reset, the archived part is unknown: it is deleted with the first entries removed from Redis.
@@ -147,7 +143,7 @@ async def _kept_of_all(log: PartitionLog, view: LogState, rule: Rule, local_byte
     return Kept(local_start if local_start > view.local_start else offset, local_start, size)
 
 
-async def _is_tiered(log: PartitionLog) -> bool:
+async def _is_tiered(log: CachedLog) -> bool:
     """Whether the archive is part of the log; a negative cached answer is verified in Redis."""
     if log.topic.config.remote_storage:
         return True
@@ -155,7 +151,7 @@ async def _is_tiered(log: PartitionLog) -> bool:
     return bool(await log.store.command("HGET", configs, "remote.storage.enable") == b"true")
 
 
-async def _archived_bytes(log: PartitionLog, view: LogState) -> int:
+async def _archived_bytes(log: CachedLog, view: LogState) -> int:
     """Bytes between the log start and the local start, by the index."""
     size = 0
     async with aclosing(segments_from(log, view.log_start)) as segments:
@@ -166,7 +162,7 @@ async def _archived_bytes(log: PartitionLog, view: LogState) -> int:
     return size
 
 
-async def _first_archived_kept(log: PartitionLog, view: LogState, rule: Rule) -> tuple[int, int]:
+async def _first_archived_kept(log: CachedLog, view: LogState, rule: Rule) -> tuple[int, int]:
     """The end of the last segment to delete, the local start at most, and the bytes deleted."""
     offset, size = view.log_start, 0
     async with aclosing(segments_from(log, view.log_start)) as segments:
@@ -184,7 +180,7 @@ def _share(segment: Segment, view: LogState) -> int:
     return segment.size * max(count, 0) // (segment.end_offset - segment.from_offset)
 
 
-async def _bytes_below(log: PartitionLog, view: LogState, offset: int) -> int:
+async def _bytes_below(log: CachedLog, view: LogState, offset: int) -> int:
     """Bytes of the entries that end at or below the offset; too high a count would delete too much later."""
     size = 0
     async with aclosing(pages(log.store, log.keys, view.local_start, view.mean_entry_bytes)) as read:
@@ -196,9 +192,9 @@ async def _bytes_below(log: PartitionLog, view: LogState, offset: int) -> int:
     return size
 
 
-async def _log_bytes(log: PartitionLog) -> int:
+async def _log_bytes(log: CachedLog) -> int:
     """The estimate of the log's bytes in Redis, recounted if it cannot be right."""
-    log.progress.write()
+    log.write_progress()
     estimate = int(await log.store.command("HGET", log.keys.meta, "bytes") or 0)
     if estimate >= 0:
         return estimate
@@ -209,87 +205,28 @@ async def _log_bytes(log: PartitionLog) -> int:
     return counted
 
 
-async def _first_kept(log: PartitionLog, view: LogState, rule: Rule, end: int) -> tuple[int, int]:
+async def _first_kept(log: CachedLog, view: LogState, rule: Rule, end: int) -> tuple[int, int]:
     """The base of the first batch to keep in Redis, and the bytes below it. A batch that ends above `end` is kept.
 
     A batch is deleted if all before it are, and it is too old or the deleted bytes do not yet cover the excess.
+    Batches without a time are deleted with the next one that is too old.
     """
-    offset, size = view.local_start, 0
+    offset, size, undated_bytes = view.local_start, 0, 0
     first = await entry_holding(log.store, log.keys, offset)
-    if first is None:
-        return offset, 0
-    if not rule.takes(1, first.max_timestamp):
+    if first is None or not (rule.takes(1, first.max_timestamp) or rule.undated(first.max_timestamp)):
         return offset, 0
     async with aclosing(pages(log.store, log.keys, first.base, view.mean_entry_bytes)) as read:
         async for entries in read:
             for entry in entries:
-                if entry.end > end or not rule.takes(size + entry.size, entry.max_timestamp):
+                before = size + undated_bytes
+                if entry.end > end:
                     return offset, size
-                offset, size = max(offset, entry.end), size + entry.size
+                if rule.takes(before + entry.size, entry.max_timestamp):
+                    offset, size, undated_bytes = max(offset, entry.end), before + entry.size, 0
+                elif rule.undated(entry.max_timestamp):
+                    undated_bytes += entry.size
+                else:
+                    return offset, size
+            if undated_bytes:  # a log without any times would be read whole at each check
+                return offset, size
     return offset, size
-
-
-class Retention:
-    """Takes due partitions from the shared list, every `log_retention_check_interval_ms`."""
-
-    def __init__(self, logs: Logs, find_topic: FindTopic) -> None:
-        self._logs = logs
-        self._store: Store = logs.store
-        self._find_topic = find_topic
-        self._interval_ms = logs.settings.log_retention_check_interval_ms
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start the periodic check."""
-        self._task = asyncio.create_task(self._run(), name="retention")
-
-    async def close(self) -> None:
-        """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._interval_ms / 1000)
-            try:
-                while await self.run_due():
-                    pass
-            except StoreUnavailable as error:
-                logger.info("retention_waits", reason=str(error))
-            except Exception:
-                logger.exception("retention_failed")
-
-    async def run_due(self) -> int:
-        """Process some due partitions; returns how many. Does nothing if this broker's clock differs from Redis's."""
-        if not self._store.clock.agrees:
-            return 0
-        upkeep = self._store.cluster_keys.upkeep
-        items: list[Any]
-        (items,) = await self._store.run(TAKE_UPKEEP, [upkeep], _TAKE_ITEMS, self._interval_ms)
-        for item in items:
-            log = self._log_of(item.decode())
-            if log is None:
-                await self._store.command("ZREM", upkeep, item)
-                continue
-            try:
-                await apply_retention(log)
-            except UnknownTopicOrPartition:
-                await self._store.command("ZREM", upkeep, item)
-            except KafkaError as error:
-                logger.info("retention_later", log=log.keys.log, reason=str(error))
-        return len(items)
-
-    def _log_of(self, item: str) -> PartitionLog | None:
-        """The log that an item names, if the topic still has that id."""
-        name, partition, topic_hex = item.rsplit(":", 2)
-        org, topic_name = name.split("/", 1)
-        topic = self._find_topic(org, topic_name)
-        if topic is None or topic.topic_hex != topic_hex or int(partition) >= topic.partition_count:
-            return None
-        return self._logs.partition(topic, int(partition))
-
-
-def upkeep_item(topic: Topic, index: int) -> str:
-    """A partition's member name in the upkeep list."""
-    return f"{topic.org}/{topic.name}:{index}:{topic.topic_hex}"

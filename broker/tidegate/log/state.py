@@ -9,13 +9,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tidegate.log.entries import Entry, StrayEntry, read_header
-from tidegate.log.producers_table import ProducerState, advance
+from tidegate.log.entries import CONTROL, TRANSACTIONAL, Entry, StrayEntry, read_header
+from tidegate.log.open_transactions import OpenTransactions
+from tidegate.log.producers_table import ProducerState, advance, end_transaction
+from tidegate.records.control import MarkerType, read_marker
 
 
-@dataclass(frozen=True, slots=True)
-class LogOffsets:
+class LogOffsets(NamedTuple):
     """The offsets and the leader epoch of a partition, as reported to clients."""
 
     high_watermark: int
@@ -24,6 +26,10 @@ class LogOffsets:
     log_end_offset: int
     leader_epoch: int
     local_start_offset: int
+
+
+EpochEnds = tuple[LogOffsets, dict[int, tuple[int, int]]]
+"""Offsets of a log, and leader epoch -> (leader epoch, end offset) of it, (-1, -1) where undefined."""
 
 
 @dataclass(slots=True)
@@ -43,6 +49,7 @@ class LogState:
     high_watermark: int
     log_version: int = 0
     producers: dict[int, ProducerState] = field(default_factory=dict)
+    transactions: OpenTransactions = field(default_factory=OpenTransactions)
     max_timestamp: int = -1
     max_timestamp_base: int = -1
     mean_entry_bytes: float = 16_384.0
@@ -68,8 +75,11 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
-        """The high watermark, since no transaction can be open."""
-        return self.high_watermark
+        """The start of the first transaction that is open below the high watermark, or the high watermark."""
+        transactions = self.transactions
+        if not transactions.first and not transactions.ended:
+            return self.high_watermark
+        return max(self.log_start, min(self.high_watermark, transactions.first_unstable(self.high_watermark)))
 
     @property
     def high_watermark_known(self) -> bool:
@@ -87,21 +97,42 @@ class LogState:
         base = entry.base
         for batch, end in zip(entry.batches, entry.ends, strict=True):
             header = read_header(batch)
-            if header.producer_id >= 0:
-                self.producers[header.producer_id] = advance(
-                    self.producers.get(header.producer_id),
+            producer_id = header.producer_id
+            if header.attributes & CONTROL:
+                self._apply_marker(batch, base, now_ms)
+            elif producer_id >= 0:
+                transactional = header.attributes & TRANSACTIONAL != 0
+                state = self.producers[producer_id] = advance(
+                    self.producers.get(producer_id),
                     header.producer_epoch,
                     header.base_sequence,
                     header.last_offset_delta,
                     base,
                     header.max_timestamp,
                     now_ms,
+                    transactional,
                 )
+                if transactional:
+                    self.transactions.add(producer_id, state.transaction_start)
             base = end
         self.count(entry)
 
+    def _apply_marker(self, batch: bytes | bytearray | memoryview, base: int, now_ms: int) -> None:
+        marker = read_marker(batch)
+        if marker is None:
+            return  # a kind of control record that ends no transaction
+        before = self.producers.get(marker.producer_id)
+        self.producers[marker.producer_id] = end_transaction(
+            before, marker.producer_epoch, marker.ended_ms, marker.coordinator_epoch, now_ms
+        )
+        aborted = marker.type is MarkerType.ABORT
+        self.transactions.end(marker.producer_id, base, aborted, is_below=base < self.high_watermark)
+
     def apply_own(self, entry: Entry, producers: Mapping[int, ProducerState]) -> None:
-        """Apply this broker's own entry; its batches were judged into `producers` before it was sent."""
+        """Apply this broker's own entry; its batches were judged into `producers` before it was sent.
+
+        Not for entries with transactional batches or markers: those are read by `apply`.
+        """
         self.producers.update(producers)
         self.count(entry)
 

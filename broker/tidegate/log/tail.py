@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tidegate.log.entries import Entry
@@ -27,6 +27,10 @@ def held_bytes(entry: Entry) -> int:
     batch_count = len(entry.batches)
     copied = entry.size if entry.size <= _COPIED_BYTES_MAX * batch_count else 0
     return entry.size + copied + _ENTRY_BYTES + _BATCH_BYTES * batch_count
+
+
+def _nothing() -> None:
+    """Nobody else holds entries."""
 
 
 class Page:
@@ -89,10 +93,12 @@ class TailCache:
 class LogPages:
     """The cached pages of one log, in order of offset, not overlapping."""
 
-    __slots__ = ("_bases", "_cache", "_pages")
+    __slots__ = ("_bases", "_cache", "_pages", "on_drop")
 
     def __init__(self, cache: TailCache) -> None:
         self._cache = cache
+        self.on_drop: Callable[[], None] = _nothing
+        """Called when a page is evicted: whoever holds its entries beside the cache must let them go."""
         self._pages: list[Page] = []
         self._bases: list[int] = []
 
@@ -155,6 +161,7 @@ class LogPages:
         at = bisect_right(self._bases, page.base) - 1
         del self._pages[at], self._bases[at]
         self._cache.release(page)
+        self.on_drop()
 
     def clear(self) -> None:
         """Remove all pages: the state is void."""

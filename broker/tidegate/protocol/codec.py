@@ -13,13 +13,14 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
-from tidegate.protocol import shapes
-from tidegate.protocol.schema_check import array_check
+from tidegate.protocol import old_requests, old_responses, shapes
+from tidegate.protocol.schema_check import STRING_BYTES_MAX, array_check, whole_check
 from tidegate.protocol.schema_walk import Buffer, DecodeError, Plan, plan_of
+from tidegate.protocol.schemas import load_request_schema, load_response_schema
+from tidegate.protocol.versions import is_old
 
 __all__ = ["Buffer", "DecodeError", "decode", "encode", "request_class", "response_class"]
 
@@ -27,8 +28,11 @@ Decoder = Callable[[Buffer, int, int], Any]
 """(bytes, start of the body, end of the frame) -> request. Raises DecodeError."""
 
 _METADATA: Final = 3
+_ALTER_USER_SCRAM_CREDENTIALS: Final = 51
 _TOO_LONG_NULL: Final = 3
 """librdkafka 2.16 requests all topics with a 4-byte zero length instead of the compact null; Kafka accepts it."""
+_SECOND_TAGS: Final = b"\0"
+"""librdkafka 2.16 ends AlterUserScramCredentials with two empty tag sections; Kafka accepts it."""
 
 
 @cache
@@ -47,22 +51,29 @@ def response_class(api_key: int, version: int) -> type[Any]:
 @cache
 def decoder(api_key: int, version: int) -> Decoder:
     """The decoder of one version of an API."""
+    if is_old(api_key, version):
+        return old_requests.decoder(api_key, version)
     entity = request_class(api_key, version)
     read: Callable[[Buffer, int], tuple[Any, int]] = entity_reader(entity)
     plan = plan_of(entity)  # type: ignore[arg-type]  # a class is hashable
     check = array_check(entity)  # type: ignore[arg-type]  # a class is hashable
+    whole = whole_check(entity)  # type: ignore[arg-type]  # a class is hashable
 
     def decode_body(data: Buffer, start: int, end: int) -> Any:
-        if check is not None:
+        if whole is not None and end - start > STRING_BYTES_MAX:
+            whole(data, start, end)
+        elif check is not None:
             check(data, start, end)
         try:
             request, size = read(data, start)
         except (SerialError, ValueError, LookupError, OverflowError):
             return _read_again(plan, read, data, start, end)
-        if start + size != end and not (
-            api_key == _METADATA and request.topics is None and end - start - size == _TOO_LONG_NULL
+        left = end - start - size
+        if left and not (
+            (api_key == _METADATA and request.topics is None and left == _TOO_LONG_NULL)
+            or (api_key == _ALTER_USER_SCRAM_CREDENTIALS and data[end - left : end] == _SECOND_TAGS)
         ):
-            raise DecodeError(f"{end - start - size} bytes left over")
+            raise DecodeError(f"{left} bytes left over")
         return request
 
     return decode_body
@@ -87,8 +98,17 @@ def decode(api_key: int, version: int, body: Buffer) -> Any:
     return decoder(api_key, version)(body, 0, len(body))
 
 
+def written(entity: type[Any], value: Any) -> bytes:
+    """The bytes of an instance of one of kio's classes."""
+    buffer = io.BytesIO()
+    entity_writer(entity)(buffer, value)
+    return buffer.getvalue()
+
+
 @cache
 def _encoder(api_key: int, version: int) -> Callable[[Any], bytes]:
+    if is_old(api_key, version):
+        return old_responses.encoder(api_key, version)
     write = entity_writer(response_class(api_key, version))
     adapt = shapes.response_adapter(api_key, version)
 

@@ -44,6 +44,41 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     return frozenset(topics)
 
 
+def read_subscription(metadata: bytes) -> tuple[frozenset[str], dict[str, list[int]], str | None] | None:
+    """Topics, owned partitions (v1) and rack (v3) of a ConsumerProtocolSubscription; None when malformed."""
+    try:
+        (version,) = _INT16.unpack_from(metadata, 0)
+        count, position = _topic_count(metadata)
+        topics = set()
+        for _ in range(count):
+            topic, position = _string(metadata, position)
+            topics.add(topic)
+        position = _skip_user_data(metadata, position)
+        owned: dict[str, list[int]] = {}
+        if version >= 1 and position < len(metadata):
+            owned, position = _partitions_by_topic(metadata, position, PARTITIONS_MAX)
+        rack_id = None
+        if version >= 3 and position + 4 < len(metadata):
+            position += 4  # v2: the generation in which they were owned
+            (size,) = _INT16.unpack_from(metadata, position)
+            rack_id = None if size < 0 else _string(metadata, position)[0]
+    except (struct.error, UnicodeDecodeError, _Malformed):
+        return None
+    return frozenset(topics), owned, rack_id
+
+
+def read_assignment(assignment: bytes) -> tuple[dict[str, list[int]], bool] | None:
+    """Partitions by topic of a ConsumerProtocolAssignment, and whether user data follow. None when malformed."""
+    if not assignment:
+        return {}, False
+    try:
+        assigned, position = _partitions_by_topic(assignment, 2, PARTITIONS_MAX)
+        end = _skip_user_data(assignment, position)
+    except (struct.error, UnicodeDecodeError, _Malformed):
+        return None
+    return assigned, end > position + 4
+
+
 def assigned_partitions(assignment: bytes, partitions_max: int = PARTITIONS_MAX) -> dict[str, list[int]] | None:
     """Topic -> partitions of a ConsumerProtocolAssignment, any version; {} when empty.
 
@@ -54,7 +89,7 @@ def assigned_partitions(assignment: bytes, partitions_max: int = PARTITIONS_MAX)
     try:
         count, position = _topic_count(assignment)
         assigned: dict[str, list[int]] = {}
-        for _ in range(count):
+        for _ in range(count):  # as `_partitions_by_topic`, without the call: it runs for each member of a rebalance
             topic, position = _string(assignment, position)
             partition_count, position = _count(assignment, position)
             partitions_max -= partition_count
@@ -118,8 +153,23 @@ def write_assignment(assigned: Mapping[str, Sequence[int]]) -> bytes:
     return b"".join([*out, _INT32.pack(-1)])
 
 
-def _topic_count(data: bytes) -> tuple[int, int]:
-    count, position = _count(data, 2)
+def _partitions_by_topic(data: bytes, position: int, partitions_max: int) -> tuple[dict[str, list[int]], int]:
+    """Topic -> partitions from a position on, and the position behind them."""
+    count, position = _topic_count(data, position)
+    found: dict[str, list[int]] = {}
+    for _ in range(count):
+        topic, position = _string(data, position)
+        partition_count, position = _count(data, position)
+        partitions_max -= partition_count
+        if partition_count * 4 > len(data) - position or partitions_max < 0:
+            raise _Malformed
+        found.setdefault(topic, []).extend(struct.unpack_from(f">{partition_count}i", data, position))
+        position += 4 * partition_count
+    return found, position
+
+
+def _topic_count(data: bytes, position: int = 2) -> tuple[int, int]:
+    count, position = _count(data, position)
     if count > TOPICS_MAX:
         raise _Malformed
     return count, position
@@ -140,7 +190,9 @@ def _string(data: bytes, position: int) -> tuple[str, int]:
     return data[position : position + size].decode(), position + size
 
 
-def _skip_user_data(data: bytes, position: int) -> None:
-    (size,) = _INT32.unpack_from(data, position)
+def _skip_user_data(data: bytes, position: int) -> int:
+    """The position behind the user data."""
+    size = int(_INT32.unpack_from(data, position)[0])
     if size < -1 or position + 4 + size > len(data):
         raise _Malformed
+    return position + 4 + max(size, 0)

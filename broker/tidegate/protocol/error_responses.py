@@ -2,61 +2,19 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 from pkgutil import resolve_name
-from typing import Any, Final
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from tidegate.protocol.error_shapes import EPOCH, NO_DATETIME, NO_TIME, as_named, at_top, each, per_partition
 from tidegate.protocol.versions import Fields
 
-NO_TIME: Final = datetime.timedelta(0)
+__all__ = ["EPOCH", "NO_DATETIME", "NO_TIME"]
 
 
-def error_response(api_key: int, request: Any, code: ErrorCode) -> Any:
-    """The API's newest response to a request that failed as a whole, with `code` in every field that clients check."""
-    return _ERRORS[api_key](request, code)
-
-
-def _at_top(**values: Any) -> Callable[[Any, ErrorCode], Any]:
-    """A response with a top-level error code and empty arrays."""
-
-    def build(request: Any, code: ErrorCode) -> Any:
-        return Fields(throttle_time=NO_TIME, error_code=code, error_message=None, **values)
-
-    return build
-
-
-def _per_partition(
-    topics: str, partitions: str, index: str, answer: str, answer_index: str, results: str, **values: Any
-) -> Callable[[Any, ErrorCode], Any]:
-    """A response that repeats the error for every requested partition."""
-
-    def build(request: Any, code: ErrorCode) -> Any:
-        return Fields(
-            throttle_time=NO_TIME,
-            error_code=code,
-            **{
-                answer: tuple(
-                    Fields(
-                        topic,
-                        **{
-                            results: tuple(
-                                Fields(None, error_code=code, **{answer_index: getattr(partition, index)}, **values)
-                                for partition in getattr(topic, partitions)
-                            )
-                        },
-                    )
-                    for topic in getattr(request, topics)
-                )
-            },
-        )
-
-    return build
-
-
-def _metadata(request: Any, code: ErrorCode) -> Any:
+def metadata(request: Any, code: ErrorCode) -> Any:
     """Put the error on each topic: only v13 has a top-level error code."""
     topics = tuple(
         Fields(
@@ -71,13 +29,24 @@ def _metadata(request: Any, code: ErrorCode) -> Any:
     return Fields(throttle_time=NO_TIME, brokers=(), cluster_id=None, controller_id=-1, topics=topics, error_code=code)
 
 
-def _fetch(request: Any, code: ErrorCode) -> Any:
+def fetch(request: Any, code: ErrorCode) -> Any:
     """v7+ clients read the top-level error code; older ones only that of the partitions."""
     whole: Any = _FETCH_PARTITIONS(request, code)
     return Fields(whole, session_id=0, node_endpoints=(), responses=() if request.__version__ >= 7 else whole.responses)
 
 
-def _offset_fetch(request: Any, code: ErrorCode) -> Any:
+def fetch_refusal(request: Any, code: ErrorCode) -> Any:
+    """The error at every partition and none at the top: the answer to a part of a Fetch."""
+    whole = _FETCH_PARTITIONS(request, code)
+    partition_class = resolve_name(f"kio.schema.fetch.v{request.__version__}.response:PartitionData")
+    tagged = [field for field in partition_class.__dataclass_fields__.values() if "tag" in field.metadata]
+    for partition in (partition for topic in whole.responses for partition in topic.partitions):
+        for field in tagged:
+            setattr(partition, field.name, field.default)
+    return Fields(whole, error_code=ErrorCode.none, session_id=0, node_endpoints=())
+
+
+def offset_fetch(request: Any, code: ErrorCode) -> Any:
     """Set the error on the group and on every partition: some clients check partitions only, and would lose offsets."""
 
     def group(asked: Any) -> Any:
@@ -102,7 +71,7 @@ def _offset_fetch(request: Any, code: ErrorCode) -> Any:
     return Fields(throttle_time=NO_TIME, groups=tuple(group(asked) for asked in request.groups))
 
 
-def _find_coordinator(request: Any, code: ErrorCode) -> Any:
+def find_coordinator(request: Any, code: ErrorCode) -> Any:
     return Fields(
         throttle_time=NO_TIME,
         coordinators=tuple(
@@ -112,7 +81,7 @@ def _find_coordinator(request: Any, code: ErrorCode) -> Any:
     )
 
 
-def _join_group(request: Any, code: ErrorCode) -> Any:
+def join_group(request: Any, code: ErrorCode) -> Any:
     return Fields(
         throttle_time=NO_TIME,
         error_code=code,
@@ -126,7 +95,7 @@ def _join_group(request: Any, code: ErrorCode) -> Any:
     )
 
 
-def _describe_groups(request: Any, code: ErrorCode) -> Any:
+def describe_groups(request: Any, code: ErrorCode) -> Any:
     return Fields(
         throttle_time=NO_TIME,
         groups=tuple(
@@ -145,7 +114,34 @@ def _describe_groups(request: Any, code: ErrorCode) -> Any:
     )
 
 
-def _create_topics(request: Any, code: ErrorCode) -> Any:
+def _describe_assigned_groups(**values: Any) -> Callable[[Any, ErrorCode], Any]:
+    def build(request: Any, code: ErrorCode) -> Any:
+        return Fields(
+            throttle_time=NO_TIME,
+            groups=tuple(
+                Fields(
+                    error_code=code,
+                    error_message=None,
+                    group_id=group_id,
+                    group_state="",
+                    group_epoch=0,
+                    assignment_epoch=0,
+                    members=(),
+                    authorized_operations=-(1 << 31),
+                    **values,
+                )
+                for group_id in request.group_ids
+            ),
+        )
+
+    return build
+
+
+describe_consumer_groups = _describe_assigned_groups(assignor_name="")
+describe_streams_groups = _describe_assigned_groups(topology=None)
+
+
+def create_topics(request: Any, code: ErrorCode) -> Any:
     return Fields(
         throttle_time=NO_TIME,
         topics=tuple(
@@ -164,32 +160,125 @@ def _create_topics(request: Any, code: ErrorCode) -> Any:
     )
 
 
-def _delete_topics(request: Any, code: ErrorCode) -> Any:
-    responses = tuple(Fields(topic, error_code=code, error_message=None) for topic in request.topics)
-    return Fields(throttle_time=NO_TIME, responses=responses)
+def add_partitions_to_txn(request: Any, code: ErrorCode) -> Any:
+    """There is an error code at the top from v4 on only."""
+
+    def topic_results(transaction: Any) -> tuple[Any, ...]:
+        return tuple(
+            Fields(
+                name=topic.name,
+                results_by_partition=tuple(
+                    Fields(partition_index=index, partition_error_code=code) for index in topic.partitions
+                ),
+            )
+            for topic in transaction.topics
+        )
+
+    results = tuple(
+        Fields(transactional_id=one.transactional_id, topic_results=topic_results(one)) for one in request.transactions
+    )
+    return Fields(throttle_time=NO_TIME, error_code=code, results_by_transaction=results)
 
 
-def _create_partitions(request: Any, code: ErrorCode) -> Any:
-    results = tuple(Fields(name=topic.name, error_code=code, error_message=None) for topic in request.topics)
+def alter_users(request: Any, code: ErrorCode) -> Any:
+    names = dict.fromkeys(change.name for change in (*request.deletions, *request.upsertions))
+    results = tuple(Fields(user=name, error_code=code, error_message=None) for name in names)
     return Fields(throttle_time=NO_TIME, results=results)
 
 
-def _describe_configs(request: Any, code: ErrorCode) -> Any:
-    results = tuple(Fields(resource, error_code=code, error_message=None, configs=()) for resource in request.resources)
+def write_txn_markers(request: Any, code: ErrorCode) -> Any:
+    def partitions(topic: Any) -> tuple[Any, ...]:
+        return tuple(Fields(partition_index=index, error_code=code) for index in topic.partition_indexes)
+
+    return Fields(
+        markers=tuple(
+            Fields(
+                producer_id=marker.producer_id,
+                topics=tuple(Fields(name=topic.name, partitions=partitions(topic)) for topic in marker.topics),
+            )
+            for marker in request.markers
+        )
+    )
+
+
+def alter_replica_log_dirs(request: Any, code: ErrorCode) -> Any:
+    results = tuple(
+        Fields(
+            topic_name=topic.name,
+            partitions=tuple(Fields(partition_index=index, error_code=code) for index in topic.partitions),
+        )
+        for one in request.dirs
+        for topic in one.topics
+    )
     return Fields(throttle_time=NO_TIME, results=results)
 
 
-def _alter_configs(request: Any, code: ErrorCode) -> Any:
-    responses = tuple(Fields(resource, error_code=code, error_message=None) for resource in request.resources)
-    return Fields(throttle_time=NO_TIME, responses=responses)
+def describe_log_dirs(request: Any, code: ErrorCode) -> Any:
+    """There is an error code at the top from v3 on; before, a directory without a name has it."""
+    result = Fields(error_code=code, log_dir="", topics=(), total_bytes=-1, usable_bytes=-1, is_cordoned=False)
+    results = (result,) if request.__version__ < 3 else ()
+    return Fields(throttle_time=NO_TIME, error_code=code, results=results)
 
 
-def _delete_groups(request: Any, code: ErrorCode) -> Any:
-    results = tuple(Fields(group_id=group_id, error_code=code) for group_id in request.groups_names)
-    return Fields(throttle_time=NO_TIME, results=results)
+def elect_leaders(request: Any, code: ErrorCode) -> Any:
+    results = tuple(
+        Fields(
+            topic=asked.topic,
+            partition_result=tuple(
+                Fields(partition_id=index, error_code=code, error_message=None) for index in asked.partitions
+            ),
+        )
+        for asked in request.topic_partitions or ()
+    )
+    return Fields(throttle_time=NO_TIME, error_code=code, replica_election_results=results)
 
 
-def _produce(request: Any, code: ErrorCode) -> Any:
+def describe_topic_partitions(request: Any, code: ErrorCode) -> Any:
+    topics = tuple(
+        Fields(
+            name=topic.name,
+            error_code=code,
+            topic_id=None,
+            is_internal=False,
+            partitions=(),
+            topic_authorized_operations=-(1 << 31),
+        )
+        for topic in request.topics
+    )
+    return Fields(throttle_time=NO_TIME, topics=topics, next_cursor=None)
+
+
+def describe_producers(request: Any, code: ErrorCode) -> Any:
+    def partitions(topic: Any) -> tuple[Any, ...]:
+        return tuple(
+            Fields(partition_index=index, error_code=code, error_message=None, active_producers=())
+            for index in topic.partition_indexes
+        )
+
+    topics = tuple(Fields(name=topic.name, partitions=partitions(topic)) for topic in request.topics)
+    return Fields(throttle_time=NO_TIME, topics=topics)
+
+
+def describe_transactions(request: Any, code: ErrorCode) -> Any:
+    return Fields(
+        throttle_time=NO_TIME,
+        transaction_states=tuple(
+            Fields(
+                error_code=code,
+                transactional_id=transactional_id,
+                transaction_state="",
+                transaction_timeout=NO_TIME,
+                transaction_start_time=EPOCH,
+                producer_id=0,
+                producer_epoch=0,
+                topics=(),
+            )
+            for transactional_id in request.transactional_ids
+        ),
+    )
+
+
+def produce(request: Any, code: ErrorCode) -> Any:
     """From v10 on a partition has a `current_leader`; set its default."""
     whole = _PRODUCE_PARTITIONS(request, code)
     partition_class = resolve_name(f"kio.schema.produce.v{request.__version__}.response:PartitionProduceResponse")
@@ -200,7 +289,7 @@ def _produce(request: Any, code: ErrorCode) -> Any:
     return Fields(whole, node_endpoints=())
 
 
-_PRODUCE_PARTITIONS = _per_partition(
+_PRODUCE_PARTITIONS = per_partition(
     "topic_data",
     "partition_data",
     "index",
@@ -213,7 +302,7 @@ _PRODUCE_PARTITIONS = _per_partition(
     record_errors=(),
     error_message=None,
 )
-_FETCH_PARTITIONS = _per_partition(
+_FETCH_PARTITIONS = per_partition(
     "topics",
     "partitions",
     "partition",
@@ -227,44 +316,33 @@ _FETCH_PARTITIONS = _per_partition(
     preferred_read_replica=-1,
     records=b"",
 )
-_ERRORS: Final[dict[int, Callable[[Any, ErrorCode], Any]]] = {
-    0: _produce,
-    1: _fetch,
-    2: _per_partition(
-        "topics",
-        "partitions",
-        "partition_index",
-        "topics",
-        "partition_index",
-        "partitions",
-        timestamp=-1,
-        offset=-1,
-        leader_epoch=-1,
-    ),
-    3: _metadata,
-    8: _per_partition("topics", "partitions", "partition_index", "topics", "partition_index", "partitions"),
-    9: _offset_fetch,
-    10: _find_coordinator,
-    11: _join_group,
-    12: _at_top(),
-    13: _at_top(members=()),
-    14: _at_top(protocol_type=None, protocol_name=None, assignment=b""),
-    15: _describe_groups,
-    16: _at_top(groups=()),
-    18: _at_top(
-        api_keys=(), supported_features=(), finalized_features_epoch=-1, finalized_features=(), zk_migration_ready=False
-    ),
-    19: _create_topics,
-    20: _delete_topics,
-    22: _at_top(producer_id=-1, producer_epoch=-1),
-    23: _per_partition(
-        "topics", "partitions", "partition", "topics", "partition", "partitions", leader_epoch=-1, end_offset=-1
-    ),
-    32: _describe_configs,
-    33: _alter_configs,
-    37: _create_partitions,
-    42: _delete_groups,
-    44: _alter_configs,
-    47: _at_top(topics=()),
-    60: _at_top(endpoint_type=1, cluster_id="", controller_id=-1, brokers=(), cluster_authorized_operations=-(1 << 31)),
-}
+list_offsets = per_partition(
+    "topics",
+    "partitions",
+    "partition_index",
+    "topics",
+    "partition_index",
+    "partitions",
+    timestamp=-1,
+    offset=-1,
+    leader_epoch=-1,
+)
+offset_commit = per_partition("topics", "partitions", "partition_index", "topics", "partition_index", "partitions")
+delete_topics = each("topics", "responses", as_named)
+delete_records = per_partition(
+    "topics", "partitions", "partition_index", "topics", "partition_index", "partitions", low_watermark=-1
+)
+offset_for_leader_epoch = per_partition(
+    "topics", "partitions", "partition", "topics", "partition", "partitions", leader_epoch=-1, end_offset=-1
+)
+txn_offset_commit = per_partition("topics", "partitions", "partition_index", "topics", "partition_index", "partitions")
+create_acls = each("creations", "results", lambda creation: None)
+delete_acls = each("filters", "filter_results", lambda one: Fields(matching_acls=()))
+describe_configs = each("resources", "results", lambda resource: Fields(resource, configs=()))
+alter_configs = each("resources", "responses", as_named)
+create_partitions = each("topics", "results", lambda topic: Fields(name=topic.name))
+delete_groups = each("groups_names", "results", lambda group_id: Fields(group_id=group_id, error_message=None))
+incremental_alter_configs = each("resources", "responses", as_named)
+alter_client_quotas = each("entries", "entries", lambda entry: Fields(entity=entry.entity))
+describe_share_group_offsets = each("groups", "groups", lambda group: Fields(group_id=group.group_id, topics=()))
+share_records = at_top(acquisition_lock_timeout=NO_TIME, responses=(), node_endpoints=())

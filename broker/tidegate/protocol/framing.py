@@ -1,7 +1,7 @@
 """Splits a connection's byte stream into frames. No I/O; each received chunk is copied at most once.
 
 Small frames are read in place from the chunk. A partial frame above LARGE_BYTES gets its own buffer, into which the
-socket then writes directly (`room`).
+socket then writes directly (`own_buffer`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class TlsInstead(FrameError):
 class Splitter:
     """Holds the received bytes of one connection that are not yet parsed."""
 
-    __slots__ = ("_data", "_filled", "_frame_bytes_max", "_granted", "_large", "_position", "wanted")
+    __slots__ = ("_data", "_filled", "_granted", "_large", "_position", "frame_bytes_max", "wanted")
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self._frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max
         self._data = b""
         self._position = 0
         self._large: bytearray | mmap.mmap | None = None
@@ -68,12 +68,12 @@ class Splitter:
         """Whether a large frame is complete."""
         return self._large is not None and self._filled == len(self._large)
 
-    def room(self) -> memoryview | None:
+    def own_buffer(self) -> memoryview | None:
         """The writable part of a large frame's buffer; None when chunks must be passed to `feed`."""
         return None if self._large is None else memoryview(self._large)[self._filled : self._granted]
 
     def wrote(self, count: int) -> None:
-        """`count` bytes were written into the buffer returned by `room`."""
+        """`count` bytes were written into the buffer returned by `own_buffer`."""
         self._filled += count
         if self._filled == self._granted and self._large is not None:
             self.wanted = min(self._granted, len(self._large) - self._granted)
@@ -109,7 +109,7 @@ class Splitter:
         if available < 4:
             return None
         (size,) = _SIZE(data, position)
-        if not 0 <= size <= self._frame_bytes_max:
+        if not 0 <= size <= self.frame_bytes_max:
             kind = TlsInstead if data.startswith(_TLS_HANDSHAKE, position) else FrameError
             raise kind(f"a frame of {size} bytes")
         if available - 4 < size:

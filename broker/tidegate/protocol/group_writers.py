@@ -58,19 +58,20 @@ def heartbeat(version: int, error_code: int) -> bytes:
     return body + NO_TAGS if version >= 4 else body
 
 
-def _label(topic: TopicLabel, flexible: bool) -> bytes:
+def topic_label(topic: TopicLabel, flexible: bool) -> bytes:
+    """A topic in an offset response: its name, or its id."""
     if isinstance(topic, str):
         return name(topic, flexible)
     return _NO_ID if topic is None else topic.bytes
 
 
 def offset_commit(version: int, topics: Sequence[tuple[TopicLabel, Sequence[tuple[int, int]]]]) -> bytes:
-    """An OffsetCommit response, v2-10, of topic -> (partition, error code). v10 has topic ids, before names."""
+    """An OffsetCommit response, v0-10, of topic -> (partition, error code). v10 has topic ids, before names."""
     flexible = version >= 8
     pack = _COMMITTED_TAGS if flexible else _COMMITTED
     out = [NO_THROTTLE if version >= 3 else b"", length(len(topics), flexible)]
     for topic, partitions in topics:
-        out.append(_label(topic, flexible))
+        out.append(topic_label(topic, flexible))
         out.append(length(len(partitions), flexible))
         out += [pack(partition, error_code) for partition, error_code in partitions]
         if flexible:
@@ -81,7 +82,7 @@ def offset_commit(version: int, topics: Sequence[tuple[TopicLabel, Sequence[tupl
 
 
 def offset_fetch(version: int, groups: Sequence[tuple[str, int, Sequence[FetchedTopic]]]) -> bytes:
-    """An OffsetFetch response, v1-10, of (group id, error code, topics). Before v8 only the first group is encoded."""
+    """An OffsetFetch response, v0-10, of (group id, error code, topics). Before v8 only the first group is encoded."""
     out = [NO_THROTTLE] if version >= 3 else []
     if version < 8:
         _, error_code, topics = groups[0]
@@ -104,7 +105,7 @@ def _fetched_topics(version: int, topics: Sequence[FetchedTopic], out: list[byte
     flexible = version >= 6
     out.append(length(len(topics), flexible))
     for topic, partitions in topics:
-        out.append(_label(topic, flexible))
+        out.append(topic_label(topic, flexible))
         out.append(length(len(partitions), flexible))
         for partition, offset, leader_epoch, metadata, error_code in partitions:
             fixed = _FETCHED_EPOCH(partition, offset, leader_epoch) if version >= 5 else _FETCHED(partition, offset)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from kio.index import load_request_schema, load_response_schema
-
-from tidegate.protocol.schema_walk import Buffer, DecodeError, skip_tags
+from tidegate.protocol.schema_walk import Buffer, replaced, skip_tags
+from tidegate.protocol.schemas import load_request_schema, load_response_schema
+from tidegate.protocol.versions import is_old
 
 FIXED: Final = struct.Struct(">Iih")
 """Route key (see `route_key`), correlation id, length of the client id."""
@@ -37,20 +37,24 @@ def api_and_version(route: int) -> tuple[int, int]:
 
 def request_has_tags(api_key: int, version: int) -> bool:
     """Whether requests of this version have header v2."""
+    if is_old(api_key, version):
+        return False
     return int(load_request_schema(api_key, version).__header_schema__.__version__) == 2
 
 
 def answer_header(api_key: int, version: int) -> struct.Struct:
     """The response header of this version, preceded by the frame length."""
+    if is_old(api_key, version):
+        return ANSWER
     return ANSWER_TAGS if load_response_schema(api_key, version).__header_schema__.__version__ == 1 else ANSWER
 
 
 def client_id_of(raw: Buffer) -> str:
-    """Decode a client id. Raises DecodeError."""
+    """Decode a client id; what is not UTF-8 becomes U+FFFD, as in Kafka. Raises DecodeError."""
     try:
         return str(raw, "utf-8")
     except UnicodeDecodeError:
-        raise DecodeError("a client id that is not UTF-8") from None
+        return replaced(raw)
 
 
 def skip_header_tags(data: Buffer, position: int, end: int) -> int:

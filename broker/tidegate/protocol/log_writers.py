@@ -161,7 +161,7 @@ def api_versions(
     finalized_features: Sequence[Feature] = (),
     finalized_features_epoch: int = -1,
 ) -> bytes:
-    """An ApiVersions response, v0-4, of (API key, first version, last version).
+    """An ApiVersions response, v0-5, of (API key, first version, last version).
 
     Supported features: (name, min version, max version); those with min version 0 are encoded from v4 on (older clients
     cannot decode them). Finalized features: (name, max level, min level).

@@ -1,7 +1,7 @@
-"""Decodes a Produce request, v3-13, without copying its records: they are memoryviews of the frame.
+"""Decodes a Produce request, v0-13, without copying its records: they are memoryviews of the frame.
 
-v3-8 have classic lengths; v9+ compact lengths and tagged fields; v13 names topics by id. Records are length-prefixed
-bytes, null as -1 (compact: 0).
+v0-2 have no transactional id; v0-8 have classic lengths; v9+ compact lengths and tagged fields; v13 names topics by
+id. Records are length-prefixed bytes, null as -1 (compact: 0).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ _INDEX_SIZE: Final = Struct(">ii").unpack_from
 _TOPIC_ID_BYTES: Final = 16
 PARTITIONS_MAX: Final = 1 << 15
 """Maximum topics and partitions of one request; as single-record batches they are 2 MB, twice a producer's limit."""
+_TRANSACTIONAL_ID_FROM: Final = 3
 _FLEXIBLE_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 13
 
@@ -39,7 +40,7 @@ class ProduceRequest:
 def read_produce(version: int, body: memoryview) -> ProduceRequest:
     """Decode a whole body. Raises DecodeError."""
     try:
-        return _read_flexible(version, body) if version >= _FLEXIBLE_FROM else _read_classic(body)
+        return _read_flexible(version, body) if version >= _FLEXIBLE_FROM else _read_classic(version, body)
     except (error, IndexError, UnicodeDecodeError) as failure:
         raise DecodeError(f"a Produce request that is cut or malformed: {failure}") from failure
 
@@ -58,12 +59,14 @@ def _end(body: memoryview, position: int, size: int) -> int:
     return end
 
 
-def _read_classic(body: memoryview) -> ProduceRequest:
-    (size,) = _INT16(body, 0)
-    transactional_id, position = None, 2
-    if size >= 0:
-        position = _end(body, 2, size)
-        transactional_id = str(body[2:position], "utf-8")
+def _read_classic(version: int, body: memoryview) -> ProduceRequest:
+    transactional_id, position = None, 0
+    if version >= _TRANSACTIONAL_ID_FROM:
+        (size,) = _INT16(body, 0)
+        position = 2
+        if size >= 0:
+            position = _end(body, 2, size)
+            transactional_id = str(body[2:position], "utf-8")
     acks, timeout_ms = _ACKS_TIMEOUT(body, position)
     (topic_count,) = _INT32(body, position + 6)
     left = _left(PARTITIONS_MAX, topic_count)

@@ -27,6 +27,9 @@ from tidegate.protocol.schema_walk import (
 _MANY: Final = frozenset({2, 8, 9, 23, 47})
 """ListOffsets, OffsetCommit, OffsetFetch, OffsetForLeaderEpoch, OffsetDelete."""
 
+STRING_BYTES_MAX: Final = 32_767
+"""Longest string of the protocol, in bytes of UTF-8."""
+
 STRIDE_MIN: Final = 4
 """From this many fixed-size elements on, their tag bytes are checked with one slice."""
 
@@ -38,10 +41,22 @@ Check = Callable[[Buffer, int, int], None]
 def array_check(entity: type[Any]) -> Check | None:
     """The check of a kio class; None when it has no arrays."""
     plan = plan_of(entity)  # type: ignore[arg-type]  # a class is hashable
-    if not plan.has_arrays:
-        return None
+    return _compiled(entity, plan, to_end=False) if plan.has_arrays else None
+
+
+@cache
+def whole_check(entity: type[Any]) -> Check | None:
+    """The check of arrays and of every string, for bodies above `STRING_BYTES_MAX`; None where none can be longer.
+
+    Kafka refuses longer strings in every version, but only an int16 length enforces it.
+    """
+    plan = plan_of(entity)  # type: ignore[arg-type]  # a class is hashable
+    return _compiled(entity, plan, to_end=True) if entity.__flexible__ else None
+
+
+def _compiled(entity: type[Any], plan: Plan, to_end: bool) -> Check:
     source = _Source()
-    source.entity(plan, 2, 0, to_end=False)
+    source.entity(plan, 2, 0, to_end)
     text = "\n".join(
         [
             "def check(d, p, end):",
@@ -58,6 +73,7 @@ def array_check(entity: type[Any]) -> Check | None:
         "int32": struct.Struct(">i").unpack_from,
         "refuse": _refuse,
         "skip_tags": skip_tags,
+        "too_long": _too_long,
         "untagged": _untagged,
         "uvarint": read_uvarint,
     }
@@ -74,6 +90,10 @@ def _refuse(count: int, left: int) -> None:
     if count < 0:
         raise DecodeError("null, or a negative length, where the schema has an array")
     raise DecodeError("too many array elements" if left < 0 else "an array longer than its frame")
+
+
+def _too_long(length: int) -> None:
+    raise DecodeError(f"a string of {length} bytes")
 
 
 def _untagged(data: Buffer, position: int, count: int, size: int) -> bool:
@@ -111,6 +131,8 @@ class _Source:
                     "    n, p = uvarint(d, p, end)",
                     "    p += n - 1",
                 )
+                if step.type_name == "string":
+                    self.add(indent, f"    if n > {STRING_BYTES_MAX + 1}: too_long(n - 1)")
             case Kind.SHORT:
                 self.add(indent, "n = d[p] << 8 | d[p + 1]", "p += n + 2 if n < 32768 else 2")
             case Kind.LONG:
@@ -120,8 +142,12 @@ class _Source:
             case Kind.ARRAY:
                 self.array(step, indent, depth, to_end)
             case Kind.ENTITY:
-                assert step.plan is not None and not step.nullable, "nullable structs are not in any request"
-                self.entity(step.plan, indent, depth, to_end)
+                assert step.plan is not None
+                if step.nullable:  # an int8 before it, negative for null
+                    self.add(indent, "p += 1", "if d[p - 1] < 128:")
+                    self.entity(step.plan, indent + 1, depth, to_end=True)
+                else:
+                    self.entity(step.plan, indent, depth, to_end)
 
     def array(self, step: Step, indent: int, depth: int, to_end: bool) -> None:
         count, size = f"n{depth}", step.element_size

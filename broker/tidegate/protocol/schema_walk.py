@@ -1,7 +1,9 @@
 """Walks a request's bytes by its schema, to find what the native reader rejects and the protocol allows.
 
-These are unknown tagged fields, durations beyond Python's range, and booleans other than 0 and 1. `Plan.rewrite`
-returns an equivalent body without them. `schema_check.py` uses the same plans.
+These are unknown tagged fields, durations beyond Python's range, negative times, booleans other than 0 and 1, and
+strings that are not UTF-8.
+`Plan.rewrite` returns an equivalent body without them; a negative time, which stands for none, becomes 0.
+`schema_check.py` uses the same plans.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ FEW_ELEMENTS_MAX: Final = 1 << 15
 
 TAGS_MAX: Final = 127
 """Maximum tagged fields of one section; Kafka's messages define fewer than ten."""
+
+_SHORT_MAX: Final = (1 << 15) - 1
+"""Maximum bytes of a string, in requests and answers: a length of two bytes."""
 
 Buffer = bytes | memoryview
 
@@ -241,11 +246,32 @@ def _rewrite_step(step: Step, data: Buffer, position: int, end: int, out: _Body)
                     assert step.element is not None
                     position = _rewrite_step(step.element, data, position, end, out)
         else:
-            position += max(length, 0)
-            out += data[start:position]
+            value, position = position, position + max(length, 0)
+            out += data[start:position] if length < 1 else _bytes(step, data[start:value], data[value:position])
     if position > end:
         raise DecodeError("ends too early")
     return position
+
+
+def _bytes(step: Step, length: Buffer, raw: Buffer) -> bytes:
+    """A string or bytes with their length; strings as UTF-8, with U+FFFD for what is none, as Kafka reads them."""
+    if step.type_name != "string":
+        return bytes(length) + bytes(raw)
+    text = replaced(raw).encode()
+    if step.kind is Kind.COMPACT:
+        return write_uvarint(len(text) + 1) + text
+    return len(text).to_bytes(2, "big") + text
+
+
+def replaced(raw: Buffer) -> str:
+    """A string with U+FFFD for what is not UTF-8: three bytes for one, so that it may be too long to be answered.
+
+    Raises DecodeError.
+    """
+    text = str(raw, "utf-8", "replace")
+    if len(text.encode()) > _SHORT_MAX:
+        raise DecodeError("a string that is not UTF-8 and too long")
+    return text
 
 
 def _fixed(type_name: str, value: Buffer) -> bytes:
@@ -254,6 +280,8 @@ def _fixed(type_name: str, value: Buffer) -> bytes:
     if type_name == "timedelta_i64":
         ms = int.from_bytes(value, "big", signed=True)
         return max(-DURATION_MS_MAX, min(ms, DURATION_MS_MAX)).to_bytes(8, "big", signed=True)
+    if type_name == "datetime_i64" and value[0] & 0x80:
+        return bytes(8)  # negative: no time
     return bytes(value)
 
 

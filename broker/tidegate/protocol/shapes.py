@@ -14,6 +14,9 @@ defaults (`complete`). For fields that moved, this is the newest form:
 | JoinGroup | `rebalance_timeout` | v0: the session timeout |
 | | `protocol_name` None | v0-6: "" |
 | LeaveGroup | `members[]` -> `members[]` | v0-2: one member; its error is lifted to the top |
+| TxnOffsetCommit | topics by `topic_id` in v6, by `name` before | |
+| AddPartitionsToTxn | `transactions[]` -> `results_by_transaction[]` | v0-3: one transaction at top level |
+| UpdateFeatures | error at the top, `results[]` beside it | v2: no `results[]` |
 | DeleteTopics | `topics[]` (name or id) -> `responses[]` | v1-5: `topic_names[]` |
 
 Both `topic`/`name` and `topic_id` are attributes in every version; the absent one is "" or None.
@@ -26,7 +29,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from kio.index import load_request_schema
 from kio.schema.delete_topics.v6.request import DeleteTopicState
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v18.request import ReplicaState
@@ -35,10 +37,8 @@ from kio.schema.offset_fetch.v9.request import OffsetFetchRequestGroup
 from kio.serial._implicit_defaults import get_tagged_field_default
 from kio.serial._introspect import EntityField, EntityTupleField, PrimitiveTupleField, classify_field, is_optional
 
-from tidegate.protocol.error_responses import error_response
-from tidegate.protocol.versions import VERSIONS, Fields
-
-__all__ = ["VERSIONS", "Fields", "complete", "error_response", "response_adapter"]
+from tidegate.protocol.schemas import load_request_schema, versions_of
+from tidegate.protocol.versions import Fields
 
 Adapter = Callable[[Any], Any]
 
@@ -74,8 +74,7 @@ def _default(field: Any) -> Any:
 @cache
 def complete(api_key: int) -> None:
     """Add the fields of other versions to each version's request classes, as class attributes."""
-    first, last = VERSIONS[api_key]
-    versions = [dict(_entities(load_request_schema(api_key, version))) for version in range(first, last + 1)]
+    versions = [dict(_entities(load_request_schema(api_key, version))) for version in versions_of(api_key)]
     defaults: dict[str, dict[str, Any]] = {}
     for entities in versions:
         for path, entity in entities.items():
@@ -87,7 +86,7 @@ def complete(api_key: int) -> None:
             for name, default in defaults[path].items():
                 if name not in own:
                     setattr(entity, name, default)
-    for version in range(first, last + 1):
+    for version in versions_of(api_key):
         for name, moved in _moved(api_key, version).items():
             setattr(load_request_schema(api_key, version), name, property(moved))
 
@@ -109,6 +108,8 @@ def _moved(api_key: int, version: int) -> dict[str, Adapter]:
             return {"members": _one_member}
         case 20 if version <= 5:
             return {"topics": _named_topics}
+        case 24 if version <= 3:
+            return {"transactions": _one_transaction}
     return {}
 
 
@@ -118,6 +119,17 @@ def _one_group(request: Any) -> tuple[OffsetFetchRequestGroup, ...]:
 
 def _one_member(request: Any) -> tuple[MemberIdentity, ...]:
     return (MemberIdentity(member_id=request.member_id),)
+
+
+def _one_transaction(request: Any) -> tuple[Any, ...]:
+    transaction = Fields(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        verify_only=False,
+        topics=request.v3_and_below_topics,
+    )
+    return (transaction,)
 
 
 def _named_topics(request: Any) -> tuple[DeleteTopicState, ...]:
@@ -146,6 +158,13 @@ def response_adapter(api_key: int, version: int) -> Adapter | None:
             return _leave_of_one
         case 20 if version <= 5:
             return _named_deletions
+        case 24 if version <= 3:
+            return lambda response: Fields(
+                throttle_time=response.throttle_time,
+                results_by_topic_v3_and_below=response.results_by_transaction[0].topic_results,
+            )
+        case 57 if version <= 1:
+            return lambda response: Fields(response, results=getattr(response, "results", ()))
     return None
 
 

@@ -1,38 +1,23 @@
-"""The API versions that the codec supports, and an object that overlays the fields of a response."""
+"""The old API versions that the codec supports besides, and an object that overlays the fields of a response."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-VERSIONS: Final[dict[int, tuple[int, int]]] = {
-    0: (3, 13),  # Produce
-    1: (4, 18),  # Fetch
-    2: (1, 10),  # ListOffsets
-    3: (0, 13),  # Metadata
-    8: (2, 10),  # OffsetCommit
-    9: (1, 10),  # OffsetFetch
-    10: (0, 6),  # FindCoordinator
-    11: (0, 9),  # JoinGroup
-    12: (0, 4),  # Heartbeat
-    13: (0, 5),  # LeaveGroup
-    14: (0, 5),  # SyncGroup
-    15: (0, 6),  # DescribeGroups
-    16: (0, 5),  # ListGroups
-    18: (0, 4),  # ApiVersions
-    19: (2, 7),  # CreateTopics
-    20: (1, 6),  # DeleteTopics
-    22: (0, 5),  # InitProducerId
-    23: (2, 4),  # OffsetForLeaderEpoch
-    32: (1, 4),  # DescribeConfigs
-    33: (0, 2),  # AlterConfigs
-    37: (0, 3),  # CreatePartitions
-    42: (0, 2),  # DeleteGroups
-    44: (0, 1),  # IncrementalAlterConfigs
-    47: (0, 0),  # OffsetDelete
-    60: (0, 2),  # DescribeCluster
+OLD_VERSIONS: Final[dict[int, tuple[int, int]]] = {
+    0: (0, 2),  # Produce
+    1: (0, 3),  # Fetch
+    2: (0, 0),  # ListOffsets
+    8: (0, 1),  # OffsetCommit
+    9: (0, 0),  # OffsetFetch
 }
-"""API key -> supported versions, both inclusive: the versions common to Kafka 4.1 and kio, plus v10 of the offset
-APIs."""
+"""API key -> versions, both inclusive, that Kafka 4.0 removed (KIP-896) and kio does not have; `old_requests.py` and
+`old_responses.py` serve them."""
+
+
+def is_old(api_key: int, version: int) -> bool:
+    """Whether a served version is one of `OLD_VERSIONS`."""
+    return api_key in OLD_VERSIONS and version <= OLD_VERSIONS[api_key][1]
 
 
 class Fields:

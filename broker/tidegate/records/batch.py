@@ -11,7 +11,7 @@ parses nor copies the records area. Source: Kafka's DefaultRecordBatch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Final
@@ -50,7 +50,9 @@ _LENGTH_AT: Final = 8
 _LENGTH_OVERHEAD: Final = 12
 _LENGTH: Final = Struct(">i")
 _PLACE: Final = Struct(">qii")
-_SPARE_BYTES_MAX: Final = 512
+_PLACE_BYTES: Final = 16
+_ATTRIBUTES_LOW_AT: Final = 22
+_UNUSED_BYTES_MAX: Final = 512
 _ZSTD_FIRST_PRODUCE_VERSION: Final = 7
 
 
@@ -155,13 +157,14 @@ class Batch:
     def release_frame(self) -> None:
         """Copy the bytes if they belong to a much larger buffer, so that a cache does not keep that in memory."""
         held: bytes | bytearray = self.buffer.obj  # type: ignore[assignment]
-        if len(held) - self.size > max(self.size, _SPARE_BYTES_MAX):
+        if len(held) - self.size > max(self.size, _UNUSED_BYTES_MAX):
             self.buffer = memoryview(bytes(self.buffer))
 
 
 def parse_produced(buffer: Buffer | None, version: int, batch_bytes_max: int) -> Batch:
     """Parse the single batch of a Produce partition and check its header, in Kafka's order.
 
+    Bytes after it that are no complete batch are dropped, as Kafka drops them.
     `version` is Produce's, `batch_bytes_max` the topic's max.message.bytes. Raises InvalidRecord,
     UnsupportedCompressionType, MessageTooLarge, CorruptMessage, InvalidProducerEpoch. Source:
     ProduceRequest.validateRecords, UnifiedLog.analyzeAndValidateRecords, LogValidator.validateBatch.
@@ -170,7 +173,7 @@ def parse_produced(buffer: Buffer | None, version: int, batch_bytes_max: int) ->
         raise InvalidRecord("the partition has no record batch")
     batch = Batch.parse(buffer)
     attributes = batch.attributes
-    if batch.size != len(buffer):
+    if batch.size != len(buffer) and _holds_batch(memoryview(buffer)[batch.size :]):
         raise InvalidRecord("a partition takes exactly one record batch")
     codec = attributes & CODEC_BITS
     if codec == Codec.ZSTD and version < _ZSTD_FIRST_PRODUCE_VERSION:
@@ -184,6 +187,13 @@ def parse_produced(buffer: Buffer | None, version: int, batch_bytes_max: int) ->
         raise CorruptMessage(f"unknown compression codec {codec}")
     _check_counts(batch, codec)
     return batch
+
+
+def _holds_batch(rest: memoryview) -> bool:
+    """Whether the bytes begin with a complete batch, of any magic."""
+    if len(rest) < _LENGTH_OVERHEAD:
+        return False
+    return bool(_LENGTH.unpack_from(rest, _LENGTH_AT)[0] + _LENGTH_OVERHEAD <= len(rest))
 
 
 def _check_counts(batch: Batch, codec: int) -> None:
@@ -214,3 +224,23 @@ def place(buffer: Buffer, base_offset: int, leader_epoch: int) -> tuple[bytes, m
     """A batch for serving: 16 new bytes with its base offset and leader epoch, and the rest without a copy."""
     view = memoryview(buffer)
     return _PLACE.pack(base_offset, _LENGTH.unpack_from(view, _LENGTH_AT)[0], leader_epoch), view[16:]
+
+
+def holds_zstd(buffers: Sequence[Buffer]) -> bool:
+    """Whether a batch is compressed with zstd; a buffer is whole batches, or a batch's head (`place`) and the rest."""
+    skip = False
+    for i, buffer in enumerate(buffers):
+        if skip:
+            skip = False
+            continue
+        skip = len(buffer) == _PLACE_BYTES
+        if skip:
+            if buffers[i + 1][_ATTRIBUTES_LOW_AT - _PLACE_BYTES] & CODEC_BITS == Codec.ZSTD:
+                return True
+            continue
+        start = 0
+        while start < len(buffer):
+            if buffer[start + _ATTRIBUTES_LOW_AT] & CODEC_BITS == Codec.ZSTD:
+                return True
+            start += _LENGTH_OVERHEAD + int.from_bytes(buffer[start + _LENGTH_AT : start + _LENGTH_AT + 4])
+    return False

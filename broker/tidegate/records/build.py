@@ -36,7 +36,7 @@ class NewRecord(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]] = ()
 
 
-def _varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     value = value << 1 if value >= 0 else (-value << 1) - 1
     encoded = bytearray()
     while value >= 0x80:
@@ -47,17 +47,17 @@ def _varint(value: int) -> bytes:
 
 
 def _field(value: bytes | None) -> bytes:
-    return b"\x01" if value is None else _varint(len(value)) + value
+    return b"\x01" if value is None else encode_varint(len(value)) + value
 
 
 def encode_record(record: NewRecord, offset_delta: int, base_timestamp: int) -> bytes:
     """The bytes of a record in a records area."""
-    parts = [b"\x00", _varint(record.timestamp - base_timestamp), _varint(offset_delta)]
-    parts += (_field(record.key), _field(record.value), _varint(len(record.headers)))
+    parts = [b"\x00", encode_varint(record.timestamp - base_timestamp), encode_varint(offset_delta)]
+    parts += (_field(record.key), _field(record.value), encode_varint(len(record.headers)))
     for name, value in record.headers:
         parts += (_field(name.encode()), _field(value))
     body = b"".join(parts)
-    return _varint(len(body)) + body
+    return encode_varint(len(body)) + body
 
 
 def build_batch(
@@ -73,15 +73,55 @@ def build_batch(
 ) -> bytes:
     """A batch of at least one record, as a producer sends it. `attributes` are flags besides the codec bits."""
     base_timestamp = records[0].timestamp
-    area = compress(codec, b"".join(encode_record(record, i, base_timestamp) for i, record in enumerate(records)))
+    return batch_of_area(
+        b"".join(encode_record(record, i, base_timestamp) for i, record in enumerate(records)),
+        len(records),
+        base_timestamp,
+        max(record.timestamp for record in records),
+        codec=codec,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        attributes=attributes,
+    )
+
+
+def batch_of_area(
+    area: bytes,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    *,
+    codec: int = Codec.NONE,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    attributes: int = 0,
+) -> bytes:
+    """A batch of encoded records, uncompressed in `area`."""
+    area = compress(codec, area)
     batch = bytearray(
         HEADER.pack(
             base_offset, HEADER_BYTES + len(area) - _LENGTH_OVERHEAD, leader_epoch, MAGIC, 0, attributes | codec,
-            len(records) - 1, base_timestamp, max(record.timestamp for record in records),
-            producer_id, producer_epoch, base_sequence, len(records),
+            record_count - 1, base_timestamp, max_timestamp,
+            producer_id, producer_epoch, base_sequence, record_count,
         )
     )  # fmt: skip
     batch += area
+    return bytes(seal(batch))
+
+
+def build_empty_batch(base_offset: int, offset_count: int) -> bytes:
+    """A batch without records that covers so many offsets, as Kafka's log cleaner leaves them."""
+    batch = bytearray(
+        HEADER.pack(
+            base_offset, HEADER_BYTES - _LENGTH_OVERHEAD, -1, MAGIC, 0, 0, offset_count - 1, -1, -1, -1, -1, -1, 0
+        )
+    )
     return bytes(seal(batch))
 
 

@@ -34,14 +34,14 @@ class RecordsTooLarge(CorruptMessage):
     """The decompressed records exceed the caller's bound."""
 
 
-def _lz4_frame(data: bytes) -> Any:
+def _lz4_frame(data: bytes | memoryview, level: int | None = None) -> Any:
     """An lz4 frame of independent blocks: Java clients refuse others. Source: Kafka's Lz4BlockOutputStream.FLG."""
-    compressor = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
-    compressor.compress(data)
+    compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    compressor.compress(bytes(data))
     return compressor.finish()
 
 
-_COMPRESS: Final[dict[int, Callable[[Any], Any]]] = {
+_COMPRESS: Final[dict[int, Callable[..., Any]]] = {
     Codec.GZIP: cramjam.gzip.compress,
     Codec.LZ4: _lz4_frame,
     Codec.ZSTD: cramjam.zstd.compress,
@@ -103,12 +103,12 @@ def _unsnap_block(data: bytes | memoryview, bytes_max: int) -> bytes:
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
-def compress(codec: int, data: bytes) -> bytes:
-    """The area as producers send it; snappy with xerial framing, as in Kafka's clients."""
+def compress(codec: int, data: bytes | memoryview, level: int | None = None) -> bytes:
+    """The area as producers send it, at a level or at the codec's default; snappy has xerial framing and no levels."""
     if codec == Codec.NONE:
-        return data
+        return bytes(data)
     if codec != Codec.SNAPPY:
-        return bytes(_COMPRESS[codec](data))
+        return bytes(_COMPRESS[codec](data, level) if level is not None else _COMPRESS[codec](data))
     parts = [_XERIAL_HEADER]
     for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))

@@ -37,7 +37,7 @@ class RecordHead(NamedTuple):
     has_key: bool
 
 
-def _varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
+def varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     value = data[position]
     position += 1
     if value < 0x80:
@@ -56,7 +56,7 @@ def _varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
 
 
 def _field(data: bytes | memoryview, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = _varint(data, position)
+    length, position = varint(data, position)
     if length < 0:
         return None, position
     if position + length > end:
@@ -65,7 +65,7 @@ def _field(data: bytes | memoryview, position: int, end: int) -> tuple[bytes | N
 
 
 def _headers(data: bytes | memoryview, position: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    count, position = _varint(data, position)
+    count, position = varint(data, position)
     if count < 0 or count > end - position:
         raise InvalidRecord("a record has a wrong count of headers")
     headers = []
@@ -78,11 +78,11 @@ def _headers(data: bytes | memoryview, position: int, end: int) -> tuple[tuple[t
     return tuple(headers), position
 
 
-def _bounds(data: bytes | memoryview, count: int) -> Iterator[tuple[int, int]]:
+def record_ranges(data: bytes | memoryview, count: int) -> Iterator[tuple[int, int]]:
     """Start (after the length) and end of each record; they must cover the whole area."""
     position, size = 0, len(data)
     for _ in range(count):
-        length, position = _varint(data, position)
+        length, position = varint(data, position)
         end = position + length
         if length < 0 or end > size:
             raise InvalidRecord("a record reaches beyond the batch")
@@ -98,9 +98,9 @@ def read_records(batch: Batch, bytes_max: int = OPENED_BYTES_MAX) -> list[Record
     logged = batch.max_timestamp if batch.is_log_append_time else None
     records = []
     try:
-        for start, end in _bounds(data, batch.record_count):
-            delta, position = _varint(data, start + 1)
-            offset_delta, position = _varint(data, position)
+        for start, end in record_ranges(data, batch.record_count):
+            delta, position = varint(data, start + 1)
+            offset_delta, position = varint(data, position)
             key, position = _field(data, position, end)
             value, position = _field(data, position, end)
             headers, position = _headers(data, position, end)
@@ -123,10 +123,10 @@ def heads_of(batch: Batch, data: bytes | memoryview) -> Iterator[RecordHead]:
     logged = batch.max_timestamp if batch.is_log_append_time else None
     base_timestamp = batch.base_timestamp
     try:
-        for start, _ in _bounds(data, batch.record_count):
-            delta, position = _varint(data, start + 1)
-            offset_delta, position = _varint(data, position)
-            key_length, _ = _varint(data, position)
+        for start, _ in record_ranges(data, batch.record_count):
+            delta, position = varint(data, start + 1)
+            offset_delta, position = varint(data, position)
+            key_length, _ = varint(data, position)
             yield RecordHead(offset_delta, base_timestamp + delta if logged is None else logged, key_length >= 0)
     except IndexError as error:
         raise InvalidRecord("a record is cut") from error

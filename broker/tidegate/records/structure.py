@@ -69,6 +69,16 @@ def check_records(data: bytes | memoryview, count: int) -> None:  # noqa: C901 -
         raise InvalidRecord(f"{size - position} bytes follow the last record")
 
 
+def check_sizes(data: bytes | memoryview, count: int, bytes_max: int) -> None:
+    """Check that no record has more than `bytes_max` bytes. Raises InvalidRecord; IndexError if truncated."""
+    position = 0
+    for index in range(count):
+        length, position = _varint(data, position)
+        if length >> 1 > bytes_max:
+            raise InvalidRecord(f"record {index} has {length >> 1} bytes, the topic takes {bytes_max}")
+        position += length >> 1
+
+
 def _long(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """A varint, still zigzag-encoded, and the position after it."""
     second = data[position + 1]

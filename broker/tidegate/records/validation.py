@@ -16,7 +16,7 @@ from tidegate.records.batch import CODEC_BITS, HEADER_BYTES, TIMESTAMP_TYPE, Bat
 from tidegate.records.build import with_create_time, with_max_timestamp
 from tidegate.records.compression import RecordsTooLarge, decompress
 from tidegate.records.record import heads_of
-from tidegate.records.structure import check_records
+from tidegate.records.structure import check_records, check_sizes
 
 NO_TIMESTAMP: Final = -1
 _ERRORS_LISTED_MAX: Final = 1_000
@@ -49,11 +49,13 @@ class RecordRules:
     log_append_time: bool
     oldest_ms: int
     newest_ms: int
+    record_bytes_max: int | None = None
+    """Limit of a record of a compressed batch, bytes; None: none."""
 
 
 def header_suffices(batch: Batch, rules: RecordRules) -> bool:
     """Whether the header shows that the records' timestamps and keys need not be read."""
-    if rules.compacted or batch.attributes & TIMESTAMP_TYPE:
+    if rules.compacted or batch.attributes & TIMESTAMP_TYPE or rules.record_bytes_max is not None:
         return False
     return rules.log_append_time or (rules.oldest_ms <= 0 and batch.max_timestamp <= rules.newest_ms)
 
@@ -69,6 +71,8 @@ def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> B
     area = batch.buffer[HEADER_BYTES:]
     if codec:
         area = memoryview(decompress(codec, area, opened_bytes_max))
+        if rules.record_bytes_max is not None:
+            check_sizes(area, batch.record_count, rules.record_bytes_max)
     if rules.structure:
         try:
             check_records(area, batch.record_count)

@@ -13,50 +13,44 @@ import random
 from collections import deque
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
 from tidegate.apis.call import Body, Client
-from tidegate.groups.delayed_heartbeats import Released
 from tidegate.protocol import headers
 from tidegate.protocol.framing import FrameError, Splitter, TlsInstead
 from tidegate.protocol.schema_walk import DecodeError
 from tidegate.server import dispatch, limits
+from tidegate.server.acceptor import Acceptor
+from tidegate.server.muting import UNREAD, Muting
 from tidegate.server.pending_request import CLOSED, PendingRequest
+from tidegate.server.repeated_requests import RepeatedRequest, note_repeated
 from tidegate.server.stalls import take_late
 from tidegate.server.sweeping import ConnectionState
 from tidegate.telemetry.metrics import metrics
 
-if TYPE_CHECKING:
-    from tidegate.server.listener import Server
-
 logger = structlog.get_logger()
-
-JOINED_BYTES_MAX: Final = 128 * 1024
-"""Replies of one tick up to this many bytes are joined; larger ones are passed to `writelines`."""
-
-LOGGED_ID_MAX: Final = 100
-"""Characters of a client id that are logged."""
 
 _read_header = headers.FIXED.unpack_from
 _HEADER_SIZE: Final = headers.FIXED.size
 
 
-class Connection(asyncio.BufferedProtocol):
-    def __init__(self, server: Server, listener: str) -> None:
+class Connection(Muting, asyncio.BufferedProtocol):
+    def __init__(self, server: Acceptor[Connection], listener: str) -> None:
         self.server, self.client_id = server, ""
         self.client = Client(connection_id=server.next_connection_id(), host="", port=0, listener=listener)
         self.pipeline: deque[PendingRequest] = deque()
         """Requests without a reply, in order of arrival; the first one is answered next."""
         self.unsent = 0
         """Bytes of replies that wait for an earlier reply or for the end of the tick."""
-        self._client_id_raw: bytes | memoryview | None = None
+        self._client_id_raw = b""
+        self.repeated: RepeatedRequest | None = None
         self.queue: deque[PendingRequest] = deque()
         self._task_request: PendingRequest | None = None
         self._exclusive: PendingRequest | None = None
-        self.splitter = Splitter(server.settings.socket_request_max_bytes)
-        self._own_room = False
+        self.splitter = Splitter(server.request_bytes_max)
+        self._own_buffer = False
         self.taken_s = self._paused_s = 0.0
         """Times of the last complete frame and of the last pause of reading, by `perf_counter`."""
         self.half_since_s = math.inf
@@ -64,11 +58,10 @@ class Connection(asyncio.BufferedProtocol):
         self.late_bytes = 0
         """Bytes still to be parsed that were already in the socket when the process resumed after a stall."""
         self.transport: Any = None
-        self._out: list[Body] = []
-        self._out_bytes = 0
-        self._reading = self._scheduled = self._starting = False
-        self._paused = self._write_paused = False
-        self._closing = self._draining = self._ended = self._closed = False
+        self.out: list[Body] = []
+        """Replies for the next write."""
+        self._reading = self._scheduled = self._starting = self._paused = False
+        self._closing = self._draining = self._ended = self.closed = False
         self.last_active_s = self.opened_s = perf_counter()
         self.jitter = random.uniform(-1, 1)  # noqa: S311 - spreads reconnects, no secret
         """Position of this connection in the jitter of the maximum age, -1 to 1."""
@@ -79,29 +72,29 @@ class Connection(asyncio.BufferedProtocol):
         """Set socket options and register the connection, or refuse it above `connections_max`."""
         self.transport = transport
         if not self.server.admit(self):
-            self._closed = True
+            self.closed = True
             self.transport.abort()
             return
         self.client.host, self.client.port, *_ = transport.get_extra_info("peername") or ("", 0)
         limits.tune(transport.get_extra_info("socket"))
-        self.transport.set_write_buffer_limits(high=limits.OUT_BYTES_MAX)
+        self.transport.set_write_buffer_limits(high=self.server.out_bytes_max)
 
     def get_buffer(self, sizehint: int) -> Any:
         """The buffer for the next read: a large frame's own buffer, or the read buffer that all connections share."""
-        room = self.splitter.room()
-        self._own_room = room is not None
-        return self.server.shared_room if room is None else room
+        buffer = self.splitter.own_buffer()
+        self._own_buffer = buffer is not None
+        return self.server.shared_buffer if buffer is None else buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse and start every complete frame in the received bytes."""
         self.last_active_s = perf_counter()
         metrics.bytes_in += nbytes
-        if self._own_room:
+        if self._own_buffer:
             self.splitter.wrote(nbytes)
             if self.splitter.whole:
                 self.server.request_bytes.received(self.client.host, self)
         else:
-            self.splitter.feed(bytes(self.server.shared_room[:nbytes]))
+            self.splitter.feed(bytes(self.server.shared_buffer[:nbytes]))
         if self.last_active_s > self.server.trusted_until_s:
             self.server.check_trust(self.last_active_s)
         self._take_frames()
@@ -113,26 +106,25 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The write buffer is above its high-water mark: stop reading from this client."""
-        self._write_paused = True
+        self.blocked |= UNREAD
         self._pause()
 
     def resume_writing(self) -> None:
         """The write buffer is below its low-water mark: resume reading."""
-        self._write_paused = False
+        self.blocked &= ~UNREAD
         self.last_active_s = perf_counter()
         self.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel waits; running handlers finish without a reply."""
         self.server.forget(self)
-        if self._closed:
+        if self.closed:
             return
-        self._closed = self._ended = True
+        self.closed = self._ended = True
         held = self.splitter.reserved if self.splitter.whole else 0
         pipeline, self.pipeline = self.pipeline, deque()
-        self.client.release(Released.CLOSED)
         self.queue.clear()
-        self._out = []
+        self.out = []
         for pending in pipeline:
             held += pending.held
             pending.held = 0
@@ -147,36 +139,38 @@ class Connection(asyncio.BufferedProtocol):
     def _take_frames(self) -> None:
         """Start every complete frame; stop at a limit and continue from there after `resume`."""
         splitter, server, pipeline = self.splitter, self.server, self.pipeline
-        in_flight_max, out_bytes_max = limits.IN_FLIGHT_MAX, limits.OUT_BYTES_MAX
+        in_flight_max, out_bytes_max = limits.IN_FLIGHT_MAX, self.server.out_bytes_max
         take = self.take if self.late_bytes <= 0 else partial(take_late, self)
         self._reading = True
         try:
             while not (self._closing or self._draining):
                 full = len(pipeline) >= in_flight_max or self.unsent >= out_bytes_max
-                if full or self._write_paused or not server.serving:
+                if full or self.blocked or not server.serving:
                     self._pause()
                     break
                 frame = splitter.take()
                 if frame is None:
-                    self._make_room()
+                    self._reserve_frame()
                     break
-                if self.client.delayed_heartbeat is not None:
-                    self.client.delayed_heartbeat.release(Released.REQUEST)
+                if self.client.delayed is not None:
+                    self.client.delayed.on_next_request()
                 take(*frame)
         except TlsInstead:
-            self.server.tls_came(self)
+            self.server.on_tls_handshake(self)
         except FrameError as error:
             self.drop_connection(str(error))
         except DecodeError as error:
             self.close_after_replies(f"malformed header: {error}", None)
         self._reading = False
-        if self._out and not self._ended:
+        if self.out and not self._ended:
             self._flush()
             if self._paused:
                 self.resume()
 
     def take(self, data: bytes | memoryview, start: int, end: int) -> None:
         """Find the route of one frame, and start or queue its request. Raises DecodeError."""
+        if self.repeated is not None and self.repeated.answer(self, data, start, end):
+            return
         if end - start < _HEADER_SIZE:
             raise DecodeError(f"a frame of {end - start} bytes")
         route_key, correlation_id, client_id_size = _read_header(data, start)
@@ -184,16 +178,11 @@ class Connection(asyncio.BufferedProtocol):
         route = server.routes.get(route_key) or server.routes.find(route_key)
         position = start + _HEADER_SIZE
         if route is None:
-            api_key, version = headers.api_and_version(route_key)
-            self.close_after_replies(f"API {api_key} v{version} is not served", None)
+            self.close_after_replies("API {} v{} is not served".format(*headers.api_and_version(route_key)), None)
             return
-        if client_id_size > 0:
-            raw = data[position : position + client_id_size]
-            position += client_id_size
-            if raw != self._client_id_raw:
-                self._note_client_id(raw)
-        elif self.client_id:
-            self._note_client_id(b"")
+        before, position = position, position + (client_id_size if client_id_size > 0 else 0)
+        if data[before:position] != self._client_id_raw:
+            self._note_client_id(data[before:position])
         if route.has_tags:
             untagged = position < end and data[position] == 0
             position = position + 1 if untagged else headers.skip_header_tags(data, position, end)
@@ -207,14 +196,16 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._start_or_queue(pending)
         if pending.answer is None or type(data) is memoryview:
-            self._hold(pending, data, end - start)
+            self._reserve(pending, data, end - start)
+        elif self.client.repeat is not None:
+            note_repeated(self, pending, data, start, end)
 
     def _note_client_id(self, raw: bytes | memoryview) -> None:
         """Decode the client id once: clients send the same one in every request. Raises DecodeError."""
         self.client_id = headers.client_id_of(raw)
         self._client_id_raw = bytes(raw)
 
-    def _hold(self, pending: PendingRequest, data: bytes | memoryview, size: int) -> None:
+    def _reserve(self, pending: PendingRequest, data: bytes | memoryview, size: int) -> None:
         """Count an unanswered request; a frame with its own buffer was counted when the buffer was allocated."""
         held, counted = self.server.request_bytes, type(data) is memoryview
         if pending.answer is not None:
@@ -222,9 +213,9 @@ class Connection(asyncio.BufferedProtocol):
         else:
             pending.held = size
             if not counted:
-                held.hold(size)
+                held.count_small(size)
 
-    def _make_room(self) -> None:
+    def _reserve_frame(self) -> None:
         """Continue to read a partial frame, unless the connections together hold too many request bytes."""
         splitter = self.splitter
         if not splitter.wanted:
@@ -239,10 +230,9 @@ class Connection(asyncio.BufferedProtocol):
     # -- order
 
     def _may_start(self, pending: PendingRequest) -> bool:
-        route = pending.route
-        if not route.inline:
+        if not pending.route.inline:
             return self.pipeline[0] is pending
-        return self._task_request is None and not (route.exclusive and self._exclusive is not None)
+        return self._task_request is None and not (pending.route.exclusive and self._exclusive is not None)
 
     def _start_or_queue(self, pending: PendingRequest) -> None:
         if not self.queue and self._may_start(pending):
@@ -259,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def advance(self) -> None:
         """Move ready replies from the head of the pipeline to the output, and start requests that may start now."""
-        pipeline, out = self.pipeline, self._out
+        pipeline, out = self.pipeline, self.out
         while pipeline and (answer := pipeline[0].answer) is not None:
             pending = pipeline.popleft()
             if pending is self._task_request:
@@ -271,13 +261,24 @@ class Connection(asyncio.BufferedProtocol):
             elif isinstance(answer, list):
                 out.extend(answer)
             elif answer is CLOSED:
-                self._close_now()
+                self._flush_and_close()
                 return
         if self.queue and not self._starting:
             self._start_queued()
         if not (self._reading or self._scheduled):
             self._scheduled = True
             self.server.flush_soon(self)
+
+    def run_alone(self, pending: PendingRequest) -> None:
+        """Make later requests wait for the reply to this one, as behind a task request."""
+        self._task_request = pending
+
+    def let_later_start(self, pending: PendingRequest) -> None:
+        """Allow later requests to start before this one is answered."""
+        if self._task_request is pending:
+            self._task_request = None
+            if self.queue and not self._starting:
+                self._start_queued()
 
     def _start_queued(self) -> None:
         self._starting, queue = True, self.queue
@@ -290,22 +291,22 @@ class Connection(asyncio.BufferedProtocol):
         self._scheduled = False
         if self._ended:
             return
-        if self._out:
+        if self.out:
             self._flush()
         if self._draining and not self.pipeline:
-            self._close_now()
+            self._flush_and_close()
         elif self._paused:
             self.resume()
 
     def _flush(self) -> None:
-        out, self._out = self._out, []
+        out, self.out = self.out, []
         self.last_active_s = perf_counter()
         size = sum(map(len, out))
         self.unsent -= size
         metrics.bytes_out += size
         if len(out) == 1:
             self.transport.write(out[0])
-        elif size <= JOINED_BYTES_MAX:
+        elif size <= limits.JOINED_BYTES_MAX:
             self.transport.write(b"".join(out))
         else:
             self.transport.writelines(out)
@@ -320,10 +321,10 @@ class Connection(asyncio.BufferedProtocol):
     def resume(self) -> None:
         """Resume reading when every limit is below half: the hysteresis avoids a pause at each request."""
         server = self.server
-        if not self._paused or self._ended or self._closing or self._draining or self._write_paused:
+        if not self._paused or self._ended or self._closing or self._draining or self.blocked:
             return
         full = len(self.pipeline) * 2 > limits.IN_FLIGHT_MAX
-        if full or self.unsent * 2 > limits.OUT_BYTES_MAX or not server.serving:
+        if full or self.unsent * 2 > server.out_bytes_max or not server.serving:
             return
         self._paused = False
         self.server.loop.call_soon(self._read_on)
@@ -344,14 +345,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing or self._ended:
             return
         self._closing = True
-        client_id = self.client_id[:LOGGED_ID_MAX]
+        client_id = self.client_id[: limits.LOGGED_ID_MAX]
         logger.info("connection_refused_request", reason=reason, host=self.client.host, client_id=client_id)
         self._pause()
         if pending is None:
             if self.pipeline:
                 self._draining = True
             else:
-                self._close_now()
+                self._flush_and_close()
 
     def drain(self) -> None:
         """Close between requests: at once when idle, otherwise after the replies to all parsed requests."""
@@ -359,38 +360,40 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._draining = True
         self._pause()
-        self.client.release(Released.DRAINING)
+        if self.client.delayed is not None:
+            self.client.delayed.on_drain()
         if not self.pipeline:
-            self._close_now()
+            self._flush_and_close()
 
     @property
-    def standing(self) -> ConnectionState:
+    def state(self) -> ConnectionState:
         """The connection's state for the sweeper and for a drain."""
         if self._ended or (self.splitter.partial and not self._paused):
-            return ConnectionState.HALF
-        if self._write_paused:
-            return ConnectionState.UNREAD
+            return ConnectionState.READING
+        if self.blocked & UNREAD:
+            return ConnectionState.BLOCKED_ON_WRITE
         if self._paused or self._task_request is not None or self.queue:
             return ConnectionState.WAITING
-        return ConnectionState.SERVING if len(self.pipeline) > self.client.held else ConnectionState.IDLE
+        return ConnectionState.SERVING if len(self.pipeline) > self.client.delayed_count else ConnectionState.IDLE
 
     def abort(self) -> None:
         """Close the socket immediately. Group members keep their membership."""
         self._ended = self._closing = True
-        if not self._closed:
+        if not self.closed:
             self.transport.abort()
 
     def drop_connection(self, reason: str) -> None:
         """Abort the connection and log the reason."""
-        logger.info("connection_abort", reason=reason, host=self.client.host, client_id=self.client_id[:LOGGED_ID_MAX])
+        client_id = self.client_id[: limits.LOGGED_ID_MAX]
+        logger.info("connection_abort", reason=reason, host=self.client.host, client_id=client_id)
         self.abort()
 
-    def _close_now(self) -> None:
+    def _flush_and_close(self) -> None:
         """Write the ready replies, then close."""
         self._closing = True
         if self._ended:
             return
-        if self._out:
+        if self.out:
             self._flush()
         self._ended = True
         self.transport.close()

@@ -20,6 +20,10 @@ HOST_SHARE: Final = 8
 """One address may hold 1/HOST_SHARE of the limit in partial large requests; its oldest one is exempt from this."""
 EXHAUSTED_S: Final = 5.0
 """After this time without capacity for another large request the broker reports itself as not ready."""
+JOINED_BYTES_MAX: Final = 128 * 1024
+"""Replies of one tick up to this many bytes are joined; larger ones are passed to `writelines`."""
+LOGGED_ID_MAX: Final = 100
+"""Characters of a client id that are logged."""
 
 
 def tune(sock: socket.socket) -> None:
@@ -89,7 +93,7 @@ class RequestBytes:
         self._receiving_bytes -= size
         return size
 
-    def hold(self, size: int) -> None:
+    def count_small(self, size: int) -> None:
         """Count a small request."""
         self.held += size
 

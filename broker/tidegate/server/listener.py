@@ -8,7 +8,8 @@ import math
 import random
 import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from time import perf_counter
 from typing import Final, Protocol
 
@@ -16,14 +17,21 @@ import structlog
 
 from tidegate.apis.call import BrokerContext
 from tidegate.apis.registry import Api
+from tidegate.memory import shares_of
+from tidegate.quotas.entities import Quota
+from tidegate.quotas.leases import QuotaLeases
+from tidegate.server import limits
+from tidegate.server.certificate_connection import CertificateConnection
 from tidegate.server.certificates import Certificates
 from tidegate.server.connection import Connection
 from tidegate.server.connection_rebalancing import ConnectionRebalancer
-from tidegate.server.dispatch import Routes
 from tidegate.server.limits import RequestBytes
 from tidegate.server.pending_request import PendingRequest
+from tidegate.server.routes import Routes, Wrap
+from tidegate.server.sasl_connection import SaslConnection
 from tidegate.server.stalls import StallMonitor
 from tidegate.server.sweeping import Sweeper
+from tidegate.server.throttling import MeteredRoutes, metered
 from tidegate.server.tls_port import TlsPort
 from tidegate.settings import Settings
 from tidegate.telemetry.declared import CONNECTIONS
@@ -46,16 +54,28 @@ class Port(Protocol):
 
 
 class Server:
-    """All listeners of one broker. `app.py` passes `context` and the table of served APIs."""
+    """All listeners of one broker. `apis` is the table of served APIs."""
 
-    def __init__(self, context: BrokerContext, apis: Mapping[int, Api], settings: Settings) -> None:
+    def __init__(
+        self,
+        context: BrokerContext,
+        apis: Mapping[int, Api],
+        settings: Settings,
+        *,
+        request_type: type[PendingRequest] = PendingRequest,
+        wrap: Wrap = attrgetter("handler"),
+    ) -> None:
         self.context = context
         self.settings = settings
-        self.routes = Routes(apis)
-        self.request_type = PendingRequest
+        self.routes = self._plain_routes = Routes(apis, wrap)
+        self.request_type = self._plain_request_type = request_type
+        self._leases: QuotaLeases | None = None
         self.draining = asyncio.Event()
-        self.request_bytes = RequestBytes(settings.requests_in_flight_bytes_max)
-        self.shared_room = memoryview(bytearray(CHUNK_BYTES))
+        shares = shares_of(settings.memory_max)
+        self.request_bytes = RequestBytes(min(settings.requests_in_flight_bytes_max, shares.requests))
+        self.request_bytes_max = min(settings.socket_request_max_bytes, shares.requests)
+        self.out_bytes_max = min(limits.OUT_BYTES_MAX, shares.unsent)
+        self.shared_buffer = memoryview(bytearray(CHUNK_BYTES))
         """Read buffer of all connections: each chunk is copied out before the next read."""
         self.connections: dict[Connection, None] = {}
         """Connections in order of arrival (a dict as an ordered set), so that iteration is deterministic."""
@@ -88,16 +108,25 @@ class Server:
 
     # -- lifecycle
 
-    async def open(self, host: str, port: int, listener: str = "PLAINTEXT") -> int:
+    async def open(self, host: str, port: int, listener: str = "PLAINTEXT", *, sasl: bool = False) -> int:
         """Listen on host:port; returns the port, also when `port` was 0. Raises OSError."""
-        opened = await self.loop.create_server(lambda: Connection(self, listener), host, port, backlog=1024)
-        return self._listening(opened, opened.sockets[0], listener, "PLAINTEXT")
+        opened = await self.loop.create_server(self._connect(listener, sasl, tls=False), host, port, backlog=1024)
+        return self._listening(opened, opened.sockets[0], listener, "SASL_PLAINTEXT" if sasl else "PLAINTEXT")
 
-    def open_tls(self, sock: socket.socket, listener: str, certificates: Certificates) -> int:
+    def open_tls(self, sock: socket.socket, listener: str, certificates: Certificates, *, sasl: bool = False) -> int:
         """Listen with TLS on a bound socket; returns its port. Raises OSError."""
-        opened = TlsPort(self, sock, listener, certificates)
+        opened = TlsPort(self, sock, listener, certificates, self._connect(listener, sasl, tls=True))
         opened.open()
-        return self._listening(opened, sock, listener, "SSL")
+        return self._listening(opened, sock, listener, "SASL_SSL" if sasl else "SSL")
+
+    def _connect(self, listener: str, sasl: bool, tls: bool) -> Callable[[], Connection]:
+        """Creates the connections of a listener, which know how its clients are identified."""
+        security = self.context.security if sasl or tls else None
+        if security is None:
+            return lambda: Connection(self, listener)
+        if sasl:
+            return lambda: SaslConnection(self, listener, security.mechanisms)
+        return lambda: CertificateConnection(self, listener, security.certificate_principals)
 
     def _listening(self, opened: Port, sock: socket.socket, listener: str, protocol: str) -> int:
         self._opened.append(opened)
@@ -119,11 +148,27 @@ class Server:
         for opened in self._opened:
             opened.close()
 
+    # -- quotas
+
+    def meter(self, leases: QuotaLeases | None) -> None:
+        """Count what requests use from now on; None: there are no quotas, count nothing."""
+        if self._leases is leases:
+            return
+        self._leases = leases
+        if leases is None:
+            self.routes, self.request_type = self._plain_routes, self._plain_request_type
+            return
+        self.routes = MeteredRoutes(self._plain_routes)
+        self.request_type = metered(self._plain_request_type, leases)
+        for connection in self.connections:
+            connection.repeated = connection.client.repeat = None
+
     # -- the lease
 
-    def serve(self, lease_ends_s: float) -> None:
-        """The lease is held: take requests, including those that arrived while it was suspect."""
-        self.lease_ends_s, self._asked_s = lease_ends_s, perf_counter()
+    def serve(self, lease_left_s: float) -> None:
+        """The lease is held for `lease_left_s`: take requests, including those that arrived while it was suspect."""
+        self._asked_s = perf_counter()
+        self.lease_ends_s = self._asked_s + lease_left_s
         self.extend_trust()
         self._refusing = False
         if not self.serving:
@@ -165,17 +210,17 @@ class Server:
         errors. A process that stalled cannot conclude this from its own broken connections, and suspends.
         """
         now_s = perf_counter()
-        stood_still = now_s - self._asked_s > self.settings.lease_suspect_ms / 1000
+        stood_still = now_s - self._asked_s > self.settings.broker_lease_suspect_ms / 1000
         if stood_still:
             self._doubted_s = now_s
         if stood_still or self.context.store.metadata_node.control.connected:
             self.suspend()
 
-    def go_on_without_redis(self, lease_ends_s: float) -> None:
+    def go_on_without_redis(self, lease_left_s: float) -> None:
         """Redis did not answer the renewal: serve, unless a recent stall of this process may be the reason."""
         self._asked_s = perf_counter()
         if self._asked_s - self._doubted_s > self.settings.redis_connect_timeout_ms / 1000:
-            self.serve(lease_ends_s)
+            self.serve(lease_left_s)
 
     async def drain(self, budget_ms: int) -> None:
         """Stop accepting, answer long polls, then close connections one by one within `budget_ms`.
@@ -225,11 +270,22 @@ class Server:
         """Register a new connection; False above `connections_max` or without a lease."""
         if self._refusing or self.full():
             return False
+        if self._leases is not None:
+            self._limit_rate(connection, self._leases)
         metrics.connections_opened += 1
         self.connections[connection] = None
         connection.client.software.connections += 1
         self._empty.clear()
         return True
+
+    def _limit_rate(self, connection: Connection, leases: QuotaLeases) -> None:
+        """A connection above its address's quota is not served, and closed when the quota has recovered (KIP-612)."""
+        host, *_ = connection.transport.get_extra_info("peername") or ("",)
+        wait_s = leases.connect(host)
+        if wait_s > 0:
+            metrics.throttled(Quota.CONNECTION.value).observe(wait_s)
+            connection.mute(math.inf)
+            self.loop.call_later(wait_s, connection.abort)
 
     def _by_listener(self) -> dict[tuple[str, ...], float]:
         found = Counter(connection.client.listener for connection in self.connections)
@@ -243,7 +299,7 @@ class Server:
         self.limited_log.warn("connections_refused", connections_max=self.settings.connections_max)
         return True
 
-    def tls_came(self, connection: Connection) -> None:
+    def on_tls_handshake(self, connection: Connection) -> None:
         """A client sent a TLS handshake to a plaintext listener: close without a reset, and log the remedy."""
         client = connection.client
         self.limited_log.warn(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import structlog
 from kio.schema.errors import ErrorCode
 
-from tidegate.apis.call import Body, Call
+from tidegate.apis.call import Body, BrokerContext, Call, Client
 from tidegate.protocol.schema_walk import Buffer
+from tidegate.server.limits import RequestBytes
+from tidegate.server.routes import Route
 from tidegate.telemetry.metrics import metrics
-
-if TYPE_CHECKING:
-    from tidegate.server.connection import Connection
-    from tidegate.server.dispatch import Route
 
 logger = structlog.get_logger()
 
@@ -38,6 +37,46 @@ CLOSED: Final = Closed()
 Answer = bytes | list[Body] | Dropped | Closed
 
 
+class SharedByConnections(Protocol):
+    """What a request uses of its server."""
+
+    context: BrokerContext
+    draining: asyncio.Event
+    request_bytes: RequestBytes
+
+
+class Pipeline(Protocol):
+    """What a request uses of its connection."""
+
+    client: Client
+    client_id: str
+    unsent: int
+    closed: bool
+
+    @property
+    def server(self) -> SharedByConnections:
+        """The server of the connection."""
+
+    @property
+    def pipeline(self) -> deque[PendingRequest]:
+        """Requests without a reply, in order of arrival."""
+
+    def run_alone(self, pending: PendingRequest) -> None:
+        """Start no later request before this one is answered."""
+
+    def let_later_start(self, pending: PendingRequest) -> None:
+        """End `run_alone`."""
+
+    def close_after_replies(self, reason: str, pending: PendingRequest | None) -> None:
+        """Close after the reply to `pending`."""
+
+    def mute(self, seconds: float) -> None:
+        """Take no more requests for a while."""
+
+    def advance(self) -> None:
+        """Send the replies that are next."""
+
+
 class PendingRequest(Call):
     """A request; holds its body until it starts and its reply until that is sent."""
 
@@ -45,7 +84,7 @@ class PendingRequest(Call):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Pipeline,
         route: Route,
         correlation_id: int,
         data: Buffer,
@@ -100,20 +139,16 @@ class PendingRequest(Call):
     def run_alone(self) -> None:
         """Make later requests wait for this reply, as behind a task request."""
         if self.answer is None:
-            self.connection._task_request = self
+            self.connection.run_alone(self)
 
     def let_later_start(self) -> None:
         """Allow later requests to start before this one is answered."""
-        connection = self.connection
-        if connection._task_request is self:
-            connection._task_request = None
-            if connection.queue and not connection._starting:
-                connection._start_queued()
+        self.connection.let_later_start(self)
 
     @property
     def client_is_gone(self) -> bool:
         """Whether the connection is closed."""
-        return self.connection._closed
+        return self.connection.closed
 
     def close(self, reason: str) -> None:
         """Close the connection after all earlier replies; later requests are not parsed."""

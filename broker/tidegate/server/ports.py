@@ -34,10 +34,10 @@ class Ports:
         for listener, port, sock in zip(self._listeners, self.numbers, self._bound, strict=True):
             try:
                 if listener.tls and self.certificates is not None:
-                    server.open_tls(sock.dup(), listener.name, self.certificates)
+                    server.open_tls(sock.dup(), listener.name, self.certificates, sasl=listener.sasl)
                 else:
                     sock.close()
-                    await server.open(listener.host, port, listener.name)
+                    await server.open(listener.host, port, listener.name, sasl=listener.sasl)
             except OSError as error:
                 reported = f"cannot listen on {listener.host}:{port} ({listener.setting}): {error.strerror}"
                 raise CannotStart(reported) from None

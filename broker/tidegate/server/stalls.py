@@ -16,21 +16,22 @@ import contextlib
 import fcntl
 import select
 import termios
+from collections import deque
+from collections.abc import Iterable
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
 from tidegate.protocol import headers
-from tidegate.protocol.framing import LENGTH_BYTES
-
-if TYPE_CHECKING:
-    from tidegate.server.connection import Connection
-    from tidegate.server.listener import Server
+from tidegate.protocol.framing import LENGTH_BYTES, Splitter
+from tidegate.server.limits import RequestBytes
+from tidegate.server.pending_request import PendingRequest
+from tidegate.server.routes import Routes
 
 logger = structlog.get_logger()
 
-BEAT_S: Final = 0.25
+CHECK_INTERVAL_S: Final = 0.25
 """Interval of the timer that observes the event loop, s."""
 STALL_S: Final = 1.0
 """A longer gap is a stall. The shortest client time-outs (session, request) are several times as long."""
@@ -41,10 +42,56 @@ _WAITED: Final = "waited while this process stood still"
 _CLOSED: Final = select.POLLHUP | select.POLLERR | select.POLLNVAL | getattr(select, "POLLRDHUP", 0)
 
 
+class Requests(Protocol):
+    """What late requests need of the server."""
+
+    routes: Routes
+    request_bytes: RequestBytes
+
+
+class StalledConnection(Protocol):
+    """What the monitor uses of a connection."""
+
+    transport: Any
+    late_bytes: int
+    splitter: Splitter
+    queue: deque[PendingRequest]
+
+    @property
+    def server(self) -> Requests:
+        """The server of the connection."""
+
+    @property
+    def pipeline(self) -> deque[PendingRequest]:
+        """Requests without a reply, in order of arrival."""
+
+    def take(self, data: bytes | memoryview, start: int, end: int) -> None:
+        """Start or queue one request."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def close_after_replies(self, reason: str, pending: PendingRequest | None) -> None:
+        """Take no more requests; close after the replies."""
+
+
+class StalledServer(Protocol):
+    """What the monitor uses of the server."""
+
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def connections(self) -> Iterable[StalledConnection]:
+        """The open connections."""
+
+    def extend_trust(self) -> None:
+        """The event loop runs."""
+
+
 class StallMonitor:
     """Detects stalls of the event loop: by a timer, and by the first bytes received after one."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: StalledServer) -> None:
         self._server = server
         self._timer: asyncio.TimerHandle | None = None
         self.alive_s = perf_counter()
@@ -54,7 +101,7 @@ class StallMonitor:
         """Start the timer; a second call has no effect."""
         if self._timer is None:
             self.alive_s = perf_counter()
-            self._beat()
+            self._check_periodically()
 
     def close(self) -> None:
         if self._timer is not None:
@@ -66,8 +113,8 @@ class StallMonitor:
         """Until when no check is needed, by `perf_counter`; infinity before `start`."""
         return self.alive_s + STALL_S if self._timer is not None else float("inf")
 
-    def _beat(self) -> None:
-        self._timer = self._server.loop.call_later(BEAT_S, self._beat)
+    def _check_periodically(self) -> None:
+        self._timer = self._server.loop.call_later(CHECK_INTERVAL_S, self._check_periodically)
         self.check()
 
     def check(self) -> None:
@@ -90,7 +137,7 @@ class StallMonitor:
                 _distrust(connection, _unread(fileno))
 
 
-def _distrust(connection: Connection, unread: int) -> None:
+def _distrust(connection: StalledConnection, unread: int) -> None:
     """Mark `unread` bytes of the socket as late; close after replies if a queued request changes state."""
     connection.late_bytes = unread + connection.splitter.received
     queue = connection.queue
@@ -104,7 +151,7 @@ def _distrust(connection: Connection, unread: int) -> None:
     connection.close_after_replies(f"{name} {_WAITED}", None)
 
 
-def take_late(connection: Connection, data: bytes | memoryview, start: int, end: int) -> None:
+def take_late(connection: StalledConnection, data: bytes | memoryview, start: int, end: int) -> None:
     """Take one frame; a late frame only if its request changes no state. Raises DecodeError."""
     if connection.late_bytes <= 0:
         connection.take(data, start, end)
@@ -122,13 +169,13 @@ def take_late(connection: Connection, data: bytes | memoryview, start: int, end:
     connection.close_after_replies(f"{route.name} {_WAITED}", None)
 
 
-def _fileno(connection: Connection) -> int:
+def _fileno(connection: StalledConnection) -> int:
     """The file descriptor of a connection, -1 without one."""
     sock = connection.transport.get_extra_info("socket") if connection.transport is not None else None
     return -1 if sock is None else int(sock.fileno())
 
 
-def _closed(filenos: dict[int, Connection]) -> set[int]:
+def _closed(filenos: dict[int, StalledConnection]) -> set[int]:
     """File descriptors whose peer has closed, whether or not all of its bytes were read."""
     poll = select.poll()
     for fileno in filenos:

@@ -6,19 +6,18 @@ import asyncio
 import heapq
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import structlog
 
+from tidegate.apis.call import Client
+from tidegate.protocol.framing import Splitter
 from tidegate.server import limits
+from tidegate.settings import Settings
 from tidegate.telemetry.metrics import metrics
-
-if TYPE_CHECKING:
-    from tidegate.server.connection import Connection
-    from tidegate.server.listener import Server
 
 logger = structlog.get_logger()
 
@@ -34,9 +33,9 @@ NOTICE_S: Final = 2.0
 class ConnectionState(Enum):
     """What a connection is doing."""
 
-    HALF = auto()
+    READING = auto()
     """A partial request, or closing."""
-    UNREAD = auto()
+    BLOCKED_ON_WRITE = auto()
     """Replies that the client does not read."""
     WAITING = auto()
     """A request that may wait for other members (JoinGroup) or for memory; never closed for a rebalance."""
@@ -46,12 +45,46 @@ class ConnectionState(Enum):
     """No request, or a delayed heartbeat."""
 
 
+class SweptConnection(Protocol):
+    """What the sweeper uses of a connection."""
+
+    client: Client
+    splitter: Splitter
+    last_active_s: float
+    opened_s: float
+    taken_s: float
+    half_since_s: float
+    jitter: float
+
+    @property
+    def state(self) -> ConnectionState:
+        """What the connection is doing."""
+
+    def drain(self) -> None:
+        """Close between requests."""
+
+    def drop_connection(self, reason: str) -> None:
+        """Close at once."""
+
+
+class SweptServer(Protocol):
+    """What the sweeper uses of the server."""
+
+    settings: Settings
+    draining: asyncio.Event
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def connections(self) -> Iterable[SweptConnection]:
+        """The open connections."""
+
+
 class Sweeper:
     """Checks every connection periodically, instead of one timer each."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: SweptServer) -> None:
         self._server = server
-        self._draining: list[tuple[float, int, Connection]] = []
+        self._draining: list[tuple[float, int, SweptConnection]] = []
         """Heap of connections to be closed for a rebalance, by time."""
         self._task: asyncio.Task[None] | None = None
 
@@ -107,33 +140,33 @@ class Sweeper:
             _, connection_id, connection = heapq.heappop(leaving)
             if connection not in self._server.connections:
                 continue
-            if connection.standing in (ConnectionState.SERVING, ConnectionState.IDLE):
+            if connection.state in (ConnectionState.SERVING, ConnectionState.IDLE):
                 metrics.connections_rebalanced += 1
                 connection.drain()
             else:
                 heapq.heappush(leaving, (now_s + CHECK_INTERVAL_S, connection_id, connection))
 
-    def _receives_too_slowly(self, connection: Connection, now_s: float) -> bool:
+    def _receives_too_slowly(self, connection: SweptConnection, now_s: float) -> bool:
         """Whether a partial frame is below the minimum rate; called at each sweep that finds one."""
         if connection.half_since_s == math.inf or connection.half_since_s < connection.taken_s:
             connection.half_since_s = now_s
         overdue_s = now_s - connection.half_since_s - limits.FRAME_TIMEOUT_S
         return overdue_s * FRAME_BYTES_PER_S_MIN > connection.splitter.received
 
-    def sweep(self, connection: Connection, now_s: float) -> None:
+    def sweep(self, connection: SweptConnection, now_s: float) -> None:
         """Close a connection that is stuck, idle or too old."""
-        settings, standing = self._server.settings, connection.standing
+        settings, state = self._server.settings, connection.state
         silent_ms = (now_s - connection.last_active_s) * 1000
-        if standing is ConnectionState.HALF:
+        if state is ConnectionState.READING:
             if silent_ms > limits.FRAME_TIMEOUT_S * 1000:
                 connection.drop_connection("stopped in the middle of a request or of our answers")
             elif self._receives_too_slowly(connection, now_s):
                 connection.drop_connection("sends a request too slowly")
-        elif standing is ConnectionState.UNREAD:
+        elif state is ConnectionState.BLOCKED_ON_WRITE:
             if silent_ms > settings.connections_max_idle_ms:
                 connection.drop_connection("does not read its answers")
-        elif standing is not ConnectionState.WAITING:
-            idle = standing is ConnectionState.IDLE and silent_ms > settings.connections_max_idle_ms
+        elif state is not ConnectionState.WAITING:
+            idle = state is ConnectionState.IDLE and silent_ms > settings.connections_max_idle_ms
             age_ms_max = settings.connections_max_age_ms * (1 + AGE_JITTER * connection.jitter)
             if idle or (age_ms_max and (now_s - connection.opened_s) * 1000 > age_ms_max):
                 connection.drain()

@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from tidegate.server import limits
 from tidegate.server.certificates import Certificates
-from tidegate.server.connection import Connection
 from tidegate.store.tasks import TaskSet
 from tidegate.telemetry.metrics import metrics
-
-if TYPE_CHECKING:
-    from tidegate.server.listener import Server
+from tidegate.telemetry.rate_limited_log import RateLimitedLogger
 
 HANDSHAKE: Final = 0x16
 """First byte of a TLS record; as the size of a Kafka request it would mean 350 MB."""
@@ -45,11 +43,29 @@ _DO: Final = {
 """OpenSSL's reason -> the remedy for the log."""
 
 
-class TlsPort:
-    """One bound socket; `open` starts to accept."""
+class AcceptingServer(Protocol):
+    """What a TLS port uses of the server."""
 
-    def __init__(self, server: Server, sock: socket.socket, listener: str, certificates: Certificates) -> None:
+    loop: asyncio.AbstractEventLoop
+    limited_log: RateLimitedLogger
+
+    def full(self, coming: int = 0) -> bool:
+        """Whether no more connections are accepted."""
+
+
+class TlsPort:
+    """One bound socket; `open` starts to accept. `connect` creates the protocol of a connection after its handshake."""
+
+    def __init__(
+        self,
+        server: AcceptingServer,
+        sock: socket.socket,
+        listener: str,
+        certificates: Certificates,
+        connect: Callable[[], asyncio.BaseProtocol],
+    ) -> None:
         self._server = server
+        self._connect = connect
         self._sock = sock
         self._listener = listener
         self._certificates = certificates
@@ -100,7 +116,7 @@ class TlsPort:
                 return
             handed_over = True
             await server.loop.connect_accepted_socket(
-                lambda: Connection(server, self._listener),
+                self._connect,
                 sock,
                 ssl=self._certificates.context,
                 ssl_handshake_timeout=timeout_s,

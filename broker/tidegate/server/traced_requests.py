@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, use_span
 
+from tidegate.apis.call import BrokerContext
 from tidegate.apis.registry import Api
 from tidegate.protocol.schema_walk import Buffer
-from tidegate.server.connection import Connection
-from tidegate.server.dispatch import Route
 from tidegate.server.listener import Server
-from tidegate.server.pending_request import PendingRequest
+from tidegate.server.pending_request import PendingRequest, Pipeline
+from tidegate.server.routes import Route
+from tidegate.settings import Settings
 
 
-def trace_requests(server: Server, tracer: Tracer) -> None:
-    """Create a span for every further request; scripts that its handler runs are child spans."""
+def traced_server(
+    tracer: Tracer,
+    context: BrokerContext,
+    apis: Mapping[int, Api],
+    settings: Settings,
+) -> Server:
+    """A server that creates a span for every request; scripts that its handler runs are child spans."""
 
     class TracedRequest(PendingRequest):
         """A request with a span from its last byte to its reply."""
@@ -26,7 +32,7 @@ def trace_requests(server: Server, tracer: Tracer) -> None:
 
         def __init__(
             self,
-            connection: Connection,
+            connection: Pipeline,
             route: Route,
             correlation_id: int,
             data: Buffer,
@@ -58,8 +64,7 @@ def trace_requests(server: Server, tracer: Tracer) -> None:
             self.span.end()
             super()._answered()
 
-    server.request_type = TracedRequest
-    server.routes.wrap = _within_span
+    return Server(context, apis, settings, request_type=TracedRequest, wrap=_within_span)
 
 
 def _within_span(api: Api) -> Callable[..., Any]:

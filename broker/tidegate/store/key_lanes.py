@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import hiredis
+
 from tidegate.store.link import Arg
 from tidegate.store.node import Node
-from tidegate.store.outcome import Failure, Moved, Ok, Unknown, append_failure_of, failure_of, outcome_of
+from tidegate.store.outcome import Failure, Moved, Ok, Refused, Unknown, append_failure_of, failure_of, outcome_of
 from tidegate.store.redirected import PAUSE_S
+from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
 MOVING_PAUSE_S: Final = PAUSE_S
@@ -75,6 +78,25 @@ class KeyLanes:
         link.send_buffers(xadd, size, answered)
         link.send_buffers([message], len(message), _ignore)
 
+    def append_control(self, script: Script, args: Sequence[Arg], message: bytes, on_append: OnAppend) -> None:
+        """As `append`, by a script, which a full server runs too; `args` are its key count, keys and arguments."""
+        node = self.node
+        command: list[Arg] = ["EVALSHA", script.sha, *args]
+
+        def answered(reply: Any, loaded: bool = False) -> None:
+            if isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT") and not loaded:
+                node.data_out.send(["SCRIPT", "LOAD", script.source], _ignore)
+                node.data_out.send(command, lambda again: answered(again, loaded=True))
+            elif not isinstance(reply, bytes):
+                on_append(self._noted(node, append_failure_of(reply)))
+            elif self.node is node:
+                on_append(reply)
+            else:
+                on_append(Unknown("another server has the log by now"))
+
+        node.data_out.send(command, answered)
+        node.data_out.send_buffers([message], len(message), _ignore)
+
     def read(self, args: Sequence[Arg], on_outcome: OnOutcome) -> None:
         """Send one read with a possibly large reply."""
         node = self.node
@@ -96,6 +118,8 @@ class KeyLanes:
     def _noted(self, node: Node, outcome: Any) -> Any:
         if isinstance(outcome, Moved):
             self._store.refused(node, outcome.text)
+        elif isinstance(outcome, Refused):
+            self._store.wrong_types.check(outcome.text, [self._key])
         return outcome
 
 

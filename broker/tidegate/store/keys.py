@@ -1,19 +1,26 @@
 """Every key name, with its type and hash tag (docs/redis-layout.md describes each).
 
-The keys of one hash tag can be changed atomically by one script: `{cluster}`, `{co:<shard>}`,
+The keys of one hash tag can be changed atomically by one script: `{cluster}`, `{co:<shard>}`, `{tx:<shard>}`,
 `{<org>/<topic>:<partition>}`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import quote
 
+_RECORDS: Final = ":records"
 _MIN_INT: Final = -(1 << 31)
+BATCH_FORMAT: Final = "batch"
+"""Format of a log: an entry is one or more whole record batches."""
+RECORD_FORMAT: Final = "record"
+"""Format of a log: an entry is one record, with fields that Redis programs read and write."""
 CACHED_NAME_LENGTH_MAX: Final = 256
 """Longest group name whose derived keys are cached: a name of 32 kB would take 1 MB."""
+
+_STRING_BYTES: Final = 64
+"""Memory of a string beside the characters that the names of one owner have in common."""
 
 
 def java_string_hash(text: str) -> int:
@@ -51,6 +58,8 @@ class ClusterKeys:
     topic_names: str = field(init=False)  # hash: <org>/<topic with . as _> -> the topic that has this name
     topic_changes: str = field(init=False)  # pub/sub channel: <version> <org>/<topic>
     upkeep: str = field(init=False)  # zset: due retention work, score = Redis ms
+    compactions: str = field(init=False)  # hash: <org>/<topic>:<p>:<topic id> -> state of a requested compaction
+    compaction_requests: str = field(init=False)  # pub/sub channel: compactions were requested
     producer_ids: str = field(init=False)  # string: <next producer id> <replication id of the last server>
     lag: str = field(init=False)  # stream: samples of every group's lag
     lag_sampler: str = field(init=False)  # hash: the broker that takes the samples, and the end of its lease
@@ -58,6 +67,16 @@ class ClusterKeys:
     proof: str = field(init=False)  # string: a small write ahead of each WAIT or WAITAOF
     probe: str = field(init=False)  # string, PX, and a channel: written and removed to test a user's rights
     audit: str = field(init=False)  # stream: changes by administrators, refused ones too
+    audit_events: str = field(init=False)  # stream: security audit events, JSON (OCSF)
+    transaction_shards: str = field(init=False)  # hash: shards that have transactional ids -> ""
+    acls: str = field(init=False)  # hash: <org>/<access rule> -> JSON of who added it and when
+    acl_changes: str = field(init=False)  # pub/sub channel: <version of the access rules>
+    users: str = field(init=False)  # hash: user name -> JSON of the organisation and the SCRAM credentials
+    user_changes: str = field(init=False)  # pub/sub channel: <user name>
+    quotas: str = field(init=False)  # hash: <org>/<quota>/<entity> -> its value
+    quota_changes: str = field(init=False)  # pub/sub channel: <version of the quotas>
+    resource_configs: str = field(init=False)  # hash: <kind>/<resource>/<config> -> value
+    resource_config_changes: str = field(init=False)  # pub/sub channel: <version of these configs>
 
     def __post_init__(self) -> None:
         base = f"{self.prefix}:{{cluster}}"
@@ -70,6 +89,8 @@ class ClusterKeys:
             ("topic_names", "topic-names"),
             ("topic_changes", "topic-changes"),
             ("upkeep", "upkeep"),
+            ("compactions", "compactions"),
+            ("compaction_requests", "compaction-requests"),
             ("producer_ids", "producer-ids"),
             ("lag", "lag"),
             ("lag_sampler", "lag-sampler"),
@@ -77,6 +98,16 @@ class ClusterKeys:
             ("proof", "proof"),
             ("probe", "probe"),
             ("audit", "audit"),
+            ("audit_events", "audit-events"),
+            ("transaction_shards", "transaction-shards"),
+            ("acls", "acls"),
+            ("acl_changes", "acl-changes"),
+            ("users", "users"),
+            ("user_changes", "user-changes"),
+            ("quotas", "quotas"),
+            ("quota_changes", "quota-changes"),
+            ("resource_configs", "resource-configs"),
+            ("resource_config_changes", "resource-config-changes"),
         ):
             object.__setattr__(self, name, f"{base}:{suffix}")
 
@@ -88,9 +119,17 @@ class ClusterKeys:
         """string, PX, and a channel: the same for `probe`."""
         return f"{self.prefix}:{{at:{number}}}:probe"
 
+    def subscription_proof(self, nonce: str) -> str:
+        """pub/sub channel: numbers that one broker publishes to itself (`store.subscription_proof`)."""
+        return f"{self.prefix}:{{cluster}}:subscription-proof:{nonce}"
+
     def topic(self, org: str, topic: str) -> str:
         """hash: the configs of a topic that differ from the defaults."""
         return f"{self.prefix}:{{cluster}}:topic:{org}:{topic}"
+
+    def quota_bucket(self, name: str) -> str:
+        """string, PX: the tokens of one limit and the leases of brokers; name: <org>/<quota>/<entity>."""
+        return f"{self.prefix}:{{cluster}}:quota-bucket:{name}"
 
     def figures(self, node_id: int) -> str:
         """string, PX: JSON of a broker's own measurements, for humans."""
@@ -105,12 +144,14 @@ class ShardKeys:
     shard: int
     groups: str = field(init=False)  # hash: <org>/<group> -> "<type> <state> <protocol type>"
     deadlines: str = field(init=False)  # zset: <kind>|<org>/<group> -> earliest deadline, Redis ms
+    configured: str = field(init=False)  # hash: <org>/<group> that has configs -> how many
     events: str = field(init=False)  # stream: every transition of every group of the shard
     wake: str = field(init=False)  # pub/sub channel: <org>/<group>:<generation>:<state>:<version or 0>
+    available: str = field(init=False)  # pub/sub channel: <org>/<share group> whose records are available again
 
     def __post_init__(self) -> None:
         base = f"{self.prefix}:{{co:{self.shard}}}"
-        for name in ("groups", "deadlines", "events", "wake"):
+        for name in ("groups", "deadlines", "configured", "events", "wake", "available"):
             object.__setattr__(self, name, f"{base}:{name}")
 
 
@@ -131,9 +172,32 @@ class GroupKeys:
     sessions: str  # zset: member id -> session deadline, Redis ms
     pending: str  # hash: member ids issued but not joined yet -> JSON
     offsets: str  # hash: <topic>:<partition> -> JSON of offset, leader epoch, commit time, topic id, metadata
+    staged: str  # hash: <producer id>:<topic>:<partition> -> offset in an open transaction
+    consumers: str  # hash: member id -> JSON of a member of a KIP-848 group
+    targets: str  # hash: member id -> JSON of its target assignment, topic id -> partitions
+    consumer_sessions: str  # zset: member id -> session deadline, Redis ms
+    revocations: str  # zset: member id -> deadline to confirm a revocation, Redis ms
+    configs: str  # hash: configs of the group, which may be set before there is a group
+    shares: str  # hash: share-partitions of a share group, <topic id in hex>:<partition> -> topic name
+    dead_letters: str  # stream: records of a share group that wait to be written to its dead-letter topic
+
+    def share(self, topic_id: str, partition: int) -> tuple[str, str, str, str]:
+        """Keys of one share-partition of a KIP-932 group; `topic_id` in hex.
+
+        hash: end of the window, state epoch, number of unfinished records, and rows of records in flight
+        zset: first offset of each row that is available
+        zset: first offset of each row that is acquired
+        zset: first offset of each row that is acquired -> deadline of its lock, Redis ms
+        """
+        base = f"{self.group}:share:{topic_id}:{partition}"
+        return base, f"{base}:available", f"{base}:acquired", f"{base}:locks"
+
+    @property
+    def held_bytes(self) -> int:
+        """Upper bound of their memory: strings that begin alike, the group id, and the shard's keys."""
+        return (len(self.group) + _STRING_BYTES) * 22 * (1 if self.group.isascii() else 4)
 
     @staticmethod
-    @lru_cache(maxsize=16_384)
     def of(prefix: str, shards: int, org: str, group_id: str) -> GroupKeys:
         """The keys of a group; `shards` is the cluster's `coordinator_shards`."""
         shard = ShardKeys(prefix, shard_of(group_id, shards))
@@ -148,15 +212,49 @@ class GroupKeys:
             "sessions",
             "pending",
             "offsets",
+            "staged",
+            "consumers",
+            "targets",
+            "consumer-sessions",
+            "revocations",
+            "configs",
+            "shares",
+            "dead-letters",
         )
         return GroupKeys(org, group_id, shard, f"{org}/{encoded}", base, *(f"{base}:{name}" for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionKeys:
+    """Keys of one transactional id, all in its shard's slot `{tx:<shard>}`. Make them with `TransactionKeys.of`."""
+
+    org: str
+    transactional_id: str
+    shard: int
+    ref: str  # <org>/<percent-encoded transactional id>: its name in the shard's shared keys
+    transaction: str  # hash: producer id, epoch, state, partitions, groups, times, version
+    transactions: str  # hash: the shard's transactional ids -> "<state> <producer id> <start, ms>"
+    deadlines: str  # zset: the shard's transactional ids -> when a broker must look at it, Redis ms
+
+    @staticmethod
+    def of(prefix: str, shards: int, org: str, transactional_id: str) -> TransactionKeys:
+        """The keys of a transactional id; `shards` is the cluster's `coordinator_shards`."""
+        shard, encoded = shard_of(transactional_id, shards), encode_free_text(transactional_id)
+        transactions, deadlines = TransactionKeys.of_shard(prefix, shard)
+        base = f"{prefix}:{{tx:{shard}}}:transaction:{org}:{encoded}"
+        return TransactionKeys(org, transactional_id, shard, f"{org}/{encoded}", base, transactions, deadlines)
+
+    @staticmethod
+    def of_shard(prefix: str, shard: int) -> tuple[str, str]:
+        """`transactions` and `deadlines` of a shard."""
+        return f"{prefix}:{{tx:{shard}}}:transactions", f"{prefix}:{{tx:{shard}}}:deadlines"
 
 
 @dataclass(frozen=True, slots=True)
 class LogKeys:
     """Keys of one partition's log, all in slot `{<org>/<topic>:<partition>}`. Make them with `LogKeys.of`."""
 
-    log: str  # stream: the record batches; entry id <base offset>-1
+    log: str  # stream: the record batches, entry id <base offset>-1; of format record: `records`, one entry a record
     meta: str  # hash: log start offset, leader epochs, failover epoch, log version, bytes and batches, state
     times: str  # zset: base offset -> largest timestamp so far, about one a second
     producers: str  # hash: snapshot of the producer table at an offset
@@ -168,11 +266,21 @@ class LogKeys:
     replayed: str  # hash: <job>|<source> -> the last source offset that a replay wrote here
     restored: str  # stream: replaces the log once a restore has filled it
     translations: str  # zset: source offset -> offset here, until written to the archive's table
+    readers: str  # hash: group -> the member that reads the partition (format record)
+    writers: str  # hash: writer -> its last append and the reply (format record)
+    staged: str  # hash: <producer id>:<number> -> a batch of an open transaction (format record)
+
+    @property
+    def held_bytes(self) -> int:
+        """Upper bound of their memory: the strings, which begin alike, and the names."""
+        return (len(self.log) + _STRING_BYTES) * 16
 
     @staticmethod
-    @lru_cache(maxsize=65_536)
-    def of(prefix: str, org: str, topic: str, partition: int, topic_id: str) -> LogKeys:
-        """The keys of a partition; `topic_id` is the UUID in hex, so a topic made again has other keys."""
+    def of(prefix: str, org: str, topic: str, partition: int, topic_id: str, log_format: str = BATCH_FORMAT) -> LogKeys:
+        """The keys of a partition; `topic_id` is the UUID in hex, so a topic made again has other keys.
+
+        The stream of format `record` has no id in its name, so that Redis programs can know it.
+        """
         base = f"{prefix}:{{{org}/{topic}:{partition}}}:{topic_id}"
         names = (
             "log",
@@ -187,5 +295,20 @@ class LogKeys:
             "replayed",
             "restored",
             "translations",
+            "readers",
+            "writers",
+            "staged",
         )
-        return LogKeys(*(f"{base}:{name}" for name in names))
+        keys = LogKeys(*(f"{base}:{name}" for name in names))
+        if log_format != RECORD_FORMAT:
+            return keys
+        return replace(keys, log=f"{prefix}:{{{org}/{topic}:{partition}}}{_RECORDS}")
+
+    def compacted(self, run: str) -> str:
+        """Stream: replaces the log once the compaction `run` (hex) has filled it."""
+        return f"{self.meta.removesuffix('meta')}compacted:{run}"
+
+    @property
+    def is_record(self) -> bool:
+        """Whether the log has format `record`."""
+        return self.log.endswith(_RECORDS)

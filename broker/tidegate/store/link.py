@@ -40,6 +40,7 @@ IN_FLIGHT_BYTES_MAX: Final = 256 << 20
 """Bytes of commands without a reply; beyond it commands are refused."""
 _RECONNECT_MS: Final = (20, 50, 100, 200, 400, 800, 1_000)
 _CLOSED: Final = "connection closed by Redis"
+_NO_ATTEMPT_ENDED: Final = "no answer yet"
 _DEADLINE_TICK_S: Final = 0.1
 _PROBE_TICKS: Final = 10
 _NO_PRIMARY: Final = "the server that the sentinels name calls itself a replica"
@@ -112,7 +113,7 @@ class Link:
         self._up = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
-        self.last_error = "no answer yet"
+        self.last_error = _NO_ATTEMPT_ENDED
         self._last_check = 0.0
         self._ticks = 0
         self._failed_callbacks: set[tuple[str, type[Exception]]] = set()
@@ -124,13 +125,16 @@ class Link:
         self._task = self._loop.create_task(self._keep_connected(), name=f"redis-{self.name}")
         self._loop.call_later(_DEADLINE_TICK_S, self._check_deadlines)
 
-    async def wait_up(self, timeout_s: float) -> None:
-        """Wait until connected. Raises StoreUnavailable."""
+    async def wait_up(self, timeout_s: float, repeats: int = 4) -> None:
+        """Wait until connected; repeat while no attempt has ended (a starved process). Raises StoreUnavailable."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._up.wait()
         except TimeoutError:
-            raise StoreUnavailable(f"Redis is not reachable: {self.last_error}") from None
+            if repeats and self.last_error == _NO_ATTEMPT_ENDED and not self.failover_epoch:
+                return await self.wait_up(timeout_s, repeats - 1)
+            if not self.connected:  # it may be, since this iteration of the loop
+                raise StoreUnavailable(f"Redis is not reachable: {self.last_error}") from None
 
     async def close(self) -> None:
         """Close permanently; commands in flight fail."""

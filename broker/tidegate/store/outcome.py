@@ -6,6 +6,7 @@ others match on `outcome_of`.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +16,12 @@ from tidegate.errors import StoreUnavailable
 from tidegate.store.slots import is_refusal
 
 _NOT_ABOVE_LAST_ID: Final = "ERR The ID specified in XADD is equal or smaller"
+_FAULTY_KEY: Final = ("WRONGTYPE", "ERR ")
+"""Starts of errors that one key may cause; others (READONLY, OOM, LOADING) hold for every key of the server."""
+
+
+class FaultyKey(StoreUnavailable):
+    """A script failed, perhaps by what one of its keys contains; other keys are served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +86,22 @@ def failure_of(reply: object) -> Failure | None:
     return Unknown(str(reply)) if isinstance(reply, Exception) else None
 
 
+def script_error_of(text: str) -> StoreUnavailable:
+    """The exception for the error reply of a script that was executed."""
+    return FaultyKey(text) if text.startswith(_FAULTY_KEY) else StoreUnavailable(text)
+
+
 def outcome_of(reply: object) -> Ok | Failure:
     """The reply of a command as an outcome."""
     return failure_of(reply) or Ok(reply)
+
+
+async def outcome_of_call(call: Awaitable[Any]) -> Ok | Failure:
+    """The outcome of a command that raises its error reply. Raises StoreUnavailable without a reply."""
+    try:
+        return Ok(await call)
+    except hiredis.ReplyError as error:
+        return outcome_of(error)
 
 
 def append_failure_of(reply: object) -> Failure:

@@ -6,21 +6,35 @@ A refused command changed nothing, so it may be sent again. A lost connection en
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from tidegate.errors import StoreUnavailable
 from tidegate.store.link import Arg, Link, OnReply
-from tidegate.store.slots import is_refusal, key_slot
-
-if TYPE_CHECKING:
-    from tidegate.store.node import Lane, Node
-    from tidegate.store.redis_cluster import RedisCluster
-    from tidegate.store.scripts import Script
+from tidegate.store.node import Lane, Node
+from tidegate.store.scripts import Script
+from tidegate.store.slots import Refusal, is_refusal, key_slot
 
 MOVES_MAX: Final = 5
 """Redirects followed without a pause; nodes that redirect in a circle are then retried more slowly."""
 PAUSE_S: Final = 0.05
+
+
+class Nodes(Protocol):
+    """What a redirected command uses of the cluster."""
+
+    redirect_count: Counter[int]
+    observe_wait: Callable[[float], None]
+
+    def node(self, key: str) -> Node:
+        """The node that owns a key's slot, as far as is known."""
+
+    def redirect_target(self, address: tuple[str, int]) -> Node:
+        """The node of an address in a redirect."""
+
+    def refused(self, node: Node, text: str) -> Refusal:
+        """Learn from a refusal of `node`."""
 
 
 class Redirected:
@@ -37,7 +51,7 @@ class Redirected:
 
     def __init__(
         self,
-        cluster: RedisCluster,
+        cluster: Nodes,
         node: Node,
         lane: Lane,
         key: str,

@@ -30,12 +30,12 @@ class RedisClock:
         self.difference_ms: int | None = None
         self.offset_s = time.time() - perf_counter()
 
-    def observe(self, now_ms: int, asked_s: float) -> None:
-        """Take Redis's time from the reply of a script that was sent at `asked_s` (`perf_counter`)."""
-        known, answered_s = self.difference_ms is not None, perf_counter()
-        if known and answered_s - asked_s > _ROUND_TRIP_MAX_S:
+    def observe(self, now_ms: int, round_trip_s: float) -> None:
+        """Take Redis's time from the reply, which just arrived, of a script that was sent `round_trip_s` ago."""
+        known = self.difference_ms is not None
+        if known and round_trip_s > _ROUND_TRIP_MAX_S:
             return
-        self.offset_s = now_ms / 1000 - (asked_s + answered_s) / 2
+        self.offset_s = now_ms / 1000 - (perf_counter() - round_trip_s / 2)
         agreed = self.agrees
         self.difference_ms = round(time.time() * 1000) - self.now_ms()
         if self.agrees and known and not agreed:

@@ -73,7 +73,7 @@ class RedisCluster:
         self._slots: list[Node] = [nowhere] * SLOTS
         self._slot_maps: list[Owned] = []
         self._validated: Link | None = None
-        self._turn = -1
+        self._next_node = -1
         self._hurried = asyncio.Event()
         self._closing = TaskSet()
         self._why = "no node answers"
@@ -182,8 +182,8 @@ class RedisCluster:
         """A node to query and subscribe at, rotating per call: a connected one, else any that was ever named."""
         connected = [place for place, node in self._nodes.items() if node.control.connected]
         places = connected or list(dict.fromkeys([*self._nodes, *self._seeds]))
-        self._turn += 1
-        return self._address(*places[self._turn % len(places)])
+        self._next_node += 1
+        return self._address(*places[self._next_node % len(places)])
 
     def hurry(self) -> None:
         """Query the slot table soon."""

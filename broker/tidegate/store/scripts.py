@@ -37,6 +37,7 @@ def swap_include(name: str, source: str | None) -> None:
     _render.cache_clear()
 
 
+@cache
 def root() -> Traversable:
     """The folder of the scripts: inside the package in a wheel, else at the top of the checkout."""
     packaged = resources.files("tidegate").joinpath("redis_scripts")
@@ -50,8 +51,11 @@ def overridden(name: str) -> str | None:
 
 def read(name: str) -> str:
     """The text of a script file, with any replacement."""
-    if name in _overrides:
-        return _overrides[name]
+    return _overrides[name] if name in _overrides else _read_file(name)
+
+
+@cache
+def _read_file(name: str) -> str:
     path = root()
     for part in f"{name}.lua".split("/"):
         path = path.joinpath(part)
@@ -59,7 +63,7 @@ def read(name: str) -> str:
 
 
 @cache
-def _render(name: str) -> tuple[bytes, str]:
+def _render(name: str, allows_oom: bool = True) -> tuple[bytes, str]:
     observed = {_ERRORS}
     codes = dict(_CODE_LINE.findall(read(_ERRORS)))
 
@@ -71,12 +75,14 @@ def _render(name: str) -> tuple[bytes, str]:
         return _INCLUDE.sub(include, read(included))
 
     text = _CODE.sub(lambda match: codes[match.group(1)], _INCLUDE.sub(include, read(name)))
+    if not allows_oom:
+        text = text.replace(" flags=allow-oom", "", 1)
     text, nests = _NEST.subn("local function nested()", text)
     source = (text + "\nend\nreturn nested()\n" * nests).encode()
     return source, hashlib.sha1(source, usedforsecurity=False).hexdigest()
 
 
-_registered: dict[str, Script] = {}
+_registered: dict[str, list[Script]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,11 @@ class Script:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.name.replace("/", "_"))
-        _registered[self.name] = self
+        _registered.setdefault(self.name, []).append(self)
+
+    def refused_when_full(self) -> Script:
+        """The same script without its flag `allow-oom`, for calls that add much data."""
+        return _RefusedWhenFull(self.name)
 
     @property
     def source(self) -> bytes:
@@ -101,6 +111,18 @@ class Script:
         return _render(self.name)[1]
 
 
+class _RefusedWhenFull(Script):
+    __slots__ = ()
+
+    @property
+    def source(self) -> bytes:
+        return _render(self.name, allows_oom=False)[0]
+
+    @property
+    def sha(self) -> str:
+        return _render(self.name, allows_oom=False)[1]
+
+
 def registered() -> list[Script]:
     """Every declared script, in order of name."""
-    return [_registered[name] for name in sorted(_registered)]
+    return [script for _, scripts in sorted(_registered.items()) for script in scripts]

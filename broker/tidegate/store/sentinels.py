@@ -10,12 +10,11 @@ from typing import Any, Final
 
 import redis.asyncio
 import redis.exceptions
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from tidegate.errors import StoreUnavailable
 from tidegate.settings import Settings
 from tidegate.store.addresses import Topology
+from tidegate.store.clients import login, sentinel_clients
 from tidegate.store.tls import tls_files
 
 LATE_MS: Final = 250
@@ -25,7 +24,7 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SentinelReport:
     """One sentinel's answer: the primary's address, its fail-over epoch, and whether the sentinel considers it up."""
 
     place: Place
@@ -33,7 +32,7 @@ class View:
     up: bool
 
 
-def validated(views: Sequence[View]) -> Place | None:
+def validated(views: Sequence[SentinelReport]) -> Place | None:
     """The primary by the sentinels' answers; None if no sentinel considers it up.
 
     A fail-over increments `config_epoch`, and sentinels learn it from each other: a lower epoch is out of date. Between
@@ -51,22 +50,19 @@ class Sentinels:
         self._topology = topology
         timeout_s = settings.redis_connect_timeout_ms / 1000
         with_tls = topology.tls if settings.redis_sentinel_tls is None else settings.redis_sentinel_tls
-        login: dict[str, Any] = {
-            "username": settings.redis_sentinel_username,
-            "password": settings.redis_sentinel_password,
-            "socket_timeout": timeout_s,
-            "socket_connect_timeout": timeout_s,
-            "retry": Retry(NoBackoff(), 0),
-        }
-        if with_tls:
-            login |= {"ssl": True, **tls_files(settings, topology)}
+        options = login(
+            settings.redis_sentinel_username,
+            settings.redis_sentinel_password,
+            timeout_s,
+            tls_files(settings, topology) if with_tls else None,
+        )
         self._timeout_s = timeout_s
-        self._clients = [redis.asyncio.Redis(host=host, port=port, **login) for host, port in topology.hosts]
+        self._clients = sentinel_clients(topology.hosts, options)
 
     async def primary(self) -> Place:
         """Host and port of the current primary. Raises StoreUnavailable."""
         answers = await self._answers()
-        found = validated([answer for answer in answers if isinstance(answer, View)])
+        found = validated([answer for answer in answers if isinstance(answer, SentinelReport)])
         if found is None:
             raise StoreUnavailable(self._unknown(answers))
         return found
@@ -76,7 +72,7 @@ class Sentinels:
         for client in self._clients:
             await client.aclose()
 
-    async def _answers(self) -> list[View | Exception]:
+    async def _answers(self) -> list[SentinelReport | Exception]:
         """Each sentinel's answer, in the order of `redis_url`; a late one has a timeout error."""
         asked = [asyncio.create_task(self._ask(client)) for client in self._clients]
         loop = asyncio.get_running_loop()
@@ -84,7 +80,7 @@ class Sentinels:
         try:
             while waiting and (left_s := ends_s - loop.time()) > 0:
                 _, waiting = await asyncio.wait(waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-                if sum(task.done() and isinstance(task.result(), View) for task in asked) * 2 > len(asked):
+                if sum(task.done() and isinstance(task.result(), SentinelReport) for task in asked) * 2 > len(asked):
                     _, waiting = await asyncio.wait(waiting, timeout=LATE_MS / 1000) if waiting else (set(), waiting)
                     break
         finally:
@@ -92,7 +88,7 @@ class Sentinels:
                 task.cancel()  # closes its connection: the next query must not read this reply
         return [task.result() if task.done() else TimeoutError("no answer in time") for task in asked]
 
-    async def _ask(self, client: redis.asyncio.Redis) -> View | Exception:
+    async def _ask(self, client: redis.asyncio.Redis) -> SentinelReport | Exception:
         try:
             reported: Any = await client.sentinel_master(self._topology.service)
             # The sentinel that leads a fail-over describes the old primary under the new epoch, but names the new one.
@@ -101,10 +97,10 @@ class Sentinels:
             return error
         described = (reported["ip"], reported["port"])
         up = reported["is_master"] and not reported["is_sdown"] and not reported["is_odown"]
-        return View(place or described, reported["config-epoch"], up or place != described)
+        return SentinelReport(place or described, reported["config-epoch"], up or place != described)
 
-    def _unknown(self, answers: Sequence[View | Exception]) -> str:
+    def _unknown(self, answers: Sequence[SentinelReport | Exception]) -> str:
         hosts = ", ".join(f"{host}:{port}" for host, port in self._topology.hosts)
         why = next((str(answer) for answer in answers if isinstance(answer, Exception)), "")
-        reported = f" (one says: {why})" if why else ""
+        reported = f" (one reports: {why})" if why else ""
         return f"no sentinel of {hosts} answers and names a primary of {self._topology.service!r} that is up{reported}"

@@ -21,11 +21,11 @@ _KEY_AT: Final = {"EVAL": 3, "EVALSHA": 3, "MEMORY": 2}
 _REFUSALS: Final = ("MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN")
 
 
-CACHED_KEY_LENGTH_MAX: Final = 1_024
+CACHED_KEY_LENGTH_MAX: Final = 256
 """Longest key whose slot is cached: 100,000 keys of 32 kB would take gigabytes."""
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=16_384)
 def key_slot(key: str) -> int:
     """The slot of a key: CRC16 (XMODEM) of its hash tag, or of the whole key without one."""
     start = key.find("{") + 1

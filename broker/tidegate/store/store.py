@@ -15,10 +15,13 @@ import hiredis
 import structlog
 
 from tidegate.errors import CannotStart, StoreUnavailable, from_code
+from tidegate.memory import shares_of
 from tidegate.settings import Settings
-from tidegate.store.keys import CACHED_NAME_LENGTH_MAX, ClusterKeys, GroupKeys, LogKeys, ShardKeys
+from tidegate.store.cached_keys import CachedKeys
+from tidegate.store.keys import ClusterKeys, ShardKeys
 from tidegate.store.link import Arg, Link, OnReply
 from tidegate.store.node import Find, Node
+from tidegate.store.outcome import script_error_of
 from tidegate.store.primary import FOLLOW_MS, Primary
 from tidegate.store.pubsub import PubSub
 from tidegate.store.redirected import Redirected
@@ -27,6 +30,7 @@ from tidegate.store.redis_cluster import RedisCluster
 from tidegate.store.redis_outage import RedisOutage
 from tidegate.store.scripts import Script, registered
 from tidegate.store.slots import is_refusal
+from tidegate.store.wrong_types import WrongTypes
 from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.telemetry.metrics import metrics
 
@@ -56,6 +60,9 @@ class Store:
         self.primary = Primary(settings)
         self.outage = RedisOutage(lambda: all(node.control.connected for node in self.nodes))
         self.cluster: RedisCluster | None = None
+        self.wrong_types = WrongTypes(self.prefix, self.send)
+        names = CachedKeys(settings.key_prefix, settings.coordinator_shards, shares_of(settings.memory_max).key_names)
+        self.group_keys, self.log_keys = names.of_group, names.of_log
         self.on_moved: list[Callable[[], None]] = []
         """Called when the node of some keys changed."""
         self._followers: list[tuple[OnNode, OnNode]] = []
@@ -128,12 +135,12 @@ class Store:
         """The node that has the key now. Redis Cluster may move it at any time, see `on_moved`."""
         return self.metadata_node if self.cluster is None else self.cluster.node(key)
 
-    def key_at(self, node: Node, shared: str, elsewhere: Callable[[int], str], first: int = 0) -> str:
-        """`shared` if the node has that key, else the first `elsewhere(number)`, from `first`, that the node has."""
-        if first == 0 and self.node(shared) is node:
-            return shared
+    def key_at(self, node: Node, preferred: str, elsewhere: Callable[[int], str], first: int = 0) -> str:
+        """`preferred` if the node has that key, else the first `elsewhere(number)`, from `first`, that the node has."""
+        if first == 0 and self.node(preferred) is node:
+            return preferred
         names = (elsewhere(number) for number in range(first, first + _KEYS_TRIED))
-        return next((name for name in names if self.node(name) is node), shared)
+        return next((name for name in names if self.node(name) is node), preferred)
 
     def follow_nodes(self, added: OnNode, removed: OnNode) -> None:
         """Call `added` for every node, now and before a new one connects, and `removed` for retired nodes."""
@@ -256,19 +263,9 @@ class Store:
 
     # -- keys
 
-    def group_keys(self, org: str, group_id: str) -> GroupKeys:
-        """The keys of a group."""
-        if len(group_id) > CACHED_NAME_LENGTH_MAX:
-            return GroupKeys.of.__wrapped__(self.prefix, self.settings.coordinator_shards, org, group_id)
-        return GroupKeys.of(self.prefix, self.settings.coordinator_shards, org, group_id)
-
     def shard_keys(self, shard: int) -> ShardKeys:
         """The keys that the groups of a shard share."""
         return ShardKeys(self.prefix, shard)
-
-    def log_keys(self, org: str, topic: str, partition: int, topic_id: str) -> LogKeys:
-        """The keys of a partition's log."""
-        return LogKeys.of(self.prefix, org, topic, partition, topic_id)
 
     # -- scripts
 
@@ -302,7 +299,7 @@ class Store:
             if self.cluster is not None and is_refusal(reply):
                 Redirected(self.cluster, node, "control", keys[0], command, expired, script=script).go_on(str(reply))
             elif isinstance(reply, hiredis.ReplyError):
-                on_reply(self._failed(script, str(reply)))
+                on_reply(self._failed(script, keys, str(reply)))
             else:
                 on_reply(reply)
 
@@ -329,7 +326,7 @@ class Store:
         self.send_script(script, keys, args, answered)
         return await future
 
-    def _failed(self, script: Script, text: str) -> StoreUnavailable:
+    def _failed(self, script: Script, keys: Sequence[str], text: str) -> StoreUnavailable:
         """The exception for an error of Redis itself (out of memory, read-only, loading, no rights, script error).
 
         Logged at most once a second per script, with the number of failures since: a hot script can fail thousands of
@@ -337,6 +334,7 @@ class Store:
         """
         if text.startswith("READONLY"):
             self.reconnect_to_primary()
+        self.wrong_types.check(text, keys)
         now_s = monotonic()
         logged_s, since = self._failures.get(script.name, (0.0, 0))
         if now_s - logged_s >= _FAILURES_LOGGED_EVERY_S:
@@ -344,7 +342,7 @@ class Store:
             self._failures[script.name] = (now_s, 0)
         else:
             self._failures[script.name] = (logged_s, since + 1)
-        return StoreUnavailable(text)
+        return script_error_of(text)
 
     # -- plain commands
 
@@ -373,25 +371,24 @@ class Store:
     async def command(self, *args: Arg) -> Any:
         """Run one command on the control lane. Raises StoreUnavailable, also for an error reply."""
         cluster = self.cluster
-        return await _answer(
-            self.metadata_node.control.call(*args) if cluster is None else cluster.call("control", *args)
-        )
+        call = self.metadata_node.control.call(*args) if cluster is None else cluster.call("control", *args)
+        return await self._answer(call, args)
 
     async def read(self, *args: Arg) -> Any:
         """Run one read with a possibly large reply, on the lane that delays no heartbeat. Raises StoreUnavailable."""
         if self.cluster is None:
-            return await _answer(self.metadata_node.data_in.call(*args))
-        return await _answer(self.cluster.call("data_in", *args))
+            return await self._answer(self.metadata_node.data_in.call(*args), args)
+        return await self._answer(self.cluster.call("data_in", *args), args)
 
     async def read_at_owner(self, *args: Arg) -> Any:
         """As `read`, from the server that owns the key: waits while the key's slot is migrating."""
         if self.cluster is None:
-            return await _answer(self.metadata_node.data_in.call(*args))
-        return await _answer(self.cluster.call("data_in", *args, asking=False))
+            return await self._answer(self.metadata_node.data_in.call(*args), args)
+        return await self._answer(self.cluster.call("data_in", *args, asking=False), args)
 
-
-async def _answer(call: Awaitable[Any]) -> Any:
-    try:
-        return await call
-    except hiredis.ReplyError as error:
-        raise StoreUnavailable(str(error)) from error
+    async def _answer(self, call: Awaitable[Any], args: Sequence[Arg]) -> Any:
+        try:
+            return await call
+        except hiredis.ReplyError as error:
+            self.wrong_types.check(str(error), [str(args[1])] if len(args) > 1 else [])
+            raise StoreUnavailable(str(error)) from error

@@ -44,6 +44,12 @@ def configure(log_format: LogFormat, level: LogLevel, stream: TextIO | None = No
     _route_libraries(shared, renderers, level, out)
 
 
+def set_level(level: LogLevel) -> None:
+    """Log from this level on; the process's next lines follow it."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]))
+    logging.getLogger().setLevel(max(LEVELS[level], logging.WARNING))
+
+
 def bind(**fields: object) -> None:
     """Add fields, such as the node id, to every later line of this process."""
     _process_fields.update(fields)

@@ -3,7 +3,7 @@
 Recording changes plain integers only; Prometheus objects are created when `/metrics` is scraped. Writers:
 `server/dispatch.py` records requests and errors, `store/store.py` scripts, `server/` connections and bytes; links,
 leases and the rest are sampled at each scrape (`Metrics.sample`). The cluster's metrics are a page of text, created
-once per round by `groups/cluster_page.py`; a scrape only copies it.
+once per round by `monitoring/cluster_metrics.py`; a scrape only copies it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,17 @@ class Metrics(Collector):
         self.scripts: dict[str, Meter] = {}
         self.held: dict[str, Meter] = {}
         self.archive_reads: dict[str, Meter] = {}
+        self.throttles: dict[str, Meter] = {}
         self.barriers = {phase: Meter(BARRIER_BOUNDS_S) for phase in ("join", "sync")}
         self.rebalances: dict[str, int] = {}
+        self.heartbeats_answered = 0
+        """From snapshots."""
         self.connections_opened = 0
         self.connections_refused = 0
         self.connections_rebalanced = 0
         self.tls_failures = 0
+        self.authentications = self.authentications_failed = 0
+        self.audit_events = self.audit_events_dropped = 0
         self.bytes_in = 0
         self.bytes_out = 0
         self.loops_failed = 0
@@ -61,6 +66,10 @@ class Metrics(Collector):
         """The meter of reads below the local start, by source: `cache` or `archive`."""
         return self._meter(self.archive_reads, source)
 
+    def throttled(self, quota: str) -> Meter:
+        """The meter of throttle times, by the quota that was used up."""
+        return self._meter(self.throttles, quota)
+
     @staticmethod
     def _meter(meters: dict[str, Meter], label: str) -> Meter:
         found = meters.get(label)
@@ -79,12 +88,18 @@ class Metrics(Collector):
         yield _histogram(declared.DELAYED_SECONDS, self.held)
         yield _histogram(declared.ARCHIVE_READ_SECONDS, self.archive_reads)
         yield _histogram(declared.BARRIER_SECONDS, self.barriers)
+        yield _histogram(declared.THROTTLE_SECONDS, self.throttles)
         yield _family(declared.REBALANCES, {(cause,): count for cause, count in self.rebalances.items()})
         for metric, value in (
+            (declared.HEARTBEATS_ANSWERED, self.heartbeats_answered),
             (declared.CONNECTIONS_OPENED, self.connections_opened),
             (declared.CONNECTIONS_REFUSED, self.connections_refused),
             (declared.CONNECTIONS_SPREAD, self.connections_rebalanced),
             (declared.TLS_FAILURES, self.tls_failures),
+            (declared.AUTHENTICATIONS, self.authentications),
+            (declared.AUTHENTICATIONS_FAILED, self.authentications_failed),
+            (declared.AUDIT_EVENTS, self.audit_events),
+            (declared.AUDIT_EVENTS_DROPPED, self.audit_events_dropped),
             (declared.BYTES_IN, self.bytes_in),
             (declared.BYTES_OUT, self.bytes_out),
             (declared.LOOPS_FAILED, self.loops_failed),

@@ -7,7 +7,6 @@ change of its own the broker refreshes the cache before it replies.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID
@@ -26,6 +25,8 @@ from tidegate.errors import (
 )
 from tidegate.settings import Settings
 from tidegate.store.batching import Coalescer, SingleFlight
+from tidegate.store.change_follower import ChangeFollower
+from tidegate.store.keys import RECORD_FORMAT
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.topics import configs, names
@@ -49,7 +50,8 @@ _RELOAD: Final = -1
 class Catalog:
     """The topics of every organisation. `get`, `by_id` and `topics` read the cache; other methods query the store.
 
-    `version` increases with every change of the cache. `on_removed` is called with each removed topic.
+    `version` increases with every change of the cache; `record_topics` counts those of format record. `on_removed` is
+    called with each removed topic.
     """
 
     def __init__(
@@ -58,9 +60,11 @@ class Catalog:
         settings: Settings,
         storage: PartitionStorage,
         on_deleted_offsets: OnDeletedOffsets | None = None,
+        on_removed: Callable[[Topic], None] | None = None,
     ) -> None:
         self.version = 0
-        self.on_removed: list[Callable[[Topic], None]] = []
+        self.record_topics = 0
+        self._on_removed = on_removed
         self._store = store
         self._settings = settings
         self._keys = store.cluster_keys
@@ -75,24 +79,28 @@ class Catalog:
         self._finishing = SingleFlight[str]()
         self._left_over: dict[str, Record] = {}
         self._loops = BackgroundTasks()
-        self._changed = asyncio.Event()
+        self._follower = ChangeFollower(
+            store,
+            self._keys.topic_changes,
+            POLL_MS,
+            read=self._follow,
+            on_doubt=self._reload,
+            on_failed=lambda error: logger.debug("topics_not_refreshed", reason=str(error)),
+        )
         self._closed = False
 
     # -- lifecycle
 
     async def start(self) -> None:
         """Load every topic, then follow changes. Raises StoreUnavailable."""
-        subscribed = self._store.pubsub.listen(self._keys.topic_changes, self._on_topic_change)
-        with contextlib.suppress(TimeoutError):  # the poll covers lost messages
-            async with asyncio.timeout(self._settings.redis_connect_timeout_ms / 1000):
-                await asyncio.shield(subscribed)
+        await self._follower.subscribe(self._settings.redis_connect_timeout_ms)
         await self.refresh()
-        self._loops.run("topics-follow", self._follow)
+        self._follower.follow("topics-follow")
         self._loops.every("topics-finish", POLL_MS, self.finish_left_over)
 
     async def close(self) -> None:
         """Stop following."""
-        self._store.pubsub.forget(self._keys.topic_changes, self._on_topic_change)
+        await self._follower.close()
         await self._loops.close()
         self._closed = True
         if self._refreshing is not None:
@@ -100,21 +108,13 @@ class Catalog:
             await asyncio.wait([self._refreshing])
         await self._finishing.close()
 
-    def _on_topic_change(self, payload: bytes | None) -> None:
-        if payload is None:  # after a reconnection the same version may mean other contents
-            self._stored_version = _RELOAD
-        self._changed.set()
+    def _reload(self) -> None:
+        self._stored_version = _RELOAD
 
     async def _follow(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_MS / 1000):
-                    await self._changed.wait()
-            self._changed.clear()
-            try:
-                await self.refresh()
-            except StoreUnavailable as error:
-                logger.debug("topics_not_refreshed", reason=str(error))
+        if await self._store.command("HLEN", self._keys.topics) < len(self._records):
+            self._reload()  # deleted topics, or lost ones: the version may be the same
+        await self.refresh()
 
     # -- the cache
 
@@ -183,6 +183,8 @@ class Catalog:
         if stored == self._stored_version:
             return
         listed = _pairs(await self._store.command("HGETALL", self._keys.topics))
+        if await self._restore_lost(self._records.keys() - dict(listed).keys()):
+            listed = _pairs(await self._store.command("HGETALL", self._keys.topics))
         changed = [field for field, text in listed if self._texts.get(field) != text]
         texts = dict(listed)
         records = {field: self._records[field] for field in texts.keys() - changed}
@@ -197,6 +199,20 @@ class Catalog:
             self.version += 1
         self._records, self._texts = records, texts
         self._stored_version = stored
+        self.record_topics = sum(1 for record in records.values() if record.format == RECORD_FORMAT)
+
+    async def _restore_lost(self, missing: Iterable[str]) -> bool:
+        """Store again the cached records that Redis has lost; True if there were any."""
+        restored = False
+        for field in missing:
+            org, name = field.split("/", 1)
+            topic = self.get(org, name)
+            if topic is not None and await self._steps.restore(
+                org, name, topic.topic_id, self._texts[field], topic.overrides
+            ):
+                logger.error("topic_restored", org=org, topic=name)
+                restored = True
+        return restored
 
     async def _read_overrides(self, fields: Iterable[str]) -> dict[str, dict[str, str]]:
         wanted = list(fields)
@@ -216,6 +232,13 @@ class Catalog:
         self._topics.setdefault(org, {})[name] = topic
         self._by_id[org, record.topic_id] = topic
 
+    def apply_defaults(self) -> None:
+        """Compute the configs of all topics again, because the broker's defaults changed."""
+        for field, record in self._records.items():
+            if topic := self.get(*field.split("/", 1)):
+                self._know(field, record, topic.overrides)
+        self.version += 1
+
     def _forget(self, field: str, stays: Record | None = None) -> None:
         """Remove a topic from the cache, and call `on_removed` unless `stays` is the same topic and ready."""
         org, name = field.split("/", 1)
@@ -223,9 +246,9 @@ class Catalog:
         if topic is None:
             return
         del self._by_id[org, topic.topic_id]
-        if stays is None or stays.topic_id != topic.topic_id or stays.state is not TopicState.READY:
-            for listener in self.on_removed:
-                listener(topic)
+        gone = stays is None or stays.topic_id != topic.topic_id or stays.state is not TopicState.READY
+        if gone and self._on_removed is not None:
+            self._on_removed(topic)
 
     # -- changes
 
@@ -236,17 +259,16 @@ class Catalog:
         partition_count: int | None = None,
         overrides: Mapping[str, str] | None = None,
         topic_id: UUID | None = None,
-        log_format: str = "batch",
     ) -> Topic:
-        """Create a topic; its configs are parsed already (`configs.parse`).
+        """Create a topic; its configs are parsed already (`configs.parse`). `check_new` refuses clients' internal ones.
 
         Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, StoreUnavailable. After StoreUnavailable the topic
         may or may not exist; another broker completes a creation that was started.
         """
-        names.check_creatable(name)
+        names.check(name)
         count = self._settings.num_partitions if partition_count is None else partition_count
         self.check_count(count)
-        topic_id = topic_id or new_topic_id()
+        topic_id, log_format = topic_id or new_topic_id(), configs.format_of(overrides or {})
         for _ in range(_CREATE_TRIES):
             record = await self._steps.take_name(org, name, topic_id, count, log_format, overrides or {})
             if record.topic_id == topic_id:
@@ -267,9 +289,10 @@ class Catalog:
 
     async def check_new(self, org: str, name: str) -> None:
         """Check that a name is free and does not collide with another. Raises TopicAlreadyExists, InvalidTopic."""
-        names.check_creatable(name)
+        names.check(name)
         if await self.find(org, name) is not None:
             raise TopicAlreadyExists(f"topic {name!r} already exists")
+        names.check_creatable(name)
         plain_name = names.plain(name)
         if plain_name:
             other = await self._store.command("HGET", self._keys.topic_names, f"{org}/{plain_name}")

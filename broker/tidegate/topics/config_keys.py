@@ -14,9 +14,26 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.errors import InvalidConfig
+from tidegate.store.keys import BATCH_FORMAT, RECORD_FORMAT
 
 LONG_MAX: Final = (1 << 63) - 1
 INT_MAX: Final = (1 << 31) - 1
+SEQUENCE_BITS_MIN: Final = 8
+SEQUENCE_BITS_MAX: Final = 12
+"""Offsets stay below 2^53 until 2039, so that tools which compute with doubles show them right."""
+FIXED: Final = ("tidegate.format", "tidegate.sequence.bits")
+"""Configs that are set when the topic is created and do not change."""
+TAKES_DEAD_LETTERS: Final = "errors.deadletterqueue.group.enable"
+LEVELS: Final = {
+    "gzip": "compression.gzip.level",
+    "lz4": "compression.lz4.level",
+    "zstd": "compression.zstd.level",
+}
+"""Value of compression.type -> the config of its level."""
+DEFAULT_LEVEL: Final = -1
+"""The level of gzip that stands for its default."""
+RECORD_BYTES_NO_LIMIT: Final = INT_MAX - 8
+"""Default of max.decompressed.message.bytes: the largest array of Java."""
 
 
 class ConfigType(enum.IntEnum):
@@ -64,6 +81,13 @@ def _whole(at_least: int, at_most: int) -> Check:
     return check
 
 
+def _gzip_level(value: str) -> str:
+    level = _whole(DEFAULT_LEVEL, 9)(value)
+    if level == "0":
+        raise InvalidConfig("0 is no level of gzip")
+    return level
+
+
 def _fraction(value: str) -> str:
     try:
         number = float(value)
@@ -84,9 +108,11 @@ def _one_of(*choices: str) -> Check:
 
 
 def _some_of(*choices: str) -> Check:
+    """A check of a list that may be empty."""
+
     def check(value: str) -> str:
         parts = split_list(value)
-        if not parts or len(set(parts)) != len(parts) or not set(parts) <= set(choices):
+        if len(set(parts)) != len(parts) or not set(parts) <= set(choices):
             raise InvalidConfig(f"{value!r} is no list of {', '.join(choices)}")
         return ",".join(parts)
 
@@ -118,25 +144,24 @@ _ALL: Final = (
         _T.LIST,
         "delete",
         _some_of("delete", "compact"),
-        "What happens to old records: delete by age and size, compact to the last of each key, or both.",
+        "What happens to old records: delete by age and size, compact to the last of each key, both; empty keeps all.",
         broker_key="log.cleanup.policy",
     ),
     ConfigKey(
         "compression.gzip.level",
         _T.INT,
         "-1",
-        _whole(-1, 9),
-        _NO_EFFECT + "batches are stored as producers wrote them.",
+        _gzip_level,
+        "Level of gzip where compression.type is gzip: 1 to 9; -1 is its default.",
     ),
-    ConfigKey(
-        "compression.lz4.level", _T.INT, "9", _whole(1, 17), _NO_EFFECT + "batches are stored as producers wrote them."
-    ),
+    ConfigKey("compression.lz4.level", _T.INT, "9", _whole(1, 17), "Level of lz4 where compression.type is lz4."),
     ConfigKey(
         "compression.type",
         _T.STRING,
         "producer",
         _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-        _NO_EFFECT + "batches are stored as producers wrote them.",
+        "The codec that batches are stored with; producer: the one that they came with. Other batches are compressed "
+        "again by the broker, in a thread.",
         broker_key="compression.type",
     ),
     ConfigKey(
@@ -144,7 +169,7 @@ _ALL: Final = (
         _T.INT,
         "3",
         _whole(-131_072, 22),
-        _NO_EFFECT + "batches are stored as producers wrote them.",
+        "Level of zstd where compression.type is zstd.",
     ),
     ConfigKey(
         "delete.retention.ms",
@@ -153,6 +178,13 @@ _ALL: Final = (
         _whole(0, LONG_MAX),
         "How long compaction keeps delete markers, ms.",
         broker_key="log.cleaner.delete.retention.ms",
+    ),
+    ConfigKey(
+        TAKES_DEAD_LETTERS,
+        _T.BOOLEAN,
+        "false",
+        _boolean,
+        "Whether share groups may use the topic as their dead-letter topic (KIP-1191).",
     ),
     ConfigKey("file.delete.delay.ms", _T.LONG, "60000", _whole(0, LONG_MAX), _NO_EFFECT + "there are no files."),
     ConfigKey(
@@ -191,6 +223,13 @@ _ALL: Final = (
         _whole(1, LONG_MAX),
         "Longest that a record stays out of compaction, ms.",
         broker_key="log.cleaner.max.compaction.lag.ms",
+    ),
+    ConfigKey(
+        "max.decompressed.message.bytes",
+        _T.INT,
+        str(RECORD_BYTES_NO_LIMIT),
+        _whole(1, INT_MAX),
+        "Largest record of a compressed batch, bytes (KIP-1189).",
     ),
     ConfigKey(
         "max.message.bytes",
@@ -302,6 +341,14 @@ _ALL: Final = (
         "segment.ms", _T.LONG, "604800000", _whole(1, LONG_MAX), _NO_EFFECT + "retention cuts at single entries."
     ),
     ConfigKey(
+        "tidegate.format",
+        _T.STRING,
+        BATCH_FORMAT,
+        _one_of(BATCH_FORMAT, RECORD_FORMAT),
+        "What a stream entry is: whole record batches (batch), or one record with fields that Redis programs read and "
+        "write (record). Set when the topic is created; it cannot change.",
+    ),
+    ConfigKey(
         "tidegate.mirror.enable",
         _T.BOOLEAN,
         "true",
@@ -309,6 +356,14 @@ _ALL: Final = (
         "Whether groups that read the topic are shown as Redis consumer groups; never with cleanup.policy compact.",
         setting="mirror_groups",
         broker_key="mirror.groups",
+    ),
+    ConfigKey(
+        "tidegate.sequence.bits",
+        _T.INT,
+        "10",
+        _whole(SEQUENCE_BITS_MIN, SEQUENCE_BITS_MAX),
+        "Format record: bits of an offset that are the sequence of the entry's id; the rest is its milliseconds. Raise "
+        "it where Redis programs append more than 2^bits records in a millisecond. Set when the topic is created.",
     ),
     ConfigKey(
         "unclean.leader.election.enable",

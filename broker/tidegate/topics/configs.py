@@ -7,8 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tidegate.errors import InvalidConfig, InvalidRequest
+from tidegate.records.recompression import CODECS
 from tidegate.settings import SECRETS, Settings
-from tidegate.topics.config_keys import CONFIG_KEYS, ConfigKey, ConfigType, split_list
+from tidegate.store.keys import BATCH_FORMAT, RECORD_FORMAT
+from tidegate.topics.config_keys import (
+    CONFIG_KEYS,
+    DEFAULT_LEVEL,
+    FIXED,
+    LEVELS,
+    RECORD_BYTES_NO_LIMIT,
+    TAKES_DEAD_LETTERS,
+    ConfigKey,
+    ConfigType,
+    split_list,
+)
 from tidegate.topics.tiers import SAME_AS_RETENTION, check_tiers
 
 
@@ -16,8 +28,13 @@ class Source(enum.IntEnum):
     """The origin of a value, with the codes of DescribeConfigs."""
 
     TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
 
 
 class Operation(enum.IntEnum):
@@ -55,6 +72,17 @@ class TopicConfig:
     """Whether archived records may be trimmed from Redis; brokers read them from the archive (KIP-405)."""
     local_retention_ms: int
     local_retention_bytes: int
+    compression_codec: int | None = None
+    """The codec that batches are stored with; None: as the producer sent them."""
+    compression_level: int | None = None
+    """The codec's level; None for its default."""
+    record_bytes_max: int | None = None
+    """Limit of a record of a compressed batch; None: no limit below that of a batch."""
+    is_record: bool = False
+    """Whether the log has format `record`: one stream entry for each record."""
+    sequence_bits: int = 10
+    takes_dead_letters: bool = False
+    """Whether share groups may write their dead letters to the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +127,24 @@ def parse(settings: Settings, given: Mapping[str, str | None], before: Mapping[s
     longest = int(kept.get("max.compaction.lag.ms", CONFIG_KEYS["max.compaction.lag.ms"].default))
     if shortest > longest:
         raise InvalidConfig(f"min.compaction.lag.ms {shortest} is above max.compaction.lag.ms {longest}")
+    _check_record_format(settings, kept)
     check_tiers(kept, lambda name: _value(settings, CONFIG_KEYS[name], kept), before, settings.archive_path is not None)
     return kept
+
+
+def format_of(overrides: Mapping[str, str]) -> str:
+    """The format of a topic's log."""
+    return overrides.get("tidegate.format", BATCH_FORMAT)
+
+
+def _check_record_format(settings: Settings, kept: Mapping[str, str]) -> None:
+    """Raises InvalidConfig for what a log of format record does not do."""
+    if format_of(kept) != RECORD_FORMAT:
+        return
+    if split_list(_value(settings, CONFIG_KEYS["cleanup.policy"], kept)) != ["delete"]:
+        raise InvalidConfig("tidegate.format: a topic of format record is not compacted: cleanup.policy must be delete")
+    if kept.get("remote.storage.enable") == "true":
+        raise InvalidConfig("tidegate.format: a topic of format record has no second tier: remote.storage.enable")
 
 
 def altered(
@@ -110,7 +154,7 @@ def altered(
 
     Raises InvalidConfig, InvalidRequest for a missing value or an unknown operation.
     """
-    after: dict[str, str | None] = {} if replace else dict(overrides)
+    after: dict[str, str | None] = {name: value for name, value in overrides.items() if not replace or name in FIXED}
     for name, operation, value in changes:
         if operation == Operation.DELETE:
             if name not in CONFIG_KEYS:
@@ -126,6 +170,10 @@ def altered(
                 after[name] = _list_after(settings, overrides, name, operation, split_list(value))
             case _:
                 raise InvalidRequest(f"there is no operation {operation}")
+    for name in FIXED:
+        default = CONFIG_KEYS[name].default
+        if (after.get(name) or default) != overrides.get(name, default):
+            raise InvalidConfig(f"{name} cannot change: create another topic")
     return parse(settings, after, overrides)
 
 
@@ -149,7 +197,10 @@ def effective(settings: Settings, overrides: Mapping[str, str]) -> TopicConfig:
         return number(f"local.retention.{unit}") != SAME_AS_RETENTION
 
     cleanup_policy = frozenset(split_list(_value(settings, CONFIG_KEYS["cleanup.policy"], overrides)))
+    compression_type = _value(settings, CONFIG_KEYS["compression.type"], overrides)
+    record_bytes_max = number("max.decompressed.message.bytes")
     mirror = _value(settings, CONFIG_KEYS["tidegate.mirror.enable"], overrides) == "true"
+    is_record = format_of(overrides) == RECORD_FORMAT
     return TopicConfig(
         cleanup_policy=cleanup_policy,
         retention_ms=number("retention.ms"),
@@ -163,18 +214,28 @@ def effective(settings: Settings, overrides: Mapping[str, str]) -> TopicConfig:
         min_compaction_lag_ms=number("min.compaction.lag.ms"),
         max_compaction_lag_ms=number("max.compaction.lag.ms"),
         min_cleanable_dirty_ratio=float(_value(settings, CONFIG_KEYS["min.cleanable.dirty.ratio"], overrides)),
-        mirror=mirror and "compact" not in cleanup_policy,
+        mirror=mirror and "compact" not in cleanup_policy and not is_record,
         remote_storage=_value(settings, CONFIG_KEYS["remote.storage.enable"], overrides) == "true",
         local_retention_ms=number("local.retention.ms" if local("ms") else "retention.ms"),
         local_retention_bytes=number("local.retention.bytes" if local("bytes") else "retention.bytes"),
+        compression_codec=None if is_record else CODECS.get(compression_type),
+        compression_level=_level(number(LEVELS[compression_type])) if compression_type in LEVELS else None,
+        record_bytes_max=record_bytes_max if record_bytes_max < RECORD_BYTES_NO_LIMIT else None,
+        is_record=is_record,
+        sequence_bits=number("tidegate.sequence.bits"),
+        takes_dead_letters=_value(settings, CONFIG_KEYS[TAKES_DEAD_LETTERS], overrides) == "true",
     )
+
+
+def _level(level: int) -> int | None:
+    return level if level != DEFAULT_LEVEL else None
 
 
 def describe_topic(settings: Settings, overrides: Mapping[str, str]) -> list[Described]:
     """Every config of a topic, in order of name."""
     described = []
     for key in CONFIG_KEYS.values():
-        synonyms = _broker_synonyms(settings, key)
+        synonyms = broker_synonyms(settings, key)
         if key.name in overrides:
             synonyms = (Synonym(key.name, overrides[key.name], Source.TOPIC), *synonyms)
         first = synonyms[0]
@@ -183,15 +244,18 @@ def describe_topic(settings: Settings, overrides: Mapping[str, str]) -> list[Des
 
 
 def describe_broker(settings: Settings) -> list[Described]:
-    """A broker's settings, under Kafka's names where they exist, in order of name; all are read-only."""
-    taken = {key.setting: key.broker_key for key in CONFIG_KEYS.values() if key.setting and key.broker_key}
+    """A broker's settings by names in the form of Kafka's, in order of name; all are read-only.
+
+    Those that are defaults of topic configs are left out: see `dynamic_defaults.describe`.
+    """
+    taken = {key.setting for key in CONFIG_KEYS.values() if key.setting and key.broker_key}
     described = []
     for field_name, field in type(settings).model_fields.items():
-        if field_name in SECRETS:
+        if field_name in SECRETS or field_name in taken:
             continue
         value = getattr(settings, field_name)
         source = Source.STATIC_BROKER if field_name in settings.model_fields_set else Source.DEFAULT
-        name = taken.get(field_name) or field_name.replace("_", ".")
+        name = field_name.replace("_", ".")
         text = _text(value)
         described.append(
             Described(
@@ -209,16 +273,17 @@ def describe_broker(settings: Settings) -> list[Described]:
 
 def _value(settings: Settings, key: ConfigKey, overrides: Mapping[str, str]) -> str:
     own = overrides.get(key.name)
-    return own if own is not None else _broker_synonyms(settings, key)[0].value
+    return own if own is not None else broker_synonyms(settings, key)[0].value
 
 
-def _broker_synonyms(settings: Settings, key: ConfigKey) -> tuple[Synonym, ...]:
-    """The broker's value if one is set, then the default."""
+def broker_synonyms(settings: Settings, key: ConfigKey) -> tuple[Synonym, ...]:
+    """What is set for the broker at run time, by its settings, then the default."""
     name = key.broker_key or key.name
-    synonyms = (Synonym(name, key.default, Source.DEFAULT),)
+    dynamic: tuple[Synonym, ...] = settings.dynamic_configs.get(name, ())
+    synonyms: tuple[Synonym, ...] = (Synonym(name, key.default, Source.DEFAULT),)
     if key.setting is not None and key.setting in settings.model_fields_set:
-        return (Synonym(name, _text(getattr(settings, key.setting)), Source.STATIC_BROKER), *synonyms)
-    return synonyms
+        synonyms = (Synonym(name, _text(getattr(settings, key.setting)), Source.STATIC_BROKER), *synonyms)
+    return (*dynamic, *synonyms)
 
 
 def _text(value: object) -> str:

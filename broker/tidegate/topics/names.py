@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tidegate.errors import InvalidTopic
+from tidegate.errors import InvalidRequest, InvalidTopic
 
 NAME_LENGTH_MAX: Final = 249
-INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+TRANSACTION_STATE: Final = "__transaction_state"
+INTERNAL: Final = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
 """Kafka's internal topics: clients neither create nor write them."""
 
+METADATA_TOPIC: Final = "__cluster_metadata"
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -33,10 +36,18 @@ def check(name: str) -> None:
 
 
 def check_creatable(name: str) -> None:
-    """Check a name by Kafka's rules; internal topics are refused too. Raises InvalidTopic."""
+    """Check a name by Kafka's rules; internal topics are refused too. Raises InvalidTopic, InvalidRequest."""
     check(name)
+    if name == METADATA_TOPIC:
+        raise InvalidRequest(f"{name!r} is the log of Kafka's controllers: nobody can create it")
     if name in INTERNAL:
         raise InvalidTopic(f"{name!r} is an internal topic: clients cannot create it")
+
+
+def check_changeable(name: str) -> None:
+    """Raises InvalidTopic for internal topics, which the brokers alone write and change."""
+    if name in INTERNAL:
+        raise InvalidTopic(f"{name!r} is an internal topic: clients cannot change it")
 
 
 def plain(name: str) -> str:

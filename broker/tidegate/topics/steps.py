@@ -23,6 +23,7 @@ ADD_PARTITIONS = Script("topics/add_partitions")
 DELETE_TOPIC = Script("topics/delete_topic")
 FORGET_TOPIC = Script("topics/forget_topic")
 ALTER_CONFIGS = Script("topics/alter_configs")
+RESTORE_TOPIC = Script("topics/restore_topic")
 
 _AT_ONCE: Final = 200
 
@@ -98,6 +99,20 @@ class TopicSteps:
         )
         return Record.parse(text)
 
+    async def restore(self, org: str, name: str, topic_id: UUID, stored: bytes, overrides: Mapping[str, str]) -> bool:
+        """Store a lost record again; False if the topic was deleted: then its partition 0 exists no more."""
+        keys = self._keys
+        meta = self._store.log_keys(org, name, 0, topic_id.hex).meta
+        if await self._store.command("HGET", meta, "state") != b"ready":
+            return False
+        pairs = [text for pair in overrides.items() for text in pair]
+        await self._store.run(
+            RESTORE_TOPIC,
+            [keys.topics, keys.topic_names, keys.topic(org, name), keys.info],
+            *(f"{org}/{name}", _plain_field(org, name), stored.decode(), keys.topic_changes, *pairs),
+        )
+        return True
+
     async def finish(self, org: str, name: str, record: Record) -> None:
         """Complete the remaining steps. Raises UnknownTopicOrPartition if the topic was deleted meanwhile."""
         if record.state is TopicState.DELETING:
@@ -143,7 +158,7 @@ class TopicSteps:
             some = range(start, min(start + _AT_ONCE, partitions.stop))
             await asyncio.gather(
                 *(
-                    step(self._store, self._store.log_keys(org, name, partition, record.topic_id.hex))
+                    step(self._store, self._store.log_keys(org, name, partition, record.topic_id.hex, record.format))
                     for partition in some
                 )
             )

@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from tidegate.store.keys import LogKeys
 from tidegate_pipeline.archive.place import Place
+from tidegate_pipeline.errors import LogGone, StrayEntry
 from tidegate_pipeline.redis_access import Client, with_whole_entries
-from tidegate_pipeline.sources.walking import LogGone, LogWalker, StrayEntry
+from tidegate_pipeline.sources.walking import LogWalker
 
 _PAGE: Final = 16
 _FACTS: Final = Struct(">Ihi")
@@ -32,7 +33,7 @@ class LogBatches:
         self._client, self._keys = with_whole_entries(client), keys
         self._walker = LogWalker(client, keys, retry_s)
 
-    def bounds(self) -> tuple[int, int]:
+    def offset_range(self) -> tuple[int, int]:
         """The first offset that Redis shows, and the end. Raises StrayEntry, LogGone, PipelineError."""
         offsets = self._walker.offsets()
         return offsets.redis_start, offsets.end
@@ -50,6 +51,10 @@ class LogBatches:
                         base += last_delta + 1
             first = f"({reply[-1][0].decode()}"
 
+    def beside(self, archive_end: int, place: Place, quarantined: Set[int]) -> Beside:
+        """The log, to be followed while the archive's rows go by."""
+        return Beside(self, archive_end, place, quarantined)
+
 
 class Beside:
     """Follows the log while the archive's rows go by. Only the first difference is a problem: others follow from it.
@@ -64,7 +69,7 @@ class Beside:
         self._stored: Iterator[StoredBatch] = iter(())
         self._next: StoredBatch | None = None
         try:
-            shown, end = log.bounds()
+            shown, end = log.offset_range()
         except (StrayEntry, LogGone) as error:
             self._problem = str(error)
             return

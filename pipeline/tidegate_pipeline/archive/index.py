@@ -79,6 +79,14 @@ class Publication(NamedTuple):
     end: int
 
 
+def state_of(reply: Sequence[bytes | None]) -> ArchiveState:
+    """From the fields ArchiveState._fields of the index."""
+    start, end, fence = reply
+    return ArchiveState(
+        -1 if start is None else int(start), -1 if end is None else int(end), 0 if fence is None else int(fence)
+    )
+
+
 class ArchiveIndex:
     """One partition's archive. Needs no Spark; every method is one command."""
 
@@ -88,10 +96,7 @@ class ArchiveIndex:
 
     def state(self) -> ArchiveState:
         """Where the archive starts and ends now."""
-        start, end, fence = self._client.hmget(self._keys.archive, "start", "end", "fence")
-        return ArchiveState(
-            -1 if start is None else int(start), -1 if end is None else int(end), 0 if fence is None else int(fence)
-        )
+        return state_of(self._client.hmget(self._keys.archive, ArchiveState._fields))
 
     def segments(self, from_offset: int = 0, limit: int = PAGE_SEGMENTS) -> list[Segment]:
         """The first segments that hold `from_offset` or what follows, in order."""

@@ -13,6 +13,7 @@ from tidegate_pipeline.archive.compaction import Compacted, compact, runs
 from tidegate_pipeline.archive.index import ArchiveIndex
 from tidegate_pipeline.archive.orphans import collect, stored_files, unpublished
 from tidegate_pipeline.archive.place import Place
+from tidegate_pipeline.archive.records_beside import LogRecords
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Shape
 from tidegate_pipeline.archive.selection import chosen, places
 from tidegate_pipeline.archive.verification import Verified, verify
@@ -21,7 +22,7 @@ from tidegate_pipeline.redis_access import Client
 from tidegate_pipeline.settings import PipelineSettings
 from tidegate_pipeline.tables.folder import files as table_files
 from tidegate_pipeline.tables.folder import form_of
-from tidegate_pipeline.topics import read_topics
+from tidegate_pipeline.topics import RecordKeys, read_topics
 
 _RETRY_S: Final = 30.0
 
@@ -63,9 +64,12 @@ class Upkeep:
     def verify(self, topics: Sequence[str]) -> dict[str, Any]:
         """Read everything; `problems` is empty where all is well. `unpublished_files` are no problem: gc's."""
         reported, partitions, orphans = Verified(), 0, 0
-        files = stored_files(self.archive)
+        files, topics_of = stored_files(self.archive), read_topics(self.client, self.prefix, self.org)
         for place, index in self._archived(topics):
-            log = LogBatches(self.client, place.keys(self.prefix), _RETRY_S)
+            keys = topics_of[place.topic].keys(self.prefix, place.partition)
+            log: LogBatches | LogRecords = LogBatches(self.client, keys, _RETRY_S)
+            if isinstance(keys, RecordKeys):
+                log = LogRecords(self.client, keys, _RETRY_S)
             reported += verify(self.archive, index, place, log)
             partitions += 1
             orphans += len(unpublished(index, files.get(place, [])))

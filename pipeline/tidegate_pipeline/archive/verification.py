@@ -16,6 +16,7 @@ from tidegate_pipeline.archive.beside_log import Beside, LogBatches
 from tidegate_pipeline.archive.index import ArchiveIndex
 from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.quarantine import Quarantine
+from tidegate_pipeline.archive.records_beside import LogRecords, RecordsBeside
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
 
 
@@ -37,17 +38,19 @@ class Verified:
         return self
 
 
-def verify(archive: ArchiveFolder, index: ArchiveIndex, place: Place, log: LogBatches | None = None) -> Verified:
+def verify(
+    archive: ArchiveFolder, index: ArchiveIndex, place: Place, log: LogBatches | LogRecords | None = None
+) -> Verified:
     """Check one partition: the index against itself, each file against the index, each batch against its columns.
 
     With `log` also against what Redis holds: the archive claims no offset that the log never had, and both have the
     same batches.
     """
     reported = Verified()
-    beside = None
+    beside: Beside | RecordsBeside | None = None
     if log is not None:
-        quarantined = Quarantine(archive).base_offsets(place.topic, place.partition)
-        beside = Beside(log, index.state().end, place, quarantined)
+        quarantined = Quarantine(archive).base_offsets(place)
+        beside = log.beside(index.state().end, place, quarantined)
     state, expected = index.state(), -1
     for segment in index.all_segments():
         if segment.from_offset != (state.start if expected < 0 else expected):
@@ -72,7 +75,7 @@ def verify(archive: ArchiveFolder, index: ArchiveIndex, place: Place, log: LogBa
 
 
 def _segment(
-    archive: ArchiveFolder, segment: Segment, is_first: bool, reported: Verified, beside: Beside | None
+    archive: ArchiveFolder, segment: Segment, is_first: bool, reported: Verified, beside: Beside | RecordsBeside | None
 ) -> Iterator[str]:
     """The archive may start inside a batch, as a log may: its first batch then begins below it."""
     file = SegmentFile(archive.filesystem, archive.path(segment.file))

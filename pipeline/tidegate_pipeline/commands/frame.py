@@ -28,10 +28,10 @@ def add_to(app: typer.Typer) -> None:
     @app.command()
     def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         """Look whether jobs can run: Java, packages, Redis, archive and sources, here and where executors run."""
-        from tidegate_pipeline.doctor.examination import examine
+        from tidegate_pipeline.doctor.examination import run_checks
 
         with reporting():
-            examine(config, as_json=as_json)
+            run_checks(config, as_json=as_json)
 
     @app.command()
     def settings(

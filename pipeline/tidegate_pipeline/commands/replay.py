@@ -56,13 +56,13 @@ def add_to(app: typer.Typer) -> None:
         from tidegate_pipeline.replay.translating import committed_offsets, translate_group
         from tidegate_pipeline.replay.translation import Table
         from tidegate_pipeline.settings import load
-        from tidegate_pipeline.topics import find_topic
+        from tidegate_pipeline.topics import find_batch_topic
 
         with reporting():
             settings = load(config)
             redis = settings.redis
             client, prefix = connect(redis.url, redis.password_variable), redis.key_prefix
-            source, target = (find_topic(client, prefix, org, name) for name in (from_topic, to_topic))
+            source, target = (find_batch_topic(client, prefix, org, name) for name in (from_topic, to_topic))
             name = job or f"{from_topic}-to-{to_topic}"
             table = Table(settings.archive.path, name, source.name, source.topic_id, target.name)
             rows = translate_group(table, committed_offsets(client, prefix, org, group, source), target)
@@ -90,13 +90,13 @@ def add_to(app: typer.Typer) -> None:
         from tidegate_pipeline.redis_access import connect
         from tidegate_pipeline.replay.restore import restore as put_back
         from tidegate_pipeline.settings import load
-        from tidegate_pipeline.topics import find_topic
+        from tidegate_pipeline.topics import find_batch_topic
 
         with reporting():
             settings = load(config)
             redis = settings.redis
             client = connect(redis.url, redis.password_variable)
-            found = find_topic(client, redis.key_prefix, org, topic)
+            found = find_batch_topic(client, redis.key_prefix, org, topic)
             rows = put_back(
                 client, redis.key_prefix, found, partition or list(range(found.partition_count)), from_, to,
                 ArchiveFolder.open(settings.archive.path), retry_s=redis.retry_s, anyway=anyway, dry_run=dry_run,

@@ -7,8 +7,22 @@ from typing import Annotated
 
 import typer
 
-from tidegate_pipeline.cli import job_command
+from tidegate_pipeline.cli import ConfigOption, JsonOption, job_command, reporting
 from tidegate_pipeline.jobs.job import Job
+
+
+class ValueForm(StrEnum):
+    """How values are encoded."""
+
+    REGISTRY = "registry"
+    JSON = "json"
+
+
+class ReadBy(StrEnum):
+    """Schemas of registries."""
+
+    READER = "reader"
+    WRITER = "writer"
 
 
 class Form(StrEnum):
@@ -16,6 +30,7 @@ class Form(StrEnum):
 
     PARQUET = "parquet"
     DELTA = "delta"
+    ICEBERG = "iceberg"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -24,13 +39,47 @@ def add_to(app: typer.Typer) -> None:
     @job_command(app)
     def decode(
         topic: Annotated[str, typer.Option(help="The topic.")],
-        to: Annotated[Form, typer.Option(help="Parquet by Spark's file sink, or Delta.")] = Form.PARQUET,
+        to: Annotated[Form, typer.Option(help="Parquet by Spark's file sink, Delta, or Iceberg.")] = Form.PARQUET,
         table: Annotated[
-            str | None, typer.Option(help="Folder or URI.  [default: <archive.path>/table/<topic>]")
+            str | None,
+            typer.Option(
+                help="Folder or URI [default: <archive.path>/table/<topic>]; Iceberg: catalog.namespace.table."
+            ),
         ] = None,
         org: Annotated[str, typer.Option(help="Organisation of the topic.")] = "default",
+        values: Annotated[
+            ValueForm | None, typer.Option(help="Values as columns: by the schema registry, or plain JSON.")
+        ] = None,
+        subject: Annotated[str | None, typer.Option(help="Subject in the registry.  [default: <topic>-value]")] = None,
+        message: Annotated[str, typer.Option(help="Protobuf: full name of the message.  [default: the first]")] = "",
+        read_by: Annotated[
+            ReadBy, typer.Option(help="Resolve records to the latest schema, or read each by its own.")
+        ] = ReadBy.READER,
+        schema: Annotated[
+            str, typer.Option(help="Plain JSON: its columns, as in SQL.  [default: the table's, else inferred]")
+        ] = "",
+        partition_by: Annotated[
+            str | None, typer.Option(help="Iceberg: as `hour(timestamp),value.city`.  [default: day(timestamp)]")
+        ] = None,
     ) -> Job:
         """Records of a topic as a table by day, from Redis and the archive, each once."""
         from tidegate_pipeline.jobs.decode import DecodeJob
+        from tidegate_pipeline.jobs.value_columns import Values
 
-        return DecodeJob(topic, to.value, table, org)
+        given = None if values is None else Values(values.value, subject, message, read_by.value, schema)
+        return DecodeJob(topic, to.value, table, org, given, partition_by)
+
+    @app.command()
+    def maintain(
+        tables: Annotated[list[str], typer.Argument(help="Delta: folder or URI; Iceberg: catalog.namespace.table.")],
+        every: Annotated[
+            str | None, typer.Option("--every", metavar="1h", help="Go on, once each so often; SIGTERM ends it.")
+        ] = None,
+        config: ConfigOption = None,
+        as_json: JsonOption = False,
+    ) -> None:
+        """Merge small files of tables; expire versions and remove unnamed files older than archive.gc_grace."""
+        from tidegate_pipeline.tables.maintenance import run_maintenance
+
+        with reporting():
+            run_maintenance(tables, every, config, as_json=as_json)

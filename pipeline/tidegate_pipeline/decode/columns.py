@@ -19,7 +19,7 @@ from tidegate_pipeline.decode.schema import HEADERS_ARROW
 _INLINE_BYTES_MAX: Final = 12
 _CAPACITY_MIN: Final = 1 << 13
 
-SPARE_BYTES: Final = 16
+PADDING_BYTES: Final = 16
 """What may be read behind a field and then not be used."""
 
 

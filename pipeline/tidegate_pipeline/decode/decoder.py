@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from tidegate.errors import CorruptMessage, InvalidRecord
 from tidegate.records.batch import Batch
+from tidegate.records.record import OPENED_BYTES_MAX
 from tidegate_pipeline.decode import columns, fields, plain
-from tidegate_pipeline.decode.columns import SPARE_BYTES, constant
+from tidegate_pipeline.decode.columns import PADDING_BYTES, constant
 from tidegate_pipeline.decode.fields import Areas, Fields, HeaderFields, NeedsSlowPath, Positions
 from tidegate_pipeline.decode.opening import TIMESTAMP_MS_MAX, CorruptBatch, OpenBatch, Opener, StoredBatch, corrupt
 from tidegate_pipeline.decode.schema import HEADERS_ARROW, decoded_arrow
@@ -48,7 +49,7 @@ class Decoder:
     """Decodes batches of any topic. Keeps a decompressor: one decoder for each thread."""
 
     def __init__(
-        self, *, engine: EngineName = "auto", include_headers: bool = True, decoded_batch_max: int = 64 << 20
+        self, *, engine: EngineName = "auto", include_headers: bool = True, decoded_batch_max: int = OPENED_BYTES_MAX
     ) -> None:
         """`decoded_batch_max`: most bytes that a batch's records may have. Raises UsageError: numba does not import."""
         self._engine = find_engine(engine)
@@ -166,9 +167,9 @@ def find_engine(name: EngineName) -> Engine:
 
 def _lay_out(opened: Sequence[OpenBatch]) -> Areas:
     ends = list(accumulate(len(each.area) for each in opened))
-    if ends[-1] + SPARE_BYTES > _DATA_BYTES_MAX:
+    if ends[-1] + PADDING_BYTES > _DATA_BYTES_MAX:
         raise UsageError(f"{ends[-1]} bytes are too many for one Arrow batch: groupBytes and maxDecodedBatch limit it")
-    data = b"".join([*(each.area for each in opened), bytes(SPARE_BYTES)])
+    data = b"".join([*(each.area for each in opened), bytes(PADDING_BYTES)])
     return Areas(data, [0, *ends[:-1]], ends, [each.batch.record_count for each in opened])
 
 

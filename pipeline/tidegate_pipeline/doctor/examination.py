@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _TASKS_AN_EXECUTOR = 2
 
 
-def examine(config: Path | None, *, as_json: bool) -> None:
+def run_checks(config: Path | None, *, as_json: bool) -> None:
     """Run all checks and print the findings; exits with 1 on an error. Raises UsageError."""
     settings = pipeline_settings.load(config)
     java = find_java()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 SKEW_MS_MAX: Final = 1_000
-_OPTIONAL: Final = frozenset({"numba", "deltalake"})
+_OPTIONAL: Final = frozenset({"numba", "deltalake", "pyiceberg", "fastavro"})
 
 
 class Severity(enum.StrEnum):

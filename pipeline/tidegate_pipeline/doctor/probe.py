@@ -21,7 +21,7 @@ from tidegate_pipeline.redis_access import connect_by_option
 
 PACKAGES: Final = (
     "pyspark", "pyarrow", "numpy", "pandas", "protobuf", "redis", "hiredis", "crc32c", "cramjam", "lz4", "zstandard",
-    "numba", "deltalake",
+    "numba", "deltalake", "pyiceberg", "fastavro",
 )  # fmt: skip
 
 

@@ -128,7 +128,7 @@ class Commits:
                 lags[str(sample.time_ms)] = lags.get(str(sample.time_ms), 0) + sample.lag
             elif sample.commits:
                 self._spread(sample)
-            yield from _went_back(sample)
+            yield from _moved_back(sample)
 
     def pass_time(self, time_ms: int) -> Iterator[tuple[object, ...]]:
         """Judge the buckets of which nothing can come any more at `time_ms`, in order."""
@@ -190,7 +190,7 @@ class Commits:
         usual.learn(min(commits, most) if burst else commits, rules.weight)
 
 
-def _went_back(sample: Sample) -> Iterator[tuple[object, ...]]:
+def _moved_back(sample: Sample) -> Iterator[tuple[object, ...]]:
     """A row for each reported one; the last row also counts those that were only counted."""
     for position, one in enumerate(sample.back, 1):
         times = 1 + (sample.back_count - len(sample.back) if position == len(sample.back) else 0)

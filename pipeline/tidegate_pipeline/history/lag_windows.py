@@ -97,7 +97,7 @@ class LagWindows:
     def __init__(self, window_ms: int, stuck_windows: int, text: str | None = None) -> None:
         self._window_ms, self._stuck_windows = window_ms, stuck_windows
         known: dict[str, Any] = json.loads(text) if text else {"passed_ms": 0, "partitions": []}
-        self._passed_ms: int = known["passed_ms"]
+        self._time_ms: int = known["passed_ms"]
         self._partitions: dict[tuple[str, int], Partition] = {}
         for topic, index, windows, last, still in known["partitions"]:
             opened = {
@@ -112,7 +112,7 @@ class LagWindows:
             (*place, [(start, window.kept()) for start, window in known.windows.items()], known.last, known.still)
             for place, known in self._partitions.items()
         ]
-        return json.dumps({"passed_ms": self._passed_ms, "partitions": partitions}) if partitions else None
+        return json.dumps({"passed_ms": self._time_ms, "partitions": partitions}) if partitions else None
 
     @property
     def due_ms(self) -> int | None:
@@ -125,7 +125,7 @@ class LagWindows:
         """Take samples; what comes after its window's end is left out."""
         for sample in samples:
             start_ms = sample.time_ms - sample.time_ms % self._window_ms
-            if start_ms + self._window_ms > self._passed_ms:
+            if start_ms + self._window_ms > self._time_ms:
                 known = self._partitions.setdefault((sample.topic, sample.partition), Partition({}))
                 if start_ms in known.windows:
                     known.windows[start_ms].add(sample)
@@ -135,7 +135,7 @@ class LagWindows:
 
     def pass_time(self, time_ms: int) -> Iterator[tuple[object, ...]]:
         """The rows of the windows that ended before `time_ms`, in their order."""
-        self._passed_ms = max(self._passed_ms, time_ms)
+        self._time_ms = max(self._time_ms, time_ms)
         over = [
             (start_ms, place)
             for place, known in self._partitions.items()

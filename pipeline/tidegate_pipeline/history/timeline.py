@@ -67,7 +67,7 @@ class Timeline:
         known = json.loads(text) if text else {}
         self._members: int | None = known.get("members")
         self._owners: Owners | None = known.get("owners")
-        self._came: list[object] = known.get("came", [])
+        self._joined: list[object] = known.get("came", [])
         self._open = Generation(**known["open"]) if "open" in known else None
         self.due_ms: int | None = known.get("due_ms")
         """The last event's time: when the watermark is there, as many days later, the group is forgotten."""
@@ -76,7 +76,7 @@ class Timeline:
         """All of it; None where there is nothing."""
         if self.due_ms is None:
             return None
-        known = {"members": self._members, "owners": self._owners, "came": self._came, "due_ms": self.due_ms}
+        known = {"members": self._members, "owners": self._owners, "came": self._joined, "due_ms": self.due_ms}
         if self._open is not None:
             known["open"] = asdict(self._open)
         return json.dumps(known)
@@ -115,10 +115,10 @@ class Timeline:
 
     def _forget(self) -> None:
         self._members = self._owners = self._open = self.due_ms = None
-        self._came = []
+        self._joined = []
 
     def _enter(self, event: GroupEvent) -> None:
-        self._came = [event.time_ms, event.member]
+        self._joined = [event.time_ms, event.member]
         if event.kind == "member_replaced" and self._owners:
             old, new = _token(event.detail.partition(" ")[2]), _token(event.member)
             self._owners = {
@@ -131,16 +131,16 @@ class Timeline:
     def _begin(self, event: GroupEvent) -> Generation | None:
         outcome = "not_synced" if self._open is not None and self._open.assigned_ms is not None else "not_assigned"
         before = self._end(outcome, event.time_ms)
-        came_ms, member = self._came or (None, None)
+        joined_ms, member = self._joined or (None, None)
         self._open = Generation(
             cause=event.cause or None,
             member=event.who or None,
             reason=event.reason or None,
             started_ms=event.time_ms,
-            first_join_ms=came_ms if member == event.member else None,  # type: ignore[arg-type]
+            first_join_ms=joined_ms if member == event.member else None,  # type: ignore[arg-type]
             members_before=self._members,
         )
-        self._came = []
+        self._joined = []
         return before
 
     def _join(self, event: GroupEvent) -> None:

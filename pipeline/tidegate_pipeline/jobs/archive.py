@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from fnmatch import translate
 from typing import TYPE_CHECKING
 
+from pyarrow import parquet
+
+from tidegate.records.segments import Segment
+from tidegate.store.keys import LogKeys
 from tidegate_pipeline.archive.index import ArchiveIndex, Archiver, ArchiveState
 from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
@@ -14,7 +18,7 @@ from tidegate_pipeline.jobs.job import Job, JobContext
 from tidegate_pipeline.jobs.topic_options import sink_options, topic_options
 from tidegate_pipeline.jobs.writable import check_writable
 from tidegate_pipeline.sources.walking import LogWalker
-from tidegate_pipeline.topics import read_topics, with_configs
+from tidegate_pipeline.topics import Topic, read_topics, with_configs
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -27,18 +31,19 @@ class ArchiveJob(Job):
     """
 
     name = "archive"
-    row_name = "batches"
+    row_name = "ranges"
 
     def __init__(self, topics: Sequence[str] = (), org: str = "default") -> None:
         self._topics = [topic.strip() for topic in topics]
         self._org = org
         self._before: dict[Place, ArchiveState] = {}
+        self._by_id: dict[str, Topic] = {}
 
     def plan(self, context: JobContext) -> list[dict[str, object]]:
         """What lies between the end of the archive and the end of the log."""
         retry_s, rows = context.settings.redis.retry_s, list[dict[str, object]]()
         for place in self._places(context):
-            index, keys = self._index(context, place), place.keys(context.settings.redis.key_prefix)
+            index, keys = self._index(context, place), self._keys(context, place)
             log, end = LogWalker(context.client, keys, retry_s).offsets(), index.state().end
             start = log.redis_start if end < 0 else end
             rows.append(
@@ -70,7 +75,7 @@ class ArchiveJob(Job):
             .option("startingOffsets", "archive")
             .option("maxBytesPerTrigger", source.max_bytes_per_trigger)
             .option("minBytesPerPartition", archive.segment_bytes)
-            .option("maxTriggerDelay", archive.segment_seconds)
+            .option("maxTriggerDelay", f"{archive.segment_seconds}s")
             .load()
         )
         return (
@@ -99,6 +104,7 @@ class ArchiveJob(Job):
         file_size = sum(info.size or 0 for info in infos)
         return {
             "segments": len(segments),
+            "batches": sum(_batches(archive, segment) for segment in segments),
             "records": sum(segment.records for segment in segments),
             "batch_bytes": size,
             "file_bytes": file_size,
@@ -109,9 +115,13 @@ class ArchiveJob(Job):
     def _places(self, context: JobContext) -> list[Place]:
         prefix = context.settings.redis.key_prefix
         topics = read_topics(context.client, prefix, self._org)
+        self._by_id = {topic.topic_id: topic for topic in topics.values()}
         if self._topics:
             return places(chosen(topics, self._topics))
         return places(with_configs(context.client, prefix, topics.values(), COPIED))
+
+    def _keys(self, context: JobContext, place: Place) -> LogKeys:
+        return self._by_id[place.topic_id].keys(context.settings.redis.key_prefix, place.partition)
 
     def _subscription(self) -> dict[str, str]:
         """As options of the source: topics that come while it runs are found by it."""
@@ -122,3 +132,11 @@ class ArchiveJob(Job):
 
     def _index(self, context: JobContext, place: Place) -> ArchiveIndex:
         return ArchiveIndex(context.client, place.keys(context.settings.redis.key_prefix))
+
+
+def _batches(archive: ArchiveFolder, segment: Segment) -> int:
+    """By the footer of its file; 0 where a compaction has replaced it meanwhile."""
+    try:
+        return int(parquet.read_metadata(archive.path(segment.file), filesystem=archive.filesystem).num_rows)
+    except FileNotFoundError:
+        return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -11,7 +12,6 @@ import typer
 
 from tidegate.records.segments import below
 from tidegate_pipeline import settings as pipeline_settings
-from tidegate_pipeline.cli import trigger
 from tidegate_pipeline.errors import PipelineError, UsageError
 from tidegate_pipeline.jobs.job import Job, JobContext
 from tidegate_pipeline.jobs.progress import Display
@@ -100,3 +100,27 @@ def checkpoint_of(job: Job, settings: PipelineSettings, given: str | None) -> st
     if not folder:
         raise UsageError(f"{job.query_name}: where is its checkpoint? --checkpoint, or checkpoint.path in the settings")
     return folder if "://" in folder else str(Path(folder).absolute())
+
+
+def trigger(once: bool, every: str | None) -> dict[str, Any]:
+    """Keyword arguments of `writeStream.trigger`. Raises UsageError."""
+    if every is None:
+        return {"availableNow": True}
+    if once:
+        raise UsageError("--once or --every, not both")
+    found = _interval(every)
+    words = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+    return {"processingTime": f"{found[1]} {words[found[2] or 's']}"}
+
+
+def seconds(every: str) -> float:
+    """Of `--every`. Raises UsageError."""
+    found = _interval(every)
+    return int(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3_600}[found[2] or "s"]
+
+
+def _interval(every: str) -> re.Match[str]:
+    found = re.fullmatch(r"(\d+) ?(ms|s|m|h)?", every.strip())
+    if not found:
+        raise UsageError(f"--every {every}: a time such as 500ms, 30s, 5m or 1h")
+    return found

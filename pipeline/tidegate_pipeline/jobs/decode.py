@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tidegate.records.segments import below
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.jobs.job import Job, JobContext
 from tidegate_pipeline.jobs.topic_options import access_to, topic_options
+from tidegate_pipeline.jobs.value_columns import Values, ValueTarget, dead_letter_count, with_values
 from tidegate_pipeline.jobs.writable import check_writable
 from tidegate_pipeline.sources.options import EARLIEST
 from tidegate_pipeline.sources.starting import planner_of
-from tidegate_pipeline.tables.folder import Form, check, files, form_of, next_offsets
+from tidegate_pipeline.tables.folder import Form, check, files, form_of, next_offsets, value_type
 from tidegate_pipeline.topics import Topic, find_topic
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from tidegate_pipeline.tables.iceberg_table import IcebergPlan
 
 
 class DecodeJob(Job):
@@ -24,12 +30,24 @@ class DecodeJob(Job):
 
     name = "decode"
 
-    def __init__(self, topic: str, form: Form, table: str | None = None, org: str = "default") -> None:
-        """`table` is a folder or URI, by default `<archive>/table/<topic>`."""
+    def __init__(
+        self, topic: str, form: Form, table: str | None = None, org: str = "default",
+        values: Values | None = None, partition_by: str | None = None,
+    ) -> None:  # fmt: skip
+        """`table` is a folder or URI, by default `<archive>/table/<topic>`; for Iceberg catalog.namespace.table.
+
+        `values`: as columns, not as bytes. Raises UsageError.
+        """
+        if partition_by and form != "iceberg":
+            raise UsageError("--partition-by is for Iceberg: other tables are partitioned by day")
+        if form == "iceberg" and find_spec("pyiceberg") is None:
+            raise UsageError("no pyiceberg: pip install 'tidegate-pipeline[iceberg]'")
+        self._partition_by = partition_by
         self._topic = topic
         self._form = form
         self._table = table
         self._org = org
+        self._values = values
 
     @property
     def query_name(self) -> str:
@@ -40,6 +58,8 @@ class DecodeJob(Job):
         """Where the table is. Raises UsageError."""
         if self._table:
             return self._table
+        if self._form == "iceberg":
+            raise UsageError("which table? --table catalog.namespace.table")
         if not context.settings.archive.path:
             raise UsageError("where is the table? archive.path in the settings, or --table")
         return below(context.settings.archive.path, f"table/{self._topic}")
@@ -48,7 +68,7 @@ class DecodeJob(Job):
         """What there is to read, less what a Delta table has already."""
         topic, path = self._found(context), self.table(context)
         access = access_to(context.settings, self._org, self._topic)
-        known = next_offsets(path, topic) if self._form == "delta" else {}
+        known = self._known(topic, path)
         rows = list[dict[str, object]]()
         for partition in range(topic.partition_count):
             tiers = planner_of(access, (topic.name, partition), topic).tiers()
@@ -61,10 +81,14 @@ class DecodeJob(Job):
         return rows
 
     def check(self, context: JobContext) -> None:
-        """The topic, and the table's folder."""
+        """The topic, the table's folder, the schema of values."""
         self._found(context)
+        if self._values is not None:
+            self._values.check(context.settings, self._topic)
         self.table(context)
-        if self._table:
+        if self._form == "iceberg":
+            self._iceberg(self.table(context)).table()
+        elif self._table:
             check_writable("--table", self._table)
         else:
             check_writable("archive.path", context.settings.archive.path)
@@ -74,39 +98,71 @@ class DecodeJob(Job):
         from pyspark.sql.functions import col, to_date
 
         topic, path = self._found(context), self.table(context)
-        check(path, self._form, str(context.checkpoint))
+        if self._form != "iceberg":
+            check(path, self._form, str(context.checkpoint))
         rows = (
             context.spark.readStream.format("tidegate")
             .options(**topic_options(context.settings, self._org))
             .option("subscribe", topic.name)
+            .option("includeHeaders", "true")
             .option("startingOffsets", self._starting(topic, path))
             .option("maxBytesPerTrigger", context.settings.source.max_bytes_per_trigger)
             .load()
         )
-        if self._form == "delta":
+        if self._values is not None:
+            known = self._value_type(path)
+            rows = with_values(rows, self._values, ValueTarget(context.settings, topic, self._org), known)
+        if self._form == "iceberg":
+            writing = rows.writeStream.format("tidegate-iceberg").option("topicId", topic.topic_id)
+            writing = writing.option("table", path).option("partitionBy", self._partition_by or "")
+        elif self._form == "delta":
             writing = rows.writeStream.format("tidegate-delta").option("topicId", topic.topic_id)
         else:
             context.spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
             writing = rows.withColumn("day", to_date(col("timestamp"))).writeStream.format("parquet").partitionBy("day")
         return (
-            writing.option("path", path)
+            (writing if self._form == "iceberg" else writing.option("path", path))
             .option("checkpointLocation", str(context.checkpoint))
             .queryName(self.query_name)
             .trigger(**context.trigger)
             .start()
         )
 
+    def observed(self, counts: Mapping[str, int]) -> dict[str, object]:
+        """Records whose values could not be decoded."""
+        return {"dead_letters": dead_letter_count(counts)} if counts else {}
+
     def finish(self, context: JobContext) -> dict[str, object]:
         """Where the table is, and how large."""
         path = self.table(context)
+        if self._form == "iceberg":
+            from tidegate_pipeline.tables.iceberg_table import figures
+
+            return figures(path)
         found = files(path) if form_of(path) else []
         return {"table": path, "files": len(found), "file_bytes": sum(file.size for file in found)}
+
+    def _iceberg(self, name: str, topic_id: str = "") -> IcebergPlan:
+        from tidegate_pipeline.tables.iceberg_table import PARTITION_BY, IcebergPlan
+
+        return IcebergPlan(name, topic_id, partition_by=self._partition_by or PARTITION_BY)
+
+    def _known(self, topic: Topic, path: str) -> dict[int, int]:
+        """The next offset of each partition, where the table knows it."""
+        if self._form == "iceberg":
+            return self._iceberg(path, topic.topic_id).offsets(topic.name, range(topic.partition_count))
+        return next_offsets(path, topic) if self._form == "delta" else {}
+
+    def _value_type(self, path: str) -> pa.DataType | None:
+        if self._form == "iceberg":
+            return self._iceberg(path).value_type()
+        return value_type(path, self._form)
 
     def _found(self, context: JobContext) -> Topic:
         return find_topic(context.client, context.settings.redis.key_prefix, self._org, self._topic)
 
     def _starting(self, topic: Topic, path: str) -> str:
         """For a query that never ran: where the table ends, else the beginning."""
-        known = next_offsets(path, topic) if self._form == "delta" else {}
+        known = self._known(topic, path)
         offsets = {str(partition): known.get(partition, EARLIEST) for partition in range(topic.partition_count)}
         return json.dumps({topic.name: offsets})

@@ -12,7 +12,7 @@ from typing import Final
 from tidegate_pipeline import errors
 from tidegate_pipeline.errors import PipelineError
 
-_RAISED: Final = re.compile(r"^[|+\s]*tidegate_pipeline\.errors\.(\w+): (.*)$", re.MULTILINE)
+_RAISED: Final = re.compile(r"\btidegate_pipeline\.errors\.(\w+): (.*)$", re.MULTILINE)
 _LAST_OF_A_TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ |+].*\n)+(\S.*)")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -63,6 +63,10 @@ class Job(ABC):
     @abstractmethod
     def start(self, context: JobContext) -> StreamingQuery:
         """Begin the query, named `query_name`, with `context.trigger` and `context.checkpoint`."""
+
+    def observed(self, counts: Mapping[str, int]) -> dict[str, object]:
+        """Figures for the summary out of what `DataFrame.observe` counted."""
+        return dict(counts)
 
     @abstractmethod
     def finish(self, context: JobContext) -> dict[str, object]:

@@ -36,14 +36,13 @@ def positions(offset: object) -> Positions:
     }
 
 
-def reported_figures(offset: object) -> dict[str, int]:
+def reported_figures(offset: object) -> dict[str, float]:
     """What a source of topics counted since the query started: Python sources have no metrics but in their offsets."""
     try:
         reported = json.loads(offset) if isinstance(offset, str) else offset
     except ValueError:
         return {}
-    figures = reported.get("_metrics", {}) if isinstance(reported, Mapping) else {}
-    return {name: count for name, count in figures.items() if count}
+    return dict(reported.get("_metrics", {})) if isinstance(reported, Mapping) else {}
 
 
 @dataclass(slots=True)
@@ -53,11 +52,15 @@ class Figures:
     rows: int = 0
     micro_batches: int = 0
     micro_batch_ms: int = 0
-    metrics: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    observed: dict[str, int] = field(default_factory=dict)
+    """Sums of what `DataFrame.observe` counted in each micro-batch."""
     started: Positions = field(default_factory=dict)
     reached: Positions = field(default_factory=dict)
     latest: Positions = field(default_factory=dict)
     last_batch_id: int = -1
+    last_range: tuple[str | None, str] | None = None
+    """Start and end of the last micro-batch, as its source of topics reported them; the first one starts at `null`."""
 
     def take(self, reports: Iterable[Mapping[str, Any]]) -> None:
         """Reports of micro-batches, oldest first; those that were taken before are passed over."""
@@ -80,12 +83,21 @@ class Figures:
         if not report.get("numInputRows") and all(s.get("startOffset") == s.get("endOffset") for s in sources):
             return
         self.last_batch_id = report["batchId"]
+        for source in sources:
+            if positions(source.get("endOffset")):
+                self.last_range = source.get("startOffset"), source["endOffset"]
         self.rows += report.get("numInputRows") or 0  # None through Spark Connect
         self.micro_batches += 1
         self.micro_batch_ms += report.get("batchDuration") or 0
+        self._take_observed(report.get("observedMetrics") or {})
         for name, value in [pair for source in sources for pair in (source.get("metrics") or {}).items()]:
             if str(value).lstrip("-").isdecimal():
                 self.metrics[name] = self.metrics.get(name, 0) + int(value)
+
+    def _take_observed(self, metrics: Mapping[str, Any]) -> None:
+        for row in metrics.values():
+            for name, value in row.asDict().items():
+                self.observed[name] = self.observed.get(name, 0) + int(value or 0)
 
     @property
     def offsets(self) -> int:

@@ -12,8 +12,9 @@ from tidegate_pipeline.jobs.writable import check_writable
 from tidegate_pipeline.replay.record_filter import RecordFilter
 from tidegate_pipeline.replay.sink import MAX_OFFSET, source_name
 from tidegate_pipeline.replay.translation import Table
-from tidegate_pipeline.sources.starting import at_timestamp, planner_of
-from tidegate_pipeline.topics import Topic, find_topic
+from tidegate_pipeline.sources.record_time import at_timestamp
+from tidegate_pipeline.sources.starting import planner_of
+from tidegate_pipeline.topics import Topic, find_batch_topic
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -51,7 +52,7 @@ class ReplayJob(Job):
         """The ranges, and how far the target is."""
         source, target = self._topics(context)
         rows = list[dict[str, object]]()
-        for partition, (first, end, there) in self._bounds(context, source).items():
+        for partition, (first, end, there) in self._offset_ranges(context, source).items():
             written = self._written(context, source, target, partition)
             rows.append(
                 {"topic": source.name, "partition": partition, "from": first, "to": min(end, there),
@@ -68,25 +69,29 @@ class ReplayJob(Job):
         """Begin. Raises UsageError."""
         source, target = self._topics(context)
         table = self._table(context, source)
-        bounds = self._bounds(context, source)
-        for partition, (first, *_) in bounds.items():
+        offset_range = self._offset_ranges(context, source)
+        for partition, (first, *_) in offset_range.items():
             self._register(context, source, target, partition, first)
             written = self._written(context, source, target, partition)
             if written is not None:
-                table.cut(partition, written + 1)
+                table.truncate(partition, written + 1)
         options = topic_options(context.settings, self._org)
         reading = (
             context.spark.readStream.format("tidegate")
             .options(**options)
             .options(subscribe=source.name, mode="raw", includeRange="true")
-            .option("startingOffsets", json.dumps({source.name: {str(p): first for p, (first, *_) in bounds.items()}}))
+            .option(
+                "startingOffsets", json.dumps({source.name: {str(p): first for p, (first, *_) in offset_range.items()}})
+            )
         )
         if self._records_per_s:
             reading = reading.option("maxOffsetsPerTrigger", self._records_per_s * _PACED_S)
         else:
             reading = reading.option("maxBytesPerTrigger", context.settings.source.max_bytes_per_trigger)
         chosen = (
-            "" if self._record_filter == RecordFilter() else ",".join(f"{p}:{a}-{b}" for p, (a, b, _) in bounds.items())
+            ""
+            if self._record_filter == RecordFilter()
+            else ",".join(f"{p}:{a}-{b}" for p, (a, b, _) in offset_range.items())
         )
         return (
             reading.load()
@@ -111,7 +116,9 @@ class ReplayJob(Job):
 
     def _topics(self, context: JobContext) -> tuple[Topic, Topic]:
         prefix = context.settings.redis.key_prefix
-        source, target = (find_topic(context.client, prefix, self._org, name) for name in (self._source, self._target))
+        source, target = (
+            find_batch_topic(context.client, prefix, self._org, name) for name in (self._source, self._target)
+        )
         if source.partition_count != target.partition_count and not self._repartition:
             raise UsageError(
                 f"{source.name} has {source.partition_count} partitions, {target.name} {target.partition_count}:"
@@ -122,10 +129,10 @@ class ReplayJob(Job):
     def _table(self, context: JobContext, source: Topic) -> Table:
         return Table(context.settings.archive.path, self._job, source.name, source.topic_id, self._target)
 
-    def _bounds(self, context: JobContext, source: Topic) -> dict[int, tuple[int, int, int]]:
+    def _offset_ranges(self, context: JobContext, source: Topic) -> dict[int, tuple[int, int, int]]:
         """By partition: the first offset, the one after the last, and where the log ends now."""
         record_filter, access = self._record_filter, access_to(context.settings, self._org, source.name)
-        bounds = {}
+        offset_range = {}
         for partition in range(source.partition_count):
             planner = planner_of(access, (source.name, partition), source)
             tiers = planner.tiers()
@@ -136,9 +143,9 @@ class ReplayJob(Job):
             if record_filter.ranges is not None:
                 wanted = record_filter.ranges.get(partition, record_filter.ranges.get(None, (tiers.end, tiers.end)))
                 first, end = min(max(first, wanted[0]), tiers.end), min(end, wanted[1])
-            bounds[partition] = first, end, tiers.end
+            offset_range[partition] = first, end, tiers.end
         access.close()
-        return bounds
+        return offset_range
 
     def _register(self, context: JobContext, source: Topic, target: Topic, partition: int, first: int) -> None:
         """Store the first offset of a job before its first record: the first batch must have that offset."""

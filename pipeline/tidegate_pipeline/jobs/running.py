@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _PROGRESS_INTERVAL_S: Final = 0.25
+CORRUPT: Final = "pipeline_corrupt_batches_total"
 _TERMINATED: Final = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
 
@@ -86,6 +87,13 @@ class Run:
         self.seconds = time.monotonic() - self.started_at
         self.error = None if error is None else cause_of(error)
 
+    def _metrics(self) -> dict[str, float]:
+        from tidegate_pipeline.jobs.corrupt_batches import count_last  # with pyarrow
+
+        found = dict(self.figures.metrics)
+        found[CORRUPT] = found.get(CORRUPT, 0) + count_last(self.figures, self.context.settings)
+        return {name: figure for name, figure in sorted(found.items()) if figure}
+
     def summary(self) -> dict[str, Any]:
         """For people and `--json`."""
         reported: dict[str, Any] = {
@@ -100,8 +108,9 @@ class Run:
             "remaining_offsets": self.figures.remaining,
             "checkpoint": str(self.context.checkpoint),
         }
-        if self.figures.metrics:
-            reported["source"] = dict(sorted(self.figures.metrics.items()))
+        if metrics := self._metrics():
+            reported["source"] = metrics
+        reported.update(self.job.observed(self.figures.observed))
         if self.error:
             reported["error"] = str(self.error)
             reported["exit_status"] = self.error.exit_status

@@ -12,9 +12,9 @@ import typer
 from pydantic import ValidationError, validate_call
 
 from tidegate_pipeline import settings as pipeline_settings
-from tidegate_pipeline.cli import JobMaker, trigger
+from tidegate_pipeline.cli import JobMaker
 from tidegate_pipeline.errors import UsageError
-from tidegate_pipeline.jobs.command import context_of, run_jobs
+from tidegate_pipeline.jobs.command import context_of, run_jobs, trigger
 from tidegate_pipeline.jobs.job import Job
 from tidegate_pipeline.jobs.running import Run
 from tidegate_pipeline.jobs.summary import plan_lines

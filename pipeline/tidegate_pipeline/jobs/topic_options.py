@@ -19,6 +19,7 @@ def topic_options(settings: PipelineSettings, org: str) -> dict[str, str]:
     return sink_options(settings, org) | {
         "failOnDataLoss": str(source.fail_on_data_loss).lower(),
         "decoder": source.decoder,
+        "onCorrupt": source.on_corrupt,
         "corruptLimit": str(source.corrupt_limit),
         "maxDecodedBatch": str(source.max_decoded_batch),
     }

@@ -100,7 +100,7 @@ class Restore:
         plan = RestorePlan(
             self._partition, start, first, held, size, memory, max((s.max_timestamp for s in segments), default=-1)
         )
-        self._check_room(plan, here)
+        self._check_space(plan, here)
         return plan
 
     def check_stays(self, plan: RestorePlan) -> None:
@@ -156,7 +156,7 @@ class Restore:
             yield from page
             start = page[-1].end_offset
 
-    def _check_room(self, plan: RestorePlan, here: str) -> None:
+    def _check_space(self, plan: RestorePlan, here: str) -> None:
         info = self._client.info("memory")
         available_bytes = int(info["maxmemory"] * _MEMORY_SHARE) - info["used_memory"]
         if info["maxmemory"] and plan.memory > available_bytes:

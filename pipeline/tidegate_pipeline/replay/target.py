@@ -20,7 +20,7 @@ _NONE: Final = 0
 _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _FENCED_LEADER_EPOCH: Final = 74
 _ASK_AGAIN_S: Final = 0.2
-_TURN_RETRIES: Final = 10
+_PREDECESSOR_RETRIES: Final = 10
 """How long a task waits for the one before it without seeing it go on, in times of `retry_s`: it may read from afar."""
 
 
@@ -85,7 +85,7 @@ class Target:
         If another task has yet to write the batch before the first one, waits while that task makes progress. Raises
         PipelineError (away, full), DataLoss (deleted, or what was written before is not there).
         """
-        last, deadline = -1, time.monotonic() + _TURN_RETRIES * self._retry_s
+        last, deadline = -1, time.monotonic() + _PREDECESSOR_RETRIES * self._retry_s
         while True:
             code, *rest = self._run(target_batches)
             if code == _NONE:
@@ -97,7 +97,7 @@ class Target:
             elif rest[0] >= target_batches[0].start:
                 raise self._stuck(code, target_batches, rest[0])
             elif rest[0] > last:
-                last, deadline = rest[0], time.monotonic() + _TURN_RETRIES * self._retry_s
+                last, deadline = rest[0], time.monotonic() + _PREDECESSOR_RETRIES * self._retry_s
             if time.monotonic() > deadline:
                 raise self._stuck(code, target_batches, last)
             time.sleep(_ASK_AGAIN_S)

@@ -102,7 +102,7 @@ class Table:
         """The rows of a source partition, in order of source offset."""
         return [row for file in sorted(self._files(partition)) for row in self._rows(partition, file)]
 
-    def cut(self, partition: int, end: int) -> None:
+    def truncate(self, partition: int, end: int) -> None:
         """Forget source offsets from `end` on: a fail-over took them from the target."""
         for file in self._files(partition):
             if file[1] >= end:

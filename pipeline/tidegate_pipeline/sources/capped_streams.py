@@ -48,11 +48,11 @@ Places = Mapping[str, Place]
 BEGINNING: Final = Place()
 
 
-class ConnectionState(NamedTuple):
+class StreamState(NamedTuple):
     """Of one stream: its end, and how many entries were cut from its head."""
 
     end: Place
-    cut: int
+    trimmed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class CappedStreams:
 
     def latest(self) -> dict[str, Place]:
         """Where every stream ends."""
-        return {stream: self._standing(stream).end for stream in self._streams}
+        return {stream: self._state(stream).end for stream in self._streams}
 
     def earliest(self) -> dict[str, Place]:
         """Before the first entry that is there."""
@@ -150,15 +150,15 @@ class CappedStreams:
         """The end of the next range: at most `limit` entries, not past `target`. Raises DataLoss."""
         tops, backlogs = {}, {}
         for stream in self._streams:
-            begin, standing = start.get(stream, BEGINNING), self._standing(stream)
-            if standing.end.key < begin.key or standing.end.count < begin.count:
+            begin, state = start.get(stream, BEGINNING), self._state(stream)
+            if state.end.key < begin.key or state.end.count < begin.count:
                 raise DataLoss(
-                    f"{stream} was truncated: it ends at {standing.end.entry_id} after {standing.end.count} entries, "
+                    f"{stream} was truncated: it ends at {state.end.entry_id} after {state.end.count} entries, "
                     f"and {begin.entry_id} was read, entry {begin.count}. Redis was restored from an older copy or "
                     "emptied; begin with a new checkpoint"
                 )
-            tops[stream] = max(begin, standing.end if target is None else target.get(stream, BEGINNING), key=_order)
-            backlogs[stream] = tops[stream].count - max(begin.count, min(standing.cut, tops[stream].count))
+            tops[stream] = max(begin, state.end if target is None else target.get(stream, BEGINNING), key=_order)
+            backlogs[stream] = tops[stream].count - max(begin.count, min(state.trimmed, tops[stream].count))
         if limit is None or sum(backlogs.values()) <= limit:
             return tops
         shares = fair_shares(backlogs, limit)
@@ -206,20 +206,20 @@ class CappedStreams:
             )
         logger.warning("entries_lost", stream=stream, count=count, which=which)
 
-    def _plan(self, stream: str, after: str, last: str, entries_max: int) -> tuple[ConnectionState, Place]:
+    def _plan(self, stream: str, after: str, last: str, entries_max: int) -> tuple[StreamState, Place]:
         """How the stream stands, and the entry at most so many after `after`; its count is relative."""
-        _, added, cut, end, found, count = retry_while_unavailable(
+        _, added, trimmed, end, found, count = retry_while_unavailable(
             lambda: run(self._client, PLAN_STREAM, [stream], after, last, entries_max), self._retry_s
         )
-        return ConnectionState(Place(end.decode(), added), cut), Place(found.decode(), count)
+        return StreamState(Place(end.decode(), added), trimmed), Place(found.decode(), count)
 
-    def _standing(self, stream: str) -> ConnectionState:
+    def _state(self, stream: str) -> StreamState:
         return self._plan(stream, "0-0", "+", 0)[0]
 
     def _after(self, stream: str, entry_id: str) -> Place:
         """The place after the last entry that is there and is not above an id, else before the first."""
-        standing, found = self._plan(stream, "0-0", entry_id, _WALK_MAX)
-        place = Place(found.entry_id, standing.cut + found.count)
+        state, found = self._plan(stream, "0-0", entry_id, _WALK_MAX)
+        place = Place(found.entry_id, state.trimmed + found.count)
         while found.count == _WALK_MAX:
             _, found = self._plan(stream, place.entry_id, entry_id, _WALK_MAX)
             place = Place(found.entry_id, place.count + found.count)
@@ -229,8 +229,8 @@ class CappedStreams:
         begin = start.get(stream, BEGINNING)
         if not entries_max:
             return begin
-        standing, found = self._plan(stream, begin.entry_id, top.entry_id, min(entries_max, _WALK_MAX))
-        return Place(found.entry_id, max(begin.count, standing.cut) + found.count) if found.count else top
+        state, found = self._plan(stream, begin.entry_id, top.entry_id, min(entries_max, _WALK_MAX))
+        return Place(found.entry_id, max(begin.count, state.trimmed) + found.count) if found.count else top
 
 
 def _order(place: Place) -> tuple[int, int]:

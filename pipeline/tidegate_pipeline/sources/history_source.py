@@ -36,6 +36,7 @@ from tidegate_pipeline.sources.capped_streams import (
     spread,
     to_offsets,
 )
+from tidegate_pipeline.spark_errors import reports_one_line
 
 OPTIONS: Final = (
     "redis.url", "redis.passwordVariable", "redis.keyPrefix", "startingOffsets", "endingOffsets",
@@ -93,6 +94,7 @@ class HistoryOptions:
         return self.places(streams, self.starting or default)
 
 
+@reports_one_line
 class HistorySource(DataSource):
     """A format over capped streams: defines the streams, and the rows of an entry."""
 
@@ -133,6 +135,7 @@ def _rows(source: HistorySource, entry_ranges: Iterable[EntryRange]) -> Iterator
                 yield from source.rows(entry_id, fields)
 
 
+@reports_one_line
 class HistoryReader(DataSourceReader):
     """One batch: from `startingOffsets` to `endingOffsets`. Filters are Spark's, see decision 0021."""
 
@@ -152,6 +155,7 @@ class HistoryReader(DataSourceReader):
         return _rows(self._source, partition.value)
 
 
+@reports_one_line
 class HistoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of micro-batches. Its offsets are places; see `capped_streams`."""
 

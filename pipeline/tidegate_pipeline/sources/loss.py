@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate_pipeline.errors import DataLoss
-from tidegate_pipeline.sources.tiers import PartitionTiers
+from tidegate_pipeline.sources.tiers import DELETED, PartitionTiers
 
 _ADVICE = (
     "To go on without them, set failOnDataLoss=false: the gap is noted in quarantine/gaps of the archive. "
@@ -12,14 +12,25 @@ _ADVICE = (
 
 
 def lost(topic: str, partition: int, wanted: int, end: int, tiers: PartitionTiers) -> DataLoss:
-    """Offsets `wanted` to `end` were trimmed before they were read."""
+    """Offsets `wanted` to `end` were trimmed, or deleted with their topic, before they were read."""
+    if tiers is DELETED:
+        return deleted(topic, partition, wanted, end)
     return DataLoss(
         f"topic {topic} partition {partition}: offset {wanted} is wanted and is gone, the log starts at "
         f"{tiers.log_start}: {end - wanted} offsets are lost, the next that can be read is {end}. {_ADVICE}"
     )
 
 
-def went_back(topic: str, partition: int, wanted: int, end: int) -> DataLoss:
+def deleted(topic: str, partition: int, wanted: int, end: int) -> DataLoss:
+    """The topic was deleted before offsets `wanted` to `end` were read; -1: nobody knows where it ended."""
+    what = f"{end - wanted} offsets are lost, {wanted} to {end - 1}" if end >= 0 else "where it ended is not known"
+    return DataLoss(
+        f"topic {topic} partition {partition} was deleted, and was read up to offset {wanted}: {what}. "
+        "To go on without them, set failOnDataLoss=false: the gap is noted in quarantine/gaps of the archive"
+    )
+
+
+def moved_back(topic: str, partition: int, wanted: int, end: int) -> DataLoss:
     """The log ends below what was read already. No option lets a query go on: offsets would mean other records."""
     return DataLoss(
         f"topic {topic} partition {partition}: offset {wanted} is wanted, but the log ends at {end}: it was truncated "

@@ -14,11 +14,3 @@ class OffsetRange:
 
     def __contains__(self, offset: int) -> bool:
         return self.start <= offset < self.end
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionRange(OffsetRange):
-    """Offsets of one partition."""
-
-    topic: str
-    partition: int

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Final
 
 IDS: Final = "_ids"
@@ -12,6 +14,8 @@ IDS: Final = "_ids"
 EPOCHS: Final = "_epochs"
 RESERVED: Final = (IDS, EPOCHS)
 """No topic's names here."""
+
+_DIGEST_DIGITS: Final = 16
 
 Place = tuple[str, int]
 """A topic and a partition."""
@@ -43,6 +47,20 @@ class Offsets:
         """What `to_json` wrote."""
         topics = {topic: partitions for topic, partitions in value.items() if topic not in RESERVED}
         return cls(_flat(topics), dict(value.get(IDS, {})), _flat(value.get(EPOCHS, {})))
+
+
+def name_of_micro_batch(start: Offsets, end: Offsets) -> str:
+    """A short name for what is read between two offsets; begins with `name_of_end`."""
+    return f"{name_of_end(end)}-{_digest(start)}"
+
+
+def name_of_end(end: Offsets) -> str:
+    """What the names of all micro-batches begin with that end there."""
+    return _digest(end)
+
+
+def _digest(offsets: Offsets) -> str:
+    return sha256(json.dumps(offsets.to_json()).encode()).hexdigest()[:_DIGEST_DIGITS]
 
 
 def _nested(places: Mapping[Place, int]) -> dict[str, dict[str, int]]:

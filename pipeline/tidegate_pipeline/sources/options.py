@@ -15,16 +15,20 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from tidegate.records.record import OPENED_BYTES_MAX
 from tidegate_pipeline import settings as configuration
 from tidegate_pipeline.errors import UsageError
-from tidegate_pipeline.format_options import check_names
+from tidegate_pipeline.format_options import check_names, given_options
 from tidegate_pipeline.redis_access import has_password
+from tidegate_pipeline.sources.connector_options import from_connector
+from tidegate_pipeline.sources.durations import parse_duration
 from tidegate_pipeline.sources.offsets import RESERVED
 from tidegate_pipeline.topics import Condition
 
 _SIZE: Final = re.compile(r"(\d+) *([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _WORDS: Final = ("earliest", "latest", "archive")
+UNLIMITED: Final = 1 << 53
 LATEST: Final = -1
 """As an offset in JSON, like Kafka's."""
 EARLIEST: Final = -2
@@ -39,6 +43,13 @@ def _size(text: Any) -> Any:
     if match is None:
         raise _wrong("a number of bytes, as in 1048576, 64k or 256m")
     return int(match[1]) << _UNITS[match[2].lower()]
+
+
+def _duration(text: Any) -> Any:
+    try:
+        return parse_duration(str(text))
+    except ValueError:
+        raise _wrong("a duration, as in 30s, 15m or 1h; a number alone is milliseconds") from None
 
 
 def _json(text: Any) -> Any:
@@ -85,8 +96,25 @@ def _offsets(text: Any) -> Any:
     return value
 
 
+def _timestamps(text: Any) -> Any:
+    """`{"topic": {"0": ms}}`."""
+    value = _json(text)
+    if not isinstance(value, dict) or not all(isinstance(of_topic, dict) for of_topic in value.values()):
+        raise _wrong('JSON, {"topic": {"0": ms}}')
+    for topic, of_topic in value.items():
+        for partition, timestamp_ms in of_topic.items():
+            if not (partition.isdecimal() and type(timestamp_ms) is int and timestamp_ms >= 0):
+                raise _wrong(f"{topic}: {json.dumps(partition)} is to have a time in ms")
+    return value
+
+
+def _lower(text: Any) -> Any:
+    return str(text).lower()
+
+
 Size = Annotated[int, BeforeValidator(_size), Field(ge=1)]
 Count = Annotated[int, Field(ge=1)]
+TimestampsOption = Annotated[dict[str, dict[str, int]], BeforeValidator(_timestamps)]
 OffsetsOption = Annotated[str | dict[str, dict[str, Any]], BeforeValidator(_offsets)]
 
 
@@ -116,13 +144,34 @@ class TopicOptions(BaseModel):
         "-1 latest, -2 earliest; default `earliest` for a batch, `latest` for a stream",
     )
     starting_timestamp: int | None = Field(
-        None, ge=0, alias="startingTimestamp", description="ms: from the first entry that has a record of then or later"
+        None, ge=0, alias="startingTimestamp", description="ms: from the first record of then or later"
+    )
+    starting_by_timestamp: TimestampsOption | None = Field(
+        None, alias="startingOffsetsByTimestamp", description='the same for each partition, `{"t":{"0":1795280000000}}`'
+    )
+    timestamp_strategy: Annotated[Literal["error", "latest"], BeforeValidator(_lower)] = Field(
+        "error",
+        alias="startingOffsetsByTimestampStrategy",
+        description="what a partition without such a record does: fail the query, or begin at its end",
     )
     ending_offsets: OffsetsOption | None = Field(
         None, alias="endingOffsets", description="batch only: `latest` (default) or JSON, exclusive, -1 latest"
     )
+    ending_timestamp: int | None = Field(
+        None, ge=0, alias="endingTimestamp", description="batch only, ms: up to the first record of then or later"
+    )
+    ending_by_timestamp: TimestampsOption | None = Field(
+        None, alias="endingOffsetsByTimestamp", description="batch only: the same for each partition, as JSON"
+    )
     offsets_per_trigger: Count | None = Field(
-        None, alias="maxOffsetsPerTrigger", description="streams: most records of a micro-batch"
+        None,
+        alias="maxOffsetsPerTrigger",
+        description="streams: most records of a micro-batch; one at least of each partition that is behind",
+    )
+    offsets_per_trigger_min: Count | None = Field(
+        None,
+        alias="minOffsetsPerTrigger",
+        description="streams: a micro-batch begins when there are as many to read, or after maxTriggerDelay",
     )
     bytes_per_trigger: Size | None = Field(
         None, alias="maxBytesPerTrigger", description="streams: most stored bytes of a micro-batch; one of the two"
@@ -130,8 +179,10 @@ class TopicOptions(BaseModel):
     bytes_per_partition: Annotated[int, BeforeValidator(_size), Field(ge=0)] = Field(
         0, alias="minBytesPerPartition", description="streams: a partition is read when it has as much, or has waited"
     )
-    trigger_delay_s: float = Field(
-        900.0, ge=0, alias="maxTriggerDelay", description="seconds for which minBytesPerPartition is waited for"
+    trigger_delay_s: Annotated[float, BeforeValidator(_duration)] = Field(
+        900.0,
+        alias="maxTriggerDelay",
+        description="duration, as in `30s` or `15m` (the default), for which the two minima are waited for",
     )
     min_partitions: Count | None = Field(
         None, alias="minPartitions", description="tasks at least; a topic partition is split between entries"
@@ -143,22 +194,23 @@ class TopicOptions(BaseModel):
         True, alias="failOnDataLoss", description="`false`: go on where data begins, and note the gap"
     )
     on_corrupt: Literal["quarantine", "fail"] = Field(
-        "quarantine", alias="onCorrupt", description="a corrupt batch is put aside, or fails the query"
+        "fail", alias="onCorrupt", description="a corrupt batch fails the query, or is put aside and counted"
     )
     corrupt_limit: int = Field(
         100, ge=0, alias="corruptLimit", description="corrupt batches of a micro-batch above which the query fails"
     )
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
-        "read_committed",
+        "read_uncommitted",
         alias="isolation",
-        description="accepted, without effect while there are no transactions; control batches never give rows",
+        description="`read_uncommitted`, as Kafka's consumers: also open and aborted records; `read_committed` reads "
+        "up to the first open transaction, without aborted ones",
     )
     mode: Literal["decoded", "raw", "ranges"] = Field(
         "decoded",
         alias="mode",
         description="rows: records, stored batches, or ranges that `tidegate-archive` reads itself",
     )
-    include_headers: bool = Field(True, alias="includeHeaders", description="decoded: whether there is `headers`")
+    include_headers: bool = Field(False, alias="includeHeaders", description="decoded: whether there is `headers`")
     include_range: bool = Field(
         False, alias="includeRange", description="raw: also `topic_id` and `from_offset`, rows that leave no hole"
     )
@@ -167,7 +219,9 @@ class TopicOptions(BaseModel):
     )
     group_size: Size = Field(1 << 20, alias="groupBytes", description="decoded bytes of one Arrow batch, about")
     decoded_batch_max: Size = Field(
-        64 << 20, alias="maxDecodedBatch", description="bytes of a decompressed batch; more is corrupt"
+        OPENED_BYTES_MAX,
+        alias="maxDecodedBatch",
+        description="bytes of a decompressed batch, by default the brokers' own limit; more is corrupt",
     )
     push_filters: bool = Field(
         False,
@@ -187,6 +241,13 @@ class TopicOptions(BaseModel):
     archive_path: str = Field("", alias="archive.path", description="root of the archive")
 
     @property
+    def is_open_ended(self) -> bool:
+        """Whether a batch query reads up to what each partition has when it is read."""
+        by_time = self.ending_timestamp is not None or self.ending_by_timestamp is not None
+        fixed = by_time or self.push_filters or self.mode == "ranges"
+        return self.ending_offsets in (None, "latest") and not fixed
+
+    @property
     def splits(self) -> bool:
         """Whether a topic partition may be read by several tasks."""
         return self.min_partitions is not None or self.records_per_partition is not None
@@ -197,8 +258,8 @@ class TopicOptions(BaseModel):
             raise _wrong("exactly one of subscribe, subscribePattern, subscribeConfig and assign says what is read")
         if self.offsets_per_trigger is not None and self.bytes_per_trigger is not None:
             raise _wrong("maxOffsetsPerTrigger and maxBytesPerTrigger exclude each other")
-        if self.starting_timestamp is not None and self.starting_offsets is not None:
-            raise _wrong("startingTimestamp and startingOffsets exclude each other")
+        if (self.offsets_per_trigger_min or 0) > (self.offsets_per_trigger or UNLIMITED):
+            raise _wrong("minOffsetsPerTrigger is above maxOffsetsPerTrigger")
         if has_password(self.url):
             raise _wrong("redis.url: no password in an option, it is shown; redis.passwordVariable names where it is")
         return self
@@ -212,7 +273,8 @@ OPTIONS: Final[dict[str, str]] = {
 
 def parse_options(given: Mapping[str, str]) -> TopicOptions:
     """The options of a query, the rest from the settings. Raises UsageError, one line that names all that is wrong."""
-    check_names("tidegate", given, OPTIONS.values(), ignored=())
+    given = from_connector(given_options(given))
+    check_names("tidegate", given, OPTIONS.values())
     values = {**_configured(), **{OPTIONS[name.lower()]: text for name, text in given.items()}}
     if "maxoffsetspertrigger" in map(str.lower, given) and "maxbytespertrigger" not in map(str.lower, given):
         del values["maxBytesPerTrigger"]
@@ -230,6 +292,7 @@ CONFIGURED: Final = {
     "archive.path": "archive.path",
     "maxBytesPerTrigger": "source.max_bytes_per_trigger",
     "decoder": "source.decoder",
+    "onCorrupt": "source.on_corrupt",
     "corruptLimit": "source.corrupt_limit",
     "maxDecodedBatch": "source.max_decoded_batch",
 }

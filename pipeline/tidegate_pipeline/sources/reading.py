@@ -11,13 +11,17 @@ from dataclasses import replace
 from struct import Struct
 from typing import Any, Final
 
+from tidegate.records.batch import Batch
+from tidegate.records.entry_batches import build_batches
+from tidegate.records.entry_ids import RecordIds
 from tidegate.records.segment_file import SegmentFile
 from tidegate.records.segments import SegmentMissing, SegmentUnreadable
+from tidegate.store.keys import LogKeys
 from tidegate_pipeline.decode.decoder import StoredBatch
-from tidegate_pipeline.errors import PipelineError
+from tidegate_pipeline.errors import LogGone, PipelineError
 from tidegate_pipeline.redis_access import retry_while_unavailable, with_whole_entries
 from tidegate_pipeline.sources.access import Access
-from tidegate_pipeline.sources.planning import PartitionPlanner, PlannedRange
+from tidegate_pipeline.sources.planning import PartitionPlanner, PlannedRange, keys_of_range
 from tidegate_pipeline.sources.tiers import Tier, arrange
 
 _REPLY_BYTES: Final = 1 << 20
@@ -62,9 +66,8 @@ def _read_until_trimmed(access: Access, part_range: PlannedRange, trims: list[in
 
 
 def _plan_again(access: Access, range_: PlannedRange) -> list[PlannedRange]:
-    keys = access.keys(range_.topic, range_.topic_id, range_.partition)
-    planner = PartitionPlanner(access, keys, range_.topic, range_.topic_id, range_.partition)
-    tier_ranges = arrange(range_.start, range_.end, planner.tiers())
+    planner = PartitionPlanner.of_range(access, range_)
+    tier_ranges = arrange(range_.start, range_.end, planner.tiers_left())
     return [planned for tier_range in tier_ranges for planned in planner.ranges(tier_range)]
 
 
@@ -78,7 +81,10 @@ def _nothing(access: Access, range_: PlannedRange) -> Iterator[list[StoredBatch]
 
 def _stored(access: Access, range_: PlannedRange) -> Iterator[list[StoredBatch]]:
     """From Redis. Raises _Trimmed, PipelineError where the log is not what was planned."""
-    keys = access.keys(range_.topic, range_.topic_id, range_.partition)
+    if range_.bits:
+        yield from _records(access, range_)
+        return
+    keys = keys_of_range(access, range_)
     client = with_whole_entries(access.client)
     expected, entries, records = range_.first, 0, 0
     page, more = _page(range_.size, range_.entries), True
@@ -92,7 +98,7 @@ def _stored(access: Access, range_: PlannedRange) -> Iterator[list[StoredBatch]]
         batches: list[StoredBatch] = []
         for entry_id, fields in reply:
             base = int(entry_id.partition(b"-")[0])
-            if base > expected and access.walker(keys).offsets().redis_start > max(expected, range_.start):
+            if base > expected and _is_trimmed(access, keys, max(expected, range_.start)):
                 yield batches
                 raise _Trimmed(max(expected, range_.start))
             expected, counted = _entry(base, fields, batches)
@@ -103,13 +109,42 @@ def _stored(access: Access, range_: PlannedRange) -> Iterator[list[StoredBatch]]
             first_id = f"{int(reply[-1][0].partition(b'-')[0])}-2"
             page = _page(sum(len(batch.buffer) for batch in batches), len(reply))
     if (entries, records) != (range_.entries, range_.records) or (entries and expected < range_.last_end):
-        if access.walker(keys).offsets().redis_start > max(expected, range_.start):
+        if _is_trimmed(access, keys, max(expected, range_.start)):
             raise _Trimmed(max(expected, range_.start))
         raise PipelineError(
             f"{_named(range_)}: offsets {range_.start} to {range_.end} were planned as {range_.entries} entries with "
             f"{range_.records} records up to {range_.last_end}, and read as {entries} with {records} up to {expected}: "
             "the log changed meanwhile"
         )
+
+
+def _records(access: Access, range_: PlannedRange) -> Iterator[list[StoredBatch]]:
+    """From a stream of format record: its entries as batches. Trims by Redis programs are holes. Raises _Trimmed."""
+    keys, ids, client = keys_of_range(access, range_), RecordIds(range_.bits), with_whole_entries(access.client)
+    position, first_id, last_id = range_.start, ids.id_of(range_.start), f"({ids.id_of(range_.end)}"
+    page, by_append_time = _page(range_.size, range_.entries), access.has_append_time(range_.topic)
+    while position < range_.end:
+
+        def read(first_id: str = first_id) -> tuple[Any, bytes | None]:
+            reply = client.execute_command("XRANGE", keys.log, first_id, last_id, "COUNT", page)
+            return reply, client.hget(keys.meta, "log_start")  # behind it: what is trimmed is not in the reply
+
+        entries, log_start = retry_while_unavailable(read, access.options.retry_s)
+        if log_start is None or int(log_start) > position:
+            raise _Trimmed(position)
+        built = build_batches(ids, entries, 0, by_append_time=by_append_time)
+        yield [StoredBatch(batch, Batch(memoryview(batch)).base_offset) for batch in built.batches]
+        if len(entries) < page:
+            return
+        position, first_id = built.end_offset, f"({entries[-1][0].decode()}"
+
+
+def _is_trimmed(access: Access, keys: LogKeys, offset: int) -> bool:
+    """Whether Redis no longer has an offset: it was trimmed, or its topic was deleted."""
+    try:
+        return access.walker(keys).offsets().redis_start > offset
+    except LogGone:
+        return True
 
 
 def _entry(base: int, fields: Sequence[bytes], batches: list[StoredBatch]) -> tuple[int, int]:
@@ -131,7 +166,7 @@ def _page(size: int, entries: int) -> int:
 
 def _archived(access: Access, range_: PlannedRange) -> Iterator[list[StoredBatch]]:
     """From the archive's files, by its index: files that were replaced by a compacted one are looked up again."""
-    index = access.index(access.keys(range_.topic, range_.topic_id, range_.partition))
+    index = access.index(keys_of_range(access, range_))
     filesystem, root = access.archive()
     position, tries = range_.start, 0
     while position < range_.end:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from operator import itemgetter
+from struct import Struct
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -14,12 +15,21 @@ from tidegate.errors import KafkaError
 from tidegate.records.batch import HEADER_BYTES, MAGIC, Batch, Buffer, place
 from tidegate_pipeline.decode.decoder import CorruptBatch, Decoder, StoredBatch
 from tidegate_pipeline.decode.schema import RAW_ARROW, RAW_RANGE_ARROW
+from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.redis_access import retry_while_unavailable
 from tidegate_pipeline.sources.access import Access
+from tidegate_pipeline.sources.committed import Transactions, reading_transactions
 from tidegate_pipeline.sources.options import TopicOptions
-from tidegate_pipeline.sources.planning import PlannedRange
+from tidegate_pipeline.sources.planning import PlannedRange, keys_of_range
 from tidegate_pipeline.sources.walking import parse_epochs
 
+_ATTRIBUTES_AT: Final = 22
+"""The lower byte of the attributes in a batch's header."""
+_TRANSACTIONAL: Final = 0x10
+_TRANSACTION_BITS: Final = 0x30
+"""Transactional, and control: a marker."""
+_PRODUCER_ID: Final = Struct(">q")
+_PRODUCER_ID_AT: Final = 43
 _EMPTY: Final = (0, -1, -1, 0, -1, -1, -1, 0, ())
 
 
@@ -36,10 +46,13 @@ class Rows(Protocol):
 class DecodedRows:
     """One row a record. Control batches have none."""
 
-    def __init__(self, range_: PlannedRange, options: TopicOptions) -> None:
+    def __init__(self, range_: PlannedRange, access: Access) -> None:
+        options = access.options
         self.corrupt: list[CorruptBatch] = []
         self._range = range_
+        self._access = access
         self._group_size = options.group_size
+        self._is_committed_only = options.isolation == "read_committed" and not range_.bits
         self._decoder = Decoder(
             engine=options.decoder,
             include_headers=options.include_headers,
@@ -49,11 +62,33 @@ class DecodedRows:
     def make(self, batches: Iterable[StoredBatch]) -> Iterator[pa.RecordBatch]:
         """All rows, in groups of about `groupBytes`."""
         wanted = self._range
+        if self._is_committed_only:
+            batches = self._committed(batches)
         for rows, corrupt in self._decoder.groups(
             wanted.topic, wanted.partition, batches, wanted.start, wanted.end, self._group_size
         ):
             self.corrupt += corrupt
             yield rows
+
+    def _committed(self, batches: Iterable[StoredBatch]) -> Iterator[StoredBatch]:
+        """Without those of aborted transactions; the range ends below the first open one."""
+        transactions: Transactions | None = None
+        for stored in batches:
+            header = stored.buffer[:HEADER_BYTES]
+            if len(header) == HEADER_BYTES and header[_ATTRIBUTES_AT] & _TRANSACTION_BITS == _TRANSACTIONAL:
+                if transactions is None:
+                    keys = keys_of_range(self._access, self._range)
+                    [transactions] = self._access.plan([reading_transactions(keys)])
+                if stored.base_offset < transactions.log_start:
+                    raise UsageError(
+                        f"topic {self._range.topic} partition {self._range.partition}: offset {stored.base_offset} is "
+                        f"of a transaction below the log start {transactions.log_start}, whose outcome is not kept: "
+                        "begin there, or read it with isolation=read_uncommitted"
+                    )
+                (producer_id,) = _PRODUCER_ID.unpack_from(header, _PRODUCER_ID_AT)
+                if transactions.is_aborted(producer_id, stored.base_offset):
+                    continue
+            yield stored
 
 
 class RawRows:
@@ -168,7 +203,7 @@ def rows_of(access: Access, range_: PlannedRange) -> Rows:
     """The converter of a range's batches to rows, by the options."""
     options = access.options
     if options.mode == "decoded":
-        return DecodedRows(range_, options)
-    keys = access.keys(range_.topic, range_.topic_id, range_.partition)
+        return DecodedRows(range_, access)
+    keys = keys_of_range(access, range_)
     epochs = retry_while_unavailable(lambda: access.client.hget(keys.meta, "epochs"), options.retry_s)
     return RawRows(range_, options, epochs or b"")

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Final
 
 from tidegate_pipeline.sources.loss import lost
 from tidegate_pipeline.sources.options import TopicOptions
 from tidegate_pipeline.sources.planning import PartitionPlanner, PlannedRange
 from tidegate_pipeline.sources.tiers import PartitionTiers, Tier, TierRange, arrange
 from tidegate_pipeline.sources.walking import UNLIMITED
+
+_TASK_BYTES: Final = 1 << 20
+"""Stored bytes below which a task costs more than its records."""
+_TASK_RANGES_MAX: Final = 64
+"""Bounds the bytes of a task, and the work that one failure repeats."""
 
 Planned = tuple[PartitionPlanner, TierRange]
 
@@ -24,12 +31,33 @@ def arranged(planner: PartitionPlanner, start: int, end: int, tiers: PartitionTi
 def split(planned: Sequence[Planned], options: TopicOptions) -> list[PlannedRange]:
     """One task for each range, or as many as the options ask for. Entries are never split."""
     most = options.records_per_partition or UNLIMITED
-    ranges = [range_ for planner, tier_range in planned for range_ in planner.ranges(tier_range, grain_records=most)]
+    ranges = _ranges(planned, UNLIMITED, most)
     if options.min_partitions is None or len(ranges) >= options.min_partitions:
         return ranges
     grain = max(sum(range_.size for range_ in ranges) // options.min_partitions, 1)
-    return [
-        range_
-        for planner, tier_range in planned
-        for range_ in planner.ranges(tier_range, grain_size=grain, grain_records=most)
-    ]
+    return _ranges(planned, grain, most)
+
+
+def pack(ranges: Sequence[PlannedRange], options: TopicOptions) -> list[tuple[PlannedRange, ...]]:
+    """Tasks: neighbours share one until it has enough to read, within what the options ask for. Order stays."""
+    tasks: list[list[PlannedRange]] = []
+    surplus = len(ranges) - (options.min_partitions or 1)
+    records_max = options.records_per_partition or UNLIMITED
+    size = records = 0
+    for range_ in ranges:
+        fits = size + range_.size <= _TASK_BYTES and records + range_.records <= records_max
+        if tasks and fits and surplus > 0 and len(tasks[-1]) < _TASK_RANGES_MAX:
+            tasks[-1].append(range_)
+            surplus -= 1
+        else:
+            tasks.append([range_])
+            size = records = 0
+        size, records = size + range_.size, records + range_.records
+    return [tuple(task) for task in tasks]
+
+
+def _ranges(planned: Sequence[Planned], grain_size: int, grain_records: int) -> list[PlannedRange]:
+    if not planned:
+        return []
+    plans = [planner.planning_ranges(tier_range, grain_size, grain_records) for planner, tier_range in planned]
+    return list(chain.from_iterable(planned[0][0].access.plan(plans)))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tidegate_pipeline.errors import UsageError
@@ -13,8 +12,8 @@ from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.offsets import IDS, RESERVED, Offsets, Place
 from tidegate_pipeline.sources.options import EARLIEST, LATEST
 from tidegate_pipeline.sources.planning import PartitionPlanner
-from tidegate_pipeline.sources.tiers import PartitionTiers, Tier, TierRange
-from tidegate_pipeline.sources.walking import Limits
+from tidegate_pipeline.sources.record_time import first_record_at
+from tidegate_pipeline.sources.tiers import PartitionTiers
 from tidegate_pipeline.topics import Topic
 
 
@@ -32,7 +31,7 @@ def select(access: Access, strict: bool = True) -> dict[Place, Topic]:
         names = sorted(options.subscribe or options.assign)
     missing = [name for name in names if name not in topics]
     if missing and strict:
-        raise UsageError(f"no such topic in organisation {options.org}: {', '.join(missing)}")
+        raise no_such_topic(options.org, missing)
     places = {
         (name, partition): topics[name]
         for name in names
@@ -45,10 +44,21 @@ def select(access: Access, strict: bool = True) -> dict[Place, Topic]:
     return {place: topic for place, topic in places.items() if place not in beyond}
 
 
+def no_such_topic(org: str, names: Iterable[str]) -> UsageError:
+    """For topics that the options name."""
+    return UsageError(f"no such topic in organisation {org}: {', '.join(names)}")
+
+
 def planner_of(access: Access, place: Place, topic: Topic) -> PartitionPlanner:
     """What walks a partition."""
     name, partition = place
-    return PartitionPlanner(access, access.keys(name, topic.topic_id, partition), name, topic.topic_id, partition)
+    keys = access.keys(name, topic.topic_id, partition, topic.bits)
+    return PartitionPlanner(access, keys, name, topic.topic_id, partition)
+
+
+def tiers_of(access: Access, planners: Iterable[PartitionPlanner]) -> list[PartitionTiers]:
+    """What each tier that is read holds of many partitions now. Raises LogGone, PipelineError."""
+    return access.plan([access.reading_tiers(planner.keys) for planner in planners])
 
 
 def resolve(
@@ -58,32 +68,79 @@ def resolve(
     if isinstance(wanted, str):
         return _offsets(access, places, lambda planner, tiers: offset_of(planner, tiers, wanted))
     _check_json(wanted, places, option)
-    return _offsets(
-        access,
-        places,
-        lambda planner, tiers: offset_of(planner, tiers, wanted[planner.topic][str(planner.partition)]),
-    )
+
+    def given(planner: PartitionPlanner, tiers: PartitionTiers) -> int:
+        offset = offset_of(planner, tiers, wanted[planner.topic][str(planner.partition)])
+        check_within((planner.topic, planner.partition), offset, tiers.end, option)
+        return offset
+
+    return _offsets(access, places, given)
 
 
 def _offsets(
     access: Access, places: Mapping[Place, Topic], find: Callable[[PartitionPlanner, PartitionTiers], int]
 ) -> Offsets:
     found, epochs = {}, {}
-    for place, topic in places.items():
-        planner = planner_of(access, place, topic)
-        tiers = planner.tiers()
+    planners = {place: planner_of(access, place, topic) for place, topic in places.items()}
+    for (place, planner), tiers in zip(planners.items(), tiers_of(access, planners.values()), strict=True):
         found[place] = find(planner, tiers)
         epochs[place] = tiers.epoch_before(found[place])
     return Offsets(found, {topic.name: topic.topic_id for topic in places.values()}, epochs)
 
 
 def initial_offsets(access: Access, default: str) -> Offsets:
-    """Where a query begins that never ran. Raises UsageError."""
+    """Where a query begins that never ran; of the options the first counts that is given. Raises UsageError."""
     options, places = access.options, select(access)
-    if options.starting_timestamp is not None:
-        timestamp_ms = options.starting_timestamp
-        return _offsets(access, places, lambda planner, tiers: at_timestamp(planner, tiers, timestamp_ms))
+    if options.starting_timestamp is not None or options.starting_by_timestamp is not None:
+        named = "startingTimestamp" if options.starting_timestamp is not None else "startingOffsetsByTimestamp"
+        wanted = _times(options.starting_timestamp, options.starting_by_timestamp, places, named)
+
+        def first(planner: PartitionPlanner, tiers: PartitionTiers) -> int:
+            place = (planner.topic, planner.partition)
+            found = first_record_at(planner, tiers, wanted[place])
+            if found is None and options.timestamp_strategy == "error":
+                raise UsageError(
+                    f"{named}: topic {place[0]} partition {place[1]} has no record of {wanted[place]} ms or later;"
+                    " startingOffsetsByTimestampStrategy=latest begins at its end"
+                )
+            return tiers.end if found is None else found
+
+        return _offsets(access, places, first)
     return resolve(access, options.starting_offsets or default, places, "startingOffsets")
+
+
+def ending_offsets(access: Access) -> Offsets:
+    """Where a batch query ends; of the options the first counts that is given. Raises UsageError."""
+    options, places = access.options, select(access)
+    if options.ending_timestamp is not None or options.ending_by_timestamp is not None:
+        named = "endingTimestamp" if options.ending_timestamp is not None else "endingOffsetsByTimestamp"
+        wanted = _times(options.ending_timestamp, options.ending_by_timestamp, places, named)
+
+        def end(planner: PartitionPlanner, tiers: PartitionTiers) -> int:
+            found = first_record_at(planner, tiers, wanted[planner.topic, planner.partition])
+            return tiers.end if found is None else found
+
+        return _offsets(access, places, end)
+    if options.ending_offsets in ("earliest", "archive"):
+        raise UsageError("endingOffsets is latest or JSON")
+    return resolve(access, options.ending_offsets or "latest", places, "endingOffsets")
+
+
+def _times(
+    for_all: int | None, by_place: Mapping[str, Mapping[str, int]] | None, places: Mapping[Place, Topic], option: str
+) -> dict[Place, int]:
+    """The time of each partition in ms. Raises UsageError where JSON does not fit the partitions."""
+    if for_all is not None:
+        return dict.fromkeys(places, for_all)
+    times = by_place or {}
+    _check_json(times, places, option)
+    return {(topic, partition): times[topic][str(partition)] for topic, partition in places}
+
+
+def check_within(place: Place, offset: int, end: int, option: str) -> None:
+    """Raises UsageError for an offset of an option that the log has not reached."""
+    if offset > end:
+        raise UsageError(f"{option}: topic {place[0]} partition {place[1]} ends at {end}, {offset} is beyond")
 
 
 def first_of_new(planner: PartitionPlanner, tiers: PartitionTiers) -> int:
@@ -116,46 +173,3 @@ def offset_of(planner: PartitionPlanner, tiers: PartitionTiers, wanted: str | in
         end = retry_while_unavailable(planner.access.index(planner.keys).state, planner.access.options.retry_s).end
         return tiers.start if end < 0 else end
     return int(wanted)
-
-
-def at_timestamp(planner: PartitionPlanner, tiers: PartitionTiers, timestamp_ms: int) -> int:
-    """The offset of the first entry that has a record of that time or later; the end where none has."""
-    if tiers.archive and tiers.start < (tiers.redis.start if tiers.redis else tiers.archive.end):
-        found = _first_archived_at(planner, timestamp_ms)
-        if found is not None:
-            return max(found, tiers.start)
-    if tiers.redis is None:
-        return tiers.end
-    return _first_stored_at(planner, timestamp_ms, TierRange(tiers.redis.start, tiers.redis.end, Tier.REDIS))
-
-
-def _first_archived_at(planner: PartitionPlanner, timestamp_ms: int) -> int | None:
-    from tidegate.records.segment_file import SegmentFile  # with pyarrow's Parquet: few queries begin in the archive
-
-    for segment in planner.access.index(planner.keys).all_segments():
-        if segment.max_timestamp >= timestamp_ms:
-            filesystem, root = planner.access.archive()
-            file = SegmentFile(filesystem, f"{root}/{segment.file}")
-            at = next(at for at, group in enumerate(file.row_groups) if group.max_timestamp >= timestamp_ms)
-            rows = file.table(at, ["from_offset", "max_timestamp"]).to_pylist()
-            return next(int(row["from_offset"]) for row in rows if row["max_timestamp"] >= timestamp_ms)
-    return None
-
-
-def _first_stored_at(planner: PartitionPlanner, timestamp_ms: int, tier_range: TierRange) -> int:
-    """From the time index, which is about one entry a second, entry by entry."""
-    client, keys = planner.access.client, planner.keys
-    below = retry_while_unavailable(
-        lambda: client.zrevrangebyscore(keys.times, f"({timestamp_ms}", "-inf", start=0, num=1),
-        planner.access.options.retry_s,
-    )
-    position = max(int(below[0]) if below else 0, tier_range.start)
-    while position < tier_range.end:
-        next_position, steps = planner.walk(replace(tier_range, start=position), Limits(grain_records=1))
-        for step in steps:
-            if step.max_timestamp >= timestamp_ms:
-                return max(step.first, tier_range.start)
-        if next_position == position:
-            break
-        position = next_position
-    return tier_range.end

@@ -6,25 +6,25 @@ progress, and the ranges walked last, which saves a second walk of the same rang
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from tidegate_pipeline.sources import starting
 from tidegate_pipeline.sources.access import Access
-from tidegate_pipeline.sources.loss import made_again, went_back
-from tidegate_pipeline.sources.offset_ranges import PartitionRange
-from tidegate_pipeline.sources.offsets import Offsets, Place
+from tidegate_pipeline.sources.loss import deleted, made_again, moved_back
+from tidegate_pipeline.sources.offsets import Offsets, Place, name_of_micro_batch
 from tidegate_pipeline.sources.planning import (
     PartitionCursor,
     PartitionPlanner,
     PlannedRange,
-    covered_ranges,
     share_out,
 )
+from tidegate_pipeline.sources.reads import Planning
 from tidegate_pipeline.sources.splitting import Planned, arranged, split
-from tidegate_pipeline.sources.tiers import PartitionTiers, Tier, TierRange, arrange
-from tidegate_pipeline.sources.waiting import Waiting
-from tidegate_pipeline.sources.walking import LogGone, Step
+from tidegate_pipeline.sources.tiers import DELETED, PartitionTiers, Tier, TierRange, arrange
+from tidegate_pipeline.sources.waiting import TriggerDelay, Waiting
+from tidegate_pipeline.sources.walking import Step
 from tidegate_pipeline.topics import Topic
 
 StreamEnds = dict[Place, tuple[PartitionPlanner, PartitionTiers]]
@@ -39,19 +39,30 @@ class StreamPlan:
         self._ends: Offsets | None = None
         self._walked: dict[tuple[Place, TierRange], Step] = {}
         self._lost: dict[tuple[Place, int], int] = {}
-        self._corrupt: dict[tuple[PartitionRange, ...], int] = {}
-        self._together: tuple[PartitionRange, ...] = ()
-        self._waiting = Waiting(access.options.bytes_per_partition, access.options.trigger_delay_s)
+        self._planned = Offsets()
+        self._corrupt: dict[str, int] = {}
+        self._plan = ""
+        self._topics: dict[str, Topic] = {}
+        """By id, those that were read of late: planning a range needs their formats."""
+        options = access.options
+        self._waiting = Waiting(options.bytes_per_partition, options.trigger_delay_s)
+        self._trigger_delay = TriggerDelay(options.offsets_per_trigger_min or 0, options.trigger_delay_s)
 
     def fix_target(self) -> None:
         """Fix the end of the query at the present ends of the logs."""
         self._target = _ends(self._observe(Offsets()))
 
     def progress(self) -> dict[str, Any] | None:
-        """The ends of the logs at the last planning, and the lost and corrupt offsets since the query started."""
+        """The ends of the logs at the last planning, and figures: how far behind them the query is, as Spark's Kafka
+        connector has them, and the lost offsets and corrupt batches since the query started.
+        """
         if self._ends is None:
             return None
+        behind = [max(end - self._planned.next.get(place, end), 0) for place, end in self._ends.next.items()] or [0]
         figures = {
+            "avgOffsetsBehindLatest": sum(behind) / len(behind),
+            "maxOffsetsBehindLatest": max(behind),
+            "minOffsetsBehindLatest": min(behind),
             "pipeline_corrupt_batches_total": sum(self._corrupt.values()),
             "pipeline_lost_offsets_total": sum(self._lost.values()),
         }
@@ -60,27 +71,30 @@ class StreamPlan:
     def count_corrupt(self) -> None:
         """Of the micro-batch that ended: what its tasks put into the quarantine."""
         options = self._access.options
-        if self._together and options.archive_path and options.on_corrupt == "quarantine":
+        if self._plan and options.archive_path and options.on_corrupt == "quarantine":
             from tidegate_pipeline.archive.quarantine import Quarantine
 
-            self._corrupt[self._together] = Quarantine.open(options.archive_path).count(self._together)
-            self._together = ()
+            self._corrupt[self._plan] = Quarantine.open(options.archive_path).count(self._plan)
+            self._plan = ""
 
     def next_offsets(self, start: Offsets, most: int | None, by_records: bool) -> Offsets:
         """Where the next micro-batch ends, which takes at most so many bytes or records; None is all there is.
 
-        A partition that is new is there with its first offset, and read the next time; one that is gone stays as it
-        is. Raises DataLoss.
+        A partition that is new is there with its first offset, and read the next time; one that is not subscribed any
+        more stays as it is, and one that was deleted goes. Raises DataLoss, UsageError for a topic that there is not.
         """
         observed = self._observe(start)
         self._ends = _ends(observed)
         ids = {**start.ids, **self._ends.ids}
         start = self._without_those_made_again(start, ids)
         positions, epochs = dict(start.next), dict(start.epochs)
+        self._pass_deleted(observed, start, positions)
         cursors = self._cursors(observed, start, by_records)
+        if most is not None and self._target is None and self._trigger_delay.holds(_behind(cursors)):
+            cursors = {}
         positions.update(self._first_offsets(observed, start))
         if most is not None:
-            share_out(list(cursors.values()), most)
+            share_out(list(cursors.values()), most, self._advance)
             cursors = {place: cursor for place, cursor in cursors.items() if not self._holds(place, cursor)}
         self._walked.clear()
         for place, cursor in cursors.items():
@@ -96,7 +110,35 @@ class StreamPlan:
                 if place in positions
             }
         )
-        return Offsets(positions, {topic: ids[topic] for topic, _ in positions}, epochs)
+        epochs = {place: epoch for place, epoch in epochs.items() if place in positions}
+        self._planned = Offsets(positions, {topic: ids[topic] for topic, _ in positions}, epochs)
+        return self._planned
+
+    def _pass_deleted(self, observed: StreamEnds, start: Offsets, positions: dict[Place, int]) -> None:
+        """Take deleted partitions out of `positions`; first their end is the end of a range, if it was not read.
+
+        Raises DataLoss unless the options allow it, UsageError for a topic that the options name.
+        """
+        access, options = self._access, self._access.options
+        missing = sorted(start.next.keys() - observed.keys())
+        unknown = {*options.subscribe, *options.assign} - start.ids.keys() - {topic for topic, _ in observed}
+        topics = access.topics() if missing or unknown else {}
+        for place in missing:
+            topic, topic_id = place[0], start.ids[place[0]]
+            if topic in topics and topics[topic].topic_id == topic_id:
+                continue  # it is not subscribed any more
+            end = starting.planner_of(access, place, self._topic(topic, topic_id)).end_of_deleted()
+            if end == start.next[place]:
+                del positions[place]
+            elif options.fail_on_data_loss:
+                raise deleted(*place, start.next[place], end)
+            elif end < 0:
+                del positions[place]
+            else:
+                positions[place] = end
+        misspelt = sorted({*options.subscribe, *options.assign} - topics.keys()) if missing or unknown else []
+        if misspelt and options.fail_on_data_loss:
+            raise starting.no_such_topic(options.org, misspelt)
 
     def _cursors(self, observed: StreamEnds, start: Offsets, by_records: bool) -> dict[Place, PartitionCursor]:
         """The partitions to continue. Raises DataLoss for a truncated log."""
@@ -107,7 +149,7 @@ class StreamPlan:
                 continue
             ended = tiers.truncated_to(position, start.epochs.get(place, 0))
             if ended is not None:
-                raise went_back(*place, position, ended)
+                raise moved_back(*place, position, ended)
             cursors[place] = PartitionCursor(planner, position, stop, tiers, by_records)
         return cursors
 
@@ -121,11 +163,11 @@ class StreamPlan:
 
     def ranges(self, start: Offsets, end: Offsets) -> list[PlannedRange]:
         """The tasks of the micro-batch between two offsets. Raises DataLoss."""
-        planned: list[Planned] = []
+        planned: list[Planning[list[Planned]]] = []
         ranges: list[PlannedRange] = []
         for place, stop in sorted(end.next.items()):
             topic, topic_id = place[0], end.ids[place[0]]
-            planner = starting.planner_of(self._access, place, Topic(self._access.options.org, topic, topic_id, 0))
+            planner = starting.planner_of(self._access, place, self._topic(topic, topic_id))
             begin = start.next.get(place, stop)
             walked = self._walked.get((place, TierRange(begin, stop, Tier.REDIS)))
             if start.ids.get(topic, topic_id) != topic_id:
@@ -133,11 +175,11 @@ class StreamPlan:
             elif walked and not self._access.options.splits:
                 ranges.append(planner.range(Tier.REDIS, begin, stop, walked))
             elif begin < stop:
-                planned += arranged(planner, begin, stop, self._tiers_of_planned(planner, begin, stop))
-        ranges += split(planned, self._access.options)
+                planned.append(self._arranging(planner, begin, stop))
+        ranges += split(list(chain.from_iterable(self._access.plan(planned))), self._access.options)
         for range_ in ranges:
             self._note_lost((range_.topic, range_.partition), [TierRange(range_.start, range_.end, range_.tier)])
-        self._together = covered_ranges(ranges)
+        self._plan = name_of_micro_batch(start, end)
         return ranges
 
     def _note_lost(self, place: Place, tier_ranges: Iterable[TierRange]) -> None:
@@ -163,15 +205,28 @@ class StreamPlan:
 
     def _observe(self, start: Offsets) -> StreamEnds:
         """Every partition that is there, and what its tiers hold."""
-        found: StreamEnds = {}
-        for place, topic in starting.select(self._access, strict=False).items():
-            planner = starting.planner_of(self._access, place, topic)
-            same = start.ids.get(place[0]) == topic.topic_id
-            try:
-                found[place] = planner, planner.tiers(start.next.get(place, 0) if same else 0)
-            except LogGone:
-                continue  # it is being deleted
-        return found
+        places = starting.select(self._access, strict=False)
+        self._topics.update({topic.topic_id: topic for topic in places.values()})
+        planners = [starting.planner_of(self._access, place, topic) for place, topic in places.items()]
+        reading = [
+            planner.reading_tiers_left(start.next.get(place, 0) if start.ids.get(place[0]) == topic.topic_id else 0)
+            for (place, topic), planner in zip(places.items(), planners, strict=True)
+        ]
+        return {
+            place: (planner, tiers)
+            for place, planner, tiers in zip(places, planners, self._access.plan(reading), strict=True)
+            if tiers is not DELETED  # it is being deleted
+        }
+
+    def _topic(self, name: str, topic_id: str) -> Topic:
+        """A topic that offsets name: of one that was deleted nothing more is known."""
+        if topic_id not in self._topics:
+            self._topics.update({topic.topic_id: topic for topic in self._access.topics().values()})
+        unknown = Topic(self._access.options.org, name, topic_id, 0)
+        return self._topics.setdefault(topic_id, unknown)
+
+    def _advance(self, cursors: Sequence[PartitionCursor], share: int, at_least_one: bool) -> list[int]:
+        return self._access.plan([cursor.advancing(share, at_least_one) for cursor in cursors])
 
     def _stop(self, place: Place, planner: PartitionPlanner, tiers: PartitionTiers) -> int | None:
         """Where reading ends at the latest; None for what availableNow does not read."""
@@ -181,15 +236,16 @@ class StreamPlan:
             return None
         return min(self._target.next[place], tiers.end)
 
-    def _tiers_of_planned(self, planner: PartitionPlanner, start: int, end: int) -> PartitionTiers:
-        """What the tiers hold of a range that a plan names; where the topic is gone, nothing: all of it is lost."""
-        try:
-            tiers = planner.tiers(start)
-        except LogGone:
-            return PartitionTiers(-1, None, None)
+    def _arranging(self, planner: PartitionPlanner, start: int, end: int) -> Planning[list[Planned]]:
+        """A range that a plan names, by tiers; where the topic is gone, all of it is lost. Raises DataLoss."""
+        tiers = yield from planner.reading_tiers_left(start)
         if tiers.redis and tiers.redis.end < end:
-            raise went_back(planner.topic, planner.partition, end, tiers.redis.end)
-        return tiers
+            raise moved_back(planner.topic, planner.partition, end, tiers.redis.end)
+        return list(arranged(planner, start, end, tiers))
+
+
+def _behind(cursors: dict[Place, PartitionCursor]) -> int:
+    return sum(max(cursor.stop - cursor.position, 0) for cursor in cursors.values())
 
 
 def _ends(observed: StreamEnds) -> Offsets:

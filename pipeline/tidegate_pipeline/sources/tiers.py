@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidegate_pipeline.sources.offset_ranges import OffsetRange
 
@@ -55,6 +55,10 @@ class PartitionTiers(NamedTuple):
         if self.redis and self.redis.end < offset:
             return self.redis.end
         return min((start for later, start in self.epochs if later > epoch and start < offset), default=None)
+
+
+DELETED: Final = PartitionTiers(-1, None, None)
+"""Of a partition whose topic was deleted: no tier has anything."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,21 @@ nothing that `latestOffset` remembers is there when a range is planned again aft
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -24,31 +33,59 @@ from pyspark.sql.types import StructType
 
 from tidegate_pipeline.decode.schema import RANGES_ARROW, decoded_schema, ranges_schema, raw_schema
 from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.sinks.sink_options import parse_sink_options
 from tidegate_pipeline.sources import starting
 from tidegate_pipeline.sources.access import Access
-from tidegate_pipeline.sources.batch_plan import plan_ranges
+from tidegate_pipeline.sources.batch_plan import appeared, grown, plan_ranges
 from tidegate_pipeline.sources.filters import Pushed
-from tidegate_pipeline.sources.offset_ranges import PartitionRange
-from tidegate_pipeline.sources.offsets import Offsets
+from tidegate_pipeline.sources.offsets import Offsets, name_of_micro_batch
 from tidegate_pipeline.sources.options import TopicOptions, parse_options
-from tidegate_pipeline.sources.planning import PlannedRange, covered_ranges
+from tidegate_pipeline.sources.planning import PlannedRange, name_of
+from tidegate_pipeline.sources.splitting import pack
+from tidegate_pipeline.sources.sql_table import same_columns, table_options, with_table_options
 from tidegate_pipeline.sources.stream_plan import StreamPlan
+from tidegate_pipeline.spark_errors import reports_one_line
 from tidegate_pipeline.worker_heap import freeze_gc
 
 
 @dataclass(frozen=True)
 class Task(InputPartition):
-    """One range as Spark hands it to a task, and what is read together with it."""
+    """Ranges as Spark hands them to a task, small ones together; `plan` names what all tasks read."""
 
-    range: PlannedRange
-    together: tuple[PartitionRange, ...]
+    ranges: tuple[PlannedRange, ...]
+    plan: str
+    tails: tuple[int, ...] = ()
+    """Of a query up to the latest offsets: which ranges are the last of their partition."""
+    known: tuple[tuple[str, int], ...] | None = None
+    """Topic ids of all tasks and their numbers of partitions, for the task that looks for new partitions."""
 
 
-def _tasks(ranges: Sequence[PlannedRange]) -> list[Task]:
-    together = covered_ranges(ranges)
-    return [Task(range_, together) for range_ in ranges]
+def _tasks(ranges: Sequence[PlannedRange], options: TopicOptions, plan: str) -> list[Task]:
+    return [Task(together, plan) for together in pack(ranges, options)]
 
 
+def _open_ended(tasks: Sequence[Task]) -> list[Task]:
+    last: dict[tuple[str, int], tuple[int, int]] = {}
+    partition_counts: dict[str, int] = {}
+    for at, task in enumerate(tasks):
+        for i, range_ in enumerate(task.ranges):
+            last[range_.topic_id, range_.partition] = at, i
+            partition_counts[range_.topic_id] = max(partition_counts.get(range_.topic_id, 0), range_.partition + 1)
+    tails = defaultdict[int, list[int]](list)
+    for at, i in last.values():
+        tails[at].append(i)
+    opened = [replace(task, tails=tuple(tails[at])) for at, task in enumerate(tasks)] or [Task((), "")]
+    return [*opened[:-1], replace(opened[-1], known=tuple(partition_counts.items()))]
+
+
+def _late(access: Access, task: Task) -> Iterator[PlannedRange]:
+    if task.tails:
+        yield from grown(access, [task.ranges[i] for i in task.tails])
+    if task.known is not None:
+        yield from appeared(access, dict(task.known))
+
+
+@reports_one_line
 class TopicSource(DataSource):
     """Records or stored batches of topics."""
 
@@ -60,18 +97,36 @@ class TopicSource(DataSource):
     def schema(self) -> StructType:
         """The columns of the mode. Raises UsageError."""
         freeze_gc()
-        return _schema(self._options())
+        return with_table_options(_schema(self._options()), dict(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For batch queries."""
-        return TopicBatchReader(self._options(), schema)
+        options = self._options(schema)
+        return (FilteringBatchReader if options.push_filters else TopicBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For streams."""
-        return TopicStreamReader(self._options(), schema)
+        return TopicStreamReader(self._options(schema), schema)
 
-    def _options(self) -> TopicOptions:
-        return parse_options(dict(self.options))
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For `df.write`. Raises UsageError."""
+        from tidegate_pipeline.sinks.topic_writer import TopicWriter  # with its producer: no reader needs it
+
+        return TopicWriter(parse_sink_options(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For `writeStream`. Raises UsageError."""
+        from tidegate_pipeline.sinks.topic_writer import TopicStreamWriter
+
+        return TopicStreamWriter(parse_sink_options(self.options), schema, overwrite)
+
+    def _options(self, schema: StructType | None = None) -> TopicOptions:
+        of_table = table_options(schema) if schema is not None else {}
+        return parse_options({**_lowered(of_table), **_lowered(self.options)})
+
+
+def _lowered(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
 
 
 def _schema(options: TopicOptions) -> StructType:
@@ -82,19 +137,20 @@ def _schema(options: TopicOptions) -> StructType:
     return decoded_schema(options.include_headers)
 
 
+@reports_one_line
 class _RangeReader:
     """What batch queries and streams share: options, the connection of the process, and the reading of a range."""
 
     def __init__(self, options: TopicOptions, schema: StructType) -> None:
-        if schema != _schema(options):
+        if not same_columns(schema, _schema(options)):
             raise UsageError("the schema of tidegate is fixed by mode, includeHeaders and includeRange")
         self._options = options
         self._access = Access(options)
-        self._arrow_schema = _arrow_schema(schema)
+        self._arrow_schema = _arrow_schema(_schema(options))
         freeze_gc()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, each Arrow batch with exactly the declared schema. Runs in a task."""
+        """The rows of a task's ranges, each Arrow batch with exactly the declared schema. Runs in a task."""
         if not isinstance(partition, Task):
             return  # Spark's stand-in where nothing was planned
         if self._options.mode == "ranges":
@@ -104,20 +160,21 @@ class _RangeReader:
             arrow_rows,  # decodes: planning, a process of its own each time, does not
         )
 
-        access = Access(self._options)
+        access = Access.kept(self._options)
         try:
-            for batch in arrow_rows(access, partition.range, partition.together):
-                yield batch.cast(self._arrow_schema)
+            late = list(_late(access, partition))
+            for range_ in (range_ for range_ in (*partition.ranges, *late) if range_.start < range_.end):
+                for batch in arrow_rows(access, range_, partition.plan):
+                    yield batch.cast(self._arrow_schema)
         finally:
-            access.close()
             freeze_gc()
 
 
 def _unread(options: TopicOptions, task: Task) -> pa.RecordBatch:
     """What a sink needs to read a task's raw rows, without holes, where it writes them."""
     raw = options.model_copy(update={"mode": "raw", "include_range": True})
-    row = pickle.dumps((raw, task.range, task.together))
-    return pa.RecordBatch.from_pylist([{"range": row}], schema=RANGES_ARROW)
+    rows = [{"range": pickle.dumps((raw, range_, task.plan))} for range_ in task.ranges]
+    return pa.RecordBatch.from_pylist(rows, schema=RANGES_ARROW)
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:
@@ -126,6 +183,7 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
+@reports_one_line
 class TopicBatchReader(_RangeReader, DataSourceReader):
     """One query over a range that is fixed when it is planned."""
 
@@ -133,25 +191,35 @@ class TopicBatchReader(_RangeReader, DataSourceReader):
         super().__init__(options, schema)
         self._pushed = Pushed()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Use filters on topic, partition, offset and time; gives back what Spark is to evaluate.
-
-        Only where the option says so: Spark 4.3 keeps one plan for all queries of a DataFrame (decision 0021).
-        """
-        return list(self._pushed.take(filters, self._options.mode)) if self._options.push_filters else filters
-
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks."""
-        return _tasks(plan_ranges(self._access, self._pushed))
+        """The tasks. Those up to the latest offsets read on to what is the latest when they run: see `Task.tails`."""
+        is_open_ended = self._options.is_open_ended
+        ranges = plan_ranges(self._access, self._pushed, with_empty=is_open_ended)
+        tasks = _tasks(ranges, self._options, name_of(ranges))
+        return _open_ended(tasks) if is_open_ended else tasks
 
 
+@reports_one_line
+class FilteringBatchReader(TopicBatchReader):
+    """With the option pushFilters only: Spark 4.3 keeps one plan for all queries of a DataFrame (decision 0021).
+
+    Spark refuses a reader with `pushFilters` where `spark.sql.python.filterPushdown.enabled` is not set.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Use filters on topic, partition, offset and time; gives back what Spark is to evaluate."""
+        return list(self._pushed.take(filters, self._options.mode))
+
+
+@reports_one_line
 class TopicStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream: micro-batches of ranges that follow each other."""
 
     def __init__(self, options: TopicOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        if options.ending_offsets is not None:
-            raise UsageError("endingOffsets is for batch queries; a stream ends with the trigger availableNow")
+        ends = (options.ending_offsets, options.ending_timestamp, options.ending_by_timestamp)
+        if any(end is not None for end in ends):
+            raise UsageError("endingOffsets and the like are for batch queries; a stream ends with availableNow")
         self._plan = StreamPlan(self._access)
 
     def initialOffset(self) -> dict[str, Any]:
@@ -185,7 +253,8 @@ class TopicStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAva
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a micro-batch: from its offsets alone."""
-        return _tasks(self._plan.ranges(Offsets.from_json(start), Offsets.from_json(end)))
+        begin, stop = Offsets.from_json(start), Offsets.from_json(end)
+        return _tasks(self._plan.ranges(begin, stop), self._options, name_of_micro_batch(begin, stop))
 
     def commit(self, end: dict[str, Any]) -> None:
         """A micro-batch ended. Spark may leave this out, so only figures depend on it."""

@@ -1,7 +1,6 @@
-"""Partitions that wait until it is worth it: until they have so many bytes to read, or have waited for so long.
+"""Partitions and micro-batches that wait until it is worth it: until there is so much to read, or for so long.
 
-For sinks that write a file a micro-batch and partition, as the archive does. It is forgotten at a restart, which only
-makes a partition wait anew.
+Both are forgotten at a restart.
 """
 
 from __future__ import annotations
@@ -13,7 +12,10 @@ from tidegate_pipeline.sources.offsets import Place
 
 
 class Waiting:
-    """Which partitions wait, and since when; `bytes_min` 0 means none ever does."""
+    """Which partitions wait, and since when; `bytes_min` 0 means none ever does.
+
+    For sinks that write a file a micro-batch and partition, as the archive does.
+    """
 
     def __init__(self, bytes_min: int, delay_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._bytes_min, self._delay_s, self._clock = bytes_min, delay_s, clock
@@ -24,4 +26,24 @@ class Waiting:
         if 0 < size < self._bytes_min and self._clock() - self._since.setdefault(place, self._clock()) < self._delay_s:
             return True
         self._since.pop(place, None)
+        return False
+
+
+class TriggerDelay:
+    """Whether a micro-batch waits: minOffsetsPerTrigger and maxTriggerDelay, as of Spark's Kafka connector.
+
+    The first one after a start does not. `offsets_min` 0 means none ever does.
+    """
+
+    def __init__(self, offsets_min: int, delay_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._offsets_min, self._delay_s, self._clock = offsets_min, delay_s, clock
+        self._last_at: float | None = None
+
+    def holds(self, behind: int) -> bool:
+        """Whether a micro-batch that would have so many offsets to read waits now."""
+        now = self._clock()
+        if 0 < behind < self._offsets_min and self._last_at is not None and now - self._last_at < self._delay_s:
+            return True
+        if behind:
+            self._last_at = now
         return False

@@ -1,16 +1,20 @@
-"""Read the entries of a log without their values, with the script `archive/plan_range`."""
+"""Read the entries of a log without their values, with a script for each format of logs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
 
 from tidegate.store.keys import LogKeys
 from tidegate.store.scripts import Script
-from tidegate_pipeline.errors import PipelineError
-from tidegate_pipeline.redis_access import Client, retry_while_unavailable, run
+from tidegate_pipeline.errors import LogGone, StrayEntry
+from tidegate_pipeline.redis_access import Client
+from tidegate_pipeline.sources.reads import Read, read_all
+from tidegate_pipeline.topics import RecordKeys
 
 PLAN_RANGE = Script("archive/plan_range")
+PLAN_RECORDS = Script("records/plan_range")
 
 _KAFKA_STORAGE_ERROR: Final = 56
 
@@ -44,9 +48,9 @@ class Step(NamedTuple):
 
 
 class LogOffsets(NamedTuple):
-    """Offsets of a log: Kafka's log start, the first offset that Redis has, and the end (exclusive, all committed).
+    """Offsets of a log: Kafka's log start, the first offset that Redis has, and the end (exclusive).
 
-    There are no transactions yet, so the last stable offset is the end. `epochs` are leader epochs and where each
+    `epochs` are leader epochs and where each
     starts: a server that lost writes left a new one, which starts where the log ended then.
     """
 
@@ -76,12 +80,30 @@ class Limits:
     grain_records: int = UNLIMITED
 
 
-class StrayEntry(PipelineError):
-    """A stream entry that no broker appended, or that is truncated: its offsets are unknown."""
+def walk_of(keys: LogKeys, start: int, stop: int = -1, limits: Limits = Limits()) -> Read:
+    """A walk from the entry that holds `start` on, for `reads`; its reply is Walked. Raises LogGone, StrayEntry."""
+    args: tuple[str | int, ...] = (
+        2, keys.log, keys.meta, start, stop, limits.size, limits.records,
+        int(limits.at_least_one), limits.grain_size, limits.grain_records,
+    )  # fmt: skip
+    script = PLAN_RANGE
+    if isinstance(keys, RecordKeys):
+        args, script = (*args, keys.bits), PLAN_RECORDS
+    return Read(args, partial(_walked, keys), script, is_bounded=True)
 
 
-class LogGone(PipelineError):
-    """The log was deleted, or never made."""
+def _walked(keys: LogKeys, reply: Any) -> Walked:
+    if reply[0] == _KAFKA_STORAGE_ERROR:
+        raise StrayEntry(
+            f"stream entry {reply[1].decode()} of {keys.log} is no entry of a log (no broker appended it, or"
+            " it is truncated): nothing is read until `tidegate topic repair` has left it out"
+        )
+    if reply[0]:
+        raise LogGone(f"{_partition_of(keys)}: it was deleted, there is no log {keys.log}", reply[1])
+    _, log_start, redis_start, end, epochs, position, steps = reply
+    return Walked(
+        LogOffsets(log_start, redis_start, end, parse_epochs(epochs)), position, [Step(*step) for step in steps]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +116,21 @@ class LogWalker:
 
     def walk(self, start: int, stop: int = -1, limits: Limits = Limits()) -> Walked:
         """From the entry that holds `start` on, at most 8 MiB. Raises LogGone, StrayEntry, PipelineError."""
-        reply = retry_while_unavailable(
-            lambda: run(
-                self.client, PLAN_RANGE, [self.keys.log, self.keys.meta], start, stop, limits.size, limits.records,
-                int(limits.at_least_one), limits.grain_size, limits.grain_records,
-            ),
-            self.retry_s,
-        )  # fmt: skip
-        if reply[0] == _KAFKA_STORAGE_ERROR:
-            raise StrayEntry(
-                f"stream entry {reply[1].decode()} of {self.keys.log} is no entry of a log (no broker appended it, or"
-                " it is truncated): nothing is read until `tidegate topic repair` has left it out"
-            )
-        if reply[0]:
-            raise LogGone(f"there is no log {self.keys.log}")
-        _, log_start, redis_start, end, epochs, position, steps = reply
-        return Walked(
-            LogOffsets(log_start, redis_start, end, parse_epochs(epochs)), position, [Step(*step) for step in steps]
-        )
+        (walked,) = read_all(self.client, [walk_of(self.keys, start, stop, limits)], self.retry_s)
+        if isinstance(walked, LogGone):
+            raise walked
+        return cast(Walked, walked)
 
     def offsets(self) -> LogOffsets:
         """The offsets of the log now."""
         return self.walk(UNLIMITED).offsets
+
+
+def _partition_of(keys: LogKeys) -> str:
+    """A partition for people, out of the hash tag `{<org>/<topic>:<partition>}` of its keys."""
+    tag = keys.log.partition("{")[2].partition("}")[0]
+    topic, _, partition = tag.partition("/")[2].rpartition(":")
+    return f"topic {topic} partition {partition}"
 
 
 def parse_epochs(text: bytes) -> Epochs:

@@ -35,7 +35,10 @@ def publish(path: str, to: str) -> dict[str, Any]:
         raise UsageError(f"{path} has no files yet")
     opened = ArchiveFolder.open(path)
     days = ds.partitioning(pa.schema([pa.field("day", pa.date32())]), flavor="hive")
-    rows = ds.dataset(source, filesystem=opened.filesystem, format="parquet", partitioning=days)
+    newest = ds.dataset(source[-1:], filesystem=opened.filesystem, format="parquet", partitioning=days)
+    rows = ds.dataset(
+        source, filesystem=opened.filesystem, format="parquet", partitioning=days, schema=newest.schema
+    )  # older files have fewer columns
     ds.write_dataset(
         rows, folder.root, filesystem=folder.filesystem, format="parquet", partitioning=days, file_options=_ZSTD,
         max_rows_per_file=_FILE_ROWS_MAX, max_rows_per_group=_GROUP_ROWS_MAX, use_threads=False,

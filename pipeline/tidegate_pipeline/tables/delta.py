@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
@@ -29,11 +29,8 @@ from tidegate_pipeline.archive.segment_writer import ArchiveFolder
 from tidegate_pipeline.decode.schema import DECODED_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
 from tidegate_pipeline.format_options import FormatOptions
+from tidegate_pipeline.tables.columns import DAY, columns_of
 
-DAY: Final = pa.field("day", pa.date32())
-"""The partition column: the date of `timestamp`, UTC."""
-
-TABLE_ARROW: Final = DECODED_ARROW.append(DAY)
 STATISTICS: Final = ("partition", "offset")
 """The columns with minimum and maximum in each file's entry of the log."""
 ROW_GROUP_BYTES: Final = 32 << 20
@@ -49,6 +46,12 @@ class DeltaPlan:
 
     path: str
     topic_id: str
+    columns: pa.Schema = DECODED_ARROW
+
+    @property
+    def table_columns(self) -> pa.Schema:
+        """Those of the rows, and the day."""
+        return self.columns.append(DAY)
 
     def transaction(self, topic: str, partition: int) -> str:
         """The application id under which the table knows how far a partition is."""
@@ -60,7 +63,18 @@ class DeltaPlan:
 
     def create(self) -> DeltaTable:
         """An empty one, or what another query just made."""
-        return DeltaTable.create(self.path, TABLE_ARROW, mode="ignore", partition_by=[DAY.name])
+        return DeltaTable.create(self.path, self.table_columns, mode="ignore", partition_by=[DAY.name])
+
+    def evolved(self, table: DeltaTable) -> DeltaTable:
+        """The table with the columns and nested fields that rows have and it has not. Raises UsageError."""
+        known = pa.struct(list(pa.schema(table.schema())))
+        if not _has_more(known, pa.struct(list(self.table_columns))):
+            return table
+        try:
+            write_deltalake(self.path, self.table_columns.empty_table(), mode="append", schema_mode="merge")
+        except DeltaError as error:
+            raise UsageError(f"{self.path}: its columns cannot become those of the rows: {error}") from error
+        return DeltaTable(self.path)
 
     def offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """The next offset of each partition of which the table has anything."""
@@ -104,11 +118,9 @@ class DeltaSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DeltaWriter:
         """For one query. Raises UsageError."""
-        missing = [name for name in DECODED_ARROW.names if name not in schema.names]
-        if missing:
-            raise UsageError(f"tidegate-delta takes decoded rows of tidegate; no {', '.join(missing)}")
+        columns = columns_of(schema, "tidegate-delta")
         options = FormatOptions("tidegate-delta", ("path", "topicId"), self.options)
-        return DeltaWriter(DeltaPlan(options.required_text("path"), options.required_text("topicId")))
+        return DeltaWriter(DeltaPlan(options.required_text("path"), options.required_text("topicId"), columns))
 
 
 class DeltaWriter(DataSourceStreamArrowWriter):
@@ -130,7 +142,7 @@ class DeltaWriter(DataSourceStreamArrowWriter):
         if not actions:
             return
         self._check_files(file.path for message in tabled for file in message.files)
-        table = self._plan.table() or self._plan.create()
+        table = self._plan.evolved(self._plan.table() or self._plan.create())
         transactions = []
         for (topic, partition), (first, last) in sorted(_joined(tabled).items()):
             name = self._plan.transaction(topic, partition)
@@ -143,7 +155,9 @@ class DeltaWriter(DataSourceStreamArrowWriter):
             transactions.append(Transaction(name, last))
         properties = CommitProperties(app_transactions=transactions)
         try:
-            table.create_write_transaction(actions, "append", TABLE_ARROW, [DAY.name], commit_properties=properties)
+            table.create_write_transaction(
+                actions, "append", self._plan.table_columns, [DAY.name], commit_properties=properties
+            )
         except DeltaError as error:
             raise ArchiveConflict(f"{self._plan.path}: another query writes this table: {error}") from error
         self._sync(self._plan.table())
@@ -164,6 +178,18 @@ class DeltaWriter(DataSourceStreamArrowWriter):
         gone = [info.path for info in infos if info.type != fs.FileType.File]
         if gone:
             raise PipelineError(f"{gone[0]}: it is gone before it was committed, and {len(gone) - 1} more: start again")
+
+
+def _has_more(known: pa.DataType, rows: pa.DataType) -> bool:
+    """Whether rows have a field, at any depth, that the table has not."""
+    if pa.types.is_list(rows):
+        return _has_more(known.value_type, rows.value_type)
+    if pa.types.is_map(rows):
+        return _has_more(known.item_type, rows.item_type)
+    if not pa.types.is_struct(rows):
+        return False
+    types = {field.name: field.type for field in known}
+    return any(field.name not in types or _has_more(types[field.name], field.type) for field in rows)
 
 
 def _joined(tabled: Iterable[Tabled]) -> dict[Place, tuple[int, int]]:
@@ -191,7 +217,7 @@ class _Task:
     def run(self, iterator: Iterator[pa.RecordBatch]) -> Tabled:
         """Every row that the table has not."""
         for batch in iterator:
-            rows = pa.Table.from_batches([batch]).select(DECODED_ARROW.names).cast(DECODED_ARROW)
+            rows = pa.Table.from_batches([batch]).cast(self._plan.columns)
             for topic in pc.unique(rows["topic"]).to_pylist():
                 of_topic = rows.filter(pc.equal(rows["topic"], topic))
                 for partition in pc.unique(of_topic["partition"]).to_pylist():
@@ -211,7 +237,7 @@ class _Task:
         days = pc.cast(rows["timestamp"], DAY.type, safe=False)
         for day in pc.unique(days):
             name = day.as_py().isoformat()
-            file = self._days.setdefault(name, _DayFile(self._folder, name))
+            file = self._days.setdefault(name, _DayFile(self._folder, name, self._plan.columns))
             file.add(rows.filter(pc.equal(days, day)))
             if file.size >= FILE_BYTES_MAX:
                 self._files.append(self._days.pop(name).close())
@@ -220,14 +246,14 @@ class _Task:
 class _DayFile:
     """A file of one day's rows that grows by row groups; `size` is that of the rows in memory."""
 
-    def __init__(self, folder: ArchiveFolder, day: str) -> None:
+    def __init__(self, folder: ArchiveFolder, day: str, columns: pa.Schema) -> None:
         self._folder = folder
         self._day = day
         self._name = f"{DAY.name}={day}/{secrets.token_hex(16)}.parquet"
         path = folder.path(self._name)
         if folder.is_local:
             folder.filesystem.create_dir(path.rpartition("/")[0])
-        self._writer = pq.ParquetWriter(path, DECODED_ARROW, filesystem=folder.filesystem, compression="zstd")
+        self._writer = pq.ParquetWriter(path, columns, filesystem=folder.filesystem, compression="zstd")
         self._held: list[pa.Table] = []
         self._held_bytes = self.size = self._rows = 0
         self._least: dict[str, Any] = {}

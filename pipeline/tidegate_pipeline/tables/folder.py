@@ -10,14 +10,16 @@ import re
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
 
-from pyarrow import fs
+import pyarrow as pa
+from pyarrow import fs, parquet
 
 from tidegate_pipeline.archive.listing import committed_files
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.topics import Topic
 
-Form = Literal["parquet", "delta"]
+Form = Literal["parquet", "delta", "iceberg"]
+"""An Iceberg table is in a catalog, not in a folder: see `iceberg_table`."""
 
 _SCHEME: Final = re.compile(r"^\w+://")
 _LOGS: Final[dict[Form, str]] = {"parquet": "_spark_metadata", "delta": "_delta_log"}
@@ -81,6 +83,18 @@ def next_offsets(path: str, topic: Topic) -> dict[int, int]:
     from tidegate_pipeline.tables.delta import DeltaPlan
 
     return DeltaPlan(path, topic.topic_id).offsets(topic.name, range(topic.partition_count))
+
+
+def value_type(path: str, form: Form) -> pa.DataType | None:
+    """The type of the table's column `value`; None where there is no table, or nothing in it yet."""
+    found = files(path) if form_of(path) == form else []
+    if not found:
+        return None
+    if form == "delta":
+        from deltalake import DeltaTable
+
+        return pa.schema(DeltaTable(path).schema()).field("value").type
+    return parquet.read_schema(found[-1].path, filesystem=ArchiveFolder.open(path).filesystem).field("value").type
 
 
 def _names(path: str, folder: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
-from lines import commands, say, say_records
+from lines import commands, report, report_records
 
 
 class Member(ConsumerRebalanceListener):
@@ -34,12 +34,12 @@ class Member(ConsumerRebalanceListener):
             enable_auto_commit=self.mode == "auto",
             **config,
         )
-        say("joining", self.number)
+        report("joining", self.number)
         self.consumer.subscribe([topic], listener=self)
         await self.consumer.start()
         while not self.leaving.is_set():
             polled = await self.consumer.getmany(timeout_ms=100)
-            say_records(self.number, {at.partition: [record.offset for record in got] for at, got in polled.items()})
+            report_records(self.number, {at.partition: [record.offset for record in got] for at, got in polled.items()})
             if polled and self.mode == "sync":
                 await self.commit()
             elif polled and self.mode == "async":
@@ -48,19 +48,19 @@ class Member(ConsumerRebalanceListener):
         if self.mode != "auto":
             await self.commit()
         await self.consumer.stop()
-        say("closed", self.number, ms=round((time.monotonic() - began) * 1000))
+        report("closed", self.number, ms=round((time.monotonic() - began) * 1000))
 
     async def commit(self) -> None:
         try:
             await self.consumer.commit()
         except KafkaError as error:
-            say("commit_failed", self.number, error=type(error).__name__)
+            report("commit_failed", self.number, error=type(error).__name__)
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
-        say("assigned", self.number, p=sorted(one.partition for one in assigned))
+        report("assigned", self.number, p=sorted(one.partition for one in assigned))
 
     async def on_partitions_revoked(self, revoked: Any) -> None:
-        say("revoked", self.number)
+        report("revoked", self.number)
         if self.mode != "auto" and revoked:
             await self.commit()
 

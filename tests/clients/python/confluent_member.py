@@ -7,7 +7,7 @@ import threading
 import time
 
 from confluent_kafka import Consumer, KafkaException, Message
-from lines import commands, say, say_records
+from lines import commands, report, report_records
 
 
 class Member(threading.Thread):
@@ -31,7 +31,7 @@ class Member(threading.Thread):
         if self.instance:
             config["group.instance.id"] = self.instance
         consumer = Consumer(config)
-        say("joining", self.number)
+        report("joining", self.number)
         consumer.subscribe([topic], on_assign=self.assigned, on_revoke=self.revoked)
         while not self.leaving.is_set():
             self.take(consumer, consumer.consume(100, 0.1))
@@ -39,14 +39,14 @@ class Member(threading.Thread):
         if self.mode != "auto":
             self.commit(consumer, asynchronous=False)
         consumer.close()
-        say("closed", self.number, ms=round((time.monotonic() - began) * 1000))
+        report("closed", self.number, ms=round((time.monotonic() - began) * 1000))
 
     def take(self, consumer: Consumer, messages: list[Message]) -> None:
         offsets: dict[int, list[int]] = {}
         for message in messages:
             if message.error() is None:
                 offsets.setdefault(message.partition(), []).append(message.offset())
-        say_records(self.number, offsets)
+        report_records(self.number, offsets)
         if offsets and self.mode != "auto":
             self.commit(consumer, asynchronous=self.mode == "async")
 
@@ -54,13 +54,13 @@ class Member(threading.Thread):
         try:
             consumer.commit(asynchronous=asynchronous)
         except KafkaException as error:
-            say("commit_failed", self.number, error=error.args[0].name())
+            report("commit_failed", self.number, error=error.args[0].name())
 
     def assigned(self, _: Consumer, partitions: list) -> None:
-        say("assigned", self.number, p=[one.partition for one in partitions])
+        report("assigned", self.number, p=[one.partition for one in partitions])
 
     def revoked(self, consumer: Consumer, _: list) -> None:
-        say("revoked", self.number)
+        report("revoked", self.number)
         if self.mode != "auto":
             self.commit(consumer, asynchronous=False)
 

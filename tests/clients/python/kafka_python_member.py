@@ -9,7 +9,7 @@ from typing import Any
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer
 from kafka.errors import KafkaError
-from lines import commands, say, say_records
+from lines import commands, report, report_records
 
 
 class Member(threading.Thread, ConsumerRebalanceListener):
@@ -34,11 +34,11 @@ class Member(threading.Thread, ConsumerRebalanceListener):
             enable_auto_commit=self.mode == "auto",
             **config,
         )
-        say("joining", self.number)
+        report("joining", self.number)
         self.consumer.subscribe([topic], listener=self)
         while not self.leaving.is_set():
             polled = self.consumer.poll(timeout_ms=100)
-            say_records(self.number, {at.partition: [record.offset for record in got] for at, got in polled.items()})
+            report_records(self.number, {at.partition: [record.offset for record in got] for at, got in polled.items()})
             if polled and self.mode == "async":
                 self.consumer.commit_async()
             elif polled and self.mode == "sync":
@@ -47,19 +47,19 @@ class Member(threading.Thread, ConsumerRebalanceListener):
         if self.mode != "auto":
             self.commit()
         self.consumer.close()
-        say("closed", self.number, ms=round((time.monotonic() - began) * 1000))
+        report("closed", self.number, ms=round((time.monotonic() - began) * 1000))
 
     def commit(self) -> None:
         try:
             self.consumer.commit()
         except KafkaError as error:
-            say("commit_failed", self.number, error=type(error).__name__)
+            report("commit_failed", self.number, error=type(error).__name__)
 
     def on_partitions_assigned(self, assigned: Any) -> None:
-        say("assigned", self.number, p=sorted(one.partition for one in assigned))
+        report("assigned", self.number, p=sorted(one.partition for one in assigned))
 
     def on_partitions_revoked(self, revoked: Any) -> None:
-        say("revoked", self.number)  # a commit that waits would wait for the thread that calls this
+        report("revoked", self.number)  # a commit that waits would wait for the thread that calls this
 
 
 def main() -> None:

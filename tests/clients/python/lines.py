@@ -11,17 +11,17 @@ from typing import Any
 _lock = threading.Lock()
 
 
-def say(event: str, member: int, **more: Any) -> None:
+def report(event: str, member: int, **more: Any) -> None:
     """One event of a member."""
     with _lock:
         sys.stdout.write(json.dumps({"e": event, "m": member, **more}, separators=(",", ":")) + "\n")
         sys.stdout.flush()
 
 
-def say_records(member: int, offsets: dict[int, list[int]]) -> None:
+def report_records(member: int, offsets: dict[int, list[int]]) -> None:
     """What one poll brought: for each partition its first and last offset."""
     for partition, found in offsets.items():
-        say("records", member, p=partition, a=min(found), b=max(found), n=len(found))
+        report("records", member, p=partition, a=min(found), b=max(found), n=len(found))
 
 
 def commands() -> Iterator[list[str]]:

@@ -69,7 +69,7 @@ class Member:
         self, api: str, version: int | None, values: Mapping[str, Any], changes: Mapping[str, Any]
     ) -> Exchange:
         version = self.versions.get(api) if version is None else version
-        return await self.talk.say(self.name, api, version, client_id=self.client_id, **{**values, **changes})
+        return await self.talk.report(self.name, api, version, client_id=self.client_id, **{**values, **changes})
 
     async def join(self, version: int | None = None, **changes: Any) -> Exchange:
         """One JoinGroup. `protocols=` changes what is offered from now on."""
@@ -167,8 +167,10 @@ async def leave(
         talk.notes.add("promised id leaves")
     try:
         if first:
-            return await talk.say(first.name, "LeaveGroup", version, client_id=first.client_id, **{**values, **changes})
-        return await talk.say("@admin", "LeaveGroup", version, **{**values, **changes})
+            return await talk.report(
+                first.name, "LeaveGroup", version, client_id=first.client_id, **{**values, **changes}
+            )
+        return await talk.report("@admin", "LeaveGroup", version, **{**values, **changes})
     finally:
         talk.notes -= {"leaving", "promised id leaves"}
 
@@ -193,24 +195,24 @@ async def fetch(talk: Conversation, version: int | None = None, topics: Any = No
         "groups": [{"group_id": group, "topics": wanted, "member_id": None, "member_epoch": -1}],
         "require_stable": False,
     }
-    return await talk.say("@admin", "OffsetFetch", version, probe=False, **{**values, **changes})
+    return await talk.report("@admin", "OffsetFetch", version, probe=False, **{**values, **changes})
 
 
 async def describe(talk: Conversation, version: int | None = None, **changes: Any) -> Exchange:
     """DescribeGroups of the group."""
     values = {"groups": (group,), "include_authorized_operations": False}
-    return await talk.say("@admin", "DescribeGroups", version, probe=False, **{**values, **changes})
+    return await talk.report("@admin", "DescribeGroups", version, probe=False, **{**values, **changes})
 
 
 async def list_groups(talk: Conversation, version: int | None = None, **changes: Any) -> Exchange:
     """ListGroups; only this conversation's groups are compared."""
     values: dict[str, Any] = {"states_filter": (), "types_filter": ()}
-    return await talk.say("@admin", "ListGroups", version, probe=False, **{**values, **changes})
+    return await talk.report("@admin", "ListGroups", version, probe=False, **{**values, **changes})
 
 
 async def delete(talk: Conversation, version: int | None = None, **changes: Any) -> Exchange:
     """DeleteGroups of the group."""
-    return await talk.say("@admin", "DeleteGroups", version, **{"groups_names": (group,), **changes})
+    return await talk.report("@admin", "DeleteGroups", version, **{"groups_names": (group,), **changes})
 
 
 async def delete_offsets(talk: Conversation, wanted: Mapping[str, Sequence[int]], **changes: Any) -> Exchange:
@@ -219,15 +221,15 @@ async def delete_offsets(talk: Conversation, wanted: Mapping[str, Sequence[int]]
         {"name": name, "partitions": [{"partition_index": index} for index in indexes]}
         for name, indexes in wanted.items()
     ]
-    return await talk.say("@admin", "OffsetDelete", **{"topics": topics, **changes})
+    return await talk.report("@admin", "OffsetDelete", **{"topics": topics, **changes})
 
 
 async def find(talk: Conversation, version: int | None = None, key_type: int = 0, **changes: Any) -> Exchange:
     """FindCoordinator of the group."""
     values = {"key": group, "coordinator_keys": (group,), "key_type": key_type}
-    return await talk.say("@admin", "FindCoordinator", version, probe=False, **{**values, **changes})
+    return await talk.report("@admin", "FindCoordinator", version, probe=False, **{**values, **changes})
 
 
 async def api_versions(talk: Conversation) -> Exchange:
     """ApiVersions v0; only the group APIs are compared."""
-    return await talk.say("@admin", "ApiVersions", 0, probe=False)
+    return await talk.report("@admin", "ApiVersions", 0, probe=False)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.conformance.differential import tested
 from tests.conformance.differential.observed import PARKED, Difference
 
 
@@ -54,6 +55,22 @@ def _newer_version(difference: Difference) -> bool:
         difference.api == "ApiVersions"
         and difference.path.endswith("max_version")
         and (difference.kafka, difference.tidegate) == (9, 10)
+    )
+
+
+def _newer_deletion(difference: Difference) -> bool:
+    return (
+        difference.api == "ApiVersions"
+        and difference.path == "api_keys[9].max_version"
+        and (difference.kafka, difference.tidegate) == (2, 3)
+    )
+
+
+def _older_version(difference: Difference) -> bool:
+    return (
+        difference.api == "ApiVersions"
+        and difference.path.endswith("min_version")
+        and difference.kafka > difference.tidegate == 0
     )
 
 
@@ -166,6 +183,22 @@ RULES: Final = (
         "both are served up to version 10, by topic id",
         "version 10 is in Kafka 4.1's sources and not yet released there; clients that know it gain by it",
         _newer_version,
+    ),
+    Allowed(
+        "v3",
+        "ApiVersions",
+        "DeleteGroups ends at version 2",
+        "version 3, whose errors have messages",
+        "version 3 is new in Kafka 4.4",
+        _newer_deletion,
+    ),
+    Allowed(
+        "v0",
+        "ApiVersions",
+        "versions before 0.11 are gone since 4.0 (KIP-896)",
+        "Produce, Fetch, ListOffsets, OffsetCommit and OffsetFetch begin at version 0",
+        "clients of Kafka 0.8 to 0.10 can go on",
+        _older_version,
     ),
     Allowed(
         "superseded",
@@ -284,7 +317,7 @@ RULES: Final = (
 def markdown() -> str:
     """docs/differences.md."""
     rows = [f"| {rule.where} | {rule.kafka} | {rule.tidegate} | {rule.reason} |" for rule in RULES]
-    return "\n".join([*_HEAD, *rows, *_TAIL])
+    return "\n".join([*_HEAD, *rows, *_TESTED_HEAD, *tested.rows(), ""])
 
 
 _HEAD: Final = (
@@ -297,7 +330,15 @@ _HEAD: Final = (
     "| Where | Kafka 4.1.0 | Tidegate | Why |",
     "|---|---|---|---|",
 )
-_TAIL: Final = ("",)
+_TESTED_HEAD: Final = (
+    "",
+    "## Log, security and quotas",
+    "",
+    "Seen on Apache Kafka 4.4.0; the test below `tests/` shows what Tidegate does.",
+    "",
+    "| Where | Kafka | Tidegate | Why | Test |",
+    "|---|---|---|---|---|",
+)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ _SILENT_S: Final = 0.08
 _PATIENCE_S: Final = 10.0
 _EXCUSED_S: Final = 1.0
 _ELAPSED_TOLERANCE_S: Final = 0.45
-_LOOK_AGAIN_S: Final = (0.1, 0.3, 0.6, 1.2)
+_RETRY_S: Final = (0.1, 0.3, 0.6, 1.2)
 
 _CODE: Final = "error_code"
 _PROBING: Final = "@probe"
@@ -101,7 +101,7 @@ class Conversation:
         self.leader, self.state = "", "Dead"
         self._outstanding: list[Exchange] = []
 
-    async def say(
+    async def report(
         self,
         actor: str,
         api: str,
@@ -116,7 +116,7 @@ class Conversation:
         """
         self.tally.steps += 1
         exchange = self._send(actor, api, VERSIONS[api][-1] if version is None else version, client_id, values)
-        await self.expire()
+        await self.compare()
         if probe:
             await self._observe(after=api)
         if exchange.is_parked:
@@ -133,7 +133,7 @@ class Conversation:
 
     async def _observe(self, after: str) -> None:
         """Describe the group. Where that differs one of them may be slow to get there: look again before it counts."""
-        for pause_s in (*_LOOK_AGAIN_S, None):
+        for pause_s in (*_RETRY_S, None):
             observe = self._send(_PROBING, "DescribeGroups", 6, "probe", _PROBE)
             await self._even(after)
             self._learn()
@@ -175,7 +175,7 @@ class Conversation:
             if earlier.api == api and earlier.values["member_id"] == member_id:
                 earlier.superseded = True
 
-    async def expire(self, after: str = "") -> None:
+    async def compare(self, after: str = "") -> None:
         """Wait until both are quiet and even, then compare what was answered. Raises Ended."""
         await self._even(after)
         self._learn()
@@ -188,10 +188,10 @@ class Conversation:
         while True:
             await self._quiet()
             uneven = [one for one in self._outstanding if one.is_uneven]
-            waited = loop.time() - started
-            if not uneven or waited > _PATIENCE_S:
+            awaited = loop.time() - started
+            if not uneven or awaited > _PATIENCE_S:
                 break
-            if waited > _EXCUSED_S and all(self._excused(one, after) for one in uneven):
+            if awaited > _EXCUSED_S and all(self._excused(one, after) for one in uneven):
                 break
 
     async def _quiet(self) -> None:
@@ -309,7 +309,7 @@ class Conversation:
     async def rest(self, seconds: float) -> None:
         """Let time pass at both, then compare what was answered meanwhile. Raises Ended."""
         await asyncio.sleep(seconds)
-        await self.expire()
+        await self.compare()
 
     async def until_answered(self, *exchanges: Exchange, within_s: float = 20.0) -> None:
         """Wait for both answers to each, and compare how long they took as well. Raises Ended."""
@@ -317,7 +317,7 @@ class Conversation:
         if tasks:
             await asyncio.wait(tasks, timeout=within_s)
         took = [exchange for exchange in exchanges if all(exchange.done)]
-        await self.expire()
+        await self.compare()
         late = []
         for exchange in took:
             kafka_s, tidegate_s = exchange.ended_s

@@ -50,10 +50,10 @@ def run(scripted: Sequence[Scripted], seeds: Sequence[int]) -> Report:
 
 
 async def _hold_all(targets: Targets, jobs: Iterable[_Job], timed: Iterable[_Job], report: Report) -> None:
-    room = asyncio.Semaphore(_AT_ONCE)
+    free = asyncio.Semaphore(_AT_ONCE)
 
     async def held(job: _Job) -> None:
-        async with room:
+        async with free:
             await _hold(targets, job, report)
 
     await asyncio.gather(*(held(job) for job in jobs))

@@ -52,6 +52,7 @@ class Profile:
             "TIDEGATE_GROUP_MAX_SIZE": str(self.group_size_max),
             "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": str(self.session_timeout_ms_min),
             "TIDEGATE_OFFSET_METADATA_MAX_BYTES": str(self.metadata_units_max),
+            "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # the actors do not connect again
         }
 
 

@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
 
-from tests.conformance.differential import allowed
+from tests.conformance.differential import allowed, tested
 from tests.conformance.differential.messages import VERSIONS, build
 from tests.conformance.differential.normalise import Names, normalise
 from tests.conformance.differential.observed import ABSENT, CLOSED, PARKED, Difference, compare
@@ -64,13 +64,13 @@ def test_answers_with_ids_and_orders_of_their_own_agree() -> None:
         ("member_id", ""),
     ],
 )
-def test_a_planted_wrong_field_is_found(field: str, planted: Any) -> None:
+def test_planted_wrong_field_is_found(field: str, planted: Any) -> None:
     _, unlike = compare(joined("one", "two"), joined("two", "one", **{field: planted}))
 
     assert [path for path, _, _ in unlike] == [field]
 
 
-def test_a_planted_wrong_member_is_found() -> None:
+def test_planted_wrong_member_is_found() -> None:
     _, unlike = compare(joined("one", "two"), joined("one", "three"))
     assert {path for path, _, _ in unlike} == {"members[1].member_id", "members[1].metadata"}
 
@@ -85,7 +85,7 @@ def test_no_answer_is_not_an_answer(other: str) -> None:
     assert compare(other, other) == (1, [])
 
 
-def test_the_prefix_of_an_id_is_compared() -> None:
+def test_prefix_of_an_id_is_compared() -> None:
     first, second = Names("g"), Names("g")
     ids = [f"client-{uuid.uuid4()}", f"s1-{uuid.uuid4()}"]
     first.learn(ids[0], "one")
@@ -96,11 +96,17 @@ def test_the_prefix_of_an_id_is_compared() -> None:
 
 
 @pytest.mark.parametrize(("api", "version"), [(api, version) for api, served in VERSIONS.items() for version in served])
-def test_a_difference_is_not_allowed_by_chance(api: str, version: int) -> None:
+def test_difference_is_not_allowed_by_chance(api: str, version: int) -> None:
     for kafka, tidegate in (("none", "unknown_member_id"), ("none", "illegal_generation"), (1, 2), (PARKED, "none")):
         whole: tuple[Any, Any] = ({"error_code": kafka, "groups": []}, {"error_code": tidegate, "groups": []})
         planted = Difference("c", 1, api, version, "error_code", kafka, tidegate, "", frozenset({"leader x"}), whole)
         assert allowed.find(planted) is None
+
+
+@pytest.mark.parametrize("one", tested.TESTED, ids=lambda one: one.test)
+def test_difference_names_its_test(one: tested.Tested) -> None:
+    path, _, function = one.test.partition("::")
+    assert f"def {function}(" in (REPOSITORY / "tests" / path).read_text()
 
 
 def test_allowed_differences_have_keys_of_their_own() -> None:
@@ -110,7 +116,7 @@ def test_allowed_differences_have_keys_of_their_own() -> None:
     assert all(dataclasses.astuple(rule)[1:5] for rule in allowed.RULES)
 
 
-def test_a_stale_allowance_is_reported() -> None:
+def test_stale_allowance_is_reported() -> None:
     report = Report()
     report.allowed[allowed.RULES[0].key] += 1
 
@@ -119,7 +125,7 @@ def test_a_stale_allowance_is_reported() -> None:
     ]
 
 
-def test_the_page_of_differences_is_in_step() -> None:
+def test_page_of_differences_is_in_step() -> None:
     assert (REPOSITORY / "docs" / "differences.md").read_text() == allowed.markdown()
 
 

@@ -11,17 +11,17 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(1_800)]
 
 
 @pytest.mark.parametrize("name", scripted_names())
-def test_a_conversation_by_hand(run: Run, name: str) -> None:
+def test_conversation_by_hand(run: Run, name: str) -> None:
     run.check(name)
 
 
 @pytest.mark.parametrize("seed", seeds())
-def test_a_random_conversation(run: Run, seed: int) -> None:
+def test_random_conversation(run: Run, seed: int) -> None:
     run.check(f"random-{seed}", hint=f"again: {FIRST_SEED}={seed} TIDEGATE_TEST_CONVERSATIONS=1")
 
 
 @pytest.mark.parametrize("key", [rule.key for rule in RULES])
-def test_an_allowed_difference_shows(run: Run, key: str) -> None:
+def test_allowed_difference_shows(run: Run, key: str) -> None:
     if not run.is_complete:
         pytest.skip("not every conversation by hand was chosen")
     assert run.report.allowed[key] > 0, "it does not occur any more: take it out of the table"

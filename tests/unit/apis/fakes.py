@@ -1,4 +1,4 @@
-"""A broker's rooms with logs that answer when the test says so."""
+"""A broker's services with logs that answer when the test says so."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tidegate.records.build import NewRecord, build_batch
 from tidegate.settings import Settings
 from tidegate.store.redis_clock import RedisClock
 
+SETTINGS = Settings()
 BATCH = build_batch([NewRecord(bytes(32))])
 BATCH_BYTES = 100
 assert len(BATCH) == BATCH_BYTES
@@ -31,6 +32,8 @@ class FakeLog:
     def __init__(self) -> None:
         self.end = 0
         self.start = 0
+        self.epoch = 0
+        self.aborts = 0
         self.held = False
         self.waiting: list[Callable[[], None]] = []
         self.listeners: list[Callable[[], None]] = []
@@ -42,6 +45,10 @@ class FakeLog:
     def grow(self, count: int = 1) -> None:
         """Batches come in."""
         self.end += count
+        self.changed()
+
+    def changed(self) -> None:
+        """Notify whoever listens."""
         for listener in list(self.listeners):
             listener()
 
@@ -57,7 +64,7 @@ class FakeLog:
         else:
             answer()
 
-    def append(self, batch: Batch, on_done: Any, *, acks_all: bool = True) -> None:
+    def append(self, batch: Batch, on_done: Any, *, acks_all: bool = True, transaction: Any = None) -> None:
         def answer() -> None:
             if self.failure is not None:
                 on_done(self.failure)
@@ -68,7 +75,7 @@ class FakeLog:
 
         asyncio.get_running_loop().call_soon(self._later, answer)
 
-    def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: Any) -> None:
+    def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: Any, committed: bool = False) -> None:
         self.reads.append((offset, bytes_max, at_least_one))
 
         def answer() -> None:
@@ -77,16 +84,24 @@ class FakeLog:
                 return
             count = min(self.end - offset, max(bytes_max // BATCH_BYTES, 1 if at_least_one else 0))
             buffers: list[Any] = [BATCH] * count
-            on_done(Slice(buffers, count * BATCH_BYTES, offset + count, self.end, self.end, self.start))
+            ends = self.end, self.end, self.start
+            aborted = [(self.aborts, offset)] if committed and count and self.aborts else []
+            on_done(Slice(buffers, count * BATCH_BYTES, offset + count, *ends, range(offset, offset + count), aborted))
 
         self._later(answer)
+
+    def is_at_end(self, offset: int, committed: bool = False) -> bool:
+        return False
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         self.listeners.append(listener)
         return lambda: self.listeners.remove(listener)
 
     def known(self) -> LogOffsets:
-        return LogOffsets(self.end, self.end, self.start, self.end, 0, self.start)
+        return LogOffsets(self.end, self.end, self.start, self.end, self.epoch, self.start)
+
+    async def epoch_end(self, epoch: int) -> tuple[int, int]:
+        return epoch, self.end
 
 
 @dataclass(slots=True)
@@ -94,7 +109,7 @@ class FakeBroker:
     """Topic t over `logs`, one a partition."""
 
     logs: list[FakeLog]
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings = SETTINGS
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     lookups: int = 0
     found: bool = True
@@ -107,6 +122,9 @@ class FakeBroker:
             message_timestamp_type="CreateTime",
             message_timestamp_before_max_ms=(1 << 63) - 1,
             message_timestamp_after_max_ms=3_600_000,
+            record_bytes_max=None,
+            compression_codec=None,
+            compression_level=None,
         )
         topic = SimpleNamespace(
             org="default",
@@ -121,6 +139,7 @@ class FakeBroker:
         nothing: Any = None
         clock_only: Any = SimpleNamespace(clock=RedisClock())
         catalog: Any = SimpleNamespace(
+            record_topics=0,
             version=1,
             get=lambda org, name: topic if name == "t" and self.found else None,
             by_id=lambda org, topic_id: topic if topic_id == topic.topic_id else None,
@@ -130,7 +149,7 @@ class FakeBroker:
         logs: Any = SimpleNamespace(partition=lambda topic, index: self.logs[index])
         self.context = BrokerContext(
             settings=self.settings, store=clock_only, broker_lease=nothing, catalog=catalog, logs=logs, waits=nothing,
-            heartbeats=nothing, offsets=nothing, producer_ids=nothing,
+            heartbeats=nothing, offsets=nothing, consumers=nothing, producer_ids=nothing,
         )  # fmt: skip
 
     async def _find(self, org: str, key: Any) -> Any:
@@ -139,6 +158,6 @@ class FakeBroker:
         self.found = True
         return self.context.catalog.get(org, key)
 
-    def connect(self) -> Connection:
+    def connect(self, connection_id: int = 1) -> Connection:
         """A client."""
-        return Connection(self, Client(1, "127.0.0.1", 50_000))  # type: ignore[arg-type]
+        return Connection(self, Client(connection_id, "127.0.0.1", 50_000))  # type: ignore[arg-type]

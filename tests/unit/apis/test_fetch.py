@@ -13,9 +13,8 @@ from kio.schema.errors import ErrorCode
 
 from tests.support.log_broker import fetch_request
 from tests.unit.apis.fakes import BATCH_BYTES, FakeBroker, FakeLog
-from tidegate.apis.fetch_reading import holds_zstd
 from tidegate.errors import StoreUnavailable
-from tidegate.records.batch import Codec, place
+from tidegate.records.batch import Codec, holds_zstd, place
 from tidegate.records.build import NewRecord, build_batch
 
 ALL = [("t", [(index, 0) for index in range(4)])]
@@ -33,7 +32,7 @@ def given_logs(*ends: int) -> list[FakeLog]:
 
 
 @pytest.mark.parametrize("held", [False, True])
-async def test_the_budget_is_filled_in_order_whether_reads_are_late_or_not(held: bool):
+async def test_budget_is_filled_in_order_whether_reads_are_late_or_not(held: bool):
     logs = given_logs(0, 2, 5, 5)
     for log in logs:
         log.held = held
@@ -47,7 +46,7 @@ async def test_the_budget_is_filled_in_order_whether_reads_are_late_or_not(held:
     assert sizes(await asked.answer) == {0: 0, 1: 2 * BATCH_BYTES, 2: 2 * BATCH_BYTES, 3: 0}
 
 
-def in_turn(ends: list[int], max_bytes: int, partition_max_bytes: int) -> dict[int, int]:
+def one_by_one(ends: list[int], max_bytes: int, partition_max_bytes: int) -> dict[int, int]:
     """What each partition gets when all are read one after the other: Kafka's rule."""
     reported, total = {}, 0
     for index, end in enumerate(ends):
@@ -79,10 +78,10 @@ def test_answers_are_the_same_in_whatever_order_reads_arrive(
             order.choice(fakes).release()
         return sizes(asked.answer.result())
 
-    assert asyncio.run(run()) == in_turn([end for end, _ in logs], max_bytes, partition_max_bytes)
+    assert asyncio.run(run()) == one_by_one([end for end, _ in logs], max_bytes, partition_max_bytes)
 
 
-async def test_late_reads_go_side_by_side_within_the_budget():
+async def test_fetch_late_reads_run_concurrently_within_the_budget():
     logs = given_logs(1, 1, 1, 1)
     for log in logs:
         log.held = True
@@ -91,7 +90,7 @@ async def test_late_reads_go_side_by_side_within_the_budget():
     assert [len(log.reads) for log in logs] == [1, 1, 0, 0]
 
 
-async def test_the_first_batch_is_whole_wherever_it_is():
+async def test_first_batch_is_whole_wherever_it_is():
     logs = given_logs(0, 0, 1, 1)
     for log in logs:
         log.held = True
@@ -120,7 +119,7 @@ async def test_waiting_reads_on_only_where_something_changed():
     assert not any(log.listeners for log in logs)
 
 
-async def test_a_trim_below_the_offset_ends_the_wait():
+async def test_trim_below_the_offset_ends_the_wait():
     (log,) = given_logs(1)
     asked = FakeBroker([log]).connect().send(fetch_request([("t", [(0, 0)])], max_wait_ms=5_000, min_bytes=1_000))
     log.start = 1
@@ -131,7 +130,7 @@ async def test_a_trim_below_the_offset_ends_the_wait():
     assert topic.partitions[0].log_start_offset == 1
 
 
-async def test_an_append_between_read_and_wait_is_seen():
+async def test_fetch_append_between_read_and_wait_is_noticed():
     log, slow = given_logs(0, 0)
     slow.held = True
     asked = FakeBroker([log, slow]).connect().send(fetch_request([("t", [(0, 0), (1, 0)])], max_wait_ms=5_000))
@@ -141,7 +140,7 @@ async def test_an_append_between_read_and_wait_is_seen():
     assert sizes(await asyncio.wait_for(asked.answer, 2)) == {0: BATCH_BYTES, 1: 0}
 
 
-async def test_a_session_looks_only_at_what_changed():
+async def test_fetch_session_reads_only_changed_partitions():
     logs = given_logs(0, 0, 0, 0)
     client = FakeBroker(logs).connect()
     session_id = (await client.ask(fetch_request(ALL, session=(0, 0)))).session_id
@@ -159,7 +158,7 @@ async def test_a_session_looks_only_at_what_changed():
     assert not any(log.listeners for log in logs)
 
 
-async def test_the_store_being_away_is_told_after_a_pause_and_recovery_is_shown():
+async def test_fetch_store_unavailable_is_answered_after_a_pause_and_recovers():
     (log,) = given_logs(3)
     log.failure = StoreUnavailable("away")
     client = FakeBroker([log]).connect()
@@ -174,7 +173,7 @@ async def test_the_store_being_away_is_told_after_a_pause_and_recovery_is_shown(
     assert sizes(await client.ask(fetch_request([], session=(first.session_id, 2)))) == {}
 
 
-async def test_a_client_that_goes_while_it_is_read_for_leaves_nothing():
+async def test_fetch_closed_connection_during_the_read_leaves_nothing():
     (log,) = given_logs(0)
     log.held = True
     broker = FakeBroker([log])

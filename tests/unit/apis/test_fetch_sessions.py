@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.fetch_sessions import EVICTABLE_AFTER_S, FetchSessions, Opened
+from tidegate.apis.log_ends import LogEnds
 from tidegate.protocol.fast_writers import FetchPartition
 
 MINE, OTHERS = 1, 2
@@ -45,15 +46,15 @@ def request(
 
 
 class Sessions:
-    """The room, asked as one connection asks."""
+    """The fetch sessions, asked as one connection asks."""
 
     def __init__(self, slots: int = 10) -> None:
         self.clock = Clock()
-        self.room = FetchSessions(self.clock)
+        self.sessions = FetchSessions(self.clock)
         self.slots = slots
 
     def ask(self, asked: SimpleNamespace, version: int = 12, connection: int = MINE) -> Opened:
-        return self.room.open(asked, version, connection, self.slots)
+        return self.sessions.open(asked, version, connection, self.slots)
 
     def given_session(self, *wanted: tuple[Any, int], connection: int = MINE) -> int:
         return self.ask(request(0, 0, *(wanted or (("t", 0),))), connection=connection).session_id
@@ -65,10 +66,10 @@ def test_sessionless_requests_leave_nothing():
         opened = sessions.ask(request(0, epoch, ("t", 0)), version)
         assert (opened.session_id, opened.full, opened.error) == (0, True, ErrorCode.none)
         assert opened.fetch_set is not None and len(opened.fetch_set.wanted) == 1
-    assert len(sessions.room) == 0
+    assert len(sessions.sessions) == 0
 
 
-def test_an_empty_session_is_not_made():
+def test_empty_session_is_not_made():
     sessions = Sessions()
     assert sessions.ask(request(0, 0)).session_id == 0
 
@@ -79,7 +80,7 @@ def test_epochs_count_on_receipt_and_wrap():
     for epoch in (1, 2, 3):
         assert sessions.ask(request(session_id, epoch)).error is ErrorCode.none
     assert sessions.ask(request(session_id, 3)).error is ErrorCode.invalid_fetch_session_epoch
-    sessions.room._sessions[session_id].epoch = 2_147_483_647
+    sessions.sessions._sessions[session_id].epoch = 2_147_483_647
     assert sessions.ask(request(session_id, 2_147_483_647)).error is ErrorCode.none
     assert sessions.ask(request(session_id, 1)).error is ErrorCode.none
 
@@ -103,7 +104,7 @@ def test_refusals(session_id: int | None, epoch: int, version: int, connection: 
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
-def test_a_full_request_closes_the_session_it_names(epoch: int):
+def test_full_request_closes_the_session_it_names(epoch: int):
     sessions = Sessions()
     mine, others = sessions.given_session(), sessions.given_session(connection=OTHERS)
     opened = sessions.ask(request(mine, epoch, ("t", 0)))
@@ -130,7 +131,7 @@ def test_ids_are_keys_from_version_13_on():
     assert list(opened.fetch_set.wanted) == [(UUID(int=7).bytes, 0), (bytes(16), 1)]
 
 
-def test_a_full_cache_keeps_what_is_used():
+def test_full_cache_keeps_what_is_used():
     sessions = Sessions(slots=2)
     first, second = sessions.given_session(), sessions.given_session()
     assert sessions.given_session(("t", 0), ("t", 1)) == 0
@@ -141,13 +142,13 @@ def test_a_full_cache_keeps_what_is_used():
     assert sessions.given_session() == 0  # one as large as the others does not push them out
     assert sessions.given_session(("t", 0), ("t", 1)) != 0  # a larger one does, where they are old enough
     assert sessions.ask(request(first, 2)).error is ErrorCode.fetch_session_id_not_found
-    assert len(sessions.room) == 2
+    assert len(sessions.sessions) == 2
 
 
-def test_sessions_go_with_their_connection():
+def test_fetch_sessions_are_removed_with_their_connection():
     sessions = Sessions()
     mine, others = sessions.given_session(), sessions.given_session(connection=OTHERS)
-    sessions.room.close_connection(MINE)
+    sessions.sessions.close_connection(MINE)
     assert sessions.ask(request(mine, 1)).error is ErrorCode.fetch_session_id_not_found
     assert sessions.ask(request(others, 1), connection=OTHERS).error is ErrorCode.none
 
@@ -168,21 +169,21 @@ class FakeLog:
 
 
 def test_listening_never_misses_what_happened_since_the_read():
-    sessions, log = Sessions(), FakeLog()
+    sessions, log, ends = Sessions(), FakeLog(), LogEnds()
     fetch_set = sessions.ask(request(0, 0, ("t", 0))).fetch_set
     assert fetch_set is not None
     (wanted,) = fetch_set.wanted.values()
     fetch_set.due.clear()
     wanted.log = log  # type: ignore[assignment]
     wanted.result = FetchPartition(0, 0, 5, 5, 0)
-    fetch_set.listen(wanted)
+    fetch_set.listen(wanted, ends)
     assert not fetch_set.due and len(log.listeners) == 1
     log.offsets.high_watermark = 6
-    fetch_set.listen(wanted)
+    fetch_set.listen(wanted, ends)
     assert list(fetch_set.due) == [wanted] and len(log.listeners) == 1
     fetch_set.close()
-    assert not log.listeners
-    fetch_set.listen(wanted)
+    assert not log.listeners and not len(ends)
+    fetch_set.listen(wanted, ends)
     assert not log.listeners
 
 
@@ -192,7 +193,7 @@ steps = st.tuples(
 
 
 @given(st.lists(steps, max_size=40))
-def test_a_session_holds_what_its_client_believes(script: list[tuple[str, int, int]]):
+def test_fetch_session_stores_the_positions_of_its_client(script: list[tuple[str, int, int]]):
     """The client's own book of (id, epoch, partitions) always fits, and there are never more than the slots."""
     sessions = Sessions(slots=3)
     books: dict[int, tuple[int, int, set[int]]] = {}
@@ -204,7 +205,7 @@ def test_a_session_holds_what_its_client_believes(script: list[tuple[str, int, i
             if not opened.session_id:
                 del books[connection]
         elif action == "leave":
-            sessions.room.close_connection(connection)
+            sessions.sessions.close_connection(connection)
             books.pop(connection, None)
         elif book is not None:
             session_id, epoch, partitions = book
@@ -225,4 +226,4 @@ def test_a_session_holds_what_its_client_believes(script: list[tuple[str, int, i
                     books[connection] = (session_id, epoch + 1, partitions)
                 else:
                     del books[connection]
-    assert len(sessions.room) == len(books) <= 3
+    assert len(sessions.sessions) == len(books) <= 3

@@ -48,7 +48,7 @@ async def test_partitions_are_answered_together_in_the_order_asked():
     ]
 
 
-async def test_what_is_not_done_in_time_is_told_so():
+async def test_produce_unfinished_at_the_timeout_is_answered_so():
     slow, fast = FakeLog(), FakeLog()
     slow.held = True
     request = produce_request([("t", [(0, build_batch([NOW])), (1, build_batch([NOW]))])], timeout_ms=30)
@@ -84,7 +84,7 @@ async def test_produce_log_unreachable_closes_the_connection():
     assert asked.closed is not None and "away" in asked.closed
 
 
-async def test_a_topic_the_cache_lacks_is_looked_up_once():
+async def test_produce_topic_absent_from_the_cache_is_refreshed_once():
     broker = FakeBroker([FakeLog()], found=False)
     response = await broker.connect().ask(
         produce_request([("t", [(0, build_batch([NOW]))]), ("nope", [(0, build_batch([NOW]))])])
@@ -110,7 +110,7 @@ async def test_nothing_is_stored_when_acks_or_transactions_are_wrong():
     assert not log.appended
 
 
-async def test_a_small_batch_lets_go_of_its_frame():
+async def test_produce_small_batch_releases_its_frame():
     log, other = FakeLog(), FakeLog()
     large = build_batch([NOW._replace(value=bytes(50_000))])
     await FakeBroker([log, other]).connect().ask(produce_request([("t", [(0, build_batch([NOW])), (1, large)])]))
@@ -129,7 +129,7 @@ async def test_every_version_is_answered(version: int):
     assert answers(response) == [(0, ErrorCode.none, 0), (1, ErrorCode.unknown_topic_or_partition, -1)]
 
 
-async def test_a_large_batch_is_opened_in_a_thread_and_later_requests_wait():
+async def test_large_batch_is_opened_in_a_thread_and_later_requests_wait():
     log = FakeLog()
     broker = FakeBroker([log])
     log.topic.config.cleanup_policy = frozenset({"compact"})
@@ -145,7 +145,7 @@ async def test_a_large_batch_is_opened_in_a_thread_and_later_requests_wait():
     assert connection.ran_alone == 1
 
 
-async def test_a_batch_that_claims_too_many_records_is_not_opened():
+async def test_batch_that_claims_too_many_records_is_not_opened():
     log = FakeLog()
     broker = FakeBroker([log])
     log.topic.config.cleanup_policy = frozenset({"compact"})
@@ -159,7 +159,7 @@ async def test_a_batch_that_claims_too_many_records_is_not_opened():
     assert log.appended == []
 
 
-async def test_many_partitions_are_filed_in_slices_and_answered_in_order():
+async def test_produce_many_partitions_are_queued_in_slices_and_answered_in_order():
     broker = FakeBroker([FakeLog()])
     connection = broker.connect()
     asked = [(0, build_batch([NOW])), *((index, None) for index in range(1, 1_200))]

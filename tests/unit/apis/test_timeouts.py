@@ -20,7 +20,7 @@ class Request:
         self.ended.append(self.name)
 
 
-async def test_what_is_not_answered_times_out():
+async def test_unanswered_request_times_out():
     ended: list[str] = []
     timeouts = Timeouts()
     requests = [Request(name, ended) for name in ("a", "b", "c", "d")]
@@ -34,7 +34,7 @@ async def test_what_is_not_answered_times_out():
     assert list(timeouts._queues) == [60_000]
 
 
-async def test_answered_requests_are_not_kept():
+async def test_answered_requests_are_released():
     timeouts, ended = Timeouts(), []  # type: ignore[var-annotated]
     for i in range(1_000):
         request = Request(str(i), ended)
@@ -43,7 +43,7 @@ async def test_answered_requests_are_not_kept():
     assert len(timeouts._queues[30_000]) == 1
 
 
-async def test_a_negative_timeout_is_none():
+async def test_negative_timeout_is_none():
     ended: list[str] = []
     Timeouts().watch(Request("a", ended), -5)
     await asyncio.sleep(0.02)

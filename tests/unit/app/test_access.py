@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from yarl import URL
 
-from tidegate.admin import routes
-from tidegate.admin.access import HEADERS, Access, FailedLogins
-from tidegate.admin.health import Health
-from tidegate.admin.secrets import Role, Secrets
-from tidegate.admin.sessions import COOKIE, CSRF_HEADER, SESSION_S, Sessions
 from tidegate.errors import CannotStart
+from tidegate.http import routes
+from tidegate.http.access import HEADERS, Access, FailedLogins
+from tidegate.http.health import Health
+from tidegate.http.secrets import Role, Secrets
+from tidegate.http.sessions import COOKIE, CSRF_HEADER, SESSION_S, Sessions
 from tidegate.settings import Settings
 
 TOKEN, PASSWORD, VIEW = "t" * 16, "correct horse", "v" * 16
@@ -33,7 +33,7 @@ Http = TestClient[web.Request, web.Application]
 
 @asynccontextmanager
 async def admin(secrets: Secrets, bound_to: str = "0.0.0.0", hosts: str = "") -> AsyncIterator[Http]:
-    """An admin HTTP of all routes. Its rooms are none: a request that is let in fails with 500."""
+    """An admin HTTP of all routes. It has no broker context: a request that is let in fails with 500."""
     context: Any = SimpleNamespace(asked=[], store=None)
     context.ask_to_drain = context.asked.append
     access = Access(secrets, "cluster-1", bound_to, hosts)
@@ -85,7 +85,7 @@ async def test_every_change_by_a_viewer_is_refused() -> None:
         assert {(await http.request(*route, headers=headers)).status for route in changing(http)} == {403}
 
 
-async def test_without_an_operators_secret_no_change_is_served_and_it_is_told_what_to_set() -> None:
+async def test_changes_without_an_operator_secret_are_refused_with_the_setting_to_use() -> None:
     async with admin(Secrets()) as http:
         for route in changing(http):
             answer = await http.request(*route, headers=FROM_ELSEWHERE)
@@ -129,7 +129,7 @@ async def test_no_disguise_of_a_path_gets_round_its_role(disguise: str) -> None:
             assert answer.status in (401, 403, 404, 405), (url, answer.status)
 
 
-async def test_what_operators_are_let_into() -> None:
+async def test_operators_are_admitted_to_changes() -> None:
     async with admin(ALL) as http:
         own = {"Origin": str(http.make_url("")).rstrip("/"), "Sec-Fetch-Site": "same-origin"}
         for headers in (bearer(TOKEN), bearer(TOKEN) | own):
@@ -168,7 +168,7 @@ async def test_probes_need_no_role_and_no_name(secrets: Secrets) -> None:
         ("127.0.0.1", Secrets(), "console.example", 200),
     ],
 )
-async def test_what_all_may_read_answers_to_known_names_alone(
+async def test_public_pages_answer_to_known_names_alone(
     bound_to: str, secrets: Secrets, host: str, status: int
 ) -> None:
     async with admin(secrets, bound_to, "console.example") as http:
@@ -201,7 +201,7 @@ async def test_basic_authentication(given: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("header", ["Bearer", "Bearer ", "Basic ???", "Digest x", "", "Bearer " + TOKEN + "x"])
-async def test_a_header_that_is_wrong_is_not_taken_for_none(header: str) -> None:
+async def test_header_that_is_wrong_is_not_taken_for_none(header: str) -> None:
     async with admin(OPERATORS_ONLY) as http:
         assert (await http.get("/", headers={"Authorization": header})).status == 401
 
@@ -248,7 +248,7 @@ async def test_wrong_secrets_are_slowed_down_and_then_right_ones_too() -> None:
     assert int(last.headers["Retry-After"]) >= 1
 
 
-def test_failed_logins_are_forgiven_one_by_one_and_of_a_thousand_addresses_at_most() -> None:
+def test_failed_logins_expire_one_by_one_and_are_limited_to_a_thousand_addresses() -> None:
     failures = FailedLogins()
     for _ in range(10):
         failures.failed("a", 0.0)
@@ -281,7 +281,7 @@ FIELD = b'--x\r\nContent-Disposition: form-data; name="name"\r\n\r\noperator\r\n
         (b"{}", {"Content-Type": "application/json"}, 415),
     ],
 )
-async def test_what_is_no_form_is_no_fault_of_ours(
+async def test_invalid_form_is_a_client_error(
     body: bytes, headers: dict[str, str], status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with admin(ALL) as http:
@@ -291,7 +291,7 @@ async def test_what_is_no_form_is_no_fault_of_ours(
     assert not caplog.records, "nobody can fill the log without a login"
 
 
-async def test_a_session_changes_things_with_its_csrf_token_alone() -> None:
+async def test_session_changes_things_with_its_csrf_token_alone() -> None:
     async with admin(ALL) as http:
         answer = await log_in(http, name="operator", password=PASSWORD, next="/console/brokers")
         cookie = answer.cookies[COOKIE]
@@ -312,7 +312,7 @@ async def test_a_session_changes_things_with_its_csrf_token_alone() -> None:
         assert form.status == 202
 
 
-async def test_a_viewer_logs_in_and_out_and_changes_nothing() -> None:
+async def test_viewer_logs_in_and_out_and_changes_nothing() -> None:
     async with admin(ALL) as http:
         cookie = (await log_in(http, name="viewer", password=VIEW)).cookies[COOKIE].value
         headers = {"Cookie": f"{COOKIE}={cookie}"}
@@ -327,7 +327,7 @@ async def test_a_viewer_logs_in_and_out_and_changes_nothing() -> None:
         assert (await http.post("/console/logout", headers=headers, allow_redirects=False)).status == 303
 
 
-async def test_a_failed_login_leads_back_to_the_form_and_is_counted() -> None:
+async def test_failed_login_leads_back_to_the_form_and_is_counted() -> None:
     async with admin(ALL) as http:
         answers = [await log_in(http, name="operator", password="guess", next="/console/x") for _ in range(11)]
 
@@ -340,7 +340,7 @@ async def test_a_failed_login_leads_back_to_the_form_and_is_counted() -> None:
 @pytest.mark.parametrize(
     "wanted", ["https://evil", "//evil", "/\\evil", "/console//evil", "/console/\\evil", "/\x00", ""]
 )
-async def test_a_login_leads_to_no_other_site(wanted: str) -> None:
+async def test_login_leads_to_no_other_site(wanted: str) -> None:
     async with admin(ALL) as http:
         answer = await log_in(http, name="operator", password=PASSWORD, next=wanted)
 
@@ -359,7 +359,7 @@ async def test_behind_tls_the_cookie_is_for_tls_alone() -> None:
         assert answer.cookies[COOKIE]["secure"]
 
 
-async def test_a_page_without_a_role_leads_to_the_login() -> None:
+async def test_page_without_a_role_leads_to_the_login() -> None:
     async with admin(ALL) as http:
         page = "/console/groups?org=a&state=b"
         answer = await http.get(page, headers={"Accept": "text/html"}, allow_redirects=False)
@@ -371,7 +371,7 @@ async def test_a_page_without_a_role_leads_to_the_login() -> None:
 SESSIONS = Sessions(ALL, "cluster-1")
 
 
-def test_a_session_ends_and_is_of_one_cluster_and_one_set_of_secrets() -> None:
+def test_session_ends_and_is_of_one_cluster_and_one_set_of_secrets() -> None:
     text = SESSIONS.begin("operator", Role.OPERATOR, now_s=1_000).text
 
     assert SESSIONS.read(text, now_s=1_000 + SESSION_S - 1) is not None
@@ -393,7 +393,7 @@ def test_no_other_text_is_a_session(text: str, at: int, put: str) -> None:
 # -- the broker's own drain
 
 
-async def test_a_program_on_the_brokers_machine_drains_it() -> None:
+async def test_program_on_the_brokers_machine_drains_it() -> None:
     for secrets in (Secrets(), ALL):
         async with admin(secrets) as http:
             assert (await http.post("/drain")).status == 202
@@ -408,7 +408,7 @@ async def test_a_program_on_the_brokers_machine_drains_it() -> None:
         *({"Host": "evil.example"}, {"Sec-Fetch-Site": "none"}),
     ],
 )
-async def test_nobody_else_drains_it_without_a_role(headers: dict[str, str]) -> None:
+async def test_drain_without_a_role_is_refused_to_others(headers: dict[str, str]) -> None:
     async with admin(OPERATORS_ONLY) as http:
         assert (await http.post("/drain", headers=headers)).status == 401
 
@@ -424,7 +424,7 @@ async def test_every_answer_carries_the_headers_that_keep_foreign_pages_out() ->
 # -- where secrets come from
 
 
-def test_secrets_come_from_settings_or_files(tmp_path: Any) -> None:
+def test_secrets_are_read_from_settings_or_files(tmp_path: Any) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN + "\n")
     given = Settings(admin_operator_token_file=str(file), admin_operator_password=PASSWORD)
@@ -434,7 +434,7 @@ def test_secrets_come_from_settings_or_files(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "short", ""])
-def test_a_secret_that_cannot_be_read_stops_the_start(tmp_path: Any, text: str | None) -> None:
+def test_secret_that_cannot_be_read_stops_the_start(tmp_path: Any, text: str | None) -> None:
     file = tmp_path / "token"
     if text is not None:
         file.write_text(text)

@@ -8,9 +8,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from tidegate.admin import admin_client
-from tidegate.admin.failures import CommandFailed
-from tidegate.admin.places import AdminHttp
+from tidegate.cli.client import admin_client
+from tidegate.cli.failures import CommandFailed
+from tidegate.cli.places import AdminHttp
 
 
 def _server(answers: dict[str, tuple[int, Any]]) -> TestServer:
@@ -23,7 +23,7 @@ def _server(answers: dict[str, tuple[int, Any]]) -> TestServer:
     return TestServer(app)
 
 
-async def test_a_group_that_is_deleted_meanwhile_is_left_out() -> None:
+async def test_group_that_is_deleted_meanwhile_is_left_out() -> None:
     rows = [{"group": name, "trouble": "crash_loop", "severity": "trouble"} for name in ("gone", "here")]
     answers: dict[str, tuple[int, Any]] = {
         "/api/v1/groups": (200, {"groups": rows, "next": None}),
@@ -38,7 +38,7 @@ async def test_a_group_that_is_deleted_meanwhile_is_left_out() -> None:
     assert [one["group"] for one in found] == ["here"]
 
 
-async def test_a_long_list_is_read_page_by_page() -> None:
+async def test_long_list_is_read_page_by_page() -> None:
     pages = {"": (["a", "b"], "b"), "b": (["c"], None)}
 
     async def answer(request: web.Request) -> web.Response:
@@ -53,7 +53,7 @@ async def test_a_long_list_is_read_page_by_page() -> None:
     assert [row["group"] for row in rows] == ["a", "b", "c"]
 
 
-async def test_a_broker_without_redis_fails_the_list() -> None:
+async def test_broker_without_redis_fails_the_list() -> None:
     rows = [{"group": "g", "trouble": "crash_loop", "severity": "trouble"}]
     answers: dict[str, tuple[int, Any]] = {
         "/api/v1/groups": (200, {"groups": rows, "next": None}),
@@ -66,7 +66,7 @@ async def test_a_broker_without_redis_fails_the_list() -> None:
 
 @pytest.mark.parametrize("body", [{"status": "ok"}, [], 7, None])
 @pytest.mark.parametrize(("group_id", "what"), [(None, ""), ("g", ""), ("g", "history"), ("g", "explain")])
-async def test_json_of_another_server_is_told(body: Any, group_id: str | None, what: str) -> None:
+async def test_json_of_another_server_is_reported(body: Any, group_id: str | None, what: str) -> None:
     path = f"/api/v1/groups{f'/{group_id}' if group_id else ''}{f'/{what}' if what else ''}"
     async with _server({path: (200, body)}) as server:
         with pytest.raises(CommandFailed, match=r"answered 200 and nothing of groups: is that Tidegate's admin HTTP"):
@@ -74,6 +74,6 @@ async def test_json_of_another_server_is_told(body: Any, group_id: str | None, w
 
 
 @pytest.mark.parametrize("what", ["", "history", "explain"])
-async def test_a_group_id_that_is_missing(what: str) -> None:
+async def test_group_id_that_is_missing(what: str) -> None:
     with pytest.raises(CommandFailed, match=r"^a group id is missing$"):
         await admin_client.get(AdminHttp("127.0.0.1:1"), "", what, "default")

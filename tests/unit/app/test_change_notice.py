@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import typer
 
-from tidegate.admin import change_notice
-from tidegate.admin.change_notice import OtherCluster, confirm_change, require_same_cluster
-from tidegate.admin.failures import BAD_NEWS, CommandFailed
-from tidegate.admin.places import AdminHttp, Brokers
+from tidegate.cli import change_notice
+from tidegate.cli.change_notice import OtherCluster, confirm_change, require_same_cluster
+from tidegate.cli.failures import BAD_NEWS, CommandFailed
+from tidegate.cli.places import AdminHttp, Brokers
 
 NOTICE = "tidegate: cluster c at b:1: broker 2 drains and ends\n"
 
@@ -44,7 +44,7 @@ def test_confirm_change_on_a_terminal_asks(
 
 
 @pytest.mark.parametrize(("terminal", "yes"), [(True, True), (False, False)])
-def test_confirm_change_with_yes_or_no_terminal_goes_on(
+def test_confirm_change_with_yes_or_no_terminal_continues(
     terminal: bool, yes: bool, asked: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     at_terminal(monkeypatch, terminal)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tidegate.admin.doctor import address_checks, cluster_checks, probe_admin, redis_checks
-from tidegate.admin.doctor.certificates import Certificate
-from tidegate.admin.doctor.finding import KINDS, Finding, Severity, by_severity
-from tidegate.admin.doctor.observations import Advertised, Lease, Observations
-from tidegate.admin.doctor.probe import Answer, Probe, ReportedBroker, Trouble
-from tidegate.admin.doctor.probe_redis import RedisProbe, Server
+from tidegate.cli.doctor import address_checks, cluster_checks, probe_admin, redis_checks
+from tidegate.cli.doctor.certificates import Certificate
+from tidegate.cli.doctor.finding import KINDS, Finding, Severity, by_severity
+from tidegate.cli.doctor.observations import Advertised, Lease, Observations
+from tidegate.cli.doctor.probe import Answer, Probe, ReportedBroker, Trouble
+from tidegate.cli.doctor.probe_redis import RedisProbe, Server
 
 MINE = "cluster-of-ours"
 
@@ -38,19 +38,19 @@ def test_all_is_well() -> None:
     assert kinds(observations(Advertised(1, "b1:9092"), Advertised(2, "b2:9092"))) == {}
 
 
-def test_loopback_is_a_problem_for_who_comes_from_elsewhere_alone() -> None:
+def test_loopback_address_is_a_problem_for_remote_clients_alone() -> None:
     reported = Advertised(1, "localhost:9092")
-    far = kinds(observations(reported))["loopback-told"]
-    near = kinds(observations(reported, bootstrap=probed("localhost:9092", 1, ip="127.0.0.1")))["loopback-told"]
+    far = kinds(observations(reported))["loopback-advertised"]
+    near = kinds(observations(reported, bootstrap=probed("localhost:9092", 1, ip="127.0.0.1")))["loopback-advertised"]
 
     assert (far.severity, near.severity) == (Severity.PROBLEM, Severity.NOTE)
-    assert "Clients that come by kafka:9092 are told localhost:9092 for node 1" in far.sentence
+    assert "Clients that bootstrap from kafka:9092 receive localhost:9092 for node 1" in far.sentence
     by_name = {"b1:9092": probed("b1:9092", 1, ip="127.0.1.1")}
-    assert "loopback-told" in kinds(observations(Advertised(1, "b1:9092"), probes=by_name))
+    assert "loopback-advertised" in kinds(observations(Advertised(1, "b1:9092"), probes=by_name))
 
 
-def test_an_address_that_only_listens() -> None:
-    assert kinds(observations(Advertised(1, "0.0.0.0:9092")))["wildcard-told"].severity is Severity.PROBLEM
+def test_address_that_only_listens() -> None:
+    assert kinds(observations(Advertised(1, "0.0.0.0:9092")))["wildcard-advertised"].severity is Severity.PROBLEM
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_names_that_are_known_elsewhere(host: str, hint: str) -> None:
     assert len(found.evidence) == (2 if hint else 1)
 
 
-def test_a_broker_that_died_is_told_apart() -> None:
+def test_dead_broker_is_reported_separately() -> None:
     silent = Probe("b1:9092", ips=("10.0.0.1",), trouble=Trouble.UNREACHABLE, why="refused")
     lease = Lease(1, "serving", 5_000, {})
     found = kinds(observations(Advertised(1, "b1:9092"), probes={"b1:9092": silent}, leases=[lease]))
@@ -82,7 +82,7 @@ def test_another_listener_may_be_for_another_network() -> None:
     assert found["listener-unreachable"].severity is Severity.NOTE
 
 
-def test_a_name_with_an_address_that_is_silent() -> None:
+def test_name_with_an_address_that_is_silent() -> None:
     two = Probe("b1:9092", False, ("10.0.0.1", "::1"), {"::1": "refused"}, answers=probed("b1:9092", 1).answers)
 
     assert (
@@ -106,11 +106,11 @@ def test_one_address_for_two_nodes_and_a_balancer_behind_it() -> None:
     reported = (Advertised(1, "lb:9092"), Advertised(2, "lb:9092"))
     found = kinds(observations(*reported, probes={"lb:9092": probed("lb:9092", 1, 2, 1, 2)}))
 
-    assert found["shared-address"].sentence == "Nodes 1 and 2 are told with one address, lb:9092."
+    assert found["shared-address"].sentence == "Nodes 1 and 2 advertise one address, lb:9092."
     assert "by turns (4 connections)" in found["wrong-node"].sentence
 
 
-def test_brokers_that_tell_of_different_brokers() -> None:
+def test_brokers_with_different_broker_lists_are_reported() -> None:
     both, one = (ReportedBroker(1, "b1:9092"), ReportedBroker(2, "b2:9092")), (ReportedBroker(2, "b2:9092"),)
     probes = {"b1:9092": probed("b1:9092", 1, reported=both), "b2:9092": probed("b2:9092", 2, reported=one)}
     found = kinds(
@@ -120,15 +120,15 @@ def test_brokers_that_tell_of_different_brokers() -> None:
     assert "b2:9092: nodes 2" in found.evidence
 
 
-def test_leases_that_clients_are_not_told_of_and_address_mode_single() -> None:
+def test_leases_not_advertised_and_address_mode_single() -> None:
     leases = [Lease(number, "serving", 10, {"PLAINTEXT": f"b{number}:9092"}) for number in (1, 2, 3)]
     bootstrap = probed("kafka:9092", 1, reported=(ReportedBroker(1, "kafka:9092"),))
     single = kinds(observations(Advertised(1, "kafka:9092"), bootstrap=bootstrap, leases=leases))
     missing = kinds(observations(Advertised(1, "b1:9092"), Advertised(2, "b2:9092"), leases=leases))
 
     assert single["single-node"].severity is Severity.NOTE
-    assert "not-told" not in single
-    assert missing["not-told"].where == "node 3"
+    assert "not-advertised" not in single
+    assert missing["not-advertised"].where == "node 3"
 
 
 GOOD = {
@@ -171,12 +171,12 @@ def redis_kinds(rights: str = "", latency_ms: float = 0.2, **info: str) -> dict[
         ({"latency_ms": 120.0}, "redis-latency", Severity.PROBLEM),
     ],
 )
-def test_what_is_wrong_with_redis(info: dict[str, Any], kind: str, severity: Severity) -> None:
+def test_redis_problems_are_reported(info: dict[str, Any], kind: str, severity: Severity) -> None:
     assert redis_kinds() == {}
     assert {name: one.severity for name, one in redis_kinds(**info).items()} == {kind: severity}
 
 
-def test_the_redis_of_another_cluster() -> None:
+def test_redis_of_another_cluster() -> None:
     empty = RedisProbe("redis://redis", "tidegate")
 
     assert [one.kind for one in redis_checks.judge(empty, MINE)] == ["redis-other-cluster"]
@@ -192,7 +192,7 @@ def test_admin_http_of_another_cluster_is_a_problem() -> None:
     assert not list(probe_admin.judge(probe, "theirs")) and not list(probe_admin.judge(probe, None))
 
 
-def test_a_broker_that_is_not_ready() -> None:
+def test_broker_that_is_not_ready() -> None:
     probe = probe_admin.AdminProbe("a:1,b:1", "refused", unready=(("a:1", "draining"),))
 
     assert [(one.kind, one.where) for one in probe_admin.judge(probe, None)] == [

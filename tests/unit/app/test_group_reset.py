@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.admin import group_guard
-from tidegate.admin.group_guard import Guard
+from tidegate.cli.client import group_guard
+from tidegate.cli.client.group_guard import Guard
 
 GUARD = SimpleNamespace(member_id="guard-1", client_id="tidegate-group@here:1", group_instance_id=None)
 BACK = SimpleNamespace(member_id="web-2", client_id="web", group_instance_id=None)
@@ -39,7 +39,7 @@ class Kafka:
     ],
     ids=["it comes first", "the fenced are quicker", "nobody comes"],
 )
-async def test_the_guard_always_leaves(monkeypatch: pytest.MonkeyPatch, observed: list[list[Any]]) -> None:
+async def test_guard_always_leaves(monkeypatch: pytest.MonkeyPatch, observed: list[list[Any]]) -> None:
     monkeypatch.setattr(group_guard, "_CHECK_INTERVAL_S", 0.0)
     kafka = Kafka(*observed)
 

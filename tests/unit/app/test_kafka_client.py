@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tidegate.admin import kafka_client
-from tidegate.admin.failures import CommandFailed
-from tidegate.admin.kafka_client import LATEST, KafkaClient, Topic
-from tidegate.admin.places import Brokers
-from tidegate.apis.registry import ApiKey
+from tidegate.cli.client import kafka_client
+from tidegate.cli.client.kafka_client import LATEST, KafkaClient, Topic
+from tidegate.cli.failures import CommandFailed
+from tidegate.cli.places import Brokers
+from tidegate.protocol.api_keys import ApiKey
 
 TOPICS = {"orders": Topic("orders", {0: 1, 1: 2, 2: -1})}
 WANTED = {("orders", index): LATEST for index in range(3)}
@@ -90,7 +90,7 @@ async def test_ends_of_a_dead_leader_and_of_none_are_asked_of_others(
         found = await kafka.offsets_known(WANTED, TOPICS)
         assert sorted(found) == [("orders", index) for index in known]
         if len(known) < len(WANTED):
-            with pytest.raises(CommandFailed, match=r"^no broker tells the offsets of orders 1 and orders 2$"):
+            with pytest.raises(CommandFailed, match=r"^no broker returns the offsets of orders 1 and orders 2$"):
                 await kafka.offsets_at(WANTED, TOPICS)
 
 
@@ -104,7 +104,7 @@ async def test_groups_of_a_dead_broker_may_be_missing(cluster: Callable[[Serve],
         assert kafka.silent == {2: "nobody at b2:1"}
 
 
-async def test_nobody_lists_groups(cluster: Callable[[Serve], KafkaClient]) -> None:
+async def test_list_groups_without_any_broker_fails(cluster: Callable[[Serve], KafkaClient]) -> None:
     def serve(address: str, api: int, values: dict[str, Any]) -> Any:
         _dead(address)
         return Answer(error_code=ErrorCode.cluster_authorization_failed)
@@ -131,7 +131,7 @@ def _offsets(code: ErrorCode) -> Any:
     ],
     ids=["committed", "commit", "leave", "delete_offsets"],
 )
-async def test_a_coordinator_that_moves_is_asked_again(
+async def test_coordinator_that_moves_is_asked_again(
     cluster: Callable[[Serve], KafkaClient], asked: Callable[[KafkaClient], Any]
 ) -> None:
     codes = [ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress, ErrorCode.none]
@@ -144,7 +144,7 @@ async def test_a_coordinator_that_moves_is_asked_again(
     assert codes == []
 
 
-async def test_another_broker_stands_in_for_a_dead_coordinator(cluster: Callable[[Serve], KafkaClient]) -> None:
+async def test_coordinator_dead_is_replaced_by_another_broker(cluster: Callable[[Serve], KafkaClient]) -> None:
     def serve(address: str, api: int, values: dict[str, Any]) -> Any:
         _dead(address)
         return _offsets(ErrorCode.none)
@@ -153,7 +153,7 @@ async def test_another_broker_stands_in_for_a_dead_coordinator(cluster: Callable
         assert await kafka.committed("g") == {("orders", 0): 5}
 
 
-async def test_a_coordinator_that_never_comes(cluster: Callable[[Serve], KafkaClient]) -> None:
+async def test_coordinator_that_is_never_found(cluster: Callable[[Serve], KafkaClient]) -> None:
     async with cluster(lambda *_: _offsets(ErrorCode.not_coordinator)) as kafka:
         with pytest.raises(CommandFailed, match=r"^group g: its coordinator is not available$"):
             await kafka.committed("g")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidegate.groups.state_log import LINES
+from tidegate.diagnosis.state_log import LINES
 
 ROOT = Path(__file__).resolve().parents[3]
 HEADING = "## Log events\n"

@@ -51,7 +51,7 @@ def test_errors_are_counted_by_kafkas_name() -> None:
     assert samples["tidegate_request_errors_total", (("api", "join_group"), ("error", "unknown_member_id"))] == 2
 
 
-def test_an_unknown_code_does_not_make_a_label() -> None:
+def test_unknown_code_does_not_make_a_label() -> None:
     assert error_name(31_000) == "other"
 
 

@@ -11,8 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tidegate.admin import running
-from tidegate.admin.places import AdminHttp, Brokers, RedisServer, brokers_of_environment, to_places
+from tidegate.cli.dev import running
+from tidegate.cli.places import AdminHttp, Brokers, RedisServer, brokers_of_environment, to_places
 
 DEV = running.DevCluster(
     os.getpid(), "127.0.0.1:9192,127.0.0.1:9193", "redis://127.0.0.1:6400/0", ("http://127.0.0.1:8180",)
@@ -58,7 +58,7 @@ def test_places_nothing_named_are_those_of_the_running_dev() -> None:
     assert not any(one.missing for one in found.values())
 
 
-def test_places_exported_redis_url_beats_the_running_dev(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_exported_redis_url_overrides_the_running_dev(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_REDIS_URL", "redis://10.0.0.1:6379/0")
 
     found = places()
@@ -68,7 +68,7 @@ def test_places_exported_redis_url_beats_the_running_dev(monkeypatch: pytest.Mon
     assert found["admin"].addresses == "http://127.0.0.1:8080"
 
 
-def test_places_redis_url_of_a_secrets_directory_beats_the_running_dev(
+def test_places_redis_url_of_a_secrets_directory_overrides_the_running_dev(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secrets = tmp_path / "secrets"
@@ -139,7 +139,7 @@ def test_places_default_address_of_a_dev_that_is_not_the_named_cluster_is_missin
     assert not found["brokers"].missing
 
 
-def test_completion_goes_to_the_exported_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_uses_the_exported_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     assert brokers_of_environment().bootstrap == DEV.bootstrap
 
     monkeypatch.setenv("TIDEGATE_REDIS_URL", "redis://10.0.0.1:6379/0")

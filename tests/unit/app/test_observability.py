@@ -14,11 +14,11 @@ DOCS = ROOT / "docs"
 
 
 @pytest.mark.parametrize("path", [path for path, _ in files()], ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_what_is_made_is_up_to_date(path: object) -> None:
+def test_generated_files_are_up_to_date(path: object) -> None:
     assert dict(files())[path].strip() == path.read_text("utf-8").strip(), "run `make docs`"  # type: ignore
 
 
-def test_queries_name_what_is_told() -> None:
+def test_queries_name_exported_metrics() -> None:
     known = exposed() | recorded()
 
     unknown = {name for query in all_queries() for name in OWN.findall(query)} - known
@@ -27,14 +27,14 @@ def test_queries_name_what_is_told() -> None:
     assert recorded().isdisjoint(exposed())
 
 
-def test_what_one_broker_at_a_time_tells_is_not_told_apart_by_broker() -> None:
+def test_queries_ignore_the_instance_of_cluster_metrics() -> None:
     """Over a hand-over an alert must go on, and no rate may see the old and the new broker's as two."""
     for rule in rules("recording"):
         if rule["record"].count(":") == 1:
             assert rule["expr"].startswith("max without (instance, pod"), rule
 
 
-def test_every_alert_says_what_to_do() -> None:
+def test_alerts_have_a_runbook() -> None:
     page = (DOCS / "operations.md").read_text()
     for rule in alerts():
         annotations = rule["annotations"]

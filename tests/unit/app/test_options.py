@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.admin import options
+from tidegate.cli import options
 from tidegate.errors import CannotStart
 from tidegate.settings import Settings
 
 
-def test_an_option_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_option_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_PORT", "1111")
 
     assert options.load().port == 1111
@@ -36,7 +36,7 @@ def test_variables_may_be_files_and_the_environment_wins(monkeypatch: pytest.Mon
     assert options.unknown_variables() == ["TIDEGATE_ADMIN_TOKEN"]
 
 
-def test_a_folder_of_secrets_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_folder_of_secrets_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TIDEGATE_SECRETS_DIR", str(tmp_path / "gone"))
 
     with pytest.raises(CannotStart, match=r"^TIDEGATE_SECRETS_DIR=.*gone: there is no such folder$"):
@@ -49,7 +49,7 @@ def test_set_takes_the_name_in_any_spelling() -> None:
     assert (loaded.group_max_size, loaded.num_partitions, loaded.shutdown_timeout_ms) == (7, 3, 5)
 
 
-def test_a_bad_variable_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_variable_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_PORT", "many")
 
     with pytest.raises(CannotStart) as raised:
@@ -59,12 +59,13 @@ def test_a_bad_variable_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) ->
     assert "\n" not in str(raised.value)
 
 
-def test_leases_that_end_before_they_are_renewed_are_refused() -> None:
-    with pytest.raises(CannotStart, match=r"^--lease-suspect-ms=250: must be above lease_renew_ms$"):
-        options.load({"lease_suspect_ms": 250})
+def test_settings_broker_lease_timeout_gives_the_other_times() -> None:
+    settings = options.load({"broker_lease_timeout_ms": 20_000})
+
+    assert (settings.broker_lease_renew_ms, settings.broker_lease_suspect_ms) == (500, 1_500)
 
 
-def test_every_bad_value_is_told_and_named_as_it_was_given() -> None:
+def test_bad_values_are_all_reported_by_the_name_given() -> None:
     with pytest.raises(CannotStart, match=r"^--port=99999: .*; --set group_max_size=-1: "):
         options.load({"port": "99999"}, ["group_max_size=-1"])
 
@@ -75,7 +76,7 @@ def test_set_refuses_what_is_no_setting(assignment: str) -> None:
         options.load(assignments=[assignment])
 
 
-def test_a_bad_redis_address_is_named() -> None:
+def test_bad_redis_address_is_named() -> None:
     with pytest.raises(CannotStart, match="--redis-url: not a Redis address"):
         options.load({"redis_url": "localhost"})
 
@@ -94,7 +95,7 @@ def test_every_setting_has_a_unit_and_a_meaning() -> None:
         assert row.unit in {"ms", "bytes", "minutes", "s", "number", "text", "choice", "true, false"}, row.name
 
 
-def test_a_password_is_never_shown() -> None:
+def test_password_is_never_shown() -> None:
     rows = options.listed(Settings(redis_url="redis://u:secret@example:1/0"))
 
     assert not any("secret" in row.value for row in rows)

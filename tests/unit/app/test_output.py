@@ -9,7 +9,7 @@ import pytest
 import structlog
 import yaml
 
-from tidegate.admin.output import Column, Form, write_findings, write_pairs, write_rows
+from tidegate.cli.output import Column, Form, write_findings, write_pairs, write_rows
 from tidegate.telemetry.logs import configure
 from tidegate.telemetry.visible import CONTROLS
 
@@ -17,7 +17,7 @@ NASTY = "a\x1b[2J\x9b31m\rb"
 SHOWN = r"a\x1b[2J\x9b31m\rb"
 
 
-def test_no_name_moves_the_cursor_of_who_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_cannot_move_the_readers_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     write_rows(Form.TABLE, [Column("group", "GROUP")], [{"group": NASTY}])
     write_pairs([("group", NASTY)])
     write_findings(NASTY, [{"severity": "note", "sentence": NASTY, "evidence": [NASTY], "advice": NASTY}])
@@ -46,7 +46,7 @@ def test_write_rows_control_characters_are_escaped_on_a_terminal(
 
 
 @pytest.mark.parametrize("form", [Form.JSON, Form.YAML])
-def test_write_rows_machine_forms_hold_no_control_character(capsys: pytest.CaptureFixture[str], form: Form) -> None:
+def test_write_rows_machine_forms_contain_no_control_character(capsys: pytest.CaptureFixture[str], form: Form) -> None:
     write_rows(form, [Column("group", "GROUP")], [{"group": HOSTILE}])
     out = capsys.readouterr().out
     assert not CONTROLS.search(out.replace("\n", ""))

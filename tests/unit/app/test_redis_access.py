@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from tidegate.admin.failures import CommandFailed
-from tidegate.admin.places import RedisServer
-from tidegate.admin.redis_access import connected
+from tidegate.cli.client.redis_access import connected
+from tidegate.cli.failures import CommandFailed
+from tidegate.cli.places import RedisServer
 from tidegate.settings import Settings
 
 
-def test_a_server_that_hangs_up_is_told_at_once_and_not_tried_again() -> None:
+def test_server_that_closes_is_reported_at_once_without_a_retry() -> None:
     met: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -35,7 +35,7 @@ def test_a_server_that_hangs_up_is_told_at_once_and_not_tried_again() -> None:
     assert met == [1]
 
 
-def test_a_cluster_that_is_away_is_told_in_one_line() -> None:
+def test_unavailable_cluster_is_reported_in_one_line() -> None:
     place = RedisServer(Settings(redis_url="redis+cluster://127.0.0.1:1"))
 
     with pytest.raises(CommandFailed, match=r"^Redis at redis\+cluster://127.0.0.1:1: .*refused"), connected(place):

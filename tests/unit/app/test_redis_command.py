@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from tidegate.admin.redis_command import Failure, Reply, Status, raw, read_reply, shown
+from tidegate.cli.client.redis_command import Failure, Reply, Status, raw, read_reply, shown
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from tidegate.admin.redis_command import Failure, Reply, Status, raw, read_reply
         (b'a"b\\c\n\x00\xff', '"a\\"b\\\\c\\n\\x00\\xff"'),
     ],
 )
-def test_a_reply_is_shown_as_redis_cli_shows_it(reply: Reply, text: str) -> None:
+def test_reply_is_shown_as_redis_cli_shows_it(reply: Reply, text: str) -> None:
     assert shown(reply) == text
 
 
@@ -52,6 +52,6 @@ def test_replies_are_read_from_the_wire() -> None:
 
 
 @pytest.mark.parametrize("wire", [b"", b"$5\r\nab", b"*2\r\n:1\r\n", b"HTTP/1.1 400 Bad Request\r\n"])
-def test_a_reply_that_ends_early_or_is_none_is_an_error(wire: bytes) -> None:
+def test_reply_that_ends_early_or_is_none_is_an_error(wire: bytes) -> None:
     with pytest.raises(ConnectionError):
         read_reply(io.BytesIO(wire))

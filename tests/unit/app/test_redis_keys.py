@@ -7,10 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidegate.admin.redis_keys import KINDS, classify
-from tidegate.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
+from tidegate.cli.client.redis_keys import KINDS, classify
+from tidegate.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys, TransactionKeys
 
-CHANNELS = {"topic_changes", "wake"}
+CHANNELS = {
+    "acl_changes", "available", "compaction_requests", "quota_changes", "resource_config_changes", "topic_changes",
+    "user_changes", "wake",
+}  # fmt: skip
 TOPIC_ID = "0123456789abcdef0123456789abcdef"
 
 
@@ -24,12 +27,17 @@ def made() -> Iterator[str]:
         (ShardKeys("t:g", 3), {"prefix", "shard"}),
         (group, {"org", "group_id", "ref", "shard_keys"}),
         (log, set[str]()),
+        (TransactionKeys.of("t:g", 50, "acme", "T:1"), {"org", "transactional_id", "shard", "ref"}),
     ):
         for one in dataclasses.fields(keys):  # type: ignore[arg-type]
             if one.name not in but | CHANNELS:
                 yield getattr(keys, one.name)
+    yield LogKeys.of("t:g", "acme", "orders.eu", 7, TOPIC_ID, "record").log
+    yield log.compacted(TOPIC_ID)
+    yield from group.share(TOPIC_ID, 3)
     yield cluster.topic("acme", "orders.eu")
     yield cluster.figures(4)
+    yield cluster.quota_bucket("acme/producer_byte_rate/user=a%3Ab")
     yield cluster.proof_at(17)
     yield cluster.probe_at(17)
 
@@ -58,7 +66,7 @@ def test_every_key_has_its_own_kind() -> None:
     ],
     ids=["a group with a strange id", "a log", "the group without a name"],
 )
-def test_of_what_a_key_is(name: str, kind: str, parts: list[tuple[str, str]]) -> None:
+def test_key_has_its_kind(name: str, kind: str, parts: list[tuple[str, str]]) -> None:
     found = classify(name, "t:g")
 
     assert found is not None
@@ -69,5 +77,5 @@ def test_of_what_a_key_is(name: str, kind: str, parts: list[tuple[str, str]]) ->
 
 
 @pytest.mark.parametrize("name", ["other:{cluster}:info", "t:g:{cluster}:nothing", "t:g", "t:g:{co:1}:group:acme:g:x"])
-def test_what_is_not_ours(name: str) -> None:
+def test_key_of_another_program_is_unknown(name: str) -> None:
     assert classify(name, "t:g") is None

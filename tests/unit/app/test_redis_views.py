@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate import errors
-from tidegate.admin import problems, redis_views
-from tidegate.admin.overview_views import _of_redis
 from tidegate.errors import KafkaError
+from tidegate.http import problems, redis_views
+from tidegate.http.overview_views import _of_redis
 from tidegate.telemetry.metrics import Meter
 
 
-def test_replicas_are_told_with_how_far_they_are_behind() -> None:
+def test_replicas_are_shown_with_their_lag() -> None:
     facts = {
         "master_repl_offset": "1000",
         "slave0": "ip=10.0.0.2,port=6379,state=online,offset=990,lag=0",
@@ -27,7 +27,7 @@ def test_replicas_are_told_with_how_far_they_are_behind() -> None:
     ]
 
 
-def test_latencies_come_with_the_slowest_first() -> None:
+def test_latencies_are_listed_slowest_first() -> None:
     facts = {
         "latency_percentiles_usec_get": "p50=1.003,p99=2.007,p99.9=9.023",
         "latency_percentiles_usec_evalsha": "p50=20.095,p99=300.031,p99.9=400",
@@ -40,7 +40,7 @@ def test_latencies_come_with_the_slowest_first() -> None:
     ]
 
 
-def test_a_script_s_percentile_is_the_bound_of_its_bucket() -> None:
+def test_script_s_percentile_is_the_bound_of_its_bucket() -> None:
     quick, slow = Meter(), Meter()
     for _ in range(100):
         quick.observe(0.0003)
@@ -81,7 +81,7 @@ GOOD = {
         ("persistence", {"rdb_last_save": "err"}, ["rdb_fails"]),
     ],
 )
-def test_what_troubles_redis(part: str, changes: dict[str, object], kinds: list[str]) -> None:
+def test_redis_problems_are_listed(part: str, changes: dict[str, object], kinds: list[str]) -> None:
     server = GOOD | {part: GOOD[part] | changes}  # type: ignore[operator]
 
     assert [one["kind"] for one in _of_redis(server)] == kinds
@@ -96,7 +96,7 @@ def test_what_troubles_redis(part: str, changes: dict[str, object], kinds: list[
         (errors.CoordinatorLoadInProgress(), 503, "coordinator load in progress"),
     ],
 )
-def test_an_error_of_kafka_is_a_problem_with_its_code(error: KafkaError, status: int, detail: str) -> None:
+def test_error_of_kafka_is_a_problem_with_its_code(error: KafkaError, status: int, detail: str) -> None:
     problem = problems.as_problem(error)
 
     assert (problem.status, problem.detail) == (status, detail)

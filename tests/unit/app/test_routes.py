@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 
-from tidegate.admin import routes
-from tidegate.admin.health import Health
+from tidegate.http import routes
+from tidegate.http.health import Health
 
 
-async def test_a_broker_that_is_not_ready_says_why() -> None:
+async def test_readiness_not_ready_gives_the_reason() -> None:
     app = routes.application(Health(lambda: False, lambda: True, listening=True, draining=True))
 
     answer = await routes.ready(make_mocked_request("GET", "/health/ready", app=app))
@@ -22,13 +22,13 @@ async def test_a_broker_that_is_not_ready_says_why() -> None:
     assert json.loads(answer.text or "") == {"ready": False, "reasons": ["redis is not reachable", "draining"]}
 
 
-async def test_a_ready_broker_is_200() -> None:
+async def test_ready_broker_is_200() -> None:
     app = routes.application(Health(lambda: True, lambda: True, listening=True))
 
     assert (await routes.ready(make_mocked_request("GET", "/health/ready", app=app))).status == 200
 
 
-async def test_a_broker_is_live_without_redis() -> None:
+async def test_broker_is_live_without_redis() -> None:
     app = routes.application(Health(lambda: False, lambda: False))
 
     assert (await routes.live(make_mocked_request("GET", "/health/live", app=app))).status == 200
@@ -45,7 +45,7 @@ async def test_metrics_are_in_prometheus_text() -> None:
 
 
 @pytest.mark.parametrize("org", ["default:orders", "Default", "", "a" * 64])
-async def test_an_organisation_that_could_not_be_is_400(org: str) -> None:
+async def test_invalid_org_is_400(org: str) -> None:
     context: Any = SimpleNamespace(store=None)
     async with TestClient(TestServer(routes.application(Health(lambda: True, lambda: True), context))) as http:
         answer = await http.get("/api/v1/groups", params={"org": org})

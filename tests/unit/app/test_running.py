@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.admin import running
-from tidegate.admin.running import DevCluster
+from tidegate.cli.dev import running
+from tidegate.cli.dev.running import DevCluster
 from tidegate.errors import CannotStart
 
 
@@ -22,7 +22,7 @@ def cluster(pid: int) -> DevCluster:
     return DevCluster(pid, "127.0.0.1:9092", "redis://127.0.0.1:6379/0", ("http://127.0.0.1:8080",))
 
 
-def test_a_running_cluster_is_found_until_it_is_forgotten() -> None:
+def test_running_cluster_is_found_until_it_is_forgotten() -> None:
     running.note(cluster(os.getpid()))
     assert running.find() == cluster(os.getpid())
 
@@ -30,7 +30,7 @@ def test_a_running_cluster_is_found_until_it_is_forgotten() -> None:
     assert running.find() is None
 
 
-def test_a_cluster_whose_process_is_gone_counts_for_nothing() -> None:
+def test_cluster_of_an_ended_process_is_ignored() -> None:
     running.note(cluster(2**22 - 1))
 
     assert running.find() is None
@@ -44,7 +44,7 @@ def test_another_cluster_is_not_forgotten() -> None:
     assert running.find() is not None
 
 
-def test_the_newest_of_several_is_found_and_where_it_ends_the_one_before() -> None:
+def test_newest_of_several_is_found_and_where_it_ends_the_one_before() -> None:
     running.note(cluster(os.getppid()))
     running.note(cluster(os.getpid()))
     os.utime(running.directory() / f"dev-{os.getppid()}.json", ns=(0, 0))  # by their times, not in the folder's order
@@ -54,7 +54,7 @@ def test_the_newest_of_several_is_found_and_where_it_ends_the_one_before() -> No
     assert running.find() == cluster(os.getppid())
 
 
-def test_a_folder_that_others_may_write_is_not_trusted(runtime_dir: Path) -> None:
+def test_folder_that_others_may_write_is_not_trusted(runtime_dir: Path) -> None:
     running.directory().chmod(0o777)
 
     with pytest.raises(CannotStart, match="writable by others"):

@@ -6,7 +6,7 @@ from tidegate.store.server_facts import values_of
 from tidegate.telemetry import declared_cluster as own
 
 
-def test_eviction_and_failed_writes_are_told() -> None:
+def test_eviction_and_failed_writes_are_reported() -> None:
     facts = {"maxmemory": "100", "maxmemory_policy": "allkeys-lru", "evicted_keys": "3", "aof_enabled": "1",
              "aof_last_write_status": "err", "rdb_last_bgsave_status": "ok"}  # fmt: skip
 
@@ -16,7 +16,7 @@ def test_eviction_and_failed_writes_are_told() -> None:
     }  # fmt: skip
 
 
-def test_what_a_server_does_not_say_is_left_out() -> None:
+def test_absent_server_fields_are_omitted() -> None:
     assert values_of({"redis_version": "7.2", "connected_slaves": "2", "rdb_last_bgsave_status": "ok"}) == {
         own.REDIS_REPLICAS: 2, own.REDIS_PERSISTENCE_OK: 1,
     }  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.admin.top.figures import Line, Rates, barrier_line, cells, chosen, rate, short
+from tidegate.cli.top.figures import Line, Rates, barrier_line, cells, chosen, rate, short
 
 
 def row(group: str, lag: int, **others: Any) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def lines(*rows: dict[str, Any]) -> list[Line]:
     return Rates().lines(rows, 0.0, 5_000)
 
 
-def test_rate_is_known_from_the_second_look_on() -> None:
+def test_rate_is_known_from_the_second_sample_on() -> None:
     rates = Rates()
 
     first = rates.lines([row("a", 100), row("b", 50)], 10.0, 5_000)
@@ -36,7 +36,7 @@ def test_worst_first_then_by_lag() -> None:
     assert [line.group for line in chosen(found, "lag", "")] == ["b", "a", "c", "d"]
 
 
-def test_a_filter_finds_ids_states_and_trouble() -> None:
+def test_filter_finds_ids_states_and_trouble() -> None:
     found = lines(row("Orders", 1), row("b", 1, state="PreparingRebalance"), row("c", 1, trouble="no_commits"))
 
     assert [line.group for line in chosen(found, "name", "ord")] == ["Orders"]
@@ -57,11 +57,11 @@ def test_rates_have_a_sign() -> None:
     assert cells(lines(row("a", 1))[0]) == ("a", "stable", "2", "1", "", "4.0 s", "")
 
 
-def test_a_barrier_counts_down_and_names_whom_it_waits_for() -> None:
+def test_barrier_counts_down_and_names_missing_members() -> None:
     members = [
-        {"client_id": "w-1", "member_id": "m1", "doing": "missing"},
-        {"client_id": "", "member_id": "m2", "doing": "missing"},
-        {"client_id": "w-3", "member_id": "m3", "doing": "joined"},
+        {"client_id": "w-1", "member_id": "m1", "phase": "missing"},
+        {"client_id": "", "member_id": "m2", "phase": "missing"},
+        {"client_id": "w-3", "member_id": "m3", "phase": "joined"},
     ]
     found = {"join_deadline_ms": 20_000, "sync_deadline_ms": 0, "members": members}
 

@@ -24,7 +24,7 @@ def reported(hostname: str = "tidegate-3.pods.svc", **values: str) -> dict[str, 
 
 
 @pytest.mark.parametrize("mode", ["direct", "single"])
-def test_the_bound_address_unless_another_is_set(mode: str) -> None:
+def test_bound_address_unless_another_is_set(mode: str) -> None:
     assert reported(**HERE, address_mode=mode) == {"PLAINTEXT": ("10.0.0.5", 9092)}
     assert reported(**HERE, address_mode=mode, advertised_host="lb", advertised_port="19092") == {
         "PLAINTEXT": ("lb", 19092)
@@ -34,7 +34,7 @@ def test_the_bound_address_unless_another_is_set(mode: str) -> None:
 @pytest.mark.parametrize(
     ("port", "expected"), [("30000+{ordinal}", 30003), ("3000{ordinal}", 30003), ("9094", 9094), (None, 9092)]
 )
-def test_the_ordinal_of_the_pod_in_host_and_port(port: str | None, expected: int) -> None:
+def test_ordinal_of_the_pod_in_host_and_port(port: str | None, expected: int) -> None:
     values = {"address_mode": "external", "advertised_host": "k{ordinal}.example.org"}
     if port is not None:
         values["advertised_port"] = port
@@ -81,7 +81,9 @@ def test_each_listener_may_have_an_address_mode_of_its_own() -> None:
          "two listeners are advertised at one address"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_told_is_refused_in_one_line(hostname: str, values: dict[str, str], named: str) -> None:
+def test_address_that_cannot_be_advertised_is_refused_in_one_line(
+    hostname: str, values: dict[str, str], named: str
+) -> None:
     with pytest.raises(CannotStart) as refusal:
         reported(hostname, **values)
     assert "\n" not in str(refusal.value)

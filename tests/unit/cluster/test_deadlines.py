@@ -12,7 +12,7 @@ from tidegate.cluster import deadlines
 from tidegate.cluster.deadlines import Deadlines
 
 
-async def test_a_shard_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deadline_shard_that_does_not_answer_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadlines, "_POLL_MAX_MS", 20)
     monkeypatch.setattr(deadlines, "_POLL_MIN_MS", 5)
     observations = {"silent": 0, "there": 0}

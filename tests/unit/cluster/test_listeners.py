@@ -19,7 +19,7 @@ def test_host_and_port_are_one_plaintext_listener() -> None:
     assert of(host="10.0.0.5", port="9099") == [("PLAINTEXT", "10.0.0.5", 9099, False)]
 
 
-def test_the_name_says_the_protocol_unless_it_is_mapped() -> None:
+def test_listener_name_implies_the_protocol_unless_it_is_mapped() -> None:
     assert of(listeners="PLAINTEXT://a:1, ssl://[::1]:2", **TLS) == [
         ("PLAINTEXT", "a", 1, False),
         ("SSL", "::1", 2, True),
@@ -48,7 +48,7 @@ def test_one_load_balanced_listener_among_others() -> None:
         ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://a:2"}, "the name or the address of another listener"),
         ({"listeners": "PLAINTEXT://a:1,SSL://a:1"}, "the name or the address of another listener"),
         ({"listeners": "INTERNAL://a:1"}, "LISTENER_SECURITY_PROTOCOL_MAP=INTERNAL:PLAINTEXT"),
-        ({"listeners": "SASL_SSL://a:1"}, "speaks PLAINTEXT or SSL, not SASL_SSL"),
+        ({"listeners": "GSSAPI://a:1"}, "speaks PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL, not GSSAPI"),
         ({"listeners": "SSL://a:1"}, "set TIDEGATE_SSL_CERTIFICATE_FILE"),
         (TLS, "TIDEGATE_LISTENERS=SSL://127.0.0.1:9092"),
         ({"listeners": "PLAINTEXT://a:1", "advertised_listeners": "PLAINTEXT://b:1,SSL://b:2"}, "SSL is advertised"),
@@ -58,7 +58,7 @@ def test_one_load_balanced_listener_among_others() -> None:
         ({"listener_security_protocol_map": "PLAINTEXT"}, "'PLAINTEXT' is not NAME:value"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(values: dict[str, str], named: str) -> None:
+def test_contradictory_listeners_are_refused_in_one_line(values: dict[str, str], named: str) -> None:
     with pytest.raises(CannotStart) as refusal:
         of(**values)
     assert "\n" not in str(refusal.value)

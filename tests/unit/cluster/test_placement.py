@@ -28,14 +28,14 @@ def leaders(topic_id: uuid.UUID, count: int, *ids: int) -> list[int]:
     return [leader_of(topic_id, partition, brokers(*ids)).node_id for partition in range(count)]
 
 
-def test_it_never_changes_between_releases() -> None:
+def test_placement_never_changes_between_releases() -> None:
     """Brokers of two versions live side by side in a rolling upgrade."""
     assert leaders(TOPIC, 12, 1, 2, 3) == GOLDEN_LEADERS
     assert [coordinator_of(shard, brokers(1, 2, 3)).node_id for shard in range(12)] == GOLDEN_COORDINATORS
 
 
 @given(topic_ids, node_ids, st.randoms())
-def test_the_order_of_the_brokers_does_not_matter(topic_id: uuid.UUID, ids: set[int], random: object) -> None:
+def test_order_of_the_brokers_does_not_matter(topic_id: uuid.UUID, ids: set[int], random: object) -> None:
     shuffled = list(ids)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
 
@@ -43,7 +43,7 @@ def test_the_order_of_the_brokers_does_not_matter(topic_id: uuid.UUID, ids: set[
 
 
 @given(topic_ids, node_ids, st.data())
-def test_only_what_a_broker_had_moves_when_it_goes(topic_id: uuid.UUID, ids: set[int], data: st.DataObject) -> None:
+def test_placement_removed_broker_moves_only_its_own(topic_id: uuid.UUID, ids: set[int], data: st.DataObject) -> None:
     gone = data.draw(st.sampled_from(sorted(ids)))
     rest = ids - {gone} or {20_000}
     before, after = leaders(topic_id, 16, *ids), leaders(topic_id, 16, *rest)
@@ -56,7 +56,7 @@ def test_only_what_a_broker_had_moves_when_it_goes(topic_id: uuid.UUID, ids: set
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])
-def test_the_load_is_even(count: int) -> None:
+def test_load_is_even(count: int) -> None:
     ids = range(1, count + 1)
     topics = [uuid.uuid5(TOPIC, str(n)) for n in range(200)]
     partitions = Counter(leader for topic in topics for leader in leaders(topic, 10, *ids))
@@ -66,7 +66,7 @@ def test_the_load_is_even(count: int) -> None:
     assert max(first.values()) < 1.5 * 200 / count
 
 
-def test_the_shards_are_even() -> None:
+def test_shards_are_even() -> None:
     spread = Counter(coordinator_of(shard, brokers(1, 2, 3)).node_id for shard in range(50))
 
     assert min(spread.values()) >= 10

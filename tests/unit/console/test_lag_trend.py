@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.admin.console.lag_trend import Lag, LagTrend, parse_sample
-from tidegate.groups.lag_reading import LogEndsReading
-from tidegate.groups.lag_samples import sample_text
+from tidegate.http.console.lag_trend import Lag, LagTrend, parse_sample
+from tidegate.monitoring.lag_reading import LogEndsReading
+from tidegate.monitoring.lag_sampler import sample_text
 
 
 def text(lag: int, waits_ms: int | None = 0, now_ms: int = 60_000) -> bytes:
@@ -15,7 +15,7 @@ def text(lag: int, waits_ms: int | None = 0, now_ms: int = 60_000) -> bytes:
     read_log_ends = LogEndsReading(
         log_start=0, log_end=10 + lag, head_time=now_ms, times={10: next_time}, size=1, now_ms=now_ms
     )
-    return sample_text(10, now_ms - 5, read_log_ends, "member=1 lag=9").encode()
+    return sample_text(10, now_ms - 5, read_log_ends, lag, "member=1 lag=9").encode()
 
 
 def entry(time_ms: int, ref: str, *partitions: bytes, first: int = 0) -> Any:
@@ -24,13 +24,13 @@ def entry(time_ms: int, ref: str, *partitions: bytes, first: int = 0) -> Any:
     return b"1-1", [b"time", str(time_ms).encode(), b"group", ref.encode(), *fields]
 
 
-def test_a_sample_tells_records_and_how_long_the_first_waits() -> None:
+def test_lag_sample_has_records_and_the_age_of_the_first() -> None:
     assert parse_sample(text(7, waits_ms=1_500), 60_000) == Lag(60_000, 7, 1_500)
     assert parse_sample(text(0, waits_ms=None), 60_000) == Lag(60_000, 0, 0)
     assert parse_sample(text(7, waits_ms=None), 60_000) == Lag(60_000, 7, None)
 
 
-def test_a_group_is_the_sum_of_its_partitions_and_the_longest_wait() -> None:
+def test_group_is_the_sum_of_its_partitions_and_the_longest_wait() -> None:
     trend = LagTrend()
 
     trend._take([entry(60_000, "default/a", text(3, 100), text(4, 900)), entry(60_010, "default/b", text(1, 5))])
@@ -42,7 +42,7 @@ def test_a_group_is_the_sum_of_its_partitions_and_the_longest_wait() -> None:
     assert trend.of("default/c") == []
 
 
-def test_a_partition_counts_once_however_close_two_rounds_are() -> None:
+def test_partition_counts_once_however_close_two_rounds_are() -> None:
     trend = LagTrend()
 
     trend._take([entry(60_000, "default/a", text(500), text(500)), entry(60_000, "default/a", text(40), first=2)])
@@ -52,7 +52,7 @@ def test_a_partition_counts_once_however_close_two_rounds_are() -> None:
     assert [(one.time_ms, one.records) for one in trend.of("default/a")] == [(60_000, 1_055), (61_900, 1_080)]
 
 
-def test_what_is_older_than_half_an_hour_is_forgotten() -> None:
+def test_lag_samples_older_than_half_an_hour_are_dropped() -> None:
     trend = LagTrend()
     trend._take(
         [entry(60_000, "default/a", text(3)), entry(70_000, "default/a", text(3)), entry(1, "default/b", text(1))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.admin.console.rendering import commands, number, rendered, reported, size, sparkline, url, when, words
+from tidegate.http.console.rendering import commands, number, rendered, size, sparkline, url, when, with_times, words
 
 ANONYMOUS = {"who": "anonymous", "csrf": "", "operator": False, "operators": False, "notice": ""}
 NASTY = "<script>alert('x')</script>&\"/../%2e%2e?#`"
@@ -19,11 +19,11 @@ def test_numbers_are_grouped_and_what_is_not_known_is_a_dash() -> None:
     ("count", "text"),
     [(0, "0 B"), (1_000, "1,000 B"), (1_536, "1.5 KiB"), (123_456_789, "118 MiB"), (9 << 40, "9.0 TiB")],
 )
-def test_sizes_come_in_their_unit(count: int, text: str) -> None:
+def test_sizes_are_shown_in_their_unit(count: int, text: str) -> None:
     assert size(count) == text
 
 
-def test_a_moment_holds_what_the_reader_s_zone_is_made_from() -> None:
+def test_timestamp_contains_the_time_for_the_readers_zone() -> None:
     assert when(1_700_000_000_123) == (
         '<time datetime="2023-11-14T22:13:20.123Z" title="2023-11-14 22:13:20 UTC">22:13:20 UTC</time>'
     )
@@ -37,14 +37,14 @@ def test_states_may_be_broken_between_words() -> None:
     assert words("PreparingRebalance<") == "Preparing<wbr>Rebalance&lt;"
 
 
-def test_names_go_into_the_query_whole() -> None:
+def test_names_are_encoded_whole_in_the_query() -> None:
     address = url("group", group=NASTY, org="")
 
     assert address.startswith("/console/group?group=%3Cscript%3E") and "org" not in address
     assert not set("<>\"'#`") & set(address)
 
 
-def test_a_line_of_one_point_is_none() -> None:
+def test_line_of_one_point_is_none() -> None:
     assert sparkline([3]) == ""
     assert 'points="0.0,20.0 48.0,11.0 96.0,2.0"' in sparkline([0, 5, 10])
 
@@ -52,7 +52,7 @@ def test_a_line_of_one_point_is_none() -> None:
 def test_times_in_a_sentence_are_moments_near_now() -> None:
     past_midnight_ms = 1_700_006_400_000 + 60_000  # 2023-11-15 00:01:00
 
-    text = reported(
+    text = with_times(
         "it began at 23:59:30 UTC, the session ends at 00:02:00 UTC; made 2023-11-01 10:00:00 UTC", past_midnight_ms
     )
 
@@ -60,7 +60,7 @@ def test_times_in_a_sentence_are_moments_near_now() -> None:
     assert text.endswith("made 2023-11-01 10:00:00 UTC")
 
 
-async def test_what_a_page_is_given_is_escaped() -> None:
+async def test_values_of_a_page_are_escaped() -> None:
     text = await rendered(
         "error.html", title=NASTY, sentence=NASTY, advice=NASTY, retry=False, here=NASTY, again=NASTY, org="default",
         orgs=["default"], path="/console/", version="1", node_id=1, **ANONYMOUS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.admin.console.timeline import SPAN_MS, WIDTH, bars
+from tidegate.http.console.timeline import SPAN_MS, WIDTH, bars
 
 NOW_MS = 10 * SPAN_MS
 
@@ -16,19 +16,19 @@ def rebalance(ago_ms: int, outcome: str = "stable", stable_ms: int | None = 60_0
     }  # fmt: skip
 
 
-def test_a_bar_begins_where_the_rebalance_did_and_is_as_long() -> None:
+def test_bar_begins_where_the_rebalance_did_and_is_as_long() -> None:
     [bar] = bars([rebalance(SPAN_MS // 2)], NOW_MS)
 
     assert (bar.x, round(bar.width, 1)) == (WIDTH / 2, 33.3)
 
 
-def test_one_that_goes_on_reaches_to_now() -> None:
+def test_timeline_running_rebalance_reaches_now() -> None:
     [bar] = bars([rebalance(SPAN_MS // 4, "joining", None)], NOW_MS)
 
     assert bar.x + bar.width == WIDTH
 
 
-def test_short_ones_are_seen_and_old_ones_left_out() -> None:
+def test_timeline_short_ones_are_visible_and_old_ones_omitted() -> None:
     found = bars([rebalance(0, stable_ms=5), rebalance(SPAN_MS * 2)], NOW_MS)
 
     assert [(bar.x, bar.width) for bar in found] == [(WIDTH - 4, 4)]

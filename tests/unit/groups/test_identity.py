@@ -34,7 +34,7 @@ def test_sanitizing_keeps_letters_digits_and_single_hyphens(text: str, sanitized
     assert sanitize(text) == sanitized
 
 
-def test_a_group_id_that_is_a_slug_is_its_own() -> None:
+def test_group_id_that_is_a_slug_is_its_own() -> None:
     assert locator("default", "order-processor") == "default/consumer-groups/order-processor"
 
 
@@ -48,14 +48,14 @@ def test_group_ids_that_sanitize_alike_keep_locators_of_their_own() -> None:
     assert len(set(slugs)) == len(alike)
 
 
-def test_a_group_id_without_a_letter_that_can_stay_is_its_digest() -> None:
+def test_group_id_without_a_letter_that_can_stay_is_its_digest() -> None:
     assert re.fullmatch(r"[0-9a-f]{8}", slug("заказы"))
     assert slug("заказы") != slug("!!!")
     assert SLUG.fullmatch(slug(""))
 
 
 @given(GROUP_IDS)
-def test_a_slug_is_words_joined_by_hyphens_and_its_own_slug(group_id: str) -> None:
+def test_slug_is_words_joined_by_hyphens_and_its_own_slug(group_id: str) -> None:
     made = slug(group_id)
 
     assert SLUG.fullmatch(made)
@@ -69,11 +69,11 @@ def test_different_groups_have_different_slugs(group_ids: list[str]) -> None:
 
 
 @given(SLUGS)
-def test_a_slug_stays_as_it_is(group_id: str) -> None:
+def test_slug_stays_as_it_is(group_id: str) -> None:
     assert slug(group_id) == group_id == sanitize(group_id)
 
 
-def test_a_candidate_is_an_id_and_the_locator() -> None:
+def test_candidate_is_an_id_and_the_locator() -> None:
     assigned, _, rest = candidate(GroupKeys.of("tidegate", 50, "acme", "orders")).partition(" ")
 
     assert re.fullmatch(r"cgp_[0-9a-hjkmnp-tv-z]{26}", assigned)

@@ -21,23 +21,23 @@ def test_every_protocols_metadata_is_found_again(offered: dict[str, bytes]) -> N
     assert metadata_of(packed, "x" * 41) == b""
 
 
-def test_order_tells_packed_lists_apart() -> None:
+def test_order_distinguishes_packed_lists() -> None:
     assert pack_protocols((("a", b""), ("b", b""))) != pack_protocols((("b", b""), ("a", b"")))
 
 
-def test_a_member_id_starts_with_the_client_or_instance() -> None:
+def test_member_id_starts_with_the_client_or_instance() -> None:
     assert REQUEST.candidate_id.startswith("client-")
     assert replace(REQUEST, instance_id="s1").candidate_id == f"s1-{REQUEST.suffix}"
     assert replace(REQUEST, client_id="").candidate_id.startswith("-")
     assert replace(REQUEST, client_id="x" * 32_000).candidate_id == f"{'x' * 255}-{REQUEST.suffix}"
 
 
-def test_a_join_entered_again_is_the_same_but_for_its_token() -> None:
+def test_join_entered_again_is_the_same_but_for_its_token() -> None:
     again = REQUEST.again("m-1")
 
     assert again.token != REQUEST.token
     assert replace(again, member_id="", token=REQUEST.token) == REQUEST
 
 
-def test_states_are_named_as_clients_are_told_them() -> None:
+def test_states_have_the_names_of_the_protocol() -> None:
     assert [state.value for state in GroupState] == ["Empty", "PreparingRebalance", "CompletingRebalance", "Stable"]

@@ -21,7 +21,7 @@ TOPIC_ID = "0123456789abcdef" * 2
     metadata=st.text(st.characters(exclude_categories=["Cs"])),
     tail=st.sampled_from([',"commit_time":1700000000000}', ',"commit_time":1,"expire_time":2}']),
 )
-def test_a_stored_offset_reads_back_and_is_json(offset: int, leader_epoch: int, metadata: str, tail: str) -> None:
+def test_stored_offset_reads_back_and_is_json(offset: int, leader_epoch: int, metadata: str, tail: str) -> None:
     value = entry_json(offset, leader_epoch, TOPIC_ID, metadata) + tail
     assert parse_entry(value.encode()) == Committed(offset, leader_epoch, metadata, TOPIC_ID)
     assert json.loads(value)["metadata"] == metadata
@@ -36,7 +36,7 @@ def test_metadata_is_counted_in_utf_16_units(metadata: str, units_max: int) -> N
     topic=st.from_regex(r"\A[a-zA-Z0-9._-]{1,249}\Z"),
     partition=st.integers(0, 100_000),
 )
-def test_a_field_names_topic_and_partition(topic: str, partition: int) -> None:
+def test_field_names_topic_and_partition(topic: str, partition: int) -> None:
     assert split_field(offset_field(topic, partition)) == (topic, partition)
 
 
@@ -46,7 +46,7 @@ def test_a_field_names_topic_and_partition(topic: str, partition: int) -> None:
         unique_by=lambda one: one[0],
     )
 )
-def test_a_members_metadata_is_found_by_protocol(protocols: list[tuple[str, bytes]]) -> None:
+def test_members_metadata_is_found_by_protocol(protocols: list[tuple[str, bytes]]) -> None:
     packed = pack_protocols(protocols)
     assert [metadata_of(packed, name) for name, _ in protocols] == [metadata for _, metadata in protocols]
     assert metadata_of(packed, "of nobody at all") == b""

@@ -14,7 +14,7 @@ from tidegate.settings import Settings
 
 
 @pytest.mark.parametrize(("open_files", "kept"), [(16, 4), (256, 10), (resource.RLIM_INFINITY, 10)])
-def test_kept_segments_leave_most_open_files_to_connections(
+def test_cached_segments_leave_most_open_files_to_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_files: int, kept: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (open_files, open_files))

@@ -9,14 +9,14 @@ from tidegate.log.producers_table import advance, to_text
 
 
 async def test_parse_producers_of_many_is_done_in_slices():
-    slices, turns = 20, 0
+    slices, iterations = 20, 0
     state = advance(None, 1, 0, 4, 7, 1_000, 5)
     fields = {b"%d" % i: to_text(state).encode() for i in range(slices * loading._PRODUCERS_PER_SLICE)}
 
     async def others() -> None:
-        nonlocal turns
+        nonlocal iterations
         while True:
-            turns += 1
+            iterations += 1
             await asyncio.sleep(0)
 
     neighbour = asyncio.create_task(others())
@@ -24,4 +24,4 @@ async def test_parse_producers_of_many_is_done_in_slices():
     neighbour.cancel()
 
     assert producers == dict.fromkeys(range(len(fields)), state)
-    assert turns >= slices
+    assert iterations >= slices

@@ -31,7 +31,7 @@ def record(**changes: Any) -> bytes:
         b"\xff",
     ],
 )
-def test_a_record_that_is_no_owner_is_left_out(strange: bytes) -> None:
+def test_record_that_is_no_owner_is_left_out(strange: bytes) -> None:
     found = parse_owners({b"strange": strange, b"orders": record(), b"\xff": record()})
 
     assert found == {("a", "/127.0.0.1"): [Owned("orders", OWNER, record())]}

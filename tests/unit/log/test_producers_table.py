@@ -49,13 +49,11 @@ def after(*sequences: tuple[int, int], epoch: int = 3) -> ProducerState:
         (after((-1, 0)), 3, 0, 0, Verdict.ACCEPT),  # only a marker so far
     ],
 )
-def test_a_batch_is_judged(
-    state: ProducerState | None, epoch: int, sequence: int, delta: int, verdict: Verdict
-) -> None:
+def test_batch_is_judged(state: ProducerState | None, epoch: int, sequence: int, delta: int, verdict: Verdict) -> None:
     assert judge(state, epoch, sequence, delta) is verdict
 
 
-def test_the_last_five_batches_are_known_and_no_more() -> None:
+def test_last_five_batches_are_known_and_no_more() -> None:
     state = after(*((i, 0) for i in range(7)))
 
     assert [batch.base_sequence for batch in state.batches] == [2, 3, 4, 5, 6]
@@ -63,7 +61,7 @@ def test_the_last_five_batches_are_known_and_no_more() -> None:
     assert judge(state, 3, 1, 0) is Verdict.BEHIND
 
 
-def test_a_newer_epoch_clears_the_window() -> None:
+def test_newer_epoch_clears_the_window() -> None:
     state = advance(after((0, 4)), 4, 0, 0, 50, 2_000, 6)
 
     assert state == ProducerState(4, (AppendedBatch(0, 0, 50, 2_000),), 6)
@@ -74,7 +72,7 @@ def test_a_newer_epoch_clears_the_window() -> None:
     st.lists(st.tuples(st.integers(0, LAST), st.integers(0, 1_000)), min_size=1, max_size=8),
     st.integers(0, 32_767),
 )
-def test_states_come_back_from_the_snapshot(batches: list[tuple[int, int]], epoch: int) -> None:
+def test_states_are_restored_from_the_snapshot(batches: list[tuple[int, int]], epoch: int) -> None:
     state = after(*batches, epoch=epoch)
 
     assert from_text(to_text(state)) == state

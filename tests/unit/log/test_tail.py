@@ -24,13 +24,13 @@ def entry(base: int, *counts: int, size: int = 0) -> Entry:
     return made
 
 
-def test_an_entry_knows_where_its_batches_end() -> None:
+def test_entry_knows_where_its_batches_end() -> None:
     parsed = entry(7, 3, 2)
 
     assert (parsed.base, parsed.ends, parsed.end, parsed.writer, parsed.max_timestamp) == (7, [10, 12], 12, b"x:1", 7)
 
 
-def test_an_offset_is_found_in_the_entry_that_holds_it() -> None:
+def test_tail_offset_is_found_in_the_entry_that_contains_it() -> None:
     pages = LogPages(TailCache(1 << 20))
     for base in (0, 5, 10):
         pages.append(entry(base, 5))
@@ -40,7 +40,7 @@ def test_an_offset_is_found_in_the_entry_that_holds_it() -> None:
     assert pages.find(15) is None
 
 
-def test_a_cache_of_no_bytes_keeps_nothing() -> None:
+def test_cache_of_no_bytes_keeps_nothing() -> None:
     cache = TailCache(0)
     pages = LogPages(cache)
     pages.append(entry(0, 5))
@@ -50,7 +50,7 @@ def test_a_cache_of_no_bytes_keeps_nothing() -> None:
     assert [pages.find(offset) for offset in (0, 7)] == [None, None]
 
 
-def test_cold_entries_do_not_repeat_what_is_cached() -> None:
+def test_tail_uncached_entries_do_not_repeat_cached_ones() -> None:
     cache = TailCache(1 << 20)
     pages = LogPages(cache)
     pages.append(entry(10, 5, size=100))
@@ -60,7 +60,7 @@ def test_cold_entries_do_not_repeat_what_is_cached() -> None:
     assert [found[0].base for base in (0, 9, 12, 16) if (found := pages.find(base))] == [0, 0, 10, 15]
 
 
-def test_the_page_longest_unused_goes_first() -> None:
+def test_tail_page_longest_unused_is_evicted_first() -> None:
     cache = TailCache(3 * held_bytes(entry(0, 1, size=1_000_000)))
     logs = [LogPages(cache) for _ in range(4)]
     for pages in logs[:3]:
@@ -76,9 +76,7 @@ def test_the_page_longest_unused_goes_first() -> None:
 
 
 @given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=6), st.data())
-def test_a_slice_is_whole_batches_from_the_one_that_holds_the_offset(
-    counts: list[list[int]], data: st.DataObject
-) -> None:
+def test_tail_slice_is_whole_batches_from_the_one_with_the_offset(counts: list[list[int]], data: st.DataObject) -> None:
     entries, base = [], 0
     for batches in counts:
         entries.append(entry(base, *batches))
@@ -89,17 +87,17 @@ def test_a_slice_is_whole_batches_from_the_one_that_holds_the_offset(
     starts = [0, *(end for one in entries for end in one.ends)]
     first = max(start for start in starts if start <= offset)
     held = [one for one in entries if one.end > offset]
-    found = gather(view, held, offset, bytes_max, True)
+    found = gather(view, held, offset, bytes_max, True, view.high_watermark)
 
     joined = b"".join(bytes(buffer) for buffer in found.buffers)
     assert len(joined) == found.size
     assert int.from_bytes(joined[:8], "big") == first
     assert found.end_offset in starts and found.end_offset > offset
     assert found.size <= bytes_max or found.end_offset == starts[starts.index(first) + 1]
-    assert gather(view, held, offset, bytes_max, False).size <= bytes_max
+    assert gather(view, held, offset, bytes_max, False, view.high_watermark).size <= bytes_max
 
 
-def test_held_bytes_covers_what_entries_of_one_small_batch_take() -> None:
+def test_tail_cached_bytes_covers_what_entries_of_one_small_batch_take() -> None:
     count = 2_000
     replies = [[b"%d-1" % i, [b"w", b"x:%d" % i, b"b", bytes(batch_bytes(timestamp=i))]] for i in range(count)]
     pages = LogPages(cache := TailCache(64 << 20))

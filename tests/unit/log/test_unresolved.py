@@ -43,17 +43,17 @@ def test_give_up_of_a_later_batch_keeps_the_first_and_the_time_runs_anew() -> No
     assert unresolved.answer_behind(queued(6), 2 * GIVEN_UP_KEPT_S) is None
 
 
-def test_give_up_for_good_is_not_kept() -> None:
+def test_give_up_for_good_is_not_stored() -> None:
     assert given_up(5, UnknownTopicOrPartition()).answer_behind(queued(6), 1.0) is None
 
 
-def test_accepted_producer_goes_on() -> None:
+def test_accepted_producer_continues() -> None:
     unresolved = given_up(5)
     unresolved.accepted(queued(5).batch)
     assert unresolved.answer_behind(queued(7), 1.0) is None
 
 
-def test_answer_says_not_persisted_only_where_that_is_known() -> None:
+def test_answer_not_persisted_only_where_that_is_known() -> None:
     unresolved, gone = Unresolved(10.0), UnknownTopicOrPartition()
     assert unresolved.answer(queued(0), gone, 1.0) is gone
     assert type(unresolved.answer(queued(0), AWAY, 1.0)) is StoreUnavailable
@@ -70,7 +70,7 @@ def test_answer_says_not_persisted_only_where_that_is_known() -> None:
     assert type(unresolved.answer(plain, AWAY, 1.0)) is StoreUnavailable
 
 
-def test_answer_after_long_absence_sends_those_who_come_again_to_another_broker() -> None:
+def test_answer_after_long_absence_sends_returning_clients_to_another_broker() -> None:
     unresolved, first, again = Unresolved(10.0), queued(0), queued(0)
     sent: Any = type("InFlightEntry", (), {"counter": 3, "base": 10, "producers": {9: None}, "items": [first]})()
     unresolved.entries[sent.counter] = sent

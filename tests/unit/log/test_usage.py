@@ -13,7 +13,7 @@ def topic(name: str, topic_hex: str = "aa") -> Any:
     return SimpleNamespace(org="acme", name=name, topic_hex=topic_hex)
 
 
-def test_a_fetch_counts_once_for_each_topic_that_brought_records() -> None:
+def test_fetch_counts_once_for_each_topic_that_brought_records() -> None:
     counted, t, s = Usage(), topic("t"), topic("s", "bb")
 
     counted.fetched([(t, 100), (s, 7), (t, 50)])
@@ -23,7 +23,7 @@ def test_a_fetch_counts_once_for_each_topic_that_brought_records() -> None:
     assert counted.topics["acme/s"] == Served(fetch_requests=1, fetched_bytes=7)
 
 
-def test_what_was_taken_is_not_counted_again() -> None:
+def test_usage_read_samples_are_not_counted_again() -> None:
     counted = Usage()
     counted.stored(topic("t"), 3, 300)
     counted.committed("acme/g", "c", [(topic("t"), 0, 5)])
@@ -32,7 +32,7 @@ def test_what_was_taken_is_not_counted_again() -> None:
     assert counted.take() == ({}, {})
 
 
-def test_a_commit_that_goes_back_is_told_even_after_the_one_before_it_was() -> None:
+def test_usage_lower_commit_is_reported_even_after_its_predecessor_was() -> None:
     counted, t = Usage(), topic("t")
     counted.committed("acme/g", "first", [(t, 0, 10), (t, 1, 10)])
     counted.take()
@@ -44,7 +44,7 @@ def test_a_commit_that_goes_back_is_told_even_after_the_one_before_it_was() -> N
     assert counted.groups["acme/other"] == Commits(1)
 
 
-def test_a_topic_made_again_begins_at_zero() -> None:
+def test_topic_made_again_begins_at_zero() -> None:
     counted = Usage()
     counted.committed("acme/g", "c", [(topic("t"), 0, 10)])
     counted.committed("acme/g", "c", [(topic("t", "bb"), 0, 1)])
@@ -52,7 +52,7 @@ def test_a_topic_made_again_begins_at_zero() -> None:
     assert counted.groups["acme/g"].back_count == 0
 
 
-def test_many_commits_that_go_back_are_counted_and_some_told() -> None:
+def test_usage_many_lower_commits_are_counted_and_some_reported() -> None:
     counted = Usage()
     for offset in range(BACK_MAX + 5, -1, -1):
         counted.committed("acme/g", "c", [(topic("t"), 0, offset)])

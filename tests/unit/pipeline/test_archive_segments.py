@@ -50,13 +50,19 @@ def written(folder: Path, rows: pa.RecordBatch, shape: Shape = Shape()) -> tuple
     [
         lambda root: written(root, raw_rows(batches_from(0, [1]))),
         lambda root: Quarantine.open(str(root)).add(
-            [{"ts": 1, "topic": "t", "partition": 0, "base_offset": 0, "last_offset": 0, "reason": "", "batch": b""}]
+            [
+                {
+                    **{"ts": 1, "org": "o", "topic": "t", "topic_id": "a1", "partition": 0},
+                    **{"base_offset": 0, "last_offset": 0, "reason": "", "batch": b""},
+                }
+            ],
+            "plan",
         ),
         lambda root: Table(str(root), "job", "a", "00", "b").add([Row(0, 0, 9, 0, 0, 9)]),
     ],
     ids=["segment", "quarantine", "translation"],
 )
-def test_what_redis_forgets_next_is_on_the_disk(
+def test_segments_are_synced_before_redis_drops_them(
     write: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: set[str] = set()
@@ -69,7 +75,7 @@ def test_what_redis_forgets_next_is_on_the_disk(
     assert {str(path) for path in (file, *folders)} <= synced
 
 
-def test_a_range_is_cut_after_so_many_bytes_and_across_arrow_batches() -> None:
+def test_offset_range_is_split_by_bytes_and_across_arrow_batches() -> None:
     batches = batches_from(10, [1, 2, 3, 4, 5], value=b"x" * 100)
     rows = raw_rows(batches)
 
@@ -79,7 +85,7 @@ def test_a_range_is_cut_after_so_many_bytes_and_across_arrow_batches() -> None:
     assert [batch for one in trims for batch in batches_of(one)] == batches
 
 
-def test_a_task_may_hold_several_partitions_and_several_ranges_of_one() -> None:
+def test_task_may_contain_several_partitions_and_several_ranges_of_one() -> None:
     rows = [
         raw_rows(batches_from(0, [2, 2])),
         raw_rows(batches_from(9, [1])),
@@ -112,7 +118,9 @@ def test_ranges_keep_the_offsets_that_have_no_batch() -> None:
     slices=st.lists(st.integers(0, 30), max_size=5),
     segment_bytes=st.integers(1, 3_000),
 )
-def test_cuts_follow_each_other_and_lose_nothing(counts: list[int], slices: list[int], segment_bytes: int) -> None:
+def test_segment_slices_are_contiguous_and_lose_nothing(
+    counts: list[int], slices: list[int], segment_bytes: int
+) -> None:
     batches = batches_from(7, counts, value=b"x" * 50)
     rows = raw_rows(batches)
     at = [0, *sorted(min(one, len(rows)) for one in slices), len(rows)]
@@ -126,7 +134,7 @@ def test_cuts_follow_each_other_and_lose_nothing(counts: list[int], slices: list
     assert all(one.size - len(batches_of(one)[-1]) < segment_bytes for one in trims)
 
 
-def test_a_segment_is_what_a_broker_reads(tmp_path: Path) -> None:
+def test_segment_is_what_a_broker_reads(tmp_path: Path) -> None:
     batches = batches_from(100, [1, 5, 2, 9, 3, 4], value=b"x" * 300, timestamp=1_000)
     path, file = written(tmp_path, raw_rows(batches, from_offset=98), Shape(row_group_bytes=3_000))
 
@@ -186,7 +194,7 @@ def test_batches_are_compressed_where_their_producers_did_not(
     assert [bytes(file.read(0).batch(at)) for at in range(len(batches))] == batches
 
 
-def test_a_range_with_no_good_batch_is_a_segment_without_rows(tmp_path: Path) -> None:
+def test_range_with_no_good_batch_is_a_segment_without_rows(tmp_path: Path) -> None:
     path, file = written(tmp_path, raw_rows([(5, 9)]))
 
     assert file.row_groups == []
@@ -202,7 +210,7 @@ def test_place_of_file_parses_paths() -> None:
     assert Place.of_file(file.replace("raw/v1", "raw/v2")) is None
 
 
-def test_an_archive_needs_a_path_that_can_be_opened() -> None:
+def test_archive_needs_a_path_that_can_be_opened() -> None:
     with pytest.raises(UsageError, match=r"archive\.path is not set"):
         ArchiveFolder.open("")
     with pytest.raises(UsageError, match="cannot be opened at nowhere://"):

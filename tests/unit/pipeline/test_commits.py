@@ -41,11 +41,11 @@ def test_commits_silence_is_reported_once_with_its_end() -> None:
     assert judged(samples, 100) == [("silence", 20, 0), ("silence_ended", 28, 60)]
 
 
-def test_a_group_with_nothing_to_do_is_not_silent() -> None:
+def test_group_with_nothing_to_do_is_not_silent() -> None:
     assert judged(minutes([60] * 20) + minutes([0] * 8, lag=0, start=20), 100) == []
 
 
-def test_a_group_that_was_never_busy_is_not_silent() -> None:
+def test_group_that_was_never_busy_is_not_silent() -> None:
     assert judged(minutes([0] * 40), 100) == []
 
 
@@ -54,7 +54,7 @@ def test_after_a_long_absence_it_begins_anew() -> None:
     assert judged(samples, 200) == []
 
 
-def test_a_minute_without_samples_says_nothing() -> None:
+def test_minute_without_samples_yields_nothing() -> None:
     assert judged(minutes([60] * 20) + minutes([60] * 5, start=30), 100) == []
 
 
@@ -81,14 +81,14 @@ def test_commits_rewind_is_reported_at_once() -> None:
     assert second == ("back", MINUTE_MS, 30, None, None, None, "t", 1, 90, 10, "app", 6)
 
 
-def test_what_a_broker_counts_across_two_minutes_counts_in_both() -> None:
+def test_broker_counts_across_two_minutes_count_in_both() -> None:
     commits = Commits(RULES)
     list(commits.see([Sample(90_000, MINUTE_MS, 60)]))
 
     assert {start: one.commits for start, one in commits._open.items()} == {0: 30, MINUTE_MS: 30}
 
 
-def test_a_sample_of_a_judged_minute_is_too_late() -> None:
+def test_sample_of_a_judged_minute_is_too_late() -> None:
     commits = Commits(RULES)
     list(commits.see(minutes([60] * 5)))
     list(commits.pass_time(20 * MINUTE_MS))
@@ -99,7 +99,7 @@ def test_a_sample_of_a_judged_minute_is_too_late() -> None:
     assert commits._usual.buckets == before and commits.due_ms == (5 + QUIET_MAX) * MINUTE_MS
 
 
-def test_a_group_that_is_gone_is_forgotten() -> None:
+def test_deleted_group_is_dropped() -> None:
     commits = Commits(RULES)
     list(commits.see(minutes([60] * 5)))
     list(commits.pass_time(10 * MINUTE_MS))

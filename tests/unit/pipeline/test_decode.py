@@ -106,7 +106,7 @@ def test_every_way_gives_the_rows_that_were_built(group: tuple[list[StoredBatch]
     group=groups(), cut=st.tuples(st.floats(0, 1), st.floats(0, 1)), group_bytes=st.sampled_from([1, 5_000, 8 << 20])
 )
 @settings(max_examples=60, deadline=None, print_blob=True)
-def test_cuts_within_batches_and_groups_of_any_size(
+def test_slices_within_batches_and_groups_of_any_size(
     decoder: Decoder, group: tuple[list[StoredBatch], list[tuple[Any, ...]]], cut: tuple[float, float], group_bytes: int
 ):
     stored, built = group
@@ -121,7 +121,7 @@ def test_cuts_within_batches_and_groups_of_any_size(
 @pytest.mark.parametrize("codec", CODECS)
 @given(seed=st.integers(0, 1 << 32))
 @settings(max_examples=8, deadline=None, print_blob=True)
-def test_a_clients_batches_as_its_parser_reads_them(decoder: Decoder, codec: Codec, seed: int):
+def test_clients_batches_as_its_parser_reads_them(decoder: Decoder, codec: Codec, seed: int):
     chance = random.Random(seed)
     builder = DefaultRecordBatchBuilder(2, codec, True, 7, 1, 5, 1 << 30)
     for index in range(chance.choice([1, 63, 64, 65, 700])):
@@ -139,7 +139,7 @@ def test_a_clients_batches_as_its_parser_reads_them(decoder: Decoder, codec: Cod
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_value_of_a_megabyte_between_small_ones_with_keys(decoder: Decoder, codec: Codec):
+def test_value_of_a_megabyte_between_small_ones_with_keys(decoder: Decoder, codec: Codec):
     sizes = [0, 11, 12, 13, 1 << 20, 4096]
     built = [NewRecord(random.Random(size).randbytes(size), b"k" * size, size, [("n", b"v")]) for size in sizes]
     stored = [StoredBatch(stored_batch(built, codec=codec), 6 * index) for index in range(4)]
@@ -173,7 +173,7 @@ def test_without_headers_the_column_is_not_there():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_the_quick_way_leaves_to_the_plain_one_is_read_too(engine: EngineName):
+def test_batches_unsuited_for_the_fast_path_are_decoded_too(engine: EngineName):
     many = NewRecord(b"x", headers=[(str(index), None) for index in range(1_000)])
     no_utf8 = encode_record(NewRecord(b"x", headers=[("abc", b"v")]), 0, 0).replace(b"abc", b"a\xffc")
 
@@ -185,7 +185,7 @@ def test_what_the_quick_way_leaves_to_the_plain_one_is_read_too(engine: EngineNa
     assert rows_of(batch) == [row_of(many, 0), row_of(NewRecord(b"x", headers=[("a\ufffdc", b"v")]), 1)]
 
 
-def test_a_group_beyond_what_arrow_addresses_is_refused(decoder: Decoder, monkeypatch: pytest.MonkeyPatch):
+def test_group_beyond_what_arrow_addresses_is_refused(decoder: Decoder, monkeypatch: pytest.MonkeyPatch):
     stored = StoredBatch(stored_batch([NewRecord(b"x" * 100)]), 0)
     monkeypatch.setattr("tidegate_pipeline.decode.decoder._DATA_BYTES_MAX", 100)
 

@@ -140,7 +140,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_named_and_its_neighbours_are_read(decoder: Decoder, name: str):
+def test_fault_is_named_and_its_neighbours_are_read(decoder: Decoder, name: str):
     broken, reason = FAULTS[name]
 
     (fault,) = check(decoder, [StoredBatch(GOOD, 100), StoredBatch(broken, 5), StoredBatch(GOOD, 200)])
@@ -150,7 +150,7 @@ def test_a_fault_is_named_and_its_neighbours_are_read(decoder: Decoder, name: st
     assert fault.batch == broken
 
 
-def test_the_last_offset_of_a_fault_is_its_headers(decoder: Decoder):
+def test_last_offset_of_a_fault_is_its_headers(decoder: Decoder):
     broken = bytearray(GOOD)
     broken[-1] ^= 1
 
@@ -159,13 +159,13 @@ def test_the_last_offset_of_a_fault_is_its_headers(decoder: Decoder):
     assert (fault.base_offset, fault.last_offset) == (40, 59)
 
 
-def test_a_times_delta_that_wraps_is_a_fault(decoder: Decoder):
+def test_times_delta_that_wraps_is_a_fault(decoder: Decoder):
     for base, timestamp in ((TIMESTAMP_MS_MAX, -(1 << 63)), (-TIMESTAMP_MS_MAX, (1 << 63) - 1), (0, 1 << 62)):
         area = encode_record(NewRecord(b"x", timestamp=timestamp), 0, 0)
         check(decoder, [StoredBatch(sealed_batch(area, record_count=1, base_timestamp=base), 0)])
 
 
-def test_stored_offsets_and_epochs_are_not_believed(decoder: Decoder):
+def test_stored_offsets_and_epochs_are_not_trusted(decoder: Decoder):
     moved = (1 << 60).to_bytes(8, "big") + GOOD[8:12] + b"\x7f\x00\x00\x00" + GOOD[16:]
 
     batch, faults = decoder.decode("topic", 0, [StoredBatch(moved, 7)])
@@ -175,7 +175,7 @@ def test_stored_offsets_and_epochs_are_not_believed(decoder: Decoder):
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_a_bomb_is_corrupt_without_the_memory(decoder: Decoder, codec: Codec):
+def test_bomb_is_corrupt_without_the_memory(decoder: Decoder, codec: Codec):
     bomb = StoredBatch(sealed_batch(bytes(150 << 20), codec, record_count=1), 0)
     before = peak_bytes(reset=True)
 
@@ -186,7 +186,7 @@ def test_a_bomb_is_corrupt_without_the_memory(decoder: Decoder, codec: Codec):
     assert peak_bytes() - before < (16 << 20) + 2 * len(bomb.buffer)
 
 
-def test_sizes_that_frames_claim_are_not_believed(decoder: Decoder):
+def test_sizes_that_frames_claim_are_not_trusted(decoder: Decoder):
     lz4_claim = b"\x04\x22\x4d\x18\x68\x40" + (1 << 60).to_bytes(8, "little") + bytes(20)
     zstd_claim = b"\x28\xb5\x2f\xfd\xe0" + (1 << 60).to_bytes(8, "little") + bytes(20)
     for codec, claim in ((Codec.LZ4, lz4_claim), (Codec.ZSTD, zstd_claim)):

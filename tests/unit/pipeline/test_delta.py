@@ -46,7 +46,7 @@ def attempt(path: Path, *tasks: list[pa.RecordBatch], topic_id: str = "00", comm
         DeltaWriter(plan).commit([*messages, None], 0)
 
 
-def test_a_file_that_went_before_it_was_committed_is_not_named(tmp_path: Path) -> None:
+def test_delta_file_deleted_before_its_commit_is_not_named(tmp_path: Path) -> None:
     attempt(tmp_path, [rows(range(3))])
     writer = DeltaWriter(DeltaPlan(str(tmp_path), "00"))
     message = writer.write(iter([rows(range(3, 6))]))
@@ -58,7 +58,7 @@ def test_a_file_that_went_before_it_was_committed_is_not_named(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("path", ["delta", "parquet"])
-def test_what_counts_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_delta_committed_files_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
     table = tmp_path / path
@@ -102,7 +102,7 @@ def test_days_are_partitions_and_a_micro_batch_is_one_version(tmp_path: Path) ->
     assert {len(headers or ()) for headers in found["headers"].to_pylist()} == {0, 1}
 
 
-def test_what_runs_again_adds_nothing(tmp_path: Path) -> None:
+def test_delta_rerun_adds_nothing(tmp_path: Path) -> None:
     attempt(tmp_path, [rows(range(5))])
     attempt(tmp_path, [rows(range(5))])  # committed, and the driver died before Spark knew
     attempt(tmp_path, [rows(range(5, 8))], commit=False)  # files written, nothing committed
@@ -132,7 +132,7 @@ def test_two_queries_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert stored(tmp_path) == [(0, offset) for offset in range(6)]
 
 
-def test_a_topic_made_again_begins_again(tmp_path: Path) -> None:
+def test_topic_made_again_begins_again(tmp_path: Path) -> None:
     attempt(tmp_path, [rows(range(5))])
     attempt(tmp_path, [rows(range(3))], topic_id="01")
 

@@ -52,7 +52,7 @@ def test_each_difference_is_named() -> None:
     assert list(lines(findings))[-1] == "6 wrong, 2 to be aware of"
 
 
-def test_an_optional_package_may_be_missing() -> None:
+def test_optional_package_may_be_missing() -> None:
     driver = observed(packages={"pyspark": "4.3.0", "numba": "0.62.0"})
 
     assert found(*compared(driver, [observed(packages={"pyspark": "4.3.0"})], 1))["packages"] == (
@@ -61,7 +61,7 @@ def test_an_optional_package_may_be_missing() -> None:
     )
 
 
-def test_a_server_that_may_lose_records() -> None:
+def test_server_that_may_lose_records() -> None:
     facts = {"redis_version": "7.2.4", "maxmemory_policy": "allkeys-lru", "maxmemory": "0", "aof_enabled": "0"}
     reported = found(*of_redis(facts, "redis://r:6379/0"))
     assert reported["redis"] == (Severity.OK, "Redis 7.2.4 at redis://r:6379/0")

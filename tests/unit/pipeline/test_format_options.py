@@ -11,6 +11,7 @@ from tidegate_pipeline.decode.schema import decoded_schema
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.format_options import FormatOptions
 from tidegate_pipeline.replay.sink import plan_of, ranges_of
+from tidegate_pipeline.sources.sql_table import same_columns, table_options, with_table_options
 from tidegate_pipeline.tables.delta import DeltaSink
 
 
@@ -34,7 +35,23 @@ def test_format_options_unknown_name_is_refused() -> None:
 
 
 def test_format_options_of_spark_are_accepted() -> None:
-    options(path="p", checkpointLocation="c", queryName="q")
+    options(path="p", checkpointLocation="c", queryName="q", owner="root", provider="tidegate-x")
+
+
+def test_format_options_of_a_sql_table_have_a_prefix() -> None:
+    given = FormatOptions("tidegate-x", ("topicId",), {"option.topicId": "a", "provider": "tidegate-x"})
+    assert given.text("topicId") == "a"
+    with pytest.raises(UsageError, match="unknown option of tidegate-x: other"):
+        FormatOptions("tidegate-x", ("topicId",), {"option.other": "a"})
+
+
+def test_sql_table_keeps_its_options_in_its_schema() -> None:
+    created = {"option.subscribe": "t", "subscribe": "t", "provider": "tidegate"}
+    stored = with_table_options(decoded_schema(), created)
+    assert same_columns(stored, decoded_schema())
+    assert table_options(stored) == {"subscribe": "t"}
+    assert with_table_options(decoded_schema(), {"subscribe": "t"}) == decoded_schema()
+    assert table_options(decoded_schema()) == {}
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def row(**changes: str) -> dict[str, object]:
     return dict(zip(names, event_row("1700000000125-3", EVENT | changes), strict=True))
 
 
-def test_an_event_is_a_row() -> None:
+def test_event_is_a_row() -> None:
     assert row() == {
         "id": "1700000000125-3", "ts": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC), "group": "a/b c",
         "org": "default", "event": "rebalance_started", "generation": 7, "member": "m-1", "instance": None,
@@ -49,7 +49,7 @@ def test_an_event_is_a_row() -> None:
     }  # fmt: skip
 
 
-def test_kinds_whose_detail_has_columns() -> None:
+def test_event_kinds_with_detail_columns() -> None:
     joined = row(kind="barrier_joined", detail="range")
     assert (joined["assignor"], joined["state_from"], joined["state_to"]) == (
         "range", "PreparingRebalance", "CompletingRebalance",
@@ -72,7 +72,7 @@ def test_unknown_kinds_and_fields_pass_through() -> None:
     assert bare[0] == "17-0" and bare[1] == datetime.fromtimestamp(0.017, UTC) and bare[5] is None
 
 
-def test_a_sample_is_a_row_for_each_partition() -> None:
+def test_sample_is_a_row_for_each_partition() -> None:
     fields = {
         b"time": b"2000",
         b"group": b"acme/a%2Fb",
@@ -120,7 +120,7 @@ def test_shares_are_fair_and_complete(backlogs: dict[str, int], limit: int) -> N
 
 
 @given(st.lists(st.integers(1, 100), max_size=20))
-def test_tasks_hold_every_part_once(counts: list[int]) -> None:
+def test_tasks_cover_every_part_once(counts: list[int]) -> None:
     entry_ranges = [EntryRange(f"s{number}", "0-0", "1-0", count) for number, count in enumerate(counts)]
     tasks = spread(entry_ranges, 4)
 
@@ -145,7 +145,7 @@ def test_wrong_options_are_named(options: dict[str, str], message: str) -> None:
         HistoryOptions(options)
 
 
-def test_a_password_stays_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_stays_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_PIPELINE_REDIS_URL", "redis://:secret@r:1/0")
     source = LagSource({})
 

@@ -23,7 +23,7 @@ def a_java(home: Path, version: str) -> Path:
     return home
 
 
-def test_a_fitting_java_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fitting_java_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(a_java(tmp_path / "java", "21.0.6")))
 
     assert find_java() == tmp_path / "java"
@@ -51,7 +51,7 @@ def no_spark_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_given_elsewhere_stays(no_spark_settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_options_given_elsewhere_stay(no_spark_settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert session._given_elsewhere() == {}
     (no_spark_settings / "spark-defaults.conf").write_text(
         "# spark.ui.port 1\nspark.driver.memory   3g\nspark.sql.session.timeZone=Europe/Berlin\n\n"
@@ -95,7 +95,7 @@ def test_workers_of_a_local_run_import_the_installed_pyspark(monkeypatch: pytest
     assert session._worker_python({"spark.master": "local"}) == sys.executable, "another Spark, perhaps another PySpark"
 
 
-def test_a_local_run_fits_the_machine() -> None:
+def test_local_run_fits_the_machine() -> None:
     assert session._defaults({"spark.master": "local[3]"})["spark.sql.shuffle.partitions"] == "3"
     assert session._defaults({"spark.master": "local[2,4]"})["spark.sql.shuffle.partitions"] == "2"
     assert session._defaults({"spark.master": "local"})["spark.sql.shuffle.partitions"] == "1"

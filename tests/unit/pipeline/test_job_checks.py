@@ -48,14 +48,14 @@ JOBS = ["archive --topics orders", "decode --topic orders", "replay --from-topic
 
 
 @pytest.mark.parametrize("command", JOBS)
-def test_what_is_right_goes_on_to_spark_and_leaves_nothing(command: str, tmp_path: Path) -> None:
+def test_valid_job_reaches_spark_and_leaves_nothing(command: str, tmp_path: Path) -> None:
     assert reported(command) == (1, "tidegate: Spark was started")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", JOBS)
 @pytest.mark.parametrize("what", ["archive.path", "checkpoint.path"])
-def test_a_folder_that_cannot_be_written(
+def test_folder_that_cannot_be_written(
     command: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -76,13 +76,13 @@ def test_a_folder_that_cannot_be_written(
         "replay --from-topic orders --to-topic gone-*",
     ],
 )
-def test_a_topic_that_is_not_there(command: str) -> None:
+def test_topic_that_is_not_there(command: str) -> None:
     code, line = reported(command)
 
     assert code == 2 and line.startswith("tidegate: no ") and line.endswith("gone-*")
 
 
-def test_other_file_systems_say_it_when_they_are_written(tmp_path: Path) -> None:
+def test_other_file_systems_report_it_when_they_are_written(tmp_path: Path) -> None:
     check_writable("archive.path", "s3a://bucket/archive")
     check_writable("archive.path", f"file://{tmp_path}/archive")
     (tmp_path / "file").touch()

@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 PAGES = [*sorted(DOCS.glob("pipeline*.md")), DOCS.parent / "README.md"]
 
 
-def test_the_options_of_topics_that_are_named_exist() -> None:
+def test_options_of_topics_that_are_named_exist() -> None:
     text = (DOCS / "pipeline.md").read_text("utf-8").partition("\n## Topics\n")[2].partition("\n## ")[0]
     named = {
         one for names in re.findall(r"^\| (`.+?`) \|", text, re.MULTILINE) for one in re.findall(r"`([\w.]+)", names)

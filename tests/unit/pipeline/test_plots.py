@@ -108,7 +108,7 @@ def test_lag_is_plotted_from_committed_files(tmp_path: Path) -> None:
         assert reported_text.exit_code == 2 and message in reported_text.output
 
 
-def test_a_storm_is_plotted_and_a_group_without_one_too(tmp_path: Path) -> None:
+def test_storm_is_plotted_and_a_group_without_one_too(tmp_path: Path) -> None:
     rows = [generation(n, f"instance shard-{n % 3}", "static_member_restarted") for n in range(2, 20)]
     rows += [
         generation(20, "app at 10.0.0.1", "not heard of before", outcome="not_synced"),
@@ -155,14 +155,14 @@ def test_partitions_are_ordered_by_their_lag_and_summed() -> None:
     assert total(rows, "lag_last") == ([minute(0.5), minute(1.5)], [10, 2])
 
 
-def test_a_rate_that_no_partition_knows_is_a_gap() -> None:
+def test_rate_that_no_partition_knows_is_a_gap() -> None:
     rows = [window(0, still=1), window(1, 0, still=1), window(1, 1), window(2, records_out_per_s=0.0)]
     first, *known = total(rows, "records_out_per_s")[1]
 
     assert math.isnan(first) and known == [8, 0]
 
 
-def test_who_is_shown_of_a_storm() -> None:
+def test_plot_of_a_storm_selects_members() -> None:
     rows = [generation(1, "a"), generation(2, "b"), generation(3, "b"), generation(4, "")]
     many = [generation(n, f"m{n}") for n in range(40)]
 

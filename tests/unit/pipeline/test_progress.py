@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tidegate_pipeline.cli import trigger
 from tidegate_pipeline.errors import CorruptLimit, DataLoss, PipelineError, UsageError
+from tidegate_pipeline.jobs.command import trigger
 from tidegate_pipeline.jobs.failures import cause_of
 from tidegate_pipeline.jobs.progress import Display, Figures, positions
 
@@ -56,7 +56,7 @@ def test_each_micro_batch_counts_once_and_waiting_counts_nothing() -> None:
     assert figures.metrics == {"batches": 6}
 
 
-def test_the_error_of_a_worker_is_found_in_the_text_of_the_query() -> None:
+def test_error_of_a_worker_is_found_in_the_text_of_the_query() -> None:
     found = cause_of(RuntimeError(WORKER_TEXT))
 
     assert isinstance(found, DataLoss)
@@ -78,7 +78,7 @@ def test_other_failures_become_one_line() -> None:
     assert str(cause_of(ValueError())) == "ValueError"
 
 
-def test_a_time_between_micro_batches() -> None:
+def test_time_between_micro_batches() -> None:
     assert trigger(False, None) == trigger(True, None) == {"availableNow": True}
     assert trigger(False, "30s") == trigger(False, "30") == {"processingTime": "30 seconds"}
     assert trigger(False, "500ms") == {"processingTime": "500 milliseconds"}
@@ -87,7 +87,7 @@ def test_a_time_between_micro_batches() -> None:
             trigger(once, every)
 
 
-def test_what_a_source_of_topics_counted_is_among_the_figures() -> None:
+def test_progress_includes_counts_of_a_topic_source() -> None:
     figures = Figures()
     for batch, lost in enumerate((0, 25, 40)):
         latest = {
@@ -97,11 +97,11 @@ def test_what_a_source_of_topics_counted_is_among_the_figures() -> None:
         source = {"startOffset": None, "endOffset": {"orders": {"0": batch}}, "latestOffset": json.dumps(latest)}
         figures.take([{"batchId": batch, "numInputRows": 1, "sources": [source]}])
 
-    assert figures.metrics == {"pipeline_lost_offsets_total": 40}
+    assert figures.metrics == {"pipeline_lost_offsets_total": 40, "pipeline_corrupt_batches_total": 0}
     assert figures.latest == {("orders", 0): 9}
 
 
-def test_progress_without_a_terminal_is_a_line_that_says_what_rows_are(
+def test_progress_without_a_terminal_is_a_line_with_the_unit_of_rows(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate_pipeline.jobs.progress._LINE_EVERY_S", 0)

@@ -22,7 +22,7 @@ def sentinels(url: str) -> list[dict[str, Any]]:
     return [one.connection_pool.connection_kwargs for one in manager.sentinels]
 
 
-def test_tls_is_as_the_brokers_variables_say_and_the_address_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_follows_the_brokers_variables_and_the_address_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_REDIS_CA_FILE", "/brokers.pem")
     monkeypatch.setenv("TIDEGATE_REDIS_CLIENT_CERT_FILE", "/brokers.crt")
 

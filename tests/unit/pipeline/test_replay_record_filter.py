@@ -20,7 +20,7 @@ def test_ranges_and_times() -> None:
 
 
 @pytest.mark.parametrize("text", ["5", "9-5", "0:5", "a-b", "1:2:3-4", "3-3"])
-def test_a_range_that_is_none(text: str) -> None:
+def test_range_that_is_none(text: str) -> None:
     with pytest.raises(UsageError, match=f"--range {text}"):
         parse_record_filter(text, None, None)
 
@@ -32,7 +32,7 @@ def test_ranges_exclude_times() -> None:
         parse_record_filter(None, "yesterday", None)
 
 
-def test_a_pace_is_kept_without_bursts() -> None:
+def test_rate_is_limited_without_bursts() -> None:
     now, slept = [0.0], [0.0]
 
     def sleep(seconds: float) -> None:
@@ -50,7 +50,7 @@ def test_a_pace_is_kept_without_bursts() -> None:
     assert (rate_limiter.records_max, RateLimiter(0.5).records_max) == (100, 1)
 
 
-def test_an_entry_holds_a_mebibyte_a_thousand_batches_or_a_seconds_records() -> None:
+def test_entry_contains_a_mebibyte_a_thousand_batches_or_a_seconds_records() -> None:
     def sizes(target_batches: list[TargetBatch], records_max: int = 1 << 31) -> list[int]:
         return [len(entry) for entry in entries_of(target_batches, records_max)]
 

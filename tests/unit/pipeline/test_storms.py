@@ -34,7 +34,7 @@ def reported(rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def test_the_threshold_opens_once_and_a_quiet_window_closes() -> None:
+def test_threshold_opens_once_and_a_quiet_window_closes() -> None:
     storms, rows = observed([began(minute) for minute in (0, 4, 8, 9, 9.5)])
 
     (opened,) = rows
@@ -56,7 +56,7 @@ def test_slow_generations_are_no_storm() -> None:
     assert not list(storms.pass_time(1_000 * MINUTE_MS)) and storms.text() is None
 
 
-def test_the_next_event_closes_as_the_timer_would() -> None:
+def test_next_event_closes_as_the_timer_would() -> None:
     events = [began(minute) for minute in (0, 1, 2)]
     by_timer, rows = observed(events)
     rows += reported(by_timer.pass_time(50 * MINUTE_MS))
@@ -67,7 +67,7 @@ def test_the_next_event_closes_as_the_timer_would() -> None:
     assert by_timer.text() == by_event.text()
 
 
-def test_a_late_event_counts_where_it_belongs() -> None:
+def test_late_event_counts_where_it_belongs() -> None:
     storms, rows = observed([began(3), began(12)])
     assert rows == []
 
@@ -76,7 +76,7 @@ def test_a_late_event_counts_where_it_belongs() -> None:
     assert not reported(storms.see([began(2)])) and storms.due_ms == 22 * MINUTE_MS
 
 
-def test_what_disturbs_without_a_generation_opens_nothing_and_is_blamed() -> None:
+def test_storm_disturbance_without_a_generation_opens_nothing_and_is_blamed() -> None:
     fenced = [GroupEvent(at * 1_000, "member_replaced", instance="shard-1", id=f"{at}-0") for at in range(20)]
     assert observed(fenced)[1] == []
 

@@ -32,7 +32,7 @@ def given_parquet(table: Path, micro_batches: int) -> list[str]:
     return named
 
 
-def test_the_log_says_what_counts(tmp_path: Path) -> None:
+def test_table_log_decides_which_files_count(tmp_path: Path) -> None:
     named = given_parquet(tmp_path / "table", 3)
 
     assert form_of(str(tmp_path / "table")) == "parquet"
@@ -41,7 +41,7 @@ def test_the_log_says_what_counts(tmp_path: Path) -> None:
         files(str(tmp_path / "nothing"))
 
 
-def test_a_clean_copy_has_what_counts_and_nothing_else(tmp_path: Path) -> None:
+def test_clean_copy_has_what_counts_and_nothing_else(tmp_path: Path) -> None:
     table = str(tmp_path / "table")
     given_parquet(tmp_path / "table", 5)
 
@@ -57,7 +57,7 @@ def test_a_clean_copy_has_what_counts_and_nothing_else(tmp_path: Path) -> None:
         compact(table, None, "", 0)
 
 
-def test_a_checkpoint_belongs_to_a_table(tmp_path: Path) -> None:
+def test_checkpoint_belongs_to_a_table(tmp_path: Path) -> None:
     table, checkpoint = str(tmp_path / "table"), tmp_path / "checkpoint"
     check(table, "parquet", str(checkpoint))  # neither is there
 
@@ -86,7 +86,7 @@ def test_files_of_a_micro_batch_that_runs_stay_in_a_delta_table(tmp_path: Path) 
     assert (tmp_path / "table" / "uncommitted.parquet").exists()
 
 
-def test_a_delta_table_is_compacted_in_place(tmp_path: Path) -> None:
+def test_delta_table_is_compacted_in_place(tmp_path: Path) -> None:
     table = str(tmp_path / "table")
     for number in range(3):
         write_deltalake(table, pa.table({"offset": pa.array([number], pa.int64())}), mode="append")

@@ -23,7 +23,7 @@ from tidegate_pipeline.sources.tiers import PartitionTiers, Tier, TierRange, arr
         (None, None, [TierRange(10, 50, Tier.LOST)]),
     ],
 )  # fmt: skip
-def test_a_range_is_arranged_without_holes(
+def test_range_is_arranged_without_holes(
     redis: OffsetRange | None, archive: OffsetRange | None, tier_ranges: list[TierRange]
 ):
     assert list(arrange(10, 50, PartitionTiers(0, redis, archive))) == tier_ranges

@@ -39,7 +39,7 @@ def rows(timeline: Timeline, events: Iterable[GroupEvent]) -> list[dict[str, Any
     return [dict(zip(NAMES, row, strict=True)) for row in timeline.see(events)]
 
 
-def test_a_generation_from_its_begin_to_the_last_sync() -> None:
+def test_generation_from_its_begin_to_the_last_sync() -> None:
     alone, shared = owners(a=[0, 1, 2, 3]), owners(a=[0, 1], b=[2, 3])
     first, second = rows(Timeline(), rebalance(1_000, 1, 1, alone) + rebalance(9_000, 2, 2, shared, "b"))
 
@@ -52,7 +52,7 @@ def test_a_generation_from_its_begin_to_the_last_sync() -> None:
     }  # fmt: skip
 
 
-def test_a_rebalance_that_the_next_cuts_short() -> None:
+def test_timeline_rebalance_interrupted_by_the_next() -> None:
     _, b, c = rebalance(0, 1, 1, owners(a=[0])), rebalance(1_000, 2, 2, "-", "b"), rebalance(2_000, 3, 3, "-", "c")
 
     found = rows(Timeline(), b[:3] + c[:4] + rebalance(3_000, 4, 4, "-", "d"))
@@ -63,7 +63,7 @@ def test_a_rebalance_that_the_next_cuts_short() -> None:
     ]
 
 
-def test_the_last_member_goes() -> None:
+def test_timeline_last_member_leaves() -> None:
     timeline = Timeline()
     rows(timeline, rebalance(0, 1, 1, owners(a=[0, 1])))
     (emptied,) = rows(
@@ -80,7 +80,7 @@ def test_the_last_member_goes() -> None:
     assert (again["moved_partitions"], again["members_before"]) == (0, 0)
 
 
-def test_a_replaced_static_member_keeps_its_partitions() -> None:
+def test_replaced_static_member_keeps_its_partitions() -> None:
     timeline = Timeline()
     rows(timeline, rebalance(0, 1, 2, owners(a=[0, 1], b=[2])))
     replaced = GroupEvent(2_000, "member_replaced", 1, member="b2", instance="shard-1", detail="/10.0.0.1 b")
@@ -89,7 +89,7 @@ def test_a_replaced_static_member_keeps_its_partitions() -> None:
     assert [row["moved_partitions"] for row in found] == [1]
 
 
-def test_a_group_that_is_deleted_is_forgotten() -> None:
+def test_group_that_is_deleted_is_forgotten() -> None:
     timeline = Timeline()
     rows(timeline, rebalance(0, 1, 1, "-"))
     assert timeline.text() is not None
@@ -97,7 +97,7 @@ def test_a_group_that_is_deleted_is_forgotten() -> None:
     assert timeline.text() is None and timeline.due_ms is None
 
 
-def test_a_group_that_is_silent_for_long_is_forgotten() -> None:
+def test_group_that_is_silent_for_long_is_forgotten() -> None:
     timeline = Timeline()
     rows(timeline, rebalance(0, 1, 1, "-"))
     assert timeline.due_ms == 401
@@ -106,7 +106,7 @@ def test_a_group_that_is_silent_for_long_is_forgotten() -> None:
     assert not list(timeline.pass_time(401)) and timeline.text() is None
 
 
-def test_a_restart_between_any_two_events_changes_nothing() -> None:
+def test_restart_between_any_two_events_changes_nothing() -> None:
     events = (
         rebalance(0, 1, 1, owners(a=[0, 1, 2]))
         + rebalance(1_000, 2, 2, owners(a=[0], b=[1]), "b")[:4]
@@ -125,7 +125,7 @@ def test_a_restart_between_any_two_events_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "t", "t=abc", "=abcd", "t=abcd x"])
-def test_what_is_not_known_is_not_counted(text: str) -> None:
+def test_timeline_unknown_values_are_not_counted(text: str) -> None:
     assert parse_owners(text) is None
     assert moved(parse_owners(text), {}) is None
 

@@ -125,7 +125,7 @@ def test_raw_batches_are_found_by_their_last_offset_and_largest_time() -> None:
         In(("topic",), ("a", None)),
     ],
 )
-def test_the_rest_is_given_back(one: Filter) -> None:
+def test_rest_is_given_back(one: Filter) -> None:
     pushed, returned = used(one)
 
     assert returned == [one]

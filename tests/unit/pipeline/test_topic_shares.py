@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import given
@@ -41,15 +42,15 @@ class Entries:
 def test_shares_are_equal_where_all_are_behind() -> None:
     cursors = [Entries([10] * 100) for _ in range(4)]
 
-    share_out(cursors, 400)
+    share_out(cursors, 400, advance_all)
 
     assert [cursor.size for cursor in cursors] == [100, 100, 100, 100]
 
 
-def test_what_one_leaves_goes_to_the_others() -> None:
+def test_unused_share_is_given_to_the_others() -> None:
     cursors = [Entries([10] * 2), Entries([10] * 100), Entries([10] * 100)]
 
-    share_out(cursors, 300)
+    share_out(cursors, 300, advance_all)
 
     assert [cursor.size for cursor in cursors] == [20, 140, 140]
 
@@ -57,19 +58,23 @@ def test_what_one_leaves_goes_to_the_others() -> None:
 def test_one_entry_at_least_of_each_however_large() -> None:
     cursors = [Entries([1000, 1]), Entries([5] * 10), Entries([2000])]
 
-    share_out(cursors, 1)
+    share_out(cursors, 1, advance_all)
 
     assert [cursor.taken for cursor in cursors] == [1, 1, 1]
+
+
+def advance_all(cursors: Sequence[Entries], share: int, at_least_one: bool) -> list[int]:
+    return [cursor.advance(share, at_least_one) for cursor in cursors]
 
 
 sizes = st.lists(st.integers(1, 50), max_size=30)
 
 
 @given(st.lists(sizes, max_size=6), st.integers(1, 500))
-def test_shares_keep_to_the_limit_and_starve_nobody(partitions: list[list[int]], limit: int) -> None:
+def test_shares_respect_the_limit_and_starve_no_topic(partitions: list[list[int]], limit: int) -> None:
     cursors = [Entries(list(entries)) for entries in partitions]
 
-    share_out(cursors, limit)
+    share_out(cursors, limit, advance_all)
 
     assert all(cursor.taken >= 1 for cursor in cursors if cursor.sizes)
     firsts = sum(cursor.sizes[0] for cursor in cursors if cursor.sizes)
@@ -79,7 +84,7 @@ def test_shares_keep_to_the_limit_and_starve_nobody(partitions: list[list[int]],
     assert all(cursor.sizes[cursor.taken] > left // len(waiting) for cursor in waiting), "a share was left that fits"
 
 
-def test_a_segment_is_cut_to_a_share() -> None:
+def test_segment_is_sliced_to_a_share() -> None:
     segments = [segment(0, 100), segment(100, 200)]  # 100 bytes an offset
     tier_range = TierRange(10, 150, Tier.ARCHIVE)
 
@@ -111,7 +116,7 @@ def test_steps_of_a_segment_cover_it_without_overlap(start: int, length: int, si
     assert all(step.size <= max(size, 100) + 100 and step.records <= records + 1 for step in steps)
 
 
-def test_a_segment_without_records_is_passed() -> None:
+def test_segment_without_records_is_passed() -> None:
     hole = Segment(0, 0, 9, 0, 0, -1, "a.parquet")
 
     assert walk_segments([hole], TierRange(0, 10, Tier.ARCHIVE), Limits(size=5))[0] == 10

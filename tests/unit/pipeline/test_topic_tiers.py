@@ -32,7 +32,7 @@ REDIS, ARCHIVE, LOST = Tier.REDIS, Tier.ARCHIVE, Tier.LOST
         ((0, 100), None, (7, 7), []),
     ],
 )  # fmt: skip
-def test_a_range_by_tiers(
+def test_range_by_tiers(
     redis: tuple[int, int] | None,
     archive: tuple[int, int] | None,
     wanted: tuple[int, int],
@@ -49,7 +49,7 @@ ranges_of_tiers = st.none() | st.tuples(st.integers(0, 30), st.integers(0, 30)).
 
 
 @given(ranges_of_tiers, ranges_of_tiers, st.integers(0, 40), st.integers(0, 40))
-def test_pieces_cover_a_range_once_and_are_where_they_are_said_to_be(
+def test_tier_ranges_cover_a_range_once_and_match_their_place(
     redis: OffsetRange | None, archive: OffsetRange | None, start: int, end: int
 ) -> None:
     def holds(held: OffsetRange | None, offset: int) -> bool:
@@ -87,7 +87,7 @@ def test_earliest_is_where_the_archive_leads_up_to_redis(
     assert (tiers.start, tiers.end) == (start, end)
 
 
-def test_a_log_that_was_cut_back_is_known_by_its_end_and_by_later_epochs() -> None:
+def test_truncated_log_is_detected_by_its_end_and_by_later_epochs() -> None:
     epochs = ((0, 0), (3, 40), (5, 60))
     tiers = PartitionTiers(0, OffsetRange(0, 100), None, epochs)
 

@@ -26,7 +26,7 @@ def rows(options: dict[str, str] | None = None, **changes: bytes) -> Iterator[di
         yield {name: value for name, value in zip(names, row, strict=True) if value is not None}
 
 
-def test_an_entry_is_a_row_of_its_own_one_a_topic_and_one_a_group() -> None:
+def test_entry_is_a_row_of_its_own_one_a_topic_and_one_a_group() -> None:
     own, idle, both, other, group = rows()
 
     head = {
@@ -44,7 +44,7 @@ def test_an_entry_is_a_row_of_its_own_one_a_topic_and_one_a_group() -> None:
     }  # fmt: skip
 
 
-def test_what_later_versions_add_is_left_alone() -> None:
+def test_usage_fields_of_later_versions_are_ignored() -> None:
     groups = {"acme/g": [7, 1, [["t:3", 90, 10, "app", "more"]], "more"]}
     found = list(rows(topics=json.dumps({"acme/t": [1] * 8}).encode(), groups=json.dumps(groups).encode()))
 
@@ -52,7 +52,7 @@ def test_what_later_versions_add_is_left_alone() -> None:
     assert [row["fetched_bytes"] for row in found if "records" in row] == [1]
 
 
-def test_an_entry_without_its_time_was_when_it_was_added() -> None:
+def test_entry_without_its_time_was_when_it_was_added() -> None:
     [bare] = UsageSource({}).rows("1700000060000-0", {})
 
     assert bare[:4] == ("1700000060000-0", datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC), 0, "")

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tidegate.__main__ import command_line
+from tidegate.command_line import command_line
 from tidegate_pipeline.cli import JobMaker, application, job_command
 from tidegate_pipeline.errors import DataLoss, UsageError
 from tidegate_pipeline.jobs.command import context_of
@@ -61,7 +61,7 @@ def app() -> typer.Typer:
     return group
 
 
-def test_a_job_takes_its_own_options_and_the_shared_ones(app: typer.Typer, tmp_path: Path) -> None:
+def test_job_takes_its_own_options_and_the_shared_ones(app: typer.Typer, tmp_path: Path) -> None:
     options = ["counting", "--topics", "a", "--topics", "b", "--dry-run", "--checkpoint", str(tmp_path)]
     shown = CliRunner().invoke(app, options)
     assert shown.exit_code == 0
@@ -136,7 +136,7 @@ def test_files_that_cannot_be_right(tmp_path: Path, table: str, reported: str) -
     assert reported in str(raised.value)
 
 
-def test_a_summary_is_one_screen() -> None:
+def test_summary_is_one_screen() -> None:
     reported = {
         "job": "archive", "status": "done", "seconds": 12.34, "rows": 1_000, "rows_are": "batches",
         "rows_per_second": 81, "micro_batches": 2,
@@ -157,9 +157,9 @@ def test_a_summary_is_one_screen() -> None:
     assert list(plan_lines("archive", [])) == ["archive: nothing to read"]
 
 
-def test_the_group_is_mounted_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipeline_group_is_mounted_and_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert application().registered_commands
-    monkeypatch.setattr("tidegate.__main__.find_spec", lambda name: None)
+    monkeypatch.setattr("tidegate.command_line.find_spec", lambda name: None)
 
     ended = CliRunner().invoke(command_line, ["pipeline", "doctor", "--json"])
     assert ended.exit_code == 2
@@ -188,7 +188,7 @@ def test_every_verb_takes_the_password_from_where_it_is(verb: str, monkeypatch: 
     assert (reported.exit_code, "environment variable NOT_THERE, which is not set" in reported.stderr) == (2, True)
 
 
-def test_a_password_that_tasks_would_not_find_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_that_tasks_would_not_find_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "pipeline.toml"
     file.write_text('[redis]\nurl = "redis://:secret@r:1/0"\n')
     job = Counting(["a"], 1)
@@ -207,7 +207,7 @@ def test_a_password_that_tasks_would_not_find_is_refused(tmp_path: Path, monkeyp
         (b"[lag]\nwindw = 3", "tidegate: settings of the pipeline: lag.windw: Extra inputs"),
     ],
 )
-def test_a_file_of_settings_that_is_none_is_one_line(tmp_path: Path, text: bytes, reported: str) -> None:
+def test_file_of_settings_that_is_none_is_one_line(tmp_path: Path, text: bytes, reported: str) -> None:
     file = tmp_path / "settings.toml"
     file.write_bytes(text)
 
@@ -216,7 +216,7 @@ def test_a_file_of_settings_that_is_none_is_one_line(tmp_path: Path, text: bytes
     assert reported in ended.stderr and ended.stderr.count("\n") == 1
 
 
-def test_a_variable_that_is_no_json_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_that_is_no_json_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_PIPELINE_SPARK", "memory=2g")
 
     ended = CliRunner().invoke(application(), ["settings"])
@@ -235,7 +235,7 @@ def test_jobs_wait_for_redis_before_spark_starts(monkeypatch: pytest.MonkeyPatch
     assert failed.startswith("tidegate: Redis is away for 0.5 s: Error 111 connecting to 127.0.0.1:1")
 
 
-def test_a_redis_that_is_away_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_redis_that_is_away_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TIDEGATE_REDIS_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setenv("TIDEGATE_ARCHIVE_PATH", str(tmp_path))
 

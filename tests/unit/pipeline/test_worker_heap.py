@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 
-def test_the_first_call_of_a_process_counts() -> None:
+def test_first_call_of_a_process_counts() -> None:
     reported = subprocess.run(
         [
             sys.executable,

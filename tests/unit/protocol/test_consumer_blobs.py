@@ -17,6 +17,8 @@ from tidegate.protocol.consumer_blobs import (
     OWNED_MAX,
     assigned_partitions,
     owners_text,
+    read_assignment,
+    read_subscription,
     subscribed_topics,
     write_assignment,
     write_subscription,
@@ -26,7 +28,7 @@ names = st.text("abcdefghijklmnopqrstuvwxyz.-_", min_size=1, max_size=10)
 
 
 @given(topics=st.lists(names, unique=True, max_size=5))
-def test_a_subscription_is_read_back(topics: list[str]) -> None:
+def test_subscription_is_read_back(topics: list[str]) -> None:
     assert subscribed_topics(write_subscription(topics)) == frozenset(topics)
 
 
@@ -40,10 +42,22 @@ def test_later_versions_append_fields() -> None:
         rack_id="r1",
     )
     entity_writer(ConsumerProtocolSubscription)(buffer, subscription)
-    assert subscribed_topics(b"\0\3" + buffer.getvalue()) == {"a", "b"}
+    blob = b"\0\3" + buffer.getvalue()
+    assert subscribed_topics(blob) == {"a", "b"}
+    assert read_subscription(blob) == ({"a", "b"}, {"a": [0]}, "r1")
+    assert read_subscription(write_subscription(["a"])) == ({"a"}, {}, None)
 
 
-def test_an_assignment_of_a_real_client() -> None:
+def test_read_assignment_with_and_without_user_data() -> None:
+    plain = write_assignment({"a": [0, 3]})
+    assert read_assignment(plain) == ({"a": [0, 3]}, False)
+    assert read_assignment(plain[:-4] + b"\0\0\0\1x") == ({"a": [0, 3]}, True)
+    assert read_assignment(b"") == ({}, False)
+    assert read_assignment(plain[:-6]) is None
+    assert read_subscription(b"\0\1\xff") is None
+
+
+def test_assignment_of_a_real_client() -> None:
     buffer = io.BytesIO()
     assignment = ConsumerProtocolAssignment(
         assigned_partitions=(Assigned(topic="a", partitions=(0, 3)),), user_data=None
@@ -53,11 +67,11 @@ def test_an_assignment_of_a_real_client() -> None:
 
 
 @given(assigned=st.dictionaries(names, st.lists(st.integers(0, 1000), max_size=5), max_size=4))
-def test_an_assignment_is_read_back(assigned: dict[str, list[int]]) -> None:
+def test_assignment_is_read_back(assigned: dict[str, list[int]]) -> None:
     assert assigned_partitions(write_assignment(assigned)) == assigned
 
 
-def test_an_empty_assignment_owns_nothing() -> None:
+def test_empty_assignment_owns_nothing() -> None:
     assert assigned_partitions(b"") == {}
 
 
@@ -75,7 +89,7 @@ def test_an_empty_assignment_owns_nothing() -> None:
         b"\0\0\0\0\0\0" + struct.pack(">i", 9),
     ],
 )
-def test_a_malformed_subscription_is_unknown(blob: bytes) -> None:
+def test_malformed_subscription_is_unknown(blob: bytes) -> None:
     assert subscribed_topics(blob) is None
 
 
@@ -85,7 +99,7 @@ def test_rubbish_never_raises(blob: bytes) -> None:
     assigned_partitions(blob)
 
 
-def test_owners_are_told_by_topic_and_partition() -> None:
+def test_owners_are_decoded_by_topic_and_partition() -> None:
     text = owners_text(
         [("a", write_assignment({"t": [0, 3], "s": [1]})), ("b", write_assignment({"t": [1]})), ("c", b"")]
     )
@@ -108,5 +122,5 @@ def test_owners_are_told_by_topic_and_partition() -> None:
         [("a", write_assignment({"t" * 9_000: [0]}))],
     ],
 )
-def test_owners_that_cannot_be_told_are_not(assignments: list[tuple[str, bytes]]) -> None:
+def test_owners_that_cannot_be_decoded_are_omitted(assignments: list[tuple[str, bytes]]) -> None:
     assert owners_text(assignments) == ""

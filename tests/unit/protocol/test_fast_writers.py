@@ -12,11 +12,11 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from tidegate.protocol import codec, fast_writers
+from tidegate.protocol.schemas import load_response_schema
 from tidegate.protocol.versions import Fields
 
 NO_TIME = datetime.timedelta(0)
@@ -321,7 +321,7 @@ def test_large_records_are_not_copied() -> None:
 features = st.lists(st.tuples(text, int16, int16), max_size=3)
 
 
-@versions(0, 4)
+@versions(0, 5)
 @some
 @given(
     code=codes,

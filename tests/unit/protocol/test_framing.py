@@ -14,15 +14,15 @@ FRAME_BYTES_MAX = 1 << 20
 
 
 def receive(splitter: Splitter, data: bytes, trims: list[int]) -> list[bytes]:
-    """Give the bytes as a socket would: no more than `room` holds, in pieces of the given sizes."""
-    frames, position, turn = [], 0, 0
+    """Give the bytes as a socket would: no more than the buffer has space for, in pieces of the given sizes."""
+    frames, position, iteration = [], 0, 0
     while position < len(data):
-        size = max(1, trims[turn % len(trims)])
-        turn += 1
-        room = splitter.room()
-        if room is not None:
-            piece = data[position : position + min(size, len(room))]
-            room[: len(piece)] = piece
+        size = max(1, trims[iteration % len(trims)])
+        iteration += 1
+        free = splitter.own_buffer()
+        if free is not None:
+            piece = data[position : position + min(size, len(free))]
+            free[: len(piece)] = piece
             splitter.wrote(len(piece))
         else:
             piece = data[position : position + size]
@@ -56,29 +56,29 @@ def test_single_bytes() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), FRAME_BYTES_MAX + 1, 2**31 - 1])
-def test_a_length_that_no_frame_has(size: int) -> None:
+def test_length_that_no_frame_has(size: int) -> None:
     splitter = Splitter(FRAME_BYTES_MAX)
     splitter.feed(struct.pack(">i", size))
     with pytest.raises(FrameError):
         splitter.take()
 
 
-def test_the_largest_frame_is_taken() -> None:
+def test_largest_frame_is_taken() -> None:
     frame = b"z" * FRAME_BYTES_MAX
     assert receive(Splitter(FRAME_BYTES_MAX), struct.pack(">i", len(frame)) + frame, [65_536]) == [frame]
 
 
-def test_a_large_frame_is_received_into_its_own_buffer() -> None:
+def test_large_frame_is_received_into_its_own_buffer() -> None:
     splitter = Splitter(FRAME_BYTES_MAX)
     splitter.feed(struct.pack(">i", 500_000) + b"a" * 10)
     assert splitter.take() is None
     assert splitter.wanted == STEP_BYTES + 10
     splitter.allocate()
-    room = splitter.room()
-    assert room is not None and len(room) == STEP_BYTES
+    free = splitter.own_buffer()
+    assert free is not None and len(free) == STEP_BYTES
     splitter.wrote(STEP_BYTES)
     assert splitter.wanted == 500_000 - STEP_BYTES - 10
     splitter.allocate()
-    room = splitter.room()
-    assert room is not None and len(room) == 500_000 - STEP_BYTES - 10
+    free = splitter.own_buffer()
+    assert free is not None and len(free) == 500_000 - STEP_BYTES - 10
     assert splitter.reserved == 500_000

@@ -6,12 +6,12 @@ import struct
 
 import pytest
 
+from tests.support.versions import VERSIONS
 from tidegate.protocol import headers
-from tidegate.protocol.versions import VERSIONS
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(12, 4), (0, 13), (9999, 0), (-1, -1), (18, -5), (32767, 32767)])
-def test_a_route_key_is_the_headers_first_four_bytes(api_key: int, version: int) -> None:
+def test_route_key_is_the_headers_first_four_bytes(api_key: int, version: int) -> None:
     (found,) = struct.unpack(">I", struct.pack(">hh", api_key, version))
     assert found == headers.route_key(api_key, version)
     assert headers.api_and_version(found) == (api_key, version)

@@ -44,7 +44,7 @@ def requests(draw: st.DrawFn) -> tuple[int, Any]:
 
 @given(requests())
 @settings(max_examples=150)
-def test_it_reads_what_was_written(case: tuple[int, Any]):
+def test_produce_request_written_is_read_back(case: tuple[int, Any]):
     version, request = case
     read = read_produce(version, memoryview(written(request)))
 
@@ -62,7 +62,7 @@ def test_it_reads_what_was_written(case: tuple[int, Any]):
 
 @given(requests(), st.data())
 @settings(max_examples=100)
-def test_what_is_cut_or_longer_is_refused(case: tuple[int, Any], data: st.DataObject):
+def test_truncated_or_longer_request_is_refused(case: tuple[int, Any], data: st.DataObject):
     version, request = case
     body = written(request)
     with pytest.raises(DecodeError):

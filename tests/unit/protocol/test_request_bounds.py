@@ -65,7 +65,7 @@ def test_produce_refuses_too_many_partitions_at_their_count(version: int):
         read_produce(version, memoryview(classic if version < 9 else flexible))
 
 
-def test_a_subscription_of_too_many_topics_is_not_read():
+def test_subscription_of_too_many_topics_is_not_read():
     for count, read in ((TOPICS_MAX, frozenset({""})), (TOPICS_MAX + 1, None)):
         metadata = struct.pack(">hi", 0, count) + bytes(2 * count) + struct.pack(">i", -1)
         assert subscribed_topics(metadata) == read
@@ -73,12 +73,12 @@ def test_a_subscription_of_too_many_topics_is_not_read():
     assert topic_count(struct.pack(">hi", 0, -5)) == topic_count(b"") == 0
 
 
-def test_an_assignment_of_too_many_partitions_is_not_read():
+def test_assignment_of_too_many_partitions_is_not_read():
     assignment = struct.pack(">hi", 0, 1) + b"\0\1t" + struct.pack(">iii", 2, 0, 1) + struct.pack(">i", -1)
     assert assigned_partitions(assignment, 2) == {"t": [0, 1]}
     assert assigned_partitions(assignment, 1) is None
 
 
-def test_an_error_repeats_no_more_than_its_answer_takes():
+def test_error_repeats_no_more_than_its_answer_takes():
     assert len(str(InvalidConfig("\\x01" * 32_767).message)) == MESSAGE_LENGTH_MAX
     assert InvalidConfig().message is None

@@ -73,7 +73,7 @@ def test_malformed_batches_are_refused(
         parse_produced(buffer, version, batch_bytes_max)
 
 
-def test_the_first_failing_check_names_the_error():
+def test_first_failing_check_names_the_error():
     oversized_and_corrupt = changed(ONE, len(ONE) - 3, ">b", 1, sealed=False)
     with pytest.raises(MessageTooLarge):
         parse_produced(oversized_and_corrupt, 9, len(ONE) - 1)
@@ -82,7 +82,7 @@ def test_the_first_failing_check_names_the_error():
         parse_produced(zstd_with_base_offset, 6, ANY_BYTES)
 
 
-def test_a_batch_of_exactly_the_limit_passes():
+def test_batch_of_exactly_the_limit_passes():
     assert parse_produced(memoryview(ONE), 3, len(ONE)).size == len(ONE)
 
 
@@ -118,7 +118,7 @@ def test_log_append_time_rewrites_bit_maximum_and_crc_only():
     assert not cleared.is_log_append_time
 
 
-def test_a_small_batch_does_not_keep_a_large_frame():
+def test_small_batch_does_not_keep_a_large_frame():
     frame = bytes(100_000) + THREE
     batch = Batch.parse(memoryview(frame)[100_000:])
     batch.release_frame()
@@ -140,7 +140,7 @@ def test_no_bytes_fail_otherwise_than_by_a_code(data: bytes):
 
 
 @given(st.integers(0, len(THREE) - 1), st.integers(0, 255))
-def test_a_changed_byte_under_the_crc_is_found(at: int, byte: int):
+def test_changed_byte_under_the_crc_is_found(at: int, byte: int):
     copy = bytearray(THREE)
     if at < 17 or copy[at] == byte:
         return

@@ -34,7 +34,7 @@ def expected(built: list[NewRecord], base_offset: int = 0) -> list[Record]:
 
 @given(st.sampled_from(CODECS), st.lists(records, min_size=1, max_size=20), st.integers(0, 1 << 50))
 @settings(max_examples=60)
-def test_what_was_built_is_read(codec: Codec, built: list[NewRecord], base_offset: int):
+def test_record_built_is_read_back(codec: Codec, built: list[NewRecord], base_offset: int):
     batch = Batch.parse(build_batch(built, codec=codec, base_offset=base_offset))
 
     batch.verify_crc()
@@ -43,7 +43,7 @@ def test_what_was_built_is_read(codec: Codec, built: list[NewRecord], base_offse
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_clients_batches_are_read(codec: Codec):
+def test_clients_batches_are_read(codec: Codec):
     builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 1 << 20)
     built = [NewRecord(b"value %d" % i * 50, b"key" if i % 2 else None, 1_000 + i, [("h", b"x")]) for i in range(100)]
     for i, record in enumerate(built):
@@ -56,7 +56,7 @@ def test_a_clients_batches_are_read(codec: Codec):
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_client_reads_our_batches(codec: Codec):
+def test_client_reads_our_batches(codec: Codec):
     built = [NewRecord(b"value %d" % i * 50, b"key", 1_000 + i, [("h", None)]) for i in range(100)]
 
     read = DefaultRecordBatch(build_batch(built, codec=codec, base_offset=40))
@@ -74,7 +74,7 @@ def test_blocks_of_an_lz4_frame_do_not_depend_on_each_other():
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_a_bomb_is_not_opened(codec: Codec):
+def test_bomb_is_not_opened(codec: Codec):
     batch = Batch.parse(build_batch([NewRecord(bytes(5_000_000))], codec=codec))
 
     with pytest.raises(CorruptMessage, match="larger than"):
@@ -102,7 +102,7 @@ def test_raw_snappy_and_plain_gzip_are_read():
 
 @given(st.integers(62, 200), st.integers(0, 255))
 @settings(max_examples=200)
-def test_a_damaged_records_area_is_invalid(at: int, byte: int):
+def test_damaged_records_area_is_invalid(at: int, byte: int):
     whole = build_batch([NewRecord(b"value", b"key", 5 + i, [("h", b"v")]) for i in range(5)])
     damaged = bytearray(whole)
     damaged[at % (len(whole) - 61) + 61] = byte
@@ -120,7 +120,7 @@ def test_wrong_counts_and_trailing_bytes_are_invalid():
             read_records(batch)
 
 
-def test_a_marker_says_how_the_transaction_ended():
+def test_marker_contains_the_outcome_of_the_transaction():
     marker = build_marker(producer_id=3, producer_epoch=1, coordinator_epoch=5, committed=False, timestamp_ms=8)
 
     (record,) = read_records(Batch.parse(marker))

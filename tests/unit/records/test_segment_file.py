@@ -24,7 +24,7 @@ def written(folder: Path, batches: list[bytes], **options: Any) -> SegmentFile:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_a_row_group_is_one_buffer_of_batches_end_to_end(tmp_path: Path, compression: str) -> None:
+def test_row_group_is_one_buffer_of_batches_end_to_end(tmp_path: Path, compression: str) -> None:
     batches = batches_from(100, [1, 5, 2, 9, 3, 4, 1, 1, 7, 2], value=b"x" * 300)
     file = written(tmp_path, batches, row_group_batches=4, compression=compression)
 
@@ -39,7 +39,7 @@ def test_a_row_group_is_one_buffer_of_batches_end_to_end(tmp_path: Path, compres
     assert [list(group.lasts) for group in groups] == [[100, 105, 107, 116], [119, 123, 124, 125], [132, 134]]
 
 
-def test_an_offset_is_found_by_row_group_and_then_by_batch(tmp_path: Path) -> None:
+def test_offset_is_found_by_row_group_and_then_by_batch(tmp_path: Path) -> None:
     file = written(tmp_path, batches_from(10, [5, 5, 5, 5, 5]), row_group_batches=2)
 
     found = [file.find(offset) for offset in (0, 10, 19, 20, 29, 30, 34, 35)]
@@ -56,7 +56,7 @@ def test_as_many_whole_batches_as_fit(tmp_path: Path) -> None:
     assert [group.fit(3, limit) for limit in (size - 1, size, 2 * size)] == [0, 1, 1]
 
 
-def test_the_footer_says_what_a_search_needs(tmp_path: Path) -> None:
+def test_footer_contains_what_a_search_needs(tmp_path: Path) -> None:
     batches = batches_from(7, [2], timestamp=50) + batches_from(11, [3], timestamp=40)
     file = written(tmp_path, batches, from_offset=5, row_group_batches=1)
 
@@ -64,7 +64,7 @@ def test_the_footer_says_what_a_search_needs(tmp_path: Path) -> None:
     assert (file.fields["topic"], file.fields["partition"], file.fields["version"]) == ("orders", 0, 1)
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
     other = tmp_path / "other.parquet"
     segment = write_segment(tmp_path, batches_from(0, [1]))
     parquet.write_table(parquet.read_table(tmp_path / segment.file).replace_schema_metadata(None), other)
@@ -91,7 +91,7 @@ def test_threads_share_a_file_that_stays_open(tmp_path: Path) -> None:
     assert all(bytes(group.data) == bytes(groups[at % 32].data) for at, group in enumerate(groups))
 
 
-def test_a_file_that_is_gone_when_one_more_thread_needs_it_is_missing(tmp_path: Path) -> None:
+def test_file_deleted_before_another_thread_opens_it_is_missing(tmp_path: Path) -> None:
     file = written(tmp_path, batches_from(0, [1]))
     Path(file.path).unlink()
     file._idle.clear()
@@ -100,7 +100,7 @@ def test_a_file_that_is_gone_when_one_more_thread_needs_it_is_missing(tmp_path: 
         file.read(0)
 
 
-def test_a_file_cut_after_its_footer_was_read_is_unreadable(tmp_path: Path) -> None:
+def test_file_truncated_after_its_footer_was_read_is_unreadable(tmp_path: Path) -> None:
     file = written(tmp_path, batches_from(0, [1] * 4, value=b"x" * 9_000))
     Path(file.path).write_bytes(Path(file.path).read_bytes()[:5_000])
 
@@ -108,7 +108,7 @@ def test_a_file_cut_after_its_footer_was_read_is_unreadable(tmp_path: Path) -> N
         file.read(0)
 
 
-def test_an_archive_is_a_folder_or_a_uri(tmp_path: Path) -> None:
+def test_archive_is_a_folder_or_a_uri(tmp_path: Path) -> None:
     local, root = open_archive(str(tmp_path))
     same, same_root = open_archive(f"file://{tmp_path}/")
 

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.support.wire import RawClient
 from tidegate.apis.call import BrokerContext, Call
-from tidegate.apis.registry import Api
+from tidegate.apis.registry import Api, load_all
 from tidegate.protocol import fast_writers
 from tidegate.server.listener import Server
 from tidegate.settings import Settings
@@ -55,13 +55,49 @@ class Handlers:
 
     def table(self) -> dict[int, Api]:
         """What `registry.load_all` would give."""
+        shapes = {key: one.error for key, one in load_all().items()}
         apis = [
-            Api(API_VERSIONS, "api_versions", 0, 4, self.api_versions, True, False, 0),
-            Api(PRODUCE, "produce", 3, 13, self.produce, True, True, 0),
-            Api(FETCH, "fetch", 4, 18, self.fetch, True, False, 4),
-            Api(HEARTBEAT, "heartbeat", 0, 4, self.heartbeat, True, False, 0),
-            Api(CREATE_TOPICS, "create_topics", 2, 7, self.create_topics, False, False, 2),
-            Api(JOIN_GROUP, "join_group", 0, 9, self.join_group, False, False, 0),
+            Api(
+                API_VERSIONS,
+                "api_versions",
+                0,
+                4,
+                self.api_versions,
+                True,
+                False,
+                0,
+                shapes[API_VERSIONS],
+                safe_late=True,
+            ),
+            Api(
+                PRODUCE,
+                "produce",
+                3,
+                13,
+                self.produce,
+                True,
+                True,
+                0,
+                shapes[PRODUCE],
+                away=ErrorCode.request_timed_out,
+            ),
+            Api(
+                FETCH,
+                "fetch",
+                4,
+                18,
+                self.fetch,
+                True,
+                False,
+                4,
+                shapes[FETCH],
+                safe_late=True,
+                exclusive=True,
+                away=ErrorCode.kafka_storage_error,
+            ),
+            Api(HEARTBEAT, "heartbeat", 0, 4, self.heartbeat, True, False, 0, shapes[HEARTBEAT], safe_late=True),
+            Api(CREATE_TOPICS, "create_topics", 2, 7, self.create_topics, False, False, 2, shapes[CREATE_TOPICS]),
+            Api(JOIN_GROUP, "join_group", 0, 9, self.join_group, False, False, 0, shapes[JOIN_GROUP], cancelled=True),
         ]
         return {api.key: api for api in apis}
 

@@ -15,7 +15,7 @@ from tests.support.wire import RawClient, encode_request, request_type
 from tests.unit.server.fakes import FETCH, PRODUCE, Handlers, another, closed, connected, on_both_loops, until
 from tidegate.server import limits
 
-BEAT: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+HEARTBEAT_REQUEST: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 FETCHES: Any = sample(request_type(FETCH, 12))
 MIB = 1 << 20
 
@@ -25,7 +25,7 @@ def peak_mib() -> float:
 
 
 @on_both_loops
-async def test_a_client_that_does_not_read_stops_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_does_not_read_stops_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 GB of answers asked for and none read: a few are made, then the broker stops taking requests."""
     handlers = Handlers()
     handlers.fetch_bytes = 4 * MIB
@@ -40,7 +40,7 @@ async def test_a_client_that_does_not_read_stops_being_read(monkeypatch: pytest.
         assert started < 16
         assert peak_mib() - before < 64
 
-        await other.ask(BEAT, timeout_s=5)
+        await other.ask(HEARTBEAT_REQUEST, timeout_s=5)
 
         for _ in range(20):
             assert len(await asyncio.wait_for(client.receive_frame(), 5)) > handlers.fetch_bytes
@@ -54,7 +54,7 @@ async def test_answers_behind_a_parked_one_are_bounded(monkeypatch: pytest.Monke
     monkeypatch.setattr(limits, "IN_FLIGHT_MAX", 50)
     async with connected(handlers) as (_, client):
         first = client.send(FETCHES)
-        sent = [first, *(client.send(BEAT) for _ in range(1000))]
+        sent = [first, *(client.send(HEARTBEAT_REQUEST) for _ in range(1000))]
         await until(lambda: len(handlers.started) == 50)
         await asyncio.sleep(0.05)
         assert len(handlers.started) == 50
@@ -65,21 +65,29 @@ async def test_answers_behind_a_parked_one_are_bounded(monkeypatch: pytest.Monke
 
 
 @on_both_loops
-async def test_a_large_request_arrives_whole() -> None:
+async def test_large_request_arrives_whole() -> None:
     handlers = Handlers()
     async with connected(handlers) as (server, client):
         produce: Any = sample(request_type(PRODUCE, 9))
         partition = produce.topic_data[0].partition_data[0]
         object.__setattr__(partition, "records", bytes(5 * MIB))
-        heartbeat = client.send(BEAT)
+        heartbeat = client.send(HEARTBEAT_REQUEST)
         client.send(produce)
         client.send(produce)
-        last = client.send(BEAT)
+        last = client.send(HEARTBEAT_REQUEST)
         assert [(await asyncio.wait_for(client.receive(), 5))[0] for _ in range(2)] == [heartbeat, last]
         assert len(handlers.started) == 4
         assert handlers.started[1] == handlers.started[2]
         assert int(handlers.started[1].split()[-1]) > 5 * MIB
         assert server.request_bytes.held == 0
+
+
+def large_fetch() -> Any:
+    """A Fetch of a little more than 3 MiB."""
+    fetch: Any = sample(request_type(FETCH, 12))
+    object.__setattr__(fetch.topics[0], "topic", "t" * 30_000)
+    object.__setattr__(fetch, "topics", fetch.topics * 106)
+    return fetch
 
 
 @on_both_loops
@@ -88,8 +96,7 @@ async def test_large_requests_of_all_connections_together_are_bounded() -> None:
     handlers = Handlers()
     settings = {"requests_in_flight_bytes_max": 4 * MIB}
     async with connected(handlers, **settings) as (server, first), await another(server) as second:
-        large: Any = sample(request_type(FETCH, 12))
-        object.__setattr__(large, "rack_id", "r" * (3 * MIB))
+        large = large_fetch()
         waiting = [first.send(large), second.send(large)]
         await until(lambda: handlers.parked)
         await asyncio.sleep(0.1)
@@ -105,17 +112,16 @@ async def test_large_requests_of_all_connections_together_are_bounded() -> None:
 
 
 @on_both_loops
-async def test_a_request_above_the_cap_of_all_is_taken_alone() -> None:
+async def test_request_above_the_cap_of_all_is_taken_alone() -> None:
     handlers = Handlers()
     async with connected(handlers, requests_in_flight_bytes_max=MIB) as (_, client):
-        large: Any = sample(request_type(FETCH, 12))
-        object.__setattr__(large, "rack_id", "r" * (3 * MIB))
+        large = large_fetch()
         client.send(large)
         await until(lambda: handlers.parked)
 
 
 @on_both_loops
-async def test_a_client_that_goes_in_the_middle_of_a_large_request_frees_its_room() -> None:
+async def test_closed_connection_in_the_middle_of_a_large_request_frees_its_bytes() -> None:
     async with connected(Handlers()) as (server, client):
         client.writer.write(struct.pack(">i", 50 * MIB) + bytes(100_000))
         await until(lambda: 100_000 < server.request_bytes.held < MIB)
@@ -124,10 +130,10 @@ async def test_a_client_that_goes_in_the_middle_of_a_large_request_frees_its_roo
 
 
 @on_both_loops
-async def test_an_idle_connection_is_closed_and_one_with_a_parked_request_is_not() -> None:
+async def test_idle_connection_is_closed_and_one_with_a_parked_request_is_not() -> None:
     handlers = Handlers()
     async with connected(handlers, connections_max_idle_ms=1000) as (server, idle), await another(server) as parked:
-        await idle.ask(BEAT)
+        await idle.ask(HEARTBEAT_REQUEST)
         fetch = parked.send(FETCHES)
         assert await closed(idle) == b""
         await asyncio.sleep(1.0)
@@ -136,7 +142,7 @@ async def test_an_idle_connection_is_closed_and_one_with_a_parked_request_is_not
 
 
 @on_both_loops
-async def test_a_request_that_stops_in_its_middle_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_that_stops_in_its_middle_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FRAME_TIMEOUT_S", 0.1)
     async with connected(Handlers(), connections_max_idle_ms=1000) as (server, client):
         client.writer.write(struct.pack(">i", 10 * MIB) + bytes(10))
@@ -145,12 +151,12 @@ async def test_a_request_that_stops_in_its_middle_ends_the_connection(monkeypatc
 
 
 @on_both_loops
-async def test_an_old_connection_is_closed_between_requests() -> None:
+async def test_old_connection_is_closed_between_requests() -> None:
     handlers = Handlers()
     settings = {"connections_max_idle_ms": 1000, "connections_max_age_ms": 300}
     async with connected(handlers, **settings) as (server, busy), await another(server) as parked:
         fetch = parked.send(FETCHES)
-        await busy.ask(BEAT)
+        await busy.ask(HEARTBEAT_REQUEST)
         assert await closed(busy) == b""
         handlers.answer_fetch(handlers.parked[0])
         assert (await parked.receive())[0] == fetch
@@ -158,7 +164,7 @@ async def test_an_old_connection_is_closed_between_requests() -> None:
 
 
 @on_both_loops
-async def test_a_client_that_never_reads_is_cut_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_never_reads_is_aborted_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers = Handlers()
     handlers.fetch_bytes = 4 * MIB
     monkeypatch.setattr(limits, "OUT_BYTES_MAX", MIB)

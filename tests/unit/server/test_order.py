@@ -22,7 +22,7 @@ JOINS: Any = sample(JoinGroupRequest)
 VERSIONS: Any = ApiVersionsRequest(client_software_name="t", client_software_version="1")
 
 
-def beats(group: str) -> Any:
+def heartbeats(group: str) -> Any:
     return HeartbeatRequest(group_id=group, generation_id=1, member_id="m", group_instance_id=None)
 
 
@@ -33,7 +33,7 @@ async def order_of_answers(client: RawClient, count: int) -> list[int]:
 @on_both_loops
 async def test_pipelined_requests_are_answered_in_order_with_their_correlation_ids() -> None:
     async with connected(Handlers()) as (_, client):
-        frames = [encode_request(beats("g"), correlation_id) for correlation_id in (-1, 0, 2147483647, -1)]
+        frames = [encode_request(heartbeats("g"), correlation_id) for correlation_id in (-1, 0, 2147483647, -1)]
         client.writer.write(b"".join(frames))
         answers = [struct.unpack_from(">i", await client.receive_frame())[0] for _ in frames]
     assert answers == [-1, 0, 2147483647, -1]
@@ -42,14 +42,14 @@ async def test_pipelined_requests_are_answered_in_order_with_their_correlation_i
 @on_both_loops
 async def test_thousands_of_pipelined_requests() -> None:
     async with connected(Handlers()) as (_, client):
-        sent = [client.send(beats(f"group-{index}")) for index in range(5000)]
+        sent = [client.send(heartbeats(f"group-{index}")) for index in range(5000)]
         assert await order_of_answers(client, 5000) == sent
 
 
 @on_both_loops
-async def test_a_request_in_single_bytes() -> None:
+async def test_request_in_single_bytes() -> None:
     async with connected(Handlers()) as (_, client):
-        for byte in encode_request(beats("slowly"), 9):
+        for byte in encode_request(heartbeats("slowly"), 9):
             client.writer.write(bytes((byte,)))
             await client.writer.drain()
             await asyncio.sleep(0)
@@ -57,10 +57,10 @@ async def test_a_request_in_single_bytes() -> None:
 
 
 @on_both_loops
-async def test_hot_requests_start_behind_a_parked_fetch_and_are_answered_after_it() -> None:
+async def test_order_inline_requests_start_behind_a_parked_fetch_and_are_answered_after_it() -> None:
     handlers = Handlers()
     async with connected(handlers) as (_, client):
-        sent = [client.send(request) for request in (FETCHES, beats("a"), VERSIONS)]
+        sent = [client.send(request) for request in (FETCHES, heartbeats("a"), VERSIONS)]
         await until(lambda: len(handlers.started) == 3)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client.reader.readexactly(1), 0.05)
@@ -74,7 +74,7 @@ async def test_hot_requests_start_behind_a_parked_fetch_and_are_answered_after_i
 async def test_one_fetch_of_a_connection_at_a_time() -> None:
     handlers = Handlers()
     async with connected(handlers) as (_, client):
-        sent = [client.send(request) for request in (FETCHES, FETCHES, beats("a"))]
+        sent = [client.send(request) for request in (FETCHES, FETCHES, heartbeats("a"))]
         await until(lambda: handlers.parked)
         await asyncio.sleep(0.02)
         assert handlers.started == ["fetch"]
@@ -87,10 +87,10 @@ async def test_one_fetch_of_a_connection_at_a_time() -> None:
 
 
 @on_both_loops
-async def test_a_cold_request_waits_for_every_earlier_one() -> None:
+async def test_order_task_request_waits_for_every_earlier_one() -> None:
     handlers = Handlers()
     async with connected(handlers) as (_, client):
-        sent = [client.send(request) for request in (FETCHES, CREATES, beats("a"))]
+        sent = [client.send(request) for request in (FETCHES, CREATES, heartbeats("a"))]
         await until(lambda: handlers.parked)
         await asyncio.sleep(0.02)
         assert handlers.started == ["fetch"]
@@ -102,11 +102,13 @@ async def test_a_cold_request_waits_for_every_earlier_one() -> None:
 
 
 @on_both_loops
-async def test_what_follows_a_cold_request_waits_for_it() -> None:
+async def test_order_requests_behind_a_task_request_wait_for_it() -> None:
     handlers = Handlers()
     handlers.cold_gate.clear()
     async with connected(handlers) as (_, client):
-        sent = [client.send(request) for request in (CREATES, beats("a"), CREATES, beats("b"), beats("c"))]
+        sent = [
+            client.send(request) for request in (CREATES, heartbeats("a"), CREATES, heartbeats("b"), heartbeats("c"))
+        ]
         await until(lambda: handlers.started)
         await asyncio.sleep(0.02)
         assert handlers.started == ["create_topics"]
@@ -119,21 +121,21 @@ async def test_what_follows_a_cold_request_waits_for_it() -> None:
 
 
 @on_both_loops
-async def test_a_dropped_request_takes_no_place() -> None:
+async def test_dropped_request_takes_no_place() -> None:
     handlers = Handlers()
     async with connected(handlers) as (_, client):
         client.send(sample(request_type(PRODUCE, 9)))
-        heartbeat = client.send(beats("a"))
+        heartbeat = client.send(heartbeats("a"))
         assert await order_of_answers(client, 1) == [heartbeat]
 
 
 @on_both_loops
-async def test_a_dropped_request_behind_a_parked_one_takes_no_place() -> None:
+async def test_dropped_request_behind_a_parked_one_takes_no_place() -> None:
     handlers = Handlers()
     async with connected(handlers) as (_, client):
         fetch = client.send(FETCHES)
         client.send(sample(request_type(PRODUCE, 9)))
-        heartbeat = client.send(beats("a"))
+        heartbeat = client.send(heartbeats("a"))
         await until(lambda: len(handlers.started) == 3)
         handlers.answer_fetch(handlers.parked[0])
         assert await order_of_answers(client, 2) == [fetch, heartbeat]
@@ -146,11 +148,11 @@ async def test_other_connections_do_not_wait() -> None:
     async with connected(handlers) as (server, waiting), await another(server) as other:
         waiting.send(JOINS)
         await until(lambda: handlers.started)
-        await other.ask(beats("a"), timeout_s=5)
+        await other.ask(heartbeats("a"), timeout_s=5)
 
 
 @on_both_loops
-async def test_a_parked_join_is_cancelled_when_its_client_goes() -> None:
+async def test_order_parked_join_is_cancelled_with_its_connection() -> None:
     handlers = Handlers()
     handlers.cold_gate.clear()
     async with connected(handlers) as (server, client):
@@ -162,7 +164,7 @@ async def test_a_parked_join_is_cancelled_when_its_client_goes() -> None:
 
 
 @on_both_loops
-async def test_other_work_goes_on_when_its_client_goes() -> None:
+async def test_order_other_work_continues_after_its_connection_closed() -> None:
     handlers = Handlers()
     handlers.cold_gate.clear()
     async with connected(handlers) as (server, client):
@@ -175,7 +177,7 @@ async def test_other_work_goes_on_when_its_client_goes() -> None:
 
 
 @on_both_loops
-async def test_an_answer_to_a_client_that_is_gone_goes_nowhere() -> None:
+async def test_order_answer_to_a_closed_connection_is_dropped() -> None:
     handlers = Handlers()
     async with connected(handlers) as (server, client):
         gone: list[bool] = []
@@ -192,7 +194,7 @@ async def test_an_answer_to_a_client_that_is_gone_goes_nowhere() -> None:
 async def test_draining_answers_what_is_under_way_and_closes() -> None:
     handlers = Handlers()
     async with connected(handlers) as (server, idle), await another(server) as busy:
-        await idle.ask(beats("a"))
+        await idle.ask(heartbeats("a"))
         fetch = busy.send(FETCHES)
         await until(lambda: handlers.parked)
         draining = asyncio.create_task(server.drain(3000))
@@ -209,7 +211,7 @@ async def test_draining_answers_what_is_under_way_and_closes() -> None:
 
 
 @on_both_loops
-async def test_a_parked_join_is_cut_when_the_drain_ends() -> None:
+async def test_order_parked_join_is_aborted_when_the_drain_ends() -> None:
     handlers = Handlers()
     handlers.cold_gate.clear()
     async with connected(handlers) as (server, client):

@@ -8,6 +8,7 @@ import resource
 import struct
 from typing import Any
 
+import pytest
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
@@ -29,7 +30,7 @@ from tidegate.protocol.schema_walk import write_uvarint
 from tidegate.server.listener import Server
 
 VERSIONS: Any = ApiVersionsRequest(client_software_name="t", client_software_version="1")
-BEAT: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+HEARTBEAT_REQUEST: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 
 
 def frame(payload: bytes) -> bytes:
@@ -38,7 +39,7 @@ def frame(payload: bytes) -> bytes:
 
 async def still_serves(server: Server) -> None:
     async with await another(server) as client:
-        await client.ask(BEAT, timeout_s=5)
+        await client.ask(HEARTBEAT_REQUEST, timeout_s=5)
 
 
 async def refused(data: bytes, **settings: Any) -> bytes:
@@ -52,7 +53,7 @@ async def refused(data: bytes, **settings: Any) -> bytes:
 
 
 @on_both_loops
-async def test_a_frame_above_the_limit_closes_at_once_and_reserves_nothing() -> None:
+async def test_frame_above_the_limit_closes_at_once_and_reserves_nothing() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert await refused(struct.pack(">i", 104_857_601)) == b""
     assert await refused(struct.pack(">i", 2**31 - 1)) == b""
@@ -60,55 +61,58 @@ async def test_a_frame_above_the_limit_closes_at_once_and_reserves_nothing() -> 
 
 
 @on_both_loops
-async def test_a_negative_length_closes_at_once() -> None:
+async def test_negative_length_closes_at_once() -> None:
     assert await refused(struct.pack(">i", -1)) == b""
 
 
 @on_both_loops
-async def test_a_frame_too_short_for_a_header_closes() -> None:
+async def test_frame_too_short_for_a_header_closes() -> None:
     assert await refused(frame(b"")) == b""
     assert await refused(frame(b"\0\x0c\0\0\0\0\0\1")) == b""
 
 
 @on_both_loops
-async def test_an_unknown_api_closes_without_an_answer() -> None:
+async def test_unknown_api_closes_without_an_answer() -> None:
     assert await refused(frame(struct.pack(">hhih", 9999, 0, 1, -1))) == b""
 
 
 @on_both_loops
-async def test_a_version_that_is_not_served_closes_without_an_answer() -> None:
+async def test_version_that_is_not_served_closes_without_an_answer() -> None:
     for version in (-1, 5, 32767):
         assert await refused(frame(struct.pack(">hhih", 12, version, 1, -1))) == b""
 
 
 @on_both_loops
-async def test_a_client_id_longer_than_its_frame_closes() -> None:
+async def test_client_id_longer_than_its_frame_closes() -> None:
     assert await refused(frame(struct.pack(">hhih", 12, 0, 1, 500) + b"abc")) == b""
 
 
 @on_both_loops
-async def test_a_client_id_that_is_not_utf8_closes() -> None:
-    assert await refused(frame(struct.pack(">hhih", 12, 0, 1, 2) + b"\xff\xfe")) == b""
+async def test_client_id_that_is_not_utf8_is_answered() -> None:
+    good = encode_request(HEARTBEAT_REQUEST, 1, None)
+    async with connected(Handlers()) as (_, client):
+        client.writer.write(frame(good[4:12] + struct.pack(">h", 2) + b"\xff\xfe" + good[14:]))
+        assert struct.unpack_from(">i", await client.receive_frame())[0] == 1
 
 
 @on_both_loops
-async def test_a_body_with_something_left_over_closes() -> None:
-    assert await refused(frame(encode_request(BEAT, 1)[4:] + b"\0")) == b""
+async def test_body_with_something_left_over_closes() -> None:
+    assert await refused(frame(encode_request(HEARTBEAT_REQUEST, 1)[4:] + b"\0")) == b""
 
 
 @on_both_loops
-async def test_what_came_before_the_refusal_is_answered() -> None:
-    good, bad = encode_request(BEAT, 1), frame(struct.pack(">hhih", 9999, 0, 2, -1))
+async def test_requests_before_the_refused_one_are_answered() -> None:
+    good, bad = encode_request(HEARTBEAT_REQUEST, 1), frame(struct.pack(">hhih", 9999, 0, 2, -1))
     answered = await refused(good + good + bad + good)
     assert len(answered) == 2 * 16
 
 
 @on_both_loops
-async def test_what_waits_before_the_refusal_is_answered() -> None:
+async def test_requests_waiting_before_the_refused_one_are_answered() -> None:
     handlers = Handlers()
     async with connected(handlers) as (_, client):
         client.send(sample(request_type(FETCH, 12)))
-        client.writer.write(frame(struct.pack(">hhih", 9999, 0, 2, -1)) + encode_request(BEAT, 3))
+        client.writer.write(frame(struct.pack(">hhih", 9999, 0, 2, -1)) + encode_request(HEARTBEAT_REQUEST, 3))
         await until(lambda: handlers.parked)
         await asyncio.sleep(0.02)
         handlers.answer_fetch(handlers.parked[0])
@@ -118,11 +122,13 @@ async def test_what_waits_before_the_refusal_is_answered() -> None:
 
 
 @on_both_loops
-async def test_a_malformed_request_closes_in_its_turn() -> None:
+async def test_malformed_request_closes_after_the_replies_before_it() -> None:
     handlers = Handlers()
     async with connected(handlers) as (_, client):
         client.send(sample(request_type(FETCH, 12)))
-        client.writer.write(frame(encode_request(BEAT, 3)[4:] + b"\0") + encode_request(BEAT, 4))
+        client.writer.write(
+            frame(encode_request(HEARTBEAT_REQUEST, 3)[4:] + b"\0") + encode_request(HEARTBEAT_REQUEST, 4)
+        )
         await until(lambda: handlers.parked)
         await asyncio.sleep(0.02)
         handlers.answer_fetch(handlers.parked[0])
@@ -133,7 +139,7 @@ async def test_a_malformed_request_closes_in_its_turn() -> None:
 @on_both_loops
 async def test_api_versions_from_the_future_is_answered_in_the_oldest_form() -> None:
     async with connected(Handlers()) as (_, client):
-        client.writer.write(frame(struct.pack(">hhih", 18, 99, 77, 3) + b"abc" + b"\xff\x00anything"))
+        client.writer.write(frame(struct.pack(">hhih", 18, 99, 77, 3) + b"abc" + b"\0\xff\x00anything"))
         correlation_id, answer = decode_response(18, 0, await client.receive_frame())
         assert correlation_id == 77
         assert answer.error_code.value == 35
@@ -168,10 +174,10 @@ async def test_unknown_tagged_fields_are_skipped_in_header_and_body() -> None:
 
 
 @on_both_loops
-async def test_a_null_client_id() -> None:
+async def test_null_client_id() -> None:
     async with connected(Handlers()) as (server, client):
         client.client_id = None
-        await client.ask(BEAT)
+        await client.ask(HEARTBEAT_REQUEST)
         assert [connection.client_id for connection in server.connections] == [""]
 
 
@@ -223,21 +229,21 @@ async def test_random_bytes() -> None:
 
 
 @on_both_loops
-async def test_a_kafka_error_of_a_handler_is_told() -> None:
+async def test_kafka_error_of_a_handler_is_answered() -> None:
     handlers = Handlers()
     handlers.error = GroupMaxSizeReached()
     async with connected(handlers) as (_, client):
-        assert (await client.ask(BEAT)).error_code.value == 81
+        assert (await client.ask(HEARTBEAT_REQUEST)).error_code.value == 81
         answer = await client.ask(sample(request_type(CREATE_TOPICS, 7)))
         assert [topic.error_code.value for topic in answer.topics] == [81]
 
 
 @on_both_loops
-async def test_a_store_that_is_away_is_told_by_a_retriable_code() -> None:
+async def test_store_unavailable_is_answered_with_a_retriable_code() -> None:
     handlers = Handlers()
     handlers.error = StoreUnavailable()
     async with connected(handlers) as (_, client):
-        assert (await client.ask(BEAT)).error_code.value == 15
+        assert (await client.ask(HEARTBEAT_REQUEST)).error_code.value == 15
         answer = await client.ask(sample(request_type(FETCH, 4)))
         assert [part.error_code.value for topic in answer.responses for part in topic.partitions] == [56]
         answer = await client.ask(sample(request_type(PRODUCE, 13)))
@@ -245,18 +251,18 @@ async def test_a_store_that_is_away_is_told_by_a_retriable_code() -> None:
 
 
 @on_both_loops
-async def test_a_bug_in_a_handler_is_an_unknown_server_error_and_the_connection_stays() -> None:
+async def test_bug_in_a_handler_is_an_unknown_server_error_and_the_connection_stays() -> None:
     handlers = Handlers()
     handlers.error = RuntimeError("a bug")
     async with connected(handlers) as (_, client):
-        assert (await client.ask(BEAT)).error_code.value == -1
+        assert (await client.ask(HEARTBEAT_REQUEST)).error_code.value == -1
         await client.ask(sample(request_type(CREATE_TOPICS, 7)))
         handlers.error = None
-        assert (await client.ask(BEAT)).error_code.value == 0
+        assert (await client.ask(HEARTBEAT_REQUEST)).error_code.value == 0
 
 
 @on_both_loops
-async def test_a_failed_produce_without_acks_closes() -> None:
+async def test_failed_produce_without_acks_closes() -> None:
     handlers = Handlers()
     handlers.error = StoreUnavailable()
     produce: Any = sample(request_type(PRODUCE, 9))
@@ -269,7 +275,14 @@ async def test_a_failed_produce_without_acks_closes() -> None:
 @on_both_loops
 async def test_connections_above_the_cap_are_refused() -> None:
     async with connected(Handlers(), connections_max=1) as (server, client):
-        await client.ask(BEAT)
+        await client.ask(HEARTBEAT_REQUEST)
         async with await another(server) as refused_client:
             assert await closed(refused_client) == b""
-        await client.ask(BEAT)
+        await client.ask(HEARTBEAT_REQUEST)
+
+
+@pytest.mark.parametrize(("api_key", "size"), [(11, 5 << 20), (3, 17 << 20)])
+async def test_start_request_too_large_to_decode_is_refused_undecoded(api_key: int, size: int) -> None:
+    async with connected(Handlers()) as (_, client):
+        client.writer.write(struct.pack(">ihhih", size, api_key, 4, 1, -1) + bytes(size - 10))
+        assert await closed(client) == b""

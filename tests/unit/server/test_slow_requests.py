@@ -13,13 +13,13 @@ from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from tests.support.samples import sample
 from tests.support.wire import RawClient, encode_request, request_type
 from tests.unit.server.fakes import PRODUCE, Handlers, another, closed, connected, on_both_loops, until
-from tidegate.admin.health import Health
+from tidegate.http.health import Health
 from tidegate.server import limits
 from tidegate.server.limits import HOST_SHARE, RequestBytes
 
 MIB = 1 << 20
 ANNOUNCED = 100 * MIB
-BEAT: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+HEARTBEAT_REQUEST: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 
 
 def large_produce(size: int) -> Any:
@@ -34,18 +34,18 @@ async def announcers(server: Any, count: int) -> list[RawClient]:
     for client in clients:
         client.writer.write(struct.pack(">i", ANNOUNCED) + b"\x00")
     await until(lambda: len(server.connections) == count + 1)
-    await until(lambda: sum(one.standing.name == "HALF" for one in server.connections) == count)
+    await until(lambda: sum(one.state.name == "READING" for one in server.connections) == count)
     return clients
 
 
 @on_both_loops
-async def test_slow_announcers_neighbour_produces_and_beats() -> None:
+async def test_slow_announcers_neighbour_produces_and_heartbeats() -> None:
     handlers = Handlers()
     async with connected(handlers, requests_in_flight_bytes_max=512 * MIB) as (server, client):
         slow = await announcers(server, 7)
         assert server.request_bytes.held < 7 * MIB
         client.send(large_produce(MIB))
-        await client.ask(BEAT)
+        await client.ask(HEARTBEAT_REQUEST)
         assert handlers.started[0].startswith("produce") and handlers.started[1] == "heartbeat g"
         for one in slow:
             await one.close()
@@ -111,7 +111,7 @@ def test_reserve_one_address_gets_its_share() -> None:
     assert woken == [2] and budget.reserve("a", 2, share)
 
 
-def test_readiness_no_room_for_requests_not_ready(monkeypatch: Any) -> None:
+def test_readiness_no_bytes_for_requests_not_ready(monkeypatch: Any) -> None:
     monkeypatch.setattr(limits, "EXHAUSTED_S", 0.0)
     budget = RequestBytes(MIB)
     health = Health(lambda: True, lambda: True, lambda: not budget.exhausted, listening=True)

@@ -14,7 +14,7 @@ from tests.unit.server.fakes import CREATE_TOPICS, FETCH, PRODUCE, Handlers, ano
 from tidegate.server.listener import Server
 from tidegate.server.stalls import _closed, _fileno, _unread
 
-BEAT: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+HEARTBEAT_REQUEST: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 CHANGE: Any = sample(request_type(CREATE_TOPICS, 7))
 PRODUCES: Any = sample(request_type(PRODUCE, 9))
 
@@ -34,6 +34,7 @@ def deliver(server: Server, sender: socket.socket, data: bytes, close: bool = Fa
     """Send, and wait until the broker's socket has it all; the event loop does not turn meanwhile."""
     port, deadline_s = sender.getsockname()[1], monotonic() + 30
     (receiver,) = (one for one in server.connections if one.client.port == port)
+    receiver.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * len(data))
     sender.sendall(data)
     if close:
         sender.close()
@@ -53,7 +54,7 @@ async def test_stall_closed_peer_requests_discarded() -> None:
             deliver(server, gone, encode_request(PRODUCES, 1) + encode_request(CHANGE, 2), close=True)
             stall(server, seconds)
             await until(lambda: len(server.connections) == 1)
-        await client.ask(BEAT)
+        await client.ask(HEARTBEAT_REQUEST)
         assert handlers.started == ["heartbeat g"]
 
 
@@ -77,14 +78,18 @@ async def test_long_stall_late_change_closes_connection_behind_replies() -> None
     async with connected(handlers) as (server, client):
         late = raw_socket(server)
         await until(lambda: len(server.connections) == 2)
-        deliver(server, late, encode_request(BEAT, 1) + encode_request(CHANGE, 2) + encode_request(BEAT, 3))
+        deliver(
+            server,
+            late,
+            encode_request(HEARTBEAT_REQUEST, 1) + encode_request(CHANGE, 2) + encode_request(HEARTBEAT_REQUEST, 3),
+        )
         stall(server, 5)
         await until(lambda: len(server.connections) == 1)
         assert handlers.started == ["heartbeat g"]
         assert late.recv(1 << 16)[4:8] == (1).to_bytes(4, "big")
         assert late.recv(1 << 16) == b""
         late.close()
-        await client.ask(BEAT)
+        await client.ask(HEARTBEAT_REQUEST)
 
 
 @on_both_loops
@@ -92,7 +97,7 @@ async def test_long_stall_change_sent_afterwards_executed() -> None:
     """What came whole before the wake-up is late, what is sent after it is not, on the same connection too."""
     handlers = Handlers()
     async with connected(handlers) as (server, client):
-        client.send(BEAT)
+        client.send(HEARTBEAT_REQUEST)
         stall(server, 5)
         await client.receive()
         await client.ask(CHANGE)
@@ -119,9 +124,9 @@ async def test_long_stall_change_behind_parked_request_not_executed() -> None:
         client.send(CHANGE)
         client.send(sample(request_type(FETCH, 12)))
         await until(lambda: handlers.started == ["create_topics"])
-        await beside.ask(BEAT)
+        await beside.ask(HEARTBEAT_REQUEST)
         stall(server, 5)
-        await beside.ask(BEAT)
+        await beside.ask(HEARTBEAT_REQUEST)
         handlers.cold_gate.set()
         await client.receive()
         assert await client.reader.read() == b""
@@ -135,7 +140,7 @@ async def test_long_stall_half_received_change_not_executed() -> None:
         object.__setattr__(PRODUCES.topic_data[0].partition_data[0], "records", bytes(300_000))
         frame = encode_request(PRODUCES, 1)
         client.writer.write(frame[:100_000])
-        await until(lambda: any(one.standing.name == "HALF" for one in server.connections))
+        await until(lambda: any(one.state.name == "READING" for one in server.connections))
         stall(server, 5)
         client.writer.write(frame[100_000:])
         assert await client.reader.read() == b""

@@ -28,7 +28,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @on_both_loops
-async def test_a_share_of_the_connections_is_closed() -> None:
+async def test_share_of_the_connections_is_closed() -> None:
     async with running(Handlers(), connection_rebalance_window_ms=200) as (server, _), AsyncExitStack() as clients:
         for _ in range(60):
             await clients.enter_async_context(await another(server))
@@ -41,7 +41,7 @@ async def test_a_share_of_the_connections_is_closed() -> None:
 
 
 @on_both_loops
-async def test_all_are_closed_behind_one_address_and_none_when_told_so() -> None:
+async def test_sweep_closes_all_behind_one_address_and_none_when_disabled() -> None:
     for spread_ms in (0, 100):
         async with connected(Handlers(), connection_rebalance_window_ms=spread_ms) as (server, client):
             await client.ask(VERSIONS)
@@ -52,7 +52,7 @@ async def test_all_are_closed_behind_one_address_and_none_when_told_so() -> None
 
 
 @on_both_loops
-async def test_a_long_poll_is_answered_first() -> None:
+async def test_long_poll_is_answered_first() -> None:
     handlers = Handlers()
     async with connected(handlers, connection_rebalance_window_ms=1) as (server, client):
         sent = client.send(FETCHES)
@@ -66,7 +66,7 @@ async def test_a_long_poll_is_answered_first() -> None:
 
 
 @on_both_loops
-async def test_who_waits_for_others_is_left_until_it_has_its_answer() -> None:
+async def test_sweep_connection_with_a_parked_request_stays_until_its_answer() -> None:
     handlers = Handlers()
     handlers.cold_gate.clear()
     async with connected(handlers, connection_rebalance_window_ms=1) as (server, client):

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -45,7 +46,7 @@ async def serving(
     """A server whose port 0 speaks TLS and whose port 1 does not."""
     handlers = handlers or Handlers()
     given = Settings(ssl_certificate_file=str(authority.issue("broker", "127.0.0.1")), **settings)
-    server = Server(cast(BrokerContext, None), handlers.table(), given)
+    server = Server(cast(BrokerContext, SimpleNamespace(security=None)), handlers.table(), given)
     certificates = Certificates(given)
     server.open_tls(bind("127.0.0.1", 0, "TIDEGATE_LISTENERS"), "SSL", certificates)
     await server.open("127.0.0.1", 0)
@@ -82,7 +83,7 @@ async def test_requests_and_large_answers_over_tls(authority: Authority) -> None
 
 
 @on_both_loops
-async def test_a_drain_ends_connections_over_tls(authority: Authority) -> None:
+async def test_drain_ends_connections_over_tls(authority: Authority) -> None:
     async with serving(authority) as (server, _), await client_of(server, authority.client()) as client:
         await client.ask(VERSIONS)
         await server.drain(1_000)
@@ -90,7 +91,7 @@ async def test_a_drain_ends_connections_over_tls(authority: Authority) -> None:
 
 
 @on_both_loops
-async def test_plaintext_on_a_tls_port_ends_at_once_and_is_told_once(authority: Authority) -> None:
+async def test_plaintext_on_a_tls_port_ends_at_once_and_is_logged_once(authority: Authority) -> None:
     with capture_logs() as lines:
         async with serving(authority) as (server, _):
             for _ in range(5):
@@ -104,7 +105,7 @@ async def test_plaintext_on_a_tls_port_ends_at_once_and_is_told_once(authority: 
 
 
 @on_both_loops
-async def test_tls_on_a_plaintext_port_ends_at_once_and_is_told_once(authority: Authority) -> None:
+async def test_tls_on_a_plaintext_port_ends_at_once_and_is_logged_once(authority: Authority) -> None:
     with capture_logs() as lines:
         async with serving(authority) as (server, _):
             for _ in range(5):
@@ -116,7 +117,7 @@ async def test_tls_on_a_plaintext_port_ends_at_once_and_is_told_once(authority: 
 
 
 @on_both_loops
-async def test_a_client_that_does_not_trust_us_is_told(authority: Authority, tmp_path: Path) -> None:
+async def test_client_that_does_not_trust_us_is_logged(authority: Authority, tmp_path: Path) -> None:
     """It may say so, as OpenSSL does, or just hang up, as asyncio does."""
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other").client()
@@ -125,19 +126,19 @@ async def test_a_client_that_does_not_trust_us_is_told(authority: Authority, tmp
         with socket.create_connection(("127.0.0.1", port)) as sock:
             stranger.wrap_socket(sock, server_hostname="127.0.0.1")
 
-    for says_so in (True, False):
+    for reports_it in (True, False):
         with capture_logs() as lines:
             async with serving(authority) as (server, _):
                 with pytest.raises(ssl.SSLCertVerificationError):
-                    await (asyncio.to_thread(blocking, server.ports[0]) if says_so else client_of(server, stranger))
+                    await (asyncio.to_thread(blocking, server.ports[0]) if reports_it else client_of(server, stranger))
                 await until(lambda: any(line["event"] == "tls_handshake_failed" for line in lines))
         line = reported(lines, "tls_handshake_failed")
-        assert ("UNKNOWN_CA" in line["reason"]) == says_so
+        assert ("UNKNOWN_CA" in line["reason"]) == reports_it
         assert "give the client its CA" in line["do"]
 
 
 @on_both_loops
-async def test_a_client_without_a_certificate_is_refused_where_one_is_required(authority: Authority) -> None:
+async def test_client_without_a_certificate_is_refused_where_one_is_required(authority: Authority) -> None:
     own = authority.issue("app")
     with capture_logs() as lines:
         async with serving(authority, ssl_client_ca_file=str(authority.file)) as (server, _):
@@ -151,14 +152,14 @@ async def test_a_client_without_a_certificate_is_refused_where_one_is_required(a
 
 
 @on_both_loops
-async def test_a_certificate_may_be_only_requested(authority: Authority) -> None:
+async def test_certificate_may_be_only_requested(authority: Authority) -> None:
     asked = {"ssl_client_ca_file": str(authority.file), "ssl_client_auth": "requested"}
     async with serving(authority, **asked) as (server, _), await client_of(server, authority.client()) as client:
         assert (await client.ask(VERSIONS)).error_code.value == 0
 
 
 @on_both_loops
-async def test_who_says_nothing_is_cut_and_holds_up_nobody(
+async def test_silent_client_is_aborted_and_delays_no_other(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "FRAME_TIMEOUT_S", 0.3)
@@ -174,7 +175,7 @@ async def test_who_says_nothing_is_cut_and_holds_up_nobody(
 
 
 @on_both_loops
-async def test_who_connects_and_goes_is_not_told(authority: Authority) -> None:
+async def test_client_that_connects_and_closes_is_not_logged(authority: Authority) -> None:
     """Load balancers look like that every few seconds."""
     with capture_logs() as lines:
         async with serving(authority) as (server, _):
@@ -212,7 +213,7 @@ async def test_handshakes_count_as_connections(authority: Authority) -> None:
 
 
 @on_both_loops
-async def test_a_renewed_certificate_is_used_without_a_restart(authority: Authority) -> None:
+async def test_renewed_certificate_is_used_without_a_restart(authority: Authority) -> None:
     def serial(client: RawClient) -> object:
         return client.writer.get_extra_info("peercert")["serialNumber"]
 
@@ -232,7 +233,7 @@ async def test_a_renewed_certificate_is_used_without_a_restart(authority: Author
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_a_certificate_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, content: str | None) -> None:
+def test_certificate_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "c.pem"
     if content is not None:
         file.write_text(content)

@@ -30,7 +30,7 @@ def test_nodes_of_a_cluster() -> None:
 
 
 @pytest.mark.parametrize("url", ["rediss://h", "valkeys://h", "rediss+sentinel://h/main", "rediss+cluster://h"])
-def test_a_second_s_is_for_tls(url: str) -> None:
+def test_second_s_is_for_tls(url: str) -> None:
     assert parse_redis_url(url).tls
 
 
@@ -50,7 +50,7 @@ def test_a_second_s_is_for_tls(url: str) -> None:
         ("rediss://h?ssl_cert_reqs=none", "unknown parameters"),
     ],
 )
-def test_what_is_no_address_is_told_without_its_password(url: str, reason: str) -> None:
+def test_invalid_address_is_reported_without_its_password(url: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason) as reported:
         parse_redis_url(url.replace("://h", "://u:hidden@h"))
 
@@ -59,14 +59,14 @@ def test_what_is_no_address_is_told_without_its_password(url: str, reason: str) 
 
 @pytest.mark.parametrize("password", ["one/two", "one?two=x", "one#two", "/two", "one/two/0?two=x"])
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+sentinel"])
-def test_a_password_that_is_not_encoded_is_told_in_no_part(scheme: str, password: str) -> None:
+def test_password_that_is_not_encoded_is_never_reported(scheme: str, password: str) -> None:
     with pytest.raises(ValueError, match=r"\*\*\*@h") as reported:
         parse_redis_url(f"{scheme}://u:{password}@h:6379/service/0")
 
     assert "one" not in str(reported.value) and "two" not in str(reported.value)
 
 
-def test_an_address_is_shown_without_its_password() -> None:
+def test_address_is_shown_without_its_password() -> None:
     assert without_password("redis://u:p@a:1,b:2/main") == "redis://u:***@a:1,b:2/main"
     assert without_password("redis://:p@a") == "redis://:***@a"
     assert without_password("redis://u@a") == "redis://u@a"

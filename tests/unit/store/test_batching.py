@@ -78,7 +78,7 @@ async def test_single_flight_callers_share_a_call_and_the_next_begins_anew() -> 
     assert await flight.do("key", call) == 2
 
 
-async def test_single_flight_failure_reaches_every_caller_and_is_not_kept() -> None:
+async def test_single_flight_failure_reaches_every_caller_and_is_not_cached() -> None:
     flight = SingleFlight[str]()
 
     async def fail() -> None:

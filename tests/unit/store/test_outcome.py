@@ -48,7 +48,7 @@ def test_outcome_of_results_is_ok(reply: object) -> None:
     assert outcome_of(reply) == Ok(reply)
 
 
-def test_append_failure_of_nil_is_gone() -> None:
+def test_append_failure_of_nil_means_deleted() -> None:
     assert isinstance(append_failure_of(None), Gone)
 
 

@@ -28,7 +28,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Times:
 
 def test_redis_clock_counts_on_by_the_monotonic_clock(times: Times) -> None:
     clock = RedisClock()
-    clock.observe(NOW_MS, times.monotonic_s)
+    clock.observe(NOW_MS, 0)
     times.own_ms += 8 * DAY_MS
     times.monotonic_s += 1.5
 
@@ -38,30 +38,30 @@ def test_redis_clock_counts_on_by_the_monotonic_clock(times: Times) -> None:
 def test_redis_clock_own_clock_ahead_does_not_agree(times: Times) -> None:
     clock = RedisClock()
     assert not clock.agrees
-    clock.observe(NOW_MS, times.monotonic_s)
+    clock.observe(NOW_MS, 0)
     assert clock.agrees
 
     times.own_ms += 8 * DAY_MS
-    clock.observe(NOW_MS, times.monotonic_s)
+    clock.observe(NOW_MS, 0)
     assert clock.difference_ms == 8 * DAY_MS
     assert not clock.agrees
 
 
 def test_redis_clock_follows_redis_back(times: Times) -> None:
     clock = RedisClock()
-    clock.observe(NOW_MS + DAY_MS, times.monotonic_s)
-    clock.observe(NOW_MS, times.monotonic_s)
+    clock.observe(NOW_MS + DAY_MS, 0)
+    clock.observe(NOW_MS, 0)
 
     assert clock.now_ms() == NOW_MS
     assert clock.agrees
 
 
-def test_redis_clock_late_reply_says_nothing(times: Times) -> None:
+def test_redis_clock_late_reply_is_ignored(times: Times) -> None:
     clock = RedisClock()
-    clock.observe(NOW_MS, times.monotonic_s)
+    clock.observe(NOW_MS, 0)
     times.monotonic_s += 10
     times.own_ms += 10_000
-    clock.observe(NOW_MS + 1, times.monotonic_s - 10)
+    clock.observe(NOW_MS + 1, 10)
 
     assert clock.now_ms() == NOW_MS + 10_000
     assert clock.agrees

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.store.sentinels import Place, View, validated
+from tidegate.store.sentinels import Place, SentinelReport, validated
 
 OLD, NEW, OTHER = ("10.0.0.1", 6379), ("10.0.0.2", 6379), ("10.0.0.3", 6379)
 
 
-def up(place: Place, epoch: int) -> View:
-    return View(place, epoch, up=True)
+def up(place: Place, epoch: int) -> SentinelReport:
+    return SentinelReport(place, epoch, up=True)
 
 
-def down(place: Place, epoch: int) -> View:
-    return View(place, epoch, up=False)
+def down(place: Place, epoch: int) -> SentinelReport:
+    return SentinelReport(place, epoch, up=False)
 
 
 @pytest.mark.parametrize(
@@ -35,5 +35,5 @@ def down(place: Place, epoch: int) -> View:
         "the latest is down", "even: what most say", "as numbers", "even: in the order of the address",
     ],
 )  # fmt: skip
-def test_the_latest_fail_over_that_somebody_holds_up_is_believed(views: list[View], place: Place | None) -> None:
+def test_latest_fail_over_confirmed_by_a_sentinel_is_used(views: list[SentinelReport], place: Place | None) -> None:
     assert validated(views) == place

@@ -8,7 +8,7 @@ import pytest
 from tidegate.store.slots import Owned, Refusal, is_refusal, key_of, parse_refusal, parse_slots
 
 
-def test_a_node_that_knows_no_name_of_another_means_the_host_that_was_asked() -> None:
+def test_node_that_knows_no_name_of_another_means_the_host_that_was_asked() -> None:
     reply = [
         [0, 99, [None, 7000, b"id"]],
         [100, 199, [b"?", 7001, b"id"], [b"", 7002, b"id"]],
@@ -41,7 +41,7 @@ def test_other_errors_are_none() -> None:
     assert not is_refusal(ConnectionError("MOVED 1 a:1"))
 
 
-def test_the_key_of_a_command() -> None:
+def test_key_of_a_command() -> None:
     assert key_of(["XRANGE", "log", "-", "+"]) == "log"
     assert key_of(["EVALSHA", "sha", 2, b"first", "second"]) == "first"
     assert [key_of(one) for one in (["TIME"], ["PUBLISH", "channel", "message"], ["EVALSHA", "sha", 0])] == [None] * 3

@@ -37,7 +37,7 @@ def test_nothing_set_is_kafkas_default() -> None:
     assert config.min_cleanable_dirty_ratio == 0.5
 
 
-def test_the_topic_goes_over_the_broker_and_the_broker_over_the_default() -> None:
+def test_topic_value_overrides_the_broker_and_the_broker_the_default() -> None:
     settings = Settings(log_retention_ms=5, message_max_bytes=9)
     config = configs.effective(settings, {"retention.ms": "7", "cleanup.policy": "compact,delete"})
 
@@ -45,7 +45,7 @@ def test_the_topic_goes_over_the_broker_and_the_broker_over_the_default() -> Non
     assert config.cleanup_policy == {"compact", "delete"}
 
 
-def test_where_a_value_comes_from() -> None:
+def test_config_value_has_its_source() -> None:
     settings = Settings(log_retention_ms=5)
     described = {one.name: one for one in configs.describe_topic(settings, {"retention.ms": "7"})}
 
@@ -63,13 +63,14 @@ def test_where_a_value_comes_from() -> None:
         ("retention.ms", " 12 ", "12"),
         ("retention.ms", "-1", "-1"),
         ("cleanup.policy", "delete, compact", "delete,compact"),
+        ("cleanup.policy", "", ""),
         ("preallocate", "TRUE", "true"),
         ("remote.storage.enable", "false", "false"),
         ("min.cleanable.dirty.ratio", "0.25", "0.25"),
         ("message.timestamp.type", "LogAppendTime", "LogAppendTime"),
     ],
 )
-def test_what_is_kept(name: str, value: str, kept: str) -> None:
+def test_config_value_is_normalized(name: str, value: str, kept: str) -> None:
     assert configs.parse(Settings(), {name: value}, {}) == {name: kept}
 
 
@@ -87,7 +88,6 @@ def test_what_is_kept(name: str, value: str, kept: str) -> None:
         ("min.insync.replicas", "0"),
         ("cleanup.policy", "delete,shred"),
         ("cleanup.policy", "delete,delete"),
-        ("cleanup.policy", ""),
         ("compression.type", "brotli"),
         ("preallocate", "yes"),
         ("remote.storage.enable", "true"),
@@ -97,7 +97,7 @@ def test_what_is_kept(name: str, value: str, kept: str) -> None:
         ("min.cleanable.dirty.ratio", "nan"),
     ],
 )
-def test_what_is_refused(name: str, value: str | None) -> None:
+def test_invalid_config_value_is_refused(name: str, value: str | None) -> None:
     with pytest.raises(InvalidConfig):
         configs.parse(Settings(), {name: value}, {})
 
@@ -108,7 +108,7 @@ def test_lags_that_contradict_each_other_are_refused() -> None:
 
 
 @given(st.sampled_from(sorted(CONFIG_KEYS)), st.text(max_size=20))
-def test_what_is_kept_is_kept_the_same_again_and_can_be_gone_by(name: str, value: str) -> None:
+def test_parsed_config_value_is_stable_and_effective(name: str, value: str) -> None:
     try:
         kept = configs.parse(Settings(), {name: value}, {})
     except InvalidConfig:
@@ -117,7 +117,7 @@ def test_what_is_kept_is_kept_the_same_again_and_can_be_gone_by(name: str, value
     configs.effective(SETTINGS, kept)
 
 
-def test_a_broker_shows_its_settings_and_no_password() -> None:
+def test_broker_shows_its_settings_and_no_password() -> None:
     settings = Settings(redis_url="redis://user:secret@h:1/0", port=1234)
     described = {one.name: one for one in configs.describe_broker(settings)}
 

@@ -193,11 +193,11 @@ async def sync_given_up(talk: Conversation) -> None:
 
 
 @conversation()
-async def beats_in_each_state(talk: Conversation) -> None:
+async def heartbeats_in_each_state(talk: Conversation) -> None:
     """[55, 56] Every version, right and wrong, in every state."""
     one, two = Member(talk, "one"), Member(talk, "two")
 
-    async def beats(member: Member) -> None:
+    async def heartbeats(member: Member) -> None:
         for version in VERSIONS["Heartbeat"]:
             await member.heartbeat(version)
         for plus in (-1, 1):
@@ -208,16 +208,16 @@ async def beats_in_each_state(talk: Conversation) -> None:
         await member.heartbeat(group_instance_id="nobody")
 
     await one.join()
-    await beats(one)
+    await heartbeats(one)
     await one.join()
-    await beats(one)
+    await heartbeats(one)
     await one.sync()
-    await beats(one)
+    await heartbeats(one)
     await two.join()
-    await beats(two)
+    await heartbeats(two)
     await two.join()
-    await beats(one)
-    await beats(two)
+    await heartbeats(one)
+    await heartbeats(two)
     await two.leave()
     await one.leave()
-    await beats(one)
+    await heartbeats(one)

@@ -1,8 +1,0 @@
-"""The REST API /api/v1, on the same functions as the console; its OpenAPI document is /api/v1/openapi.json."""
-
-from __future__ import annotations
-
-from tidegate.admin.api import changes, offset_changes, reads
-from tidegate.admin.api.endpoint import endpoints
-
-__all__ = ["changes", "endpoints", "offset_changes", "reads"]

@@ -1,0 +1,164 @@
+"""DescribeAcls, CreateAcls, DeleteAcls: the access rules of the caller's organisation (KIP-140, KIP-290).
+
+The rights to call them (DESCRIBE and ALTER of the cluster) are checked before, by `apis.authorization`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+from collections import defaultdict
+from typing import Any, Final, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from tidegate.apis.call import Call
+from tidegate.apis.registry import api
+from tidegate.errors import InvalidRequest
+from tidegate.protocol import error_responses
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.versions import Fields
+from tidegate.security.acls import AclBinding, AclFilter, Operation, PatternType, Permission, ResourceType
+from tidegate.security.errors import SecurityDisabled
+from tidegate.security.rules import AccessRules
+
+_NO_TIME: Final = datetime.timedelta(0)
+_NONE: Final = ErrorCode.none
+CHANGES_MAX: Final = 1_000
+"""Rules or filters of one request."""
+
+
+@api(ApiKey.DESCRIBE_ACLS, first=1, last=3, safe_late=True, error=at_top(resources=()))
+async def describe_acls(call: Call, request: Any) -> Any:
+    """The rules that a filter selects, by resource pattern."""
+    rules = _rules(call)
+    selector = _filter(request)
+    reason = selector.reason_invalid()
+    if reason is not None:
+        raise InvalidRequest(reason)
+    await rules.refresh()
+    found: dict[tuple[ResourceType, str, PatternType], list[AclBinding]] = defaultdict(list)
+    for rule in rules.table(call.org).rules:
+        if selector.matches(rule):
+            found[rule.resource_type, rule.name, rule.pattern_type].append(rule)
+    resources = tuple(
+        Fields(
+            resource_type=kind.value,
+            resource_name=name,
+            pattern_type=pattern.value,
+            acls=tuple(
+                Fields(
+                    principal=rule.principal,
+                    host=rule.host,
+                    operation=rule.operation.value,
+                    permission_type=rule.permission.value,
+                )
+                for rule in of_resource
+            ),
+        )
+        for (kind, name, pattern), of_resource in found.items()
+    )
+    return Fields(throttle_time=_NO_TIME, error_code=_NONE, error_message=None, resources=resources)
+
+
+@api(ApiKey.CREATE_ACLS, first=1, last=3, error=error_responses.create_acls)
+async def create_acls(call: Call, request: Any) -> Any:
+    """Add rules; each is refused by itself if it is malformed, the others are added in one step."""
+    rules = _rules(call)
+    _check_count(len(request.creations))
+    wanted = [_binding(one) for one in request.creations]
+    reasons = [rule.reason_not_creatable() for rule in wanted]
+    await rules.add(
+        call.org, [rule for rule, reason in zip(wanted, reasons, strict=True) if reason is None], call.client.principal
+    )
+    return Fields(
+        throttle_time=_NO_TIME,
+        results=tuple(
+            Fields(error_code=_NONE if reason is None else ErrorCode.invalid_request, error_message=reason)
+            for reason in reasons
+        ),
+    )
+
+
+@api(ApiKey.DELETE_ACLS, first=1, last=3, error=error_responses.delete_acls)
+async def delete_acls(call: Call, request: Any) -> Any:
+    """Remove the rules that filters select, in one step, and return them filter by filter."""
+    rules = _rules(call)
+    _check_count(len(request.filters))
+    selectors = [_filter(one) for one in request.filters]
+    reasons = [selector.reason_invalid() for selector in selectors]
+    valid = [selector for selector, reason in zip(selectors, reasons, strict=True) if reason is None]
+    removed = iter(await rules.remove(call.org, valid, call.client.principal))
+    results = []
+    for reason in reasons:
+        matching = [] if reason is not None else next(removed)
+        results.append(
+            Fields(
+                error_code=_NONE if reason is None else ErrorCode.invalid_request,
+                error_message=reason,
+                matching_acls=tuple(map(_removed, matching)),
+            )
+        )
+    return Fields(throttle_time=_NO_TIME, filter_results=tuple(results))
+
+
+def _rules(call: Call) -> AccessRules:
+    security = call.context.security
+    if security is None or security.authorizer is None:
+        raise SecurityDisabled("no access control lists are enabled on this broker (TIDEGATE_ACL_ENABLED)")
+    return security.rules
+
+
+def _check_count(count: int) -> None:
+    if count > CHANGES_MAX:
+        raise InvalidRequest(f"{count} changes in one request; the limit is {CHANGES_MAX}")
+
+
+Kind = TypeVar("Kind", bound=enum.IntEnum)
+
+
+def _kind(enumeration: type[Kind], code: int) -> Kind:
+    """The member of a code; codes of later versions are UNKNOWN, as in Kafka."""
+    try:
+        return enumeration(code)
+    except ValueError:
+        return enumeration(0)
+
+
+def _binding(creation: Any) -> AclBinding:
+    return AclBinding(
+        _kind(ResourceType, creation.resource_type),
+        creation.resource_name,
+        _kind(PatternType, creation.resource_pattern_type),
+        creation.principal,
+        creation.host,
+        _kind(Operation, creation.operation),
+        _kind(Permission, creation.permission_type),
+    )
+
+
+def _filter(asked: Any) -> AclFilter:
+    return AclFilter(
+        _kind(ResourceType, asked.resource_type_filter),
+        asked.resource_name_filter,
+        _kind(PatternType, asked.pattern_type_filter),
+        asked.principal_filter,
+        asked.host_filter,
+        _kind(Operation, asked.operation),
+        _kind(Permission, asked.permission_type),
+    )
+
+
+def _removed(rule: AclBinding) -> Any:
+    return Fields(
+        error_code=_NONE,
+        error_message=None,
+        resource_type=rule.resource_type.value,
+        resource_name=rule.name,
+        pattern_type=rule.pattern_type.value,
+        principal=rule.principal,
+        host=rule.host,
+        operation=rule.operation.value,
+        permission_type=rule.permission.value,
+    )

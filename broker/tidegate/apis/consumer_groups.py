@@ -1,0 +1,274 @@
+"""ConsumerGroupHeartbeat (inline: no task and no future) and ConsumerGroupDescribe: consumer groups of KIP-848."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+from kio.schema.consumer_group_describe.v1.response import (
+    Assignment,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+    Member,
+    TopicPartitions,
+)
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i8, i32, i32Timedelta
+
+from tidegate.apis.call import Call
+from tidegate.apis.group_admin import GROUP_OPERATIONS
+from tidegate.apis.record_groups import note_consumer_owner
+from tidegate.apis.registry import api, inline_api
+from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, KafkaError
+from tidegate.groups.classic import REASON_LENGTH_MAX
+from tidegate.groups.consumer.assignors import ASSIGNORS, UNIFORM
+from tidegate.groups.consumer.decisions import Decided
+from tidegate.groups.consumer.errors import UnsupportedAssignor
+from tidegate.groups.consumer.membership import Removal
+from tidegate.groups.consumer.model import (
+    JOIN_EPOCH,
+    NO_PARTITIONS,
+    STATIC_LEAVE_EPOCH,
+    ConsumerGroup,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    Partition,
+    Partitions,
+)
+from tidegate.groups.consumer.topic_view import compile_regex
+from tidegate.groups.model import Leaving
+from tidegate.protocol import error_responses
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.consumer_group_writers import consumer_group_heartbeat, consumer_group_heartbeat_error
+from tidegate.protocol.error_shapes import NO_TIME, at_top
+from tidegate.store.keys import GroupKeys
+from tidegate.telemetry.metrics import metrics
+
+_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+_MS: Final = timedelta(milliseconds=1)
+_CLASSIC_MEMBER: Final = i8(0)
+_CONSUMER_MEMBER: Final = i8(1)
+_METER: Final = metrics.apis[ApiKey.CONSUMER_GROUP_HEARTBEAT]
+
+SUBSCRIPTION_LENGTH_MAX: Final = 1 << 20
+"""Characters of one member's subscription."""
+
+
+@inline_api(
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    first=0,
+    last=1,
+    error=at_top(member_id=None, member_epoch=0, heartbeat_interval=NO_TIME, assignment=None),
+)
+def heartbeat(call: Call, request: Any) -> None:
+    """Join, leave, renew the session of a member, and give it its assignment (KIP-848).
+
+    v1: the client makes the member id (KIP-1082), and may subscribe by a regular expression of RE2.
+    """
+
+    def answer(decided: Decided) -> None:
+        if isinstance(decided, HeartbeatAnswer) and decided.assignment and call.context.catalog.record_topics:
+            call.context.tasks.start(_answer_owner(call, keys, decided))
+        else:
+            _answer(call, decided)
+
+    try:
+        entered = _request(call, request)
+    except KafkaError as error:
+        answer(error)
+        return
+    keys = call.store.group_keys(call.org, request.group_id)
+    call.context.consumers.add(keys, entered, answer)
+
+
+def _answer(call: Call, decided: Decided) -> None:
+    if isinstance(decided, KafkaError):
+        _METER.error(decided.code.value)
+        call.reply(consumer_group_heartbeat_error(decided.code.value, decided.message))
+    else:
+        call.reply(
+            consumer_group_heartbeat(
+                decided.member_id, decided.member_epoch, decided.heartbeat_interval_ms, decided.assignment
+            )
+        )
+
+
+async def _answer_owner(call: Call, keys: GroupKeys, decided: HeartbeatAnswer) -> None:
+    """Answer with an assignment that may have partitions of format record."""
+    try:
+        await note_consumer_owner(call, keys, decided.member_id, decided.assignment or ())
+    finally:
+        _answer(call, decided)
+
+
+def _request(call: Call, request: Any) -> HeartbeatRequest:
+    """The validated request, in the order of Kafka's checks. Raises the KafkaError of the first that fails."""
+    epoch = request.member_epoch
+    if not request.group_id.strip():
+        raise InvalidRequest("the group id is blank")
+    member_id = _member_id(call, request)
+    for name, value in (("instance id", request.instance_id), ("rack id", request.rack_id)):
+        if value is not None and not value.strip():
+            raise InvalidRequest(f"the {name} is blank")
+    if epoch == JOIN_EPOCH:
+        _check_join(request)
+    elif epoch < STATIC_LEAVE_EPOCH:
+        raise InvalidRequest("the member epoch is below -2")
+    elif epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
+        raise InvalidRequest("only a static member can leave with the epoch -2")
+    if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
+        raise UnsupportedAssignor(f"the assignors are {', '.join(ASSIGNORS)}")
+    names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+    if sum(map(len, names or ())) > SUBSCRIPTION_LENGTH_MAX:
+        raise InvalidRequest("the subscription is too large")
+    if regex and epoch >= JOIN_EPOCH:
+        compile_regex(regex)
+    return HeartbeatRequest(
+        member_id,
+        epoch,
+        request.instance_id,
+        request.rack_id,
+        request.rebalance_timeout // _MS,
+        None if names is None else frozenset(names),
+        regex,
+        request.server_assignor,
+        _owned(request.topic_partitions),
+        call.client_id or "",
+        f"/{call.client.host}",
+        call.client.called_itself,
+        principal=call.client.principal,
+    )
+
+
+def _member_id(call: Call, request: Any) -> str:
+    """The member's id; before v1 the broker makes it."""
+    member_id: str = request.member_id
+    if member_id.strip():
+        return member_id
+    if call.version >= 1 or request.member_epoch != JOIN_EPOCH:
+        raise InvalidRequest("the member id is blank")
+    return urlsafe_b64encode(uuid4().bytes)[:22].decode()
+
+
+def _check_join(request: Any) -> None:
+    if request.rebalance_timeout // _MS == -1:
+        raise InvalidRequest("a join needs a rebalance timeout")
+    if request.topic_partitions is None or request.topic_partitions:
+        raise InvalidRequest("a member that joins owns no partitions")
+    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+        raise InvalidRequest("a join needs a subscription")
+
+
+def _owned(topics: Any) -> Partitions | None:
+    if topics is None:
+        return None
+    return frozenset((topic.topic_id.hex, index) for topic in topics if topic.topic_id for index in topic.partitions)
+
+
+# -- LeaveGroup
+
+
+async def leave_consumer_group(call: Call, keys: GroupKeys, leaving: Sequence[Leaving]) -> list[int]:
+    """Remove members that LeaveGroup did not find in a classic group from a KIP-848 group; the code of each."""
+    host, client_id = f"/{call.client.host}", call.client_id or ""
+    kind = "member_left" if len(leaving) == 1 and leaving[0].member_id else "member_removed"
+    detail = "" if kind == "member_left" else f"{host} {client_id}"
+    codes: list[int] = []
+    for member in leaving:
+        removal = Removal(member.member_id, member.instance_id, kind, member.reason[:REASON_LENGTH_MAX], detail)
+        try:
+            await call.context.consumers.groups.run(keys, removal)
+        except GroupIdNotFound:
+            codes.append(ErrorCode.unknown_member_id.value)
+        except KafkaError as error:
+            codes.append(error.code.value)
+        else:
+            codes.append(ErrorCode.none.value)
+    return codes
+
+
+# -- ConsumerGroupDescribe
+
+
+@api(ApiKey.CONSUMER_GROUP_DESCRIBE, first=0, last=1, error=error_responses.describe_consumer_groups)
+async def describe(call: Call, request: Any) -> ConsumerGroupDescribeResponse:
+    """Describe groups and their members; each group succeeds or fails by itself. v1: the type of each member."""
+    groups = await asyncio.gather(*(_describe(call, group_id) for group_id in request.group_ids))
+    if request.include_authorized_operations:
+        groups = [
+            replace(group, authorized_operations=GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
+            for group in groups
+        ]
+    return ConsumerGroupDescribeResponse(throttle_time=_NOT_THROTTLED, groups=tuple(groups))
+
+
+async def _describe(call: Call, group_id: Any) -> DescribedGroup:
+    try:
+        if not group_id:
+            raise InvalidGroupId
+        keys = call.store.group_keys(call.org, group_id)
+        consumers = call.context.consumers.groups
+        await consumers.run(keys, None)
+        group = await consumers.read(keys)
+        if not group.is_consumer:
+            raise GroupIdNotFound(f"Group {group_id} not found.")
+    except KafkaError as error:
+        return DescribedGroup(
+            error_code=error.code,
+            error_message=error.message,
+            group_id=group_id,
+            group_state="",
+            group_epoch=i32(0),
+            assignment_epoch=i32(0),
+            assignor_name="",
+            members=(),
+        )
+    return DescribedGroup(
+        error_code=ErrorCode.none,
+        group_id=group_id,
+        group_state=group.state,
+        group_epoch=i32(group.epoch),
+        assignment_epoch=i32(group.target_epoch),
+        assignor_name=group.assignor or UNIFORM,
+        members=tuple(_members(call, group)),
+    )
+
+
+def _members(call: Call, group: ConsumerGroup) -> Iterable[Member]:
+    for member_id, member in sorted(group.members.items()):
+        yield Member(
+            member_id=member_id,
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            member_epoch=i32(member.epoch),
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=tuple(sorted(member.topics)),  # type: ignore[arg-type]
+            subscribed_topic_regex=member.regex,
+            assignment=_assignment(call, member.held),
+            target_assignment=_assignment(call, group.targets.get(member_id, NO_PARTITIONS)),
+            member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
+        )
+
+
+def _assignment(call: Call, partitions: Iterable[Partition]) -> Assignment:
+    """Partitions with the names of their topics; those of deleted topics are left out."""
+    by_topic: dict[str, list[i32]] = {}
+    for topic_id, index in sorted(partitions):
+        by_topic.setdefault(topic_id, []).append(i32(index))
+    found = [
+        (topic, indexes)
+        for topic_id, indexes in by_topic.items()
+        if (topic := call.context.catalog.by_id(call.org, UUID(hex=topic_id))) is not None
+    ]
+    return Assignment(
+        topic_partitions=tuple(
+            TopicPartitions(topic_id=topic.topic_id, topic_name=topic.name, partitions=tuple(indexes))  # type: ignore[arg-type]
+            for topic, indexes in found
+        )
+    )

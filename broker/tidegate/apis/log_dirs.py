@@ -1,0 +1,131 @@
+"""DescribeLogDirs and AlterReplicaLogDirs: Redis is the one log directory of all brokers.
+
+A broker lists the partitions that it is named the leader of, so that tools which ask every broker count each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kio.schema.alter_replica_log_dirs.v2.response import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+from kio.schema.describe_log_dirs.v5.response import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from kio.schema.errors import ErrorCode
+
+from tidegate.apis.call import Call
+from tidegate.apis.registry import api
+from tidegate.apis.slices import each, in_slices
+from tidegate.cluster.errors import LogDirNotFound
+from tidegate.cluster.placement import leader_of
+from tidegate.errors import KafkaError, KafkaStorageError, StoreUnavailable, UnknownTopicOrPartition
+from tidegate.protocol import error_responses
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_responses import NO_TIME
+from tidegate.store.keys import BATCH_FORMAT, RECORD_FORMAT
+from tidegate.topics.catalog import Topic
+
+LOG_DIR: Final = "redis"
+"""The path of the one log directory."""
+_AT_ONCE: Final = 64
+
+
+@api(
+    ApiKey.DESCRIBE_LOG_DIRS,
+    first=1,
+    last=5,
+    away=ErrorCode.kafka_storage_error,
+    safe_late=True,
+    error=error_responses.describe_log_dirs,
+)
+async def describe_log_dirs(call: Call, request: Any) -> DescribeLogDirsResponse:
+    """The bytes of partitions in Redis (KIP-113); unknown ones are left out. v4: total bytes (KIP-827), not known."""
+    topics = []
+    for topic, indexes in _wanted(call, request.topics):
+        led = [index async for index in in_slices(indexes) if _leads(call, topic, index)]
+
+        async def described(index: int, topic: Topic = topic) -> DescribeLogDirsPartition:
+            values: dict[str, Any] = {"partition_index": index, "partition_size": await _size(call, topic, index)}
+            return DescribeLogDirsPartition(**values, offset_lag=0, is_future_key=False)  # type: ignore[arg-type]
+
+        if led:
+            partitions = await each(led, described, _AT_ONCE)
+            topics.append(DescribeLogDirsTopic(name=topic.name, partitions=tuple(partitions)))  # type: ignore[arg-type]
+    result = DescribeLogDirsResult(error_code=ErrorCode.none, log_dir=LOG_DIR, topics=tuple(topics))
+    values: dict[str, Any] = {"throttle_time": NO_TIME, "error_code": ErrorCode.none, "results": (result,)}
+    return DescribeLogDirsResponse(**values)
+
+
+def _wanted(call: Call, asked: Any) -> Iterator[tuple[Topic, list[int]]]:
+    """The topics that exist, each with the partitions that do; None is all."""
+    catalog = call.context.catalog
+    if asked is None:
+        for topic in list(catalog.topics(call.org)):
+            yield topic, list(range(topic.partition_count))
+        return
+    for one in asked:
+        found = catalog.get(call.org, one.topic)
+        if found is not None:
+            yield found, sorted({index for index in one.partitions if 0 <= index < found.partition_count})
+
+
+def _leads(call: Call, topic: Topic, index: int) -> bool:
+    lease, listener = call.context.broker_lease, call.client.listener
+    brokers = lease.nameable(listener)
+    return not brokers or leader_of(topic.topic_id, index, brokers).node_id == lease.shown_node_id(listener)
+
+
+async def _size(call: Call, topic: Topic, index: int) -> int:
+    """Bytes in Redis; of format batch the brokers' count, a second late. Raises StoreUnavailable."""
+    log_format = RECORD_FORMAT if topic.config.is_record else BATCH_FORMAT
+    keys = call.store.log_keys(topic.org, topic.name, index, topic.topic_hex, log_format)
+    if topic.config.is_record:
+        return int(await call.store.read("MEMORY", "USAGE", keys.log) or 0)
+    return max(0, int(await call.store.read("HGET", keys.meta, "bytes") or 0))
+
+
+@api(
+    ApiKey.ALTER_REPLICA_LOG_DIRS,
+    first=1,
+    last=2,
+    away=ErrorCode.kafka_storage_error,
+    safe_late=True,
+    error=error_responses.alter_replica_log_dirs,
+)
+async def alter_replica_log_dirs(call: Call, request: Any) -> AlterReplicaLogDirsResponse:
+    """Every partition is in the one directory already; there is no other (KIP-113)."""
+    results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    for one in request.dirs:
+        for topic in one.topics:
+            async for index in in_slices(topic.partitions):
+                values: dict[str, Any] = {"partition_index": index}
+                code = await _moved(call, one.path, topic.name, index)
+                result = AlterReplicaLogDirPartitionResult(**values, error_code=code)
+                results.setdefault(topic.name, []).append(result)
+    topics = tuple(
+        AlterReplicaLogDirTopicResult(topic_name=name, partitions=tuple(partitions))  # type: ignore[arg-type]
+        for name, partitions in results.items()
+    )
+    return AlterReplicaLogDirsResponse(throttle_time=NO_TIME, results=topics)  # type: ignore[arg-type]
+
+
+async def _moved(call: Call, path: str, name: str, index: int) -> ErrorCode:
+    try:
+        if path != LOG_DIR:
+            raise LogDirNotFound(f"the log directory is {LOG_DIR!r}")
+        topic = await call.context.catalog.find(call.org, name)
+        if topic is None or not 0 <= index < topic.partition_count:
+            raise UnknownTopicOrPartition
+    except StoreUnavailable:
+        return KafkaStorageError.code
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.none

@@ -1,0 +1,168 @@
+"""Fetched partitions that wait at the ends of their logs: one listener a log, one read for all who wait for the same.
+
+A change of a log makes its partition due in every fetch set that listens. At the end of the tick the fetches whose
+answer depends on this partition alone are grouped by what they wait for (`FetchKey`); each group is answered from one
+read and one encoded response. All others evaluate what is due by themselves (`Fetching.resume`), also when the read
+finds no records, an error, or an epoch that differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tidegate.apis.fetch_sessions import FetchSet, WaitingFetch, Wanted
+from tidegate.apis.shared_fetches import READ_COMMITTED, ZSTD_FROM, FetchKey, SharedAnswer
+from tidegate.log.record_format.record_groups import RecordReader
+from tidegate.records.batch import holds_zstd
+
+if TYPE_CHECKING:
+    from tidegate.log.logs import FetchedLog
+    from tidegate.log.read import Slice
+
+logger = structlog.get_logger()
+
+ANSWERS_PER_TICK: Final = 256
+"""Fetches answered from one read before other work of the event loop runs: a few ms."""
+
+
+class LogEnds:
+    """The logs with listening fetch sets."""
+
+    def __init__(self) -> None:
+        self._ends: dict[FetchedLog, LogEnd] = {}
+        self._changed: list[LogEnd] = []
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def listen(self, log: FetchedLog, wanted: Wanted, fetch_set: FetchSet) -> Callable[[], None]:
+        """Make the partition due in its set whenever its log changes, until the returned remover is called."""
+        end = self._ends.get(log)
+        if end is None:
+            end = self._ends[log] = LogEnd(self, log)
+        end.waiting[wanted] = fetch_set
+        return partial(end.leave, wanted)
+
+    def remove(self, end: LogEnd) -> None:
+        """Forget a log without listeners."""
+        del self._ends[end.log]
+
+    def changed(self, end: LogEnd) -> None:
+        """Wake the log's fetches at the end of this tick."""
+        if not self._changed:
+            asyncio.get_running_loop().call_soon(self._wake)
+        self._changed.append(end)
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, []
+        for end in changed:
+            end.is_changed = False
+            end.wake()
+
+
+class LogEnd:
+    """The fetch sets that listen to one log."""
+
+    __slots__ = ("_ends", "_stop_listening", "is_changed", "log", "waiting")
+
+    def __init__(self, ends: LogEnds, log: FetchedLog) -> None:
+        self._ends = ends
+        self.log = log
+        self.waiting: dict[Wanted, FetchSet] = {}
+        self.is_changed = False
+        self._stop_listening = log.on_change(self._on_change)
+
+    def leave(self, wanted: Wanted) -> None:
+        """Stop listening for one fetch set."""
+        if self.waiting.pop(wanted, None) is not None and not self.waiting:
+            self._stop_listening()
+            self._ends.remove(self)
+
+    def _on_change(self) -> None:
+        for wanted, fetch_set in self.waiting.items():
+            fetch_set.due[wanted] = None
+        if not self.is_changed:
+            self.is_changed = True
+            self._ends.changed(self)
+
+    def wake(self) -> None:
+        """Answer the fetches that wait for the same together, and resume the others."""
+        shared: dict[FetchKey, list[tuple[Wanted, WaitingFetch]]] = {}
+        own = isinstance(self.log, RecordReader)  # reads for one connection's group
+        for wanted, fetch_set in list(self.waiting.items()):
+            fetch = fetch_set.waiter
+            if fetch is None:
+                continue
+            key = None if own else fetch.shared_key(wanted)
+            if key is None:
+                _resume(fetch)
+            elif key in shared:
+                shared[key].append((wanted, fetch))
+            else:
+                shared[key] = [(wanted, fetch)]
+        for key, waiting in shared.items():
+            SharedRead(self.log, key, waiting).start()
+
+
+class SharedRead:
+    """One read for fetches that wait for the same."""
+
+    __slots__ = ("_key", "_log", "_waiting")
+
+    def __init__(self, log: FetchedLog, key: FetchKey, waiting: list[tuple[Wanted, WaitingFetch]]) -> None:
+        self._log = log
+        self._key = key
+        self._waiting = waiting
+
+    def start(self) -> None:
+        """Read, unless the clients' epochs must be checked first, which each fetch does by itself."""
+        key, known = self._key, self._log.known()
+        agree = known is not None and (key.leader_epoch < 0 or key.leader_epoch == known.leader_epoch)
+        if agree and key.last_epoch >= 0:
+            agree = known is not None and key.last_epoch == known.leader_epoch and key.offset <= known.log_end_offset
+        if agree:
+            self._log.read(key.offset, key.bytes_max, True, self._on_read, key.isolation == READ_COMMITTED)
+        else:
+            self._resume_all()
+
+    def _on_read(self, found: Slice | Exception) -> None:
+        key = self._key
+        if isinstance(found, Exception) or not found.size or found.log_start_offset > key.offset:
+            self._resume_all()
+            return
+        if key.version < ZSTD_FROM and holds_zstd(found.buffers):
+            self._resume_all()
+            return
+        self._answer(SharedAnswer(self._log.topic, key, found), 0)
+
+    def _answer(self, answer: SharedAnswer, start: int) -> None:
+        end = start + ANSWERS_PER_TICK
+        waiting, readers = self._waiting[start:end], []
+        for wanted, fetch in waiting:
+            try:
+                reader = fetch.answer_shared(wanted, answer)
+            except Exception:  # the other fetches are answered
+                logger.exception("fetch_not_answered")
+                continue
+            if reader is not None:
+                readers.append(reader)
+        if readers:
+            waiting[0][1].note_shared(answer, readers)
+        if end < len(self._waiting):
+            asyncio.get_running_loop().call_soon(self._answer, answer, end)
+
+    def _resume_all(self) -> None:
+        for _, fetch in self._waiting:
+            _resume(fetch)
+
+
+def _resume(fetch: WaitingFetch) -> None:
+    try:
+        fetch.resume()
+    except Exception:  # the other fetches go on
+        logger.exception("fetch_not_resumed")

@@ -1,0 +1,133 @@
+"""OffsetFetch of one group, written from the stored values in one walk.
+
+This is what consumers send: one group, topics by name or id, no open transaction, and values as `entry_json` writes
+them. Whatever needs more (an offset of another topic id, staged offsets, escapes in metadata, a failure) is left to
+the general way (`fetched_offsets`), which gets what was read. Both give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Any, Final
+
+from tidegate.apis.call import Call
+from tidegate.apis.topic_refresh import NAMES_UNTIL
+from tidegate.groups.offsets import PLAIN_ENTRY, UNSTABLE_FIELD, Committed, parse_values
+from tidegate.protocol.group_writers import topic_label
+from tidegate.protocol.primitives import INT16, NO_TAGS, NO_THROTTLE, length, string, uvarint
+from tidegate.topics.model import Topic
+
+OtherWay = Callable[[Call, Any, dict[str, Committed] | Exception], None]
+"""Answers the request from the commits that were read, or from the failure."""
+
+_FETCHED: Final = Struct(">iq").pack
+_FETCHED_EPOCH: Final = Struct(">iqi").pack
+_THROTTLED_FROM, _ERROR_FROM, _EPOCHS_FROM, _FLEXIBLE_FROM, _GROUPS_FROM = 3, 2, 5, 6, 8
+_NO_ERROR: Final = INT16(0)
+
+
+def start_plain(call: Call, request: Any, other_way: OtherWay) -> bool:
+    """Read the group's offsets and answer; False, and nothing is done, if the request is of another kind."""
+    groups, context = request.groups, call.context
+    if len(groups) != 1 or not call.version or context.catalog.record_topics:
+        return False
+    [group] = groups
+    if not group.topics or group.member_id is not None:
+        return False
+    if call.version <= NAMES_UNTIL:
+        names = [topic.name for topic in group.topics]
+    else:
+        topics = _topics(call, group)
+        if None in topics:
+            return False
+        names = [topic.name for topic in topics if topic is not None]
+    fields = [
+        f"{name}:{index}" for name, topic in zip(names, group.topics, strict=True) for index in topic.partition_indexes
+    ]
+    if not fields:
+        return False
+    if request.require_stable:
+        fields.append(UNSTABLE_FIELD)
+    wanted = tuple(fields)
+
+    def on_values(values: Sequence[bytes | None] | Exception) -> None:
+        if isinstance(values, Exception):
+            other_way(call, request, values)
+            return
+        body = None if context.catalog.record_topics else _body(call, request, group, values)
+        if body is None:
+            other_way(call, request, parse_values(wanted, values))
+        else:
+            call.reply(body)
+
+    context.offsets.fetch_values(call.store.group_keys(call.org, group.group_id), wanted, on_values)
+    return True
+
+
+def _topics(call: Call, group: Any) -> list[Topic | None]:
+    """The cached topics."""
+    catalog, org = call.context.catalog, call.client.org
+    if call.version <= NAMES_UNTIL:
+        return [catalog.get(org, wanted.name) for wanted in group.topics]
+    return [None if wanted.topic_id is None else catalog.by_id(org, wanted.topic_id) for wanted in group.topics]
+
+
+def _body(call: Call, request: Any, group: Any, values: Sequence[bytes | None]) -> bytes | None:
+    """The response; None if it needs more than the values."""
+    if request.require_stable and values[-1] is not None:
+        return None
+    version = call.version
+    flexible, by_name = version >= _FLEXIBLE_FROM, version <= NAMES_UNTIL
+    out = [NO_THROTTLE] if version >= _THROTTLED_FROM else []
+    if version >= _GROUPS_FROM:
+        out += (length(1, True), string(group.group_id, True))
+    out.append(length(len(group.topics), flexible))
+    at = 0
+    for wanted, topic in zip(group.topics, _topics(call, group), strict=True):
+        if topic is None and not by_name:
+            return None
+        count = len(wanted.partition_indexes)
+        out += (topic_label(wanted.name if by_name else wanted.topic_id, flexible), length(count, flexible))
+        topic_hex = b"" if topic is None else topic.topic_hex.encode()
+        if not _partitions(version, wanted.partition_indexes, values[at : at + count], topic_hex, out):
+            return None
+        at += count
+        if flexible:
+            out.append(NO_TAGS)
+    if version >= _ERROR_FROM:
+        out.append(_NO_ERROR)
+    if version >= _GROUPS_FROM:
+        out.append(NO_TAGS)
+    if flexible:
+        out.append(NO_TAGS)
+    return b"".join(out)
+
+
+def _partitions(
+    version: int, indexes: Sequence[int], values: Sequence[bytes | None], topic_hex: bytes, out: list[bytes]
+) -> bool:
+    """Write one topic's partitions; False if a value is not plain, or of another topic than `topic_hex`."""
+    flexible, has_epochs, match = version >= _FLEXIBLE_FROM, version >= _EPOCHS_FROM, PLAIN_ENTRY.match
+    end = _NO_ERROR + NO_TAGS if flexible else _NO_ERROR
+    no_metadata = (b"\1" if flexible else INT16(0)) + end
+    nothing = (_FETCHED_EPOCH(0, -1, -1) if has_epochs else _FETCHED(0, -1))[4:] + no_metadata
+    for index, value in zip(indexes, values, strict=True):
+        if value is None:
+            out += (index.to_bytes(4, "big", signed=True), nothing)
+            continue
+        found = match(value)
+        if found is None:
+            return False
+        offset, leader_epoch, topic_id, metadata = found.groups()
+        if topic_id != topic_hex:
+            return False
+        out.append(
+            _FETCHED_EPOCH(index, int(offset), int(leader_epoch)) if has_epochs else _FETCHED(index, int(offset))
+        )
+        if metadata:
+            size = len(metadata)
+            out += (uvarint(size + 1) if flexible else INT16(size), metadata, end)
+        else:
+            out.append(no_metadata)
+    return True

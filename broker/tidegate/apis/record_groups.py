@@ -1,0 +1,133 @@
+"""Group requests and the Redis groups of format `record`: owners are stored before assignments, commits acknowledged.
+
+Handlers call these only while there are such topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import structlog
+
+from tidegate.apis.call import Call
+from tidegate.errors import KafkaError
+from tidegate.groups.clients import read_clients
+from tidegate.groups.consumer.model import Partition
+from tidegate.groups.offsets import Committed, offset_field
+from tidegate.groups.record_commits import RecordCommit
+from tidegate.log.owners import Owner
+from tidegate.log.record_format.record_log import RecordLog
+from tidegate.protocol.consumer_blobs import assigned_partitions
+from tidegate.store.keys import GroupKeys
+from tidegate.topics.model import Topic
+
+logger = structlog.get_logger()
+
+_CONSUMER: Final = "consumer"
+
+
+async def note_owners(call: Call, keys: GroupKeys, request: Any) -> None:
+    """Store who will own partitions of format record, before the members get their assignments from the leader's Sync.
+
+    A failure is logged: the members then read without the Redis group, which moves when they commit.
+    """
+    if request.protocol_type not in (_CONSUMER, None):
+        return
+    try:
+        await _note_owners(call, keys, request)
+    except KafkaError as error:
+        logger.debug("owner_not_noted", group=keys.group_id, reason=str(error))
+
+
+async def _note_owners(call: Call, keys: GroupKeys, request: Any) -> None:
+    found = await read_clients(call.store, keys, request.generation_id, request.member_id)
+    if found is None:
+        return
+    owners: list[tuple[RecordLog, Owner]] = []
+    for member in request.assignments:
+        client = found.clients.get(member.member_id)
+        if client is not None:
+            owner = Owner(found.own_id, request.generation_id, member.member_id, *client)
+            for name, indexes in (assigned_partitions(member.assignment) or {}).items():
+                topic = await call.context.catalog.find(call.org, name)
+                owners += [(log, owner) for log in _logs(call, topic, indexes)]
+    await call.context.logs.record_groups.own(keys.group_id, owners)
+
+
+async def note_consumer_owner(call: Call, keys: GroupKeys, member_id: str, assignment: Iterable[Partition]) -> None:
+    """Store that a member of a KIP-848 group will own partitions of format record, before it gets its assignment.
+
+    The epoch at which it got a partition is the owner's generation: it rises with every owner.
+    """
+    logs = [
+        (log, (topic_hex, index))
+        for topic_hex, index in assignment
+        for log in _logs(call, call.context.catalog.by_id(call.org, UUID(hex=topic_hex)), [index])
+    ]
+    if not logs:
+        return
+    groups = call.context.consumers.groups
+    try:
+        group = groups.cached.get(keys.group) or await groups.read(keys)
+    except KafkaError as error:
+        logger.debug("owner_not_noted", group=keys.group_id, reason=str(error))
+        return
+    member = group.members.get(member_id)
+    if member is None:
+        return
+    who = member.member_id, member.client_id, member.client_host
+    owners = [(log, Owner(group.own_id, member.assigned.get(one, member.epoch), *who)) for log, one in logs]
+    await call.context.logs.record_groups.own(keys.group_id, owners)
+
+
+Topics = Sequence[tuple[Any, Topic | None]]
+"""Of a commit: each topic of the request, and the topic that this broker has cached."""
+Codes = Sequence[tuple[Any, Sequence[tuple[int, int]]]]
+"""Of each of these topics: its label in the answer, its partitions with their codes."""
+
+
+def record_commits(call: Call, group_id: str, topics: Topics, results: Codes) -> list[RecordCommit]:
+    """What the script of a commit acknowledges: on one Redis server, its valid partitions of format record."""
+    if call.store.is_sharded:
+        return []
+    return [
+        RecordCommit(log.keys.log, log.keys.meta, log.keys.readers, group_id, log.ids.id_before(offset))
+        for log, offset in _committed(call, topics, results)
+    ]
+
+
+async def acknowledge(call: Call, group_id: str, topics: Topics, results: Codes) -> None:
+    """On Redis Cluster: acknowledge a stored commit in the Redis groups of its topics of format record."""
+    await call.context.logs.record_groups.acknowledge(group_id, _committed(call, topics, results))
+
+
+def _committed(call: Call, topics: Topics, results: Codes) -> list[tuple[RecordLog, int]]:
+    commits: list[tuple[RecordLog, int]] = []
+    for (wanted, topic), (_, codes) in zip(topics, results, strict=True):
+        offsets = {one.partition_index: one.committed_offset for one in wanted.partitions}
+        valid = [index for index, code in codes if not code and offsets[index] >= 0]
+        commits += [(log, offsets[log.index]) for log in _logs(call, topic, valid)]
+    return commits
+
+
+async def program_offsets(call: Call, group_id: str, places: Iterable[tuple[str, int]]) -> dict[str, Committed]:
+    """Positions of Redis groups that programs created, as commits: a Kafka group of that name goes on from there.
+
+    Raises StoreUnavailable.
+    """
+    found: dict[str, Committed] = {}
+    for name, index in places:
+        for log in _logs(call, call.context.catalog.get(call.org, name), [index]):
+            offset = await call.context.logs.record_groups.program_offset(log, group_id)
+            if offset is not None:
+                found[offset_field(name, index)] = Committed(offset, -1, "", log.topic.topic_hex)
+    return found
+
+
+def _logs(call: Call, topic: Topic | None, indexes: Iterable[int]) -> list[RecordLog]:
+    if topic is None or not topic.config.is_record:
+        return []
+    logs = [call.context.logs.partition(topic, index) for index in indexes if 0 <= index < topic.partition_count]
+    return [log for log in logs if isinstance(log, RecordLog)]

@@ -1,0 +1,74 @@
+"""ShareAcknowledge: acknowledgements without a fetch (KIP-932)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from tidegate.apis.call import Call
+from tidegate.apis.registry import inline_api
+from tidegate.apis.share_sessions import acknowledge, close_session, code_of, follow_connection, keys_of, named
+from tidegate.errors import KafkaError
+from tidegate.groups.share.errors import InvalidShareSessionEpoch
+from tidegate.groups.share.sessions import FINAL_EPOCH, FIRST_EPOCH, SharePartition, ShareSession
+from tidegate.protocol import codec, error_responses
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_responses import NO_TIME
+from tidegate.protocol.versions import Fields
+
+logger = structlog.get_logger()
+
+
+@inline_api(
+    ApiKey.SHARE_ACKNOWLEDGE, first=1, last=2, away=ErrorCode.kafka_storage_error, error=error_responses.share_records
+)
+def share_acknowledge(call: Call, request: Any) -> None:
+    """Acknowledge records, and end the session with epoch -1. v2: renew locks (KIP-1222)."""
+    keys, epoch = keys_of(call, request), request.share_session_epoch
+    sessions = call.context.shares.sessions
+    if epoch == FIRST_EPOCH:
+        raise InvalidShareSessionEpoch("only ShareFetch opens a share session")
+    if epoch == FINAL_EPOCH:
+        session = sessions.close(keys, request.member_id)
+    else:
+        session = sessions.proceed(keys, request.member_id, epoch, call.client.connection_id)
+        follow_connection(call)
+    call.context.tasks.start(_acknowledge(call, request, session))
+
+
+async def _acknowledge(call: Call, request: Any, session: ShareSession) -> None:
+    try:
+        results, lock_ms = await acknowledge(call, session, named(request), request.is_renew_ack)
+        if request.share_session_epoch == FINAL_EPOCH:
+            await close_session(call, session)
+        response = _response(call, results, lock_ms)
+    except Exception as error:
+        if not isinstance(error, KafkaError):
+            logger.exception("request_failed", api="share_acknowledge", version=call.version)
+        response = error_responses.share_records(request, code_of(error))
+    call.reply(codec.encode(ApiKey.SHARE_ACKNOWLEDGE, call.version, response))
+
+
+def _response(call: Call, results: dict[SharePartition, KafkaError | None], lock_ms: int) -> Any:
+    topics: dict[Any, list[Any]] = {}
+    for partition, error in results.items():
+        topics.setdefault(partition.topic_id, []).append(
+            Fields(
+                partition_index=partition.index,
+                error_code=ErrorCode.none if error is None else error.code,
+                error_message=None if error is None else error.message,
+                current_leader=Fields(leader_id=-1, leader_epoch=-1),
+            )
+        )
+    lock_ms = lock_ms or call.context.settings.group_share_record_lock_duration_ms
+    return Fields(
+        throttle_time=NO_TIME,
+        error_code=ErrorCode.none,
+        error_message=None,
+        acquisition_lock_timeout=timedelta(milliseconds=lock_ms),
+        responses=tuple(Fields(topic_id=topic_id, partitions=tuple(found)) for topic_id, found in topics.items()),
+        node_endpoints=(),
+    )

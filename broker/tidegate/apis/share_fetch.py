@@ -1,0 +1,218 @@
+"""ShareFetch: acknowledge, acquire records and read them; wait while there are none (KIP-932).
+
+A waiting fetch is resumed by an append to one of its partitions, by records of its group that are released, and when
+the first lock expires. Source: KafkaApis.handleShareFetchRequest, DelayedShareFetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from tidegate.apis.call import Call
+from tidegate.apis.registry import inline_api
+from tidegate.apis.share_reading import ShareReading
+from tidegate.apis.share_sessions import acknowledge, close_session, code_of, follow_connection, keys_of, named
+from tidegate.errors import InvalidRequest, KafkaError
+from tidegate.groups.share.sessions import FINAL_EPOCH, FIRST_EPOCH, ReadPartition, SharePartition, ShareSession
+from tidegate.protocol import codec, error_responses
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.share_writers import SharePartitionData
+from tidegate.protocol.share_writers import share_fetch as share_fetch_response
+
+RECORD_LIMIT: Final = 1
+"""The acquire mode that never exceeds the limit of records (KIP-1206)."""
+_ACQUIRE_MODES: Final = (0, RECORD_LIMIT)
+_MS: Final = timedelta(milliseconds=1)
+
+logger = structlog.get_logger()
+
+
+@inline_api(
+    ApiKey.SHARE_FETCH,
+    first=1,
+    last=2,
+    away=ErrorCode.kafka_storage_error,
+    exclusive=True,
+    error=error_responses.share_records,
+)
+def share_fetch(call: Call, request: Any) -> None:
+    """Read records of a share group. v2: acquire modes (KIP-1206), renewal of locks (KIP-1222)."""
+    keys, epoch, wanted = keys_of(call, request), request.share_session_epoch, named(request)
+    _check(request)
+    sessions, connection_id = call.context.shares.sessions, call.client.connection_id
+    added: set[SharePartition] = set()
+    if epoch == FIRST_EPOCH:
+        if any(batches for _, batches in wanted):
+            raise InvalidRequest("the first request of a share session acknowledges nothing")
+        added = {partition for partition, _ in wanted}
+        session = sessions.open(keys, request.member_id, connection_id, (partition for partition, _ in wanted))
+    elif epoch == FINAL_EPOCH:
+        session = sessions.close(keys, request.member_id)
+    else:
+        session = sessions.proceed(keys, request.member_id, epoch, connection_id)
+        added = _change(session, request, wanted)
+    follow_connection(call)
+    call.context.tasks.start(ShareFetching(call, request, session, added).run())
+
+
+def _check(request: Any) -> None:
+    if request.share_acquire_mode not in _ACQUIRE_MODES:
+        raise InvalidRequest(f"the acquire mode is 0 or 1, not {request.share_acquire_mode}")
+    limits = (request.max_wait // _MS, request.min_bytes, request.max_bytes, request.max_records)
+    if request.is_renew_ack and any(limits):
+        raise InvalidRequest("a request that renews locks fetches nothing: its limits are 0")
+
+
+def _change(session: ShareSession, request: Any, wanted: Any) -> set[SharePartition]:
+    """Add and forget partitions of a session; those that were added."""
+    added = set()
+    for partition, _ in wanted:
+        if partition not in session.partitions:
+            session.partitions[partition] = ReadPartition()
+            added.add(partition)
+    for topic in request.forgotten_topics_data:
+        for index in topic.partitions:
+            partition = SharePartition(topic.topic_id, index)
+            if session.partitions.pop(partition, None) is not None and partition not in session.released:
+                session.released.append(partition)
+    return added
+
+
+class ShareFetching:
+    """One ShareFetch in progress."""
+
+    def __init__(self, call: Call, request: Any, session: ShareSession, added: set[SharePartition]) -> None:
+        self._call, self._request, self._session, self._added = call, request, session, added
+        self._loop = asyncio.get_running_loop()
+        wait_ms = min(request.max_wait // _MS, call.context.settings.connections_max_idle_ms)
+        self._deadline_s = self._loop.time() + wait_ms / 1000
+        self._changed = asyncio.Event()
+        self._is_gone = False
+        self._reading: ShareReading | None = None
+        self._stop_listening: list[Callable[[], None]] = []
+
+    async def run(self) -> None:
+        """Acknowledge, fetch, and reply once."""
+        call, request = self._call, self._request
+        try:
+            asked = [(partition, batches) for partition, batches in named(request) if batches]
+            acknowledged, lock_ms = await acknowledge(call, self._session, asked, request.is_renew_ack)
+            results: dict[SharePartition, SharePartitionData] = {}
+            if request.share_session_epoch == FINAL_EPOCH:
+                await close_session(call, self._session)
+            elif request.max_records > 0 and not request.is_renew_ack:
+                reading = self._reading = self._new_reading()
+                await self._read_or_wait(reading)
+                results, lock_ms = reading.results, reading.lock_ms or lock_ms
+            self._reply(results, acknowledged, lock_ms)
+        except Exception as error:
+            if not isinstance(error, KafkaError):
+                logger.exception("request_failed", api="share_fetch", version=call.version)
+            failed = error_responses.share_records(request, code_of(error))
+            call.reply(codec.encode(ApiKey.SHARE_FETCH, call.version, failed))
+        finally:
+            self._end()
+
+    def _new_reading(self) -> ShareReading:
+        request, settings = self._request, self._call.context.settings
+        max_bytes = max(1, min(request.max_bytes, settings.fetch_max_bytes))
+        exact = request.share_acquire_mode == RECORD_LIMIT
+        return ShareReading(self._call, self._session, request.max_records, max_bytes, request.batch_size, exact)
+
+    # -- waiting
+
+    async def _read_or_wait(self, reading: ShareReading) -> None:
+        """Read until there is something to answer, or no time left."""
+        await reading.read()
+        if self._request.min_bytes <= 0 or self._is_over(reading) or not self._listen(reading):
+            return
+        while True:  # once more after the subscription: a change in between was not reported
+            self._changed.clear()
+            await reading.read()
+            if self._is_over(reading):
+                return
+            await self._wait(reading.unlocks_in_ms)
+
+    def _is_over(self, reading: ShareReading) -> bool:
+        if reading.has_news or self._is_gone or self._session.is_ended or self._call.draining.is_set():
+            return True
+        return self._loop.time() >= self._deadline_s or not reading.order
+
+    def _listen(self, reading: ShareReading) -> bool:
+        """Subscribe to what may end the wait; False if the client is gone."""
+        call = self._call
+        waits, connection_id = call.context.fetch_waits, call.client.connection_id
+        if waits.follow(connection_id):
+            call.client.on_closed.append(lambda: waits.close_connection(connection_id))
+            call.client.on_closed.append(lambda: call.context.fetch_sessions.close_connection(connection_id))
+        if not waits.park(connection_id, self, call.draining):
+            self._is_gone = True
+            return False
+        self._stop_listening.append(lambda: waits.leave(connection_id, self))
+        for log in reading.logs.values():
+            self._stop_listening.append(log.on_change(self._changed.set))
+        channel, pubsub = self._session.keys.shard_keys.available, call.store.pubsub
+        pubsub.listen(channel, self._on_available)
+        self._stop_listening.append(lambda: pubsub.forget(channel, self._on_available))
+        return True
+
+    def _on_available(self, payload: bytes | None) -> None:
+        if payload is None or payload.decode() == self._session.keys.ref:
+            self._changed.set()
+
+    async def _wait(self, unlocks_in_ms: int) -> None:
+        left_s = self._deadline_s - self._loop.time()
+        if unlocks_in_ms >= 0:
+            left_s = min(left_s, (unlocks_in_ms + 1) / 1000)
+        try:
+            async with asyncio.timeout(max(left_s, 0)):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def resume(self) -> None:
+        """Read again."""
+        self._changed.set()
+
+    def answer(self) -> None:
+        """Answer with what there is: the broker drains."""
+        self._changed.set()
+
+    def cancel(self) -> None:
+        """Stop, because the client disconnected."""
+        self._is_gone = True
+        self._changed.set()
+
+    # -- answering
+
+    def _reply(
+        self,
+        results: dict[SharePartition, SharePartitionData],
+        acknowledged: dict[SharePartition, KafkaError | None],
+        lock_ms: int,
+    ) -> None:
+        """Answer with what is new: records, errors, acknowledgements, and partitions that were added."""
+        for partition, error in acknowledged.items():
+            result = results.setdefault(partition, SharePartitionData(partition.index))
+            if error is not None:
+                result.acknowledge_error_code, result.acknowledge_error_message = error.code.value, error.message
+        for partition in self._added:
+            results.setdefault(partition, SharePartitionData(partition.index))
+        topics: dict[bytes, list[SharePartitionData]] = {}
+        for partition, result in results.items():
+            topics.setdefault(partition.topic_id.bytes, []).append(result)
+        lock_ms = lock_ms or self._call.context.settings.group_share_record_lock_duration_ms
+        self._call.reply(share_fetch_response(ErrorCode.none.value, None, lock_ms, topics.items()))
+
+    def _end(self) -> None:
+        for stop in self._stop_listening:
+            stop()
+        if self._session.is_ended:  # what was acquired after the session was released
+            session = self._session
+            self._call.context.shares.release_later(session.keys, session.member_id, session.all_partitions())

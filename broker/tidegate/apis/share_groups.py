@@ -1,0 +1,178 @@
+"""ShareGroupHeartbeat (inline: no task and no future) and ShareGroupDescribe: members of share groups (KIP-932)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.schema.share_group_describe.v1.response import (
+    Assignment,
+    DescribedGroup,
+    Member,
+    ShareGroupDescribeResponse,
+    TopicPartitions,
+)
+from kio.static.primitive import i32, i32Timedelta
+
+from tidegate.apis.call import Call
+from tidegate.apis.group_admin import GROUP_OPERATIONS
+from tidegate.apis.registry import api, inline_api
+from tidegate.apis.topic_rights import may
+from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, KafkaError, TopicAuthorizationFailed
+from tidegate.groups.consumer.model import Partition
+from tidegate.groups.consumer.stored import by_topic
+from tidegate.groups.share.assignor import SIMPLE
+from tidegate.groups.share.decisions import ShareDecided
+from tidegate.groups.share.model import JOIN_EPOCH, LEAVE_EPOCH, ShareGroup, ShareHeartbeat
+from tidegate.protocol import error_responses
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_shapes import NO_TIME, at_top
+from tidegate.protocol.share_writers import share_group_heartbeat, share_group_heartbeat_error
+from tidegate.security.acls import Operation
+from tidegate.telemetry.metrics import metrics
+
+MEMBER_ID_LENGTH_MAX: Final = 36
+SUBSCRIPTION_LENGTH_MAX: Final = 1 << 20
+"""Characters of one member's subscription."""
+_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+_METER: Final = metrics.apis[ApiKey.SHARE_GROUP_HEARTBEAT]
+
+
+@inline_api(
+    ApiKey.SHARE_GROUP_HEARTBEAT,
+    first=1,
+    last=1,
+    error=at_top(member_id=None, member_epoch=0, heartbeat_interval=NO_TIME, assignment=None),
+)
+def heartbeat(call: Call, request: Any) -> None:
+    """Join or leave a share group, renew the session of a member, and give it its assignment (KIP-932)."""
+    reply = call.reply
+
+    def answer(decided: ShareDecided) -> None:
+        if isinstance(decided, KafkaError):
+            _METER.error(decided.code.value)
+            reply(share_group_heartbeat_error(decided.code.value, decided.message))
+        else:
+            reply(
+                share_group_heartbeat(
+                    decided.member_id, decided.member_epoch, decided.heartbeat_interval_ms, decided.assignment
+                )
+            )
+
+    try:
+        entered = _request(call, request)
+    except KafkaError as error:
+        answer(error)
+        return
+    call.context.shares.groups.submit(call.store.group_keys(call.org, request.group_id), entered, answer)
+
+
+def _request(call: Call, request: Any) -> ShareHeartbeat:
+    """The validated request, in the order of Kafka's checks. Raises the KafkaError of the first that fails."""
+    epoch, names = request.member_epoch, request.subscribed_topic_names
+    if not request.group_id.strip():
+        raise InvalidRequest("the group id is blank")
+    if not request.member_id.strip():
+        raise InvalidRequest("the member id is blank")
+    if len(request.member_id) > MEMBER_ID_LENGTH_MAX:
+        raise InvalidRequest(f"the member id is longer than {MEMBER_ID_LENGTH_MAX} characters")
+    if request.rack_id is not None and not request.rack_id.strip():
+        raise InvalidRequest("the rack id is blank")
+    if epoch == JOIN_EPOCH and not names:
+        raise InvalidRequest("a join needs a subscription")
+    if epoch < LEAVE_EPOCH:
+        raise InvalidRequest("the member epoch is below -1")
+    if sum(map(len, names or ())) > SUBSCRIPTION_LENGTH_MAX:
+        raise InvalidRequest("the subscription is too large")
+    return ShareHeartbeat(
+        request.member_id,
+        epoch,
+        request.rack_id,
+        None if names is None else frozenset(names),
+        call.client_id or "",
+        f"/{call.client.host}",
+        call.client.called_itself,
+    )
+
+
+@api(ApiKey.SHARE_GROUP_DESCRIBE, first=1, last=1, error=error_responses.describe_consumer_groups)
+async def describe(call: Call, request: Any) -> ShareGroupDescribeResponse:
+    """Describe share groups and their members; each group succeeds or fails by itself."""
+    groups = await asyncio.gather(*(_describe(call, group_id) for group_id in request.group_ids))
+    if request.include_authorized_operations:
+        groups = [
+            replace(group, authorized_operations=GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
+            for group in groups
+        ]
+    return ShareGroupDescribeResponse(throttle_time=_NOT_THROTTLED, groups=tuple(groups))
+
+
+async def _describe(call: Call, group_id: Any) -> DescribedGroup:
+    try:
+        if not group_id:
+            raise InvalidGroupId
+        keys = call.store.group_keys(call.org, group_id)
+        shares = call.context.shares.groups
+        await shares.expire(keys)
+        group = await shares.read(keys)
+        if not group.is_stored:
+            raise GroupIdNotFound(f"Group {group_id} not found.")
+        if not all(may(call, Operation.DESCRIBE, name) for one in group.members.values() for name in one.topics):
+            raise TopicAuthorizationFailed("the group has topics that the client may not describe")
+    except KafkaError as error:
+        return DescribedGroup(
+            error_code=error.code,
+            error_message=error.message,
+            group_id=group_id,
+            group_state="",
+            group_epoch=i32(0),
+            assignment_epoch=i32(0),
+            assignor_name="",
+            members=(),
+        )
+    return DescribedGroup(
+        error_code=ErrorCode.none,
+        group_id=group_id,
+        group_state=group.state,
+        group_epoch=i32(group.epoch),
+        assignment_epoch=i32(group.target_epoch),
+        assignor_name=SIMPLE,
+        members=tuple(_members(call, group)),
+    )
+
+
+def _members(call: Call, group: ShareGroup) -> Iterable[Member]:
+    for member_id, member in sorted(group.members.items()):
+        yield Member(
+            member_id=member_id,
+            rack_id=member.rack_id,
+            member_epoch=i32(member.epoch),
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=tuple(sorted(member.topics)),  # type: ignore[arg-type]
+            assignment=_assignment(call, member.assigned),
+        )
+
+
+def _assignment(call: Call, partitions: Iterable[Partition]) -> Assignment:
+    """Partitions with the names of their topics; those of deleted topics are left out."""
+    found = [
+        (topic, indexes)
+        for topic_id, indexes in by_topic(partitions).items()
+        if (topic := call.context.catalog.by_id(call.org, UUID(hex=topic_id))) is not None
+    ]
+    return Assignment(
+        topic_partitions=tuple(
+            TopicPartitions(
+                topic_id=topic.topic_id,
+                topic_name=topic.name,  # type: ignore[arg-type]
+                partitions=tuple(i32(index) for index in indexes),
+            )
+            for topic, indexes in found
+        )
+    )

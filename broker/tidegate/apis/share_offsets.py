@@ -1,0 +1,191 @@
+"""Describe-, Alter- and DeleteShareGroupOffsets: start offsets of share groups (KIP-932)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from tidegate.apis.call import Call
+from tidegate.apis.registry import api
+from tidegate.apis.topic_rights import may
+from tidegate.errors import (
+    GroupIdNotFound,
+    InvalidGroupId,
+    KafkaError,
+    StoreUnavailable,
+    TopicAuthorizationFailed,
+    UnknownTopicOrPartition,
+)
+from tidegate.groups.share import offsets
+from tidegate.groups.share.records import Progress
+from tidegate.groups.share.sessions import SharePartition
+from tidegate.protocol import error_responses
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_responses import NO_TIME
+from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.versions import Fields
+from tidegate.security.acls import Operation
+from tidegate.store.keys import GroupKeys
+from tidegate.topics.model import Topic
+
+NO_OFFSET = -1
+_NO_ID = UUID(int=0)
+
+
+def _keys(call: Call, group_id: str) -> GroupKeys:
+    if not group_id:
+        raise InvalidGroupId
+    return call.store.group_keys(call.org, group_id)
+
+
+async def _topic(call: Call, operation: Operation, name: str) -> Topic:
+    """A topic that the client may use so. Raises TopicAuthorizationFailed, UnknownTopicOrPartition."""
+    if not may(call, operation, name):
+        raise TopicAuthorizationFailed
+    topic = await call.context.catalog.find(call.org, name)
+    if topic is None:
+        raise UnknownTopicOrPartition
+    return topic
+
+
+# -- DescribeShareGroupOffsets
+
+
+@api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, first=0, last=1, error=error_responses.describe_share_group_offsets)
+async def describe_offsets(call: Call, request: Any) -> Any:
+    """Start offsets of groups, all or those that are named; each group by itself. v1: lag."""
+    groups = await asyncio.gather(*(_describe(call, group) for group in request.groups))
+    return Fields(throttle_time=NO_TIME, groups=tuple(groups))
+
+
+async def _describe(call: Call, group: Any) -> Any:
+    try:
+        keys = _keys(call, group.group_id)
+        known = await offsets.partitions_of(call.store, keys)
+        if group.topics is None:
+            wanted: dict[str, list[int]] = {}
+            for partition, name in known.items():
+                wanted.setdefault(name, []).append(partition.index)
+        else:
+            wanted = {topic.topic_name: list(topic.partitions) for topic in group.topics}
+        topics = [await _describe_topic(call, keys, name, indexes) for name, indexes in wanted.items()]
+    except KafkaError as error:
+        return Fields(group_id=group.group_id, topics=(), error_code=error.code, error_message=error.message)
+    shown = tuple(topic for topic in topics if topic is not None)
+    return Fields(group_id=group.group_id, topics=shown, error_code=ErrorCode.none, error_message=None)
+
+
+async def _describe_topic(call: Call, keys: GroupKeys, name: str, indexes: Sequence[int]) -> Any:
+    """One topic. A partition without a start offset, or that does not exist, has -1, which is no error."""
+    if not may(call, Operation.DESCRIBE, name):
+        return _described(name, _NO_ID, indexes, {}, {}, ErrorCode.topic_authorization_failed)
+    topic = await call.context.catalog.find(call.org, name)
+    if topic is None:
+        return _described(name, _NO_ID, indexes, {}, {}, ErrorCode.none)
+    present = [index for index in indexes if 0 <= index < topic.partition_count]
+    partitions = [SharePartition(topic.topic_id, index) for index in present]
+    found = dict(zip(present, await call.context.shares.records.progress(keys, partitions), strict=True))
+    ends: dict[int, int] = {}
+    for index, progress in found.items():
+        if progress.start >= 0:
+            ends[index] = (await call.context.logs.partition(topic, index).latest()).high_watermark
+    return _described(name, topic.topic_id, indexes, found, ends, ErrorCode.none)
+
+
+def _described(
+    name: str,
+    topic_id: UUID,
+    indexes: Sequence[int],
+    found: Mapping[int, Progress],
+    ends: Mapping[int, int],
+    code: ErrorCode,
+) -> Any:
+    partitions = tuple(
+        Fields(
+            partition_index=index,
+            start_offset=found[index].start if index in ends else NO_OFFSET,
+            leader_epoch=0,
+            lag=found[index].lag(ends[index]) if index in ends else NO_OFFSET,
+            error_code=code,
+            error_message=None,
+        )
+        for index in indexes
+    )
+    return Fields(topic_name=name, topic_id=topic_id, partitions=partitions)
+
+
+# -- AlterShareGroupOffsets
+
+
+@api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, first=0, last=0, error=at_top(responses=()))
+async def alter_offsets(call: Call, request: Any) -> Any:
+    """Set start offsets of a group without members, and drop its records in flight; a missing group is created."""
+    keys = _keys(call, request.group_id)
+    await _expire(call, keys)
+    changes: list[tuple[SharePartition, str, int]] = []
+    responses = []
+    for topic in request.topics:
+        found, error = await _found(call, topic.topic_name)
+        results = []
+        for one in topic.partitions:
+            failure = error
+            if found is not None and not 0 <= one.partition_index < found.partition_count:
+                failure = UnknownTopicOrPartition()
+            if found is not None and failure is None:
+                partition = SharePartition(found.topic_id, one.partition_index)
+                changes.append((partition, topic.topic_name, max(one.start_offset, 0)))
+            results.append(_result(failure, partition_index=one.partition_index))
+        topic_id = _NO_ID if found is None else found.topic_id
+        responses.append(Fields(topic_name=topic.topic_name, topic_id=topic_id, partitions=tuple(results)))
+    await offsets.alter_offsets(call.store, keys, changes)
+    return _whole(responses)
+
+
+async def _expire(call: Call, keys: GroupKeys) -> None:
+    """Remove members whose sessions ended, so that they do not protect the group. Raises StoreUnavailable."""
+    await call.context.shares.groups.expire(keys)
+
+
+async def _found(call: Call, name: str) -> tuple[Topic | None, KafkaError | None]:
+    try:
+        return await _topic(call, Operation.READ, name), None
+    except StoreUnavailable:
+        raise
+    except KafkaError as error:
+        return None, error
+
+
+def _result(error: KafkaError | None, **fields: Any) -> Any:
+    code = ErrorCode.none if error is None else error.code
+    return Fields(error_code=code, error_message=None if error is None else error.message, **fields)
+
+
+def _whole(responses: Sequence[Any]) -> Any:
+    return Fields(throttle_time=NO_TIME, error_code=ErrorCode.none, error_message=None, responses=tuple(responses))
+
+
+# -- DeleteShareGroupOffsets
+
+
+@api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, first=0, last=0, error=at_top(responses=()))
+async def delete_offsets(call: Call, request: Any) -> Any:
+    """Remove the start offsets of topics of a group without members: its next member initialises them again."""
+    keys = _keys(call, request.group_id)
+    if not await offsets.is_share_group(call.store, keys):
+        raise GroupIdNotFound
+    await _expire(call, keys)
+    known = await offsets.partitions_of(call.store, keys)
+    removed: list[SharePartition] = []
+    responses = []
+    for topic in request.topics:
+        found, error = await _found(call, topic.topic_name)
+        if found is not None:
+            removed += [partition for partition in known if partition.topic_id == found.topic_id]
+        topic_id = _NO_ID if found is None else found.topic_id
+        responses.append(_result(error, topic_name=topic.topic_name, topic_id=topic_id))
+    await offsets.remove_partitions(call.store, keys, removed, must_be_empty=True)
+    return _whole(responses)

@@ -1,0 +1,125 @@
+"""What ShareFetch and ShareAcknowledge have in common: their checks, the session, the acknowledgements (KIP-932)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from tidegate.apis.call import Call
+from tidegate.apis.topic_rights import may
+from tidegate.errors import (
+    InvalidRequest,
+    KafkaError,
+    KafkaStorageError,
+    StoreUnavailable,
+    TopicAuthorizationFailed,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    from_code,
+)
+from tidegate.groups.share.acknowledgements import Acknowledgement, check
+from tidegate.groups.share.sessions import SharePartition, ShareSession
+from tidegate.security.acls import Operation
+from tidegate.store.keys import GroupKeys
+from tidegate.topics.model import Topic
+
+RENEWS_FROM: Final = 2
+"""Version from which on locks can be renewed (KIP-1222)."""
+
+Acknowledged = dict[SharePartition, KafkaError | None]
+"""The outcome of the acknowledgements of each share-partition."""
+
+
+def keys_of(call: Call, request: Any) -> GroupKeys:
+    """The group of a request. Raises InvalidRequest if the group or the member is not named."""
+    if not (request.group_id or "").strip():
+        raise InvalidRequest("the group id is blank")
+    if not (request.member_id or "").strip():
+        raise InvalidRequest("the member id is blank")
+    return call.store.group_keys(call.org, request.group_id)
+
+
+def follow_connection(call: Call) -> None:
+    """End the share sessions of the call's connection when it is closed."""
+    sessions, connection_id = call.context.shares.sessions, call.client.connection_id
+    if not call.client.has_share_session:
+        call.client.has_share_session = True
+        call.client.on_closed.append(lambda: sessions.close_connection(connection_id))
+
+
+def named(request: Any) -> list[tuple[SharePartition, list[Acknowledgement]]]:
+    """The partitions that a request names, with their acknowledgements."""
+    return [
+        (
+            SharePartition(topic.topic_id, partition.partition_index),
+            [
+                Acknowledgement(one.first_offset, one.last_offset, tuple(one.acknowledge_types))
+                for one in partition.acknowledgement_batches
+            ],
+        )
+        for topic in request.topics
+        if topic.topic_id is not None
+        for partition in topic.partitions
+    ]
+
+
+async def find_topic(call: Call, partition: SharePartition) -> Topic:
+    """The topic of a partition that the client may read.
+
+    Raises UnknownTopicId, UnknownTopicOrPartition, TopicAuthorizationFailed, StoreUnavailable.
+    """
+    topic = await call.context.catalog.find_by_id(call.org, partition.topic_id)
+    if topic is None:
+        raise UnknownTopicId
+    if not may(call, Operation.READ, topic.name):
+        raise TopicAuthorizationFailed
+    if not 0 <= partition.index < topic.partition_count:
+        raise UnknownTopicOrPartition
+    return topic
+
+
+async def acknowledge(
+    call: Call, session: ShareSession, asked: Iterable[tuple[SharePartition, Sequence[Acknowledgement]]], renews: bool
+) -> tuple[Acknowledged, int]:
+    """Apply acknowledgements; the outcome of each share-partition, and the lock duration in ms (0: not known)."""
+    results: Acknowledged = {}
+    valid: list[tuple[SharePartition, str, Sequence[Acknowledgement]]] = []
+    for partition, batches in asked:
+        try:
+            await find_topic(call, partition)
+            check(batches, allows_renewal=renews and call.version >= RENEWS_FROM)
+        except KafkaError as error:
+            results[partition] = _storage_error(error)
+        else:
+            results[partition] = None
+            found = session.partitions.get(partition)
+            valid.append((partition, "" if found is None else found.epoch, batches))
+    lock_ms = 0
+    if valid:
+        records = call.context.shares.records
+        try:
+            lock_ms, codes = await records.acknowledge(session.keys, session.member_id, valid)
+        except StoreUnavailable as error:
+            results |= {partition: _storage_error(error) for partition, _, _ in valid}
+        else:
+            for (partition, _, _), code in zip(valid, codes, strict=True):
+                results[partition] = None if code == ErrorCode.none.value else from_code(code)
+    return results, lock_ms
+
+
+def _storage_error(error: KafkaError) -> KafkaError:
+    return KafkaStorageError(error.message) if isinstance(error, StoreUnavailable) else error
+
+
+def code_of(error: Exception) -> ErrorCode:
+    """The code of a request that failed as a whole."""
+    if isinstance(error, StoreUnavailable):
+        return ErrorCode.kafka_storage_error
+    return error.code if isinstance(error, KafkaError) else ErrorCode.unknown_server_error
+
+
+async def close_session(call: Call, session: ShareSession) -> None:
+    """Release what the member of an ended session has acquired. Raises StoreUnavailable."""
+    await call.context.shares.records.release(session.keys, session.member_id, session.all_partitions())

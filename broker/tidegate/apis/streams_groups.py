@@ -1,0 +1,329 @@
+"""StreamsGroupHeartbeat and StreamsGroupDescribe: the threads of Kafka Streams applications (KIP-1071)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.streams_group_describe.v0 import response as describing
+from kio.schema.streams_group_heartbeat.v0 import response as beating
+from kio.static.primitive import i8, i16, i32, i32Timedelta, u16
+
+from tidegate.apis.call import Call
+from tidegate.apis.group_admin import GROUP_OPERATIONS
+from tidegate.apis.registry import api
+from tidegate.apis.topic_rights import may, may_create
+from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, KafkaError, TopicAuthorizationFailed
+from tidegate.groups.consumer.model import JOIN_EPOCH, STATIC_LEAVE_EPOCH, Partitions
+from tidegate.groups.consumer.stored import by_topic
+from tidegate.groups.streams.errors import StreamsInvalidTopology
+from tidegate.groups.streams.model import (
+    NO_TASKS,
+    EndpointPartitions,
+    StreamsAnswer,
+    StreamsGroup,
+    StreamsHeartbeat,
+    StreamsMember,
+    Tasks,
+)
+from tidegate.groups.streams.topology import InternalTopic, Subtopology, Topology, check
+from tidegate.protocol import error_responses
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_shapes import NO_TIME, at_top
+from tidegate.security.acls import Operation
+from tidegate.topics import names
+
+TOPOLOGY_NAMES_MAX: Final = 1 << 20
+"""Characters of the names and configs of one topology."""
+_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+_MS: Final = timedelta(milliseconds=1)
+_NO_EPOCH: Final = i32(0)
+
+
+@api(
+    ApiKey.STREAMS_GROUP_HEARTBEAT,
+    first=0,
+    last=0,
+    error=at_top(
+        member_id="",
+        member_epoch=0,
+        heartbeat_interval=NO_TIME,
+        acceptable_recovery_lag=0,
+        task_offset_interval=NO_TIME,
+        status=(),
+        active_tasks=None,
+        standby_tasks=None,
+        warmup_tasks=None,
+        endpoint_information_epoch=0,
+        partitions_by_user_endpoint=None,
+    ),
+)
+async def heartbeat(call: Call, request: Any) -> beating.StreamsGroupHeartbeatResponse:
+    """Join or leave a streams group, renew the session of a member, and give it its tasks (KIP-1071)."""
+    entered = _request(call, request)
+    answer = await call.context.streams.run(call.store.group_keys(call.org, request.group_id), entered)
+    return _answered(answer)
+
+
+def _answered(answer: StreamsAnswer) -> beating.StreamsGroupHeartbeatResponse:
+    tasks = answer.tasks
+    return beating.StreamsGroupHeartbeatResponse(
+        throttle_time=_NOT_THROTTLED,
+        error_code=ErrorCode.none,
+        member_id=answer.member_id,
+        member_epoch=i32(answer.member_epoch),
+        heartbeat_interval=i32Timedelta.parse(answer.heartbeat_interval_ms * _MS),
+        acceptable_recovery_lag=i32(0),
+        task_offset_interval=_NOT_THROTTLED,
+        status=tuple(
+            beating.Status(status_code=i8(int(code)), status_detail=detail) for code, detail in answer.statuses
+        ),
+        active_tasks=None if tasks is None else _task_ids(beating.TaskIds, tasks.active),
+        standby_tasks=None if tasks is None else _task_ids(beating.TaskIds, tasks.standby),
+        warmup_tasks=None if tasks is None else (),
+        endpoint_information_epoch=i32(answer.endpoint_epoch),
+        partitions_by_user_endpoint=None if answer.endpoints is None else tuple(map(_of_endpoint, answer.endpoints)),
+    )
+
+
+def _task_ids(of: type[Any], tasks: Partitions) -> tuple[Any, ...]:
+    return tuple(
+        of(subtopology_id=name, partitions=tuple(map(i32, indexes))) for name, indexes in by_topic(tasks).items()
+    )
+
+
+def _of_endpoint(one: EndpointPartitions) -> beating.EndpointToPartitions:
+    host, port = one.endpoint
+    return beating.EndpointToPartitions(
+        user_endpoint=beating.Endpoint(host=host, port=u16(port)),
+        active_partitions=_topic_partitions(one.active),
+        standby_partitions=_topic_partitions(one.standby),
+    )
+
+
+def _topic_partitions(found: Mapping[str, Iterable[int]]) -> tuple[beating.TopicPartition, ...]:
+    return tuple(
+        beating.TopicPartition(topic=name, partitions=tuple(map(i32, indexes)))  # type: ignore[arg-type]
+        for name, indexes in found.items()
+    )
+
+
+# -- the request
+
+
+def _request(call: Call, request: Any) -> StreamsHeartbeat:
+    """The validated request, in the order of Kafka's checks. Raises the KafkaError of the first that fails."""
+    for name, value in (
+        ("member id", request.member_id),
+        ("group id", request.group_id),
+        ("instance id", request.instance_id),
+        ("rack id", request.rack_id),
+    ):
+        if value is not None and not value.strip():
+            raise InvalidRequest(f"the {name} is blank")
+    epoch = request.member_epoch
+    if epoch == JOIN_EPOCH:
+        _check_join(request)
+    elif epoch < STATIC_LEAVE_EPOCH:
+        raise InvalidRequest("the member epoch is below -2")
+    elif epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
+        raise InvalidRequest("only a static member can leave with the epoch -2")
+    elif request.topology is not None:
+        raise InvalidRequest("only a join brings a topology")
+    endpoint, tags = request.user_endpoint, request.client_tags
+    return StreamsHeartbeat(
+        request.member_id,
+        epoch,
+        request.instance_id,
+        request.rack_id,
+        request.rebalance_timeout // _MS,
+        None if request.topology is None else _topology(request.topology),
+        _owned(request),
+        request.process_id,
+        None if endpoint is None else (endpoint.host, endpoint.port),
+        None if tags is None else tuple(sorted({one.key: one.value for one in tags}.items())),
+        request.endpoint_information_epoch,
+        request.shutdown_application,
+        call.client_id or "",
+        f"/{call.client.host}",
+        call.client.called_itself,
+        partial(may_create, call),
+    )
+
+
+def _check_join(request: Any) -> None:
+    if request.rebalance_timeout // _MS == -1:
+        raise InvalidRequest("a join needs a rebalance timeout")
+    for tasks in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
+        if tasks is None or tasks:
+            raise InvalidRequest("a member that joins owns no tasks")
+    if request.topology is None:
+        raise InvalidRequest("a join needs a topology")
+
+
+def _owned(request: Any) -> Tasks | None:
+    given = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
+    if all(tasks is None for tasks in given):
+        return None
+    if any(tasks is None for tasks in given):
+        raise InvalidRequest("active, standby and warm-up tasks are given together or not at all")
+    active, standby, _ = (
+        frozenset((one.subtopology_id, index) for one in tasks for index in one.partitions) for tasks in given
+    )
+    return Tasks(active, standby)
+
+
+def _topology(sent: Any) -> Topology:
+    """The topology of a join. Raises InvalidRequest, StreamsInvalidTopology."""
+    topology = Topology(sent.epoch, tuple(map(_subtopology, sent.subtopologies)))
+    for name in topology.topics:
+        if not names.is_legal(name) or name in names.INTERNAL:
+            raise StreamsInvalidTopology(f"{name!r} cannot be a topic of a topology")
+    configs = (
+        value
+        for one in topology.subtopologies
+        for topic in (*one.repartition_sources, *one.changelogs)
+        for pair in topic.configs
+        for value in pair
+    )
+    if sum(map(len, topology.topics)) + sum(map(len, configs)) > TOPOLOGY_NAMES_MAX:
+        raise InvalidRequest("the topology is too large")
+    check(topology)
+    return topology
+
+
+def _subtopology(sent: Any) -> Subtopology:
+    if sent.source_topic_regex:
+        raise InvalidRequest("regular expressions for source topics are not supported")
+    repartition = tuple(map(_internal, sent.repartition_source_topics))
+    try:
+        groups = tuple(
+            frozenset(
+                [sent.source_topics[index] for index in group.source_topics]
+                + [repartition[index].name for index in group.repartition_source_topics]
+            )
+            for group in sent.copartition_groups
+        )
+    except IndexError:
+        raise InvalidRequest("a copartition group names a topic that its subtopology does not have") from None
+    return Subtopology(
+        sent.subtopology_id,
+        tuple(sent.source_topics),
+        repartition,
+        tuple(sent.repartition_sink_topics),
+        tuple(map(_internal, sent.state_changelog_topics)),
+        groups,
+    )
+
+
+def _internal(sent: Any) -> InternalTopic:
+    return InternalTopic(sent.name, sent.partitions, tuple((one.key, one.value) for one in sent.topic_configs))
+
+
+# -- StreamsGroupDescribe
+
+
+@api(ApiKey.STREAMS_GROUP_DESCRIBE, first=0, last=0, error=error_responses.describe_streams_groups)
+async def describe(call: Call, request: Any) -> describing.StreamsGroupDescribeResponse:
+    """Describe streams groups, their topologies and members; each group succeeds or fails by itself."""
+    groups = await asyncio.gather(*(_describe(call, group_id) for group_id in request.group_ids))
+    if request.include_authorized_operations:
+        groups = [
+            replace(group, authorized_operations=GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
+            for group in groups
+        ]
+    return describing.StreamsGroupDescribeResponse(throttle_time=_NOT_THROTTLED, groups=tuple(groups))
+
+
+async def _describe(call: Call, group_id: Any) -> describing.DescribedGroup:
+    try:
+        if not group_id:
+            raise InvalidGroupId
+        keys = call.store.group_keys(call.org, group_id)
+        await call.context.streams.expire(keys)
+        group = await call.context.streams.read(keys)
+        if not group.is_streams:
+            raise GroupIdNotFound(f"Group {group_id} not found.")
+        read = set() if group.topology is None else group.topology.source_topics
+        if not all(may(call, Operation.DESCRIBE, name) for name in read):
+            raise TopicAuthorizationFailed("the group has topics that the client may not describe")
+    except KafkaError as error:
+        return describing.DescribedGroup(
+            error_code=error.code,
+            error_message=error.message,
+            group_id=group_id,
+            group_state="",
+            group_epoch=_NO_EPOCH,
+            assignment_epoch=_NO_EPOCH,
+            members=(),
+        )
+    return describing.DescribedGroup(
+        error_code=ErrorCode.none,
+        group_id=group_id,
+        group_state=group.state,
+        group_epoch=i32(group.epoch),
+        assignment_epoch=i32(group.target_epoch),
+        topology=None if group.topology is None else _described_topology(group, group.topology),
+        members=tuple(_member(group, one) for _, one in sorted(group.members.items())),
+    )
+
+
+def _described_topology(group: StreamsGroup, topology: Topology) -> describing.Topology:
+    def internal(topics: Iterable[InternalTopic]) -> tuple[describing.TopicInfo, ...]:
+        return tuple(
+            describing.TopicInfo(
+                name=topic.name,  # type: ignore[arg-type]
+                partitions=i32(group.topics[topic.name][1] if topic.name in group.topics else topic.partition_count),
+                replication_factor=i16(0),
+                topic_configs=tuple(describing.KeyValue(key=key, value=value) for key, value in topic.configs),
+            )
+            for topic in topics
+        )
+
+    return describing.Topology(
+        epoch=i32(topology.epoch),
+        subtopologies=tuple(
+            describing.Subtopology(
+                subtopology_id=one.subtopology_id,
+                source_topics=one.source_topics,  # type: ignore[arg-type]
+                repartition_sink_topics=one.repartition_sinks,  # type: ignore[arg-type]
+                state_changelog_topics=internal(one.changelogs),
+                repartition_source_topics=internal(one.repartition_sources),
+            )
+            for one in topology.subtopologies
+        ),
+    )
+
+
+def _member(group: StreamsGroup, member: StreamsMember) -> describing.Member:
+    endpoint = member.endpoint
+    return describing.Member(
+        member_id=member.member_id,
+        member_epoch=i32(member.epoch),
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topology_epoch=i32(member.topology_epoch),
+        process_id=member.process_id,
+        user_endpoint=None if endpoint is None else describing.Endpoint(host=endpoint[0], port=u16(endpoint[1])),
+        client_tags=tuple(describing.KeyValue(key=key, value=value) for key, value in member.client_tags),
+        task_offsets=(),
+        task_end_offsets=(),
+        assignment=_assignment(member.tasks),
+        target_assignment=_assignment(group.targets.get(member.member_id, NO_TASKS)),
+        is_classic=False,
+    )
+
+
+def _assignment(tasks: Tasks) -> describing.Assignment:
+    return describing.Assignment(
+        active_tasks=_task_ids(describing.TaskIds, tasks.active),
+        standby_tasks=_task_ids(describing.TaskIds, tasks.standby),
+        warmup_tasks=(),
+    )

@@ -1,0 +1,196 @@
+"""ListTransactions, DescribeTransactions, DescribeProducers (KIP-664), WriteTxnMarkers: requests of administrators."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32Timedelta
+
+from tidegate.apis.call import Call
+from tidegate.apis.registry import api
+from tidegate.apis.transactions import code_of, keys_of
+from tidegate.cluster.placement import coordinator_of
+from tidegate.errors import InvalidProducerEpoch, KafkaError, UnknownTopicOrPartition
+from tidegate.protocol import error_responses
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_responses import EPOCH, NO_DATETIME
+from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.versions import Fields
+from tidegate.records.control import Marker, MarkerType
+from tidegate.security.acls import Operation, ResourceType
+from tidegate.security.authorizer import Requester
+from tidegate.topics.names import CONSUMER_OFFSETS
+from tidegate.transactions.completion import append_marker
+from tidegate.transactions.errors import (
+    InvalidRegularExpression,
+    TransactionalIdNotFound,
+    TransactionCoordinatorFenced,
+)
+from tidegate.transactions.listing import list_transactions as list_transactions_of
+from tidegate.transactions.listing import used_shards
+from tidegate.transactions.model import State
+
+_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_STATES: Final = frozenset({*(one.value for one in State), "Dead", "PrepareEpochFence"})
+_IDLE: Final = frozenset({State.EMPTY, State.COMPLETE_ABORT, State.COMPLETE_COMMIT})
+
+
+# -- transactional ids
+
+
+@api(ApiKey.LIST_TRANSACTIONS, first=0, last=2, error=at_top(unknown_state_filters=(), transaction_states=()))
+async def list_transactions(call: Call, request: Any) -> Any:
+    """Transactional ids that this broker is named for. v1: started longer ago. v2: a pattern of the whole id."""
+    pattern = _pattern(request.transactional_id_pattern)
+    unknown = tuple(name for name in request.state_filters if name not in _STATES)
+    duration_ms, now_ms = int(request.duration_filter), call.store.clock.now_ms()
+    found = []
+    for one in await list_transactions_of(call.store, call.org, await _named_shards(call)):
+        if request.state_filters and one.state not in request.state_filters:
+            continue
+        if request.producer_id_filters and one.producer_id not in request.producer_id_filters:
+            continue
+        if duration_ms >= 0 and one.state not in _IDLE and now_ms - one.start_ms <= duration_ms:
+            continue
+        transactional_id = one.transactional_id
+        if (pattern is None or pattern.fullmatch(transactional_id)) and _may_describe(call, transactional_id):
+            found.append(
+                Fields(transactional_id=transactional_id, producer_id=one.producer_id, transaction_state=one.state)
+            )
+    return Fields(
+        throttle_time=_NOT_THROTTLED,
+        error_code=ErrorCode.none,
+        unknown_state_filters=unknown,
+        transaction_states=tuple(found),
+    )
+
+
+def _may_describe(call: Call, transactional_id: str) -> bool:
+    authorizer = call.context.security.authorizer if call.context.security is not None else None
+    requester = Requester(call.client.principal, call.client.host, call.org)
+    return authorizer is None or authorizer.allows(
+        requester, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    )
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    if not text:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise InvalidRegularExpression(f"{text!r}: {error}") from None
+
+
+async def _named_shards(call: Call) -> list[int]:
+    """Shards with transactional ids whose named coordinator is this broker: clients ask every broker."""
+    brokers, own = call.context.broker_lease.preferred(), call.context.broker_lease.node_id
+    return [shard for shard in await used_shards(call.store) if coordinator_of(shard, brokers).node_id == own]
+
+
+@api(ApiKey.DESCRIBE_TRANSACTIONS, first=0, last=0, error=error_responses.describe_transactions)
+async def describe_transactions(call: Call, request: Any) -> Any:
+    """State, producer and partitions of transactional ids."""
+    states = [await _described(call, transactional_id) for transactional_id in request.transactional_ids]
+    return Fields(throttle_time=_NOT_THROTTLED, transaction_states=tuple(states))
+
+
+async def _described(call: Call, transactional_id: str) -> Any:
+    try:
+        one = await call.context.transactions.records.read(keys_of(call, transactional_id))
+        if one is None:
+            raise TransactionalIdNotFound
+    except KafkaError as error:
+        return Fields(
+            error_code=code_of(error), transactional_id=transactional_id, transaction_state="", producer_id=0,
+            transaction_timeout=timedelta(0), transaction_start_time=EPOCH, producer_epoch=0, topics=(),
+        )  # fmt: skip
+    topics: dict[str, set[int]] = {}
+    for partition in sorted(one.partitions):
+        topics.setdefault(partition.topic, set()).add(partition.partition)
+    for group in one.groups:
+        topics.setdefault(CONSUMER_OFFSETS, set()).add(call.store.group_keys(call.org, group).shard_keys.shard)
+    return Fields(
+        error_code=ErrorCode.none,
+        transactional_id=transactional_id,
+        transaction_state=one.state.value,
+        transaction_timeout=one.timeout_ms * _MILLISECOND,
+        transaction_start_time=NO_DATETIME if one.start_ms < 0 else EPOCH + one.start_ms * _MILLISECOND,
+        producer_id=one.producer_id,
+        producer_epoch=one.epoch,
+        topics=tuple(Fields(topic=topic, partitions=tuple(sorted(indexes))) for topic, indexes in topics.items()),
+    )
+
+
+# -- partitions
+
+
+@api(ApiKey.DESCRIBE_PRODUCERS, first=0, last=0, error=error_responses.describe_producers)
+async def describe_producers(call: Call, request: Any) -> Any:
+    """The idempotent and transactional producers of partitions, with their open transactions."""
+    topics = []
+    for asked in request.topics:
+        partitions = [await _producers(call, asked.name, index) for index in asked.partition_indexes]
+        topics.append(Fields(name=asked.name, partitions=tuple(partitions)))
+    return Fields(throttle_time=_NOT_THROTTLED, topics=tuple(topics))
+
+
+async def _producers(call: Call, name: str, index: int) -> Any:
+    found: tuple[Any, ...] = ()
+    code, message = ErrorCode.none, None
+    try:
+        topic = await call.context.catalog.find(call.org, name)
+        if topic is None or not 0 <= index < topic.partition_count:
+            raise UnknownTopicOrPartition
+        found = tuple(
+            Fields(
+                producer_id=producer_id,
+                producer_epoch=state.epoch,
+                last_sequence=state.batches[-1].last_sequence if state.batches else -1,
+                last_timestamp=state.batches[-1].timestamp if state.batches else -1,
+                coordinator_epoch=state.coordinator_epoch,
+                current_txn_start_offset=state.transaction_start,
+            )
+            for producer_id, state in (await call.context.logs.partition(topic, index).read_producers()).items()
+        )
+    except KafkaError as error:
+        code, message = code_of(error), error.message
+    return Fields(partition_index=index, error_code=code, error_message=message, active_producers=found)
+
+
+@api(ApiKey.WRITE_TXN_MARKERS, first=1, last=2, error=error_responses.write_txn_markers)
+async def write_txn_markers(call: Call, request: Any) -> Any:
+    """End a producer's transaction in partitions, as an administrator: for one that no coordinator ends any more."""
+    markers = []
+    for marker in request.markers:
+        topics = []
+        for asked in marker.topics:
+            codes = [(index, await _mark(call, marker, asked.name, index)) for index in asked.partition_indexes]
+            results = tuple(Fields(partition_index=index, error_code=code) for index, code in codes)
+            topics.append(Fields(name=asked.name, partitions=results))
+        markers.append(Fields(producer_id=marker.producer_id, topics=tuple(topics)))
+    return Fields(markers=tuple(markers))
+
+
+async def _mark(call: Call, asked: Any, name: str, index: int) -> ErrorCode:
+    try:
+        topic = await call.context.catalog.find(call.org, name)
+        if topic is None or not 0 <= index < topic.partition_count:
+            raise UnknownTopicOrPartition
+        state = (await call.context.logs.partition(topic, index).read_producers()).get(asked.producer_id)
+        if state is not None:
+            if asked.coordinator_epoch < state.coordinator_epoch:
+                raise TransactionCoordinatorFenced
+            must_bump = asked.transaction_version >= 2 and state.transaction_start >= 0
+            if must_bump and asked.producer_epoch <= state.epoch:
+                raise InvalidProducerEpoch("the marker of a transaction has a raised epoch")
+        kind = MarkerType.COMMIT if asked.transaction_result else MarkerType.ABORT
+        marker = Marker(asked.producer_id, asked.producer_epoch, kind, -1, asked.coordinator_epoch)
+        await append_marker(call.context.logs, topic, index, marker)
+    except KafkaError as error:
+        return code_of(error)
+    return ErrorCode.none

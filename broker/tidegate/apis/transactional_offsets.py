@@ -1,0 +1,132 @@
+"""AddOffsetsToTxn and TxnOffsetCommit: consumed offsets that are committed with a producer's transaction (KIP-447)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from kio.schema.add_offsets_to_txn.v4.response import AddOffsetsToTxnResponse
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32Timedelta
+
+from tidegate.apis.call import Call
+from tidegate.apis.registry import api
+from tidegate.apis.transactional_produce import not_in_transaction
+from tidegate.apis.transactions import FENCED_FROM, as_of, code_of, keys_of
+from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidProducerEpoch, KafkaError, OffsetMetadataTooLarge
+from tidegate.groups import staged_offsets
+from tidegate.groups.consumer.errors import StaleMemberEpoch
+from tidegate.groups.offsets import Commit, entry_json, offset_field
+from tidegate.protocol import error_responses
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.versions import Fields
+from tidegate.topics.model import Topic
+from tidegate.transactions.errors import ConcurrentTransactions, ProducerFenced
+from tidegate.transactions.model import State
+
+_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+_ABORTABLE_FROM: Final = 4
+_ADDS_FROM: Final = 5
+"""From this version on TxnOffsetCommit adds the group to the transaction by itself (KIP-890)."""
+_IDS_FROM: Final = 6
+_STAGE_TRIES: Final = 3
+
+
+@api(ApiKey.ADD_OFFSETS_TO_TXN, first=0, last=4, error=at_top())
+async def add_offsets_to_txn(call: Call, request: Any) -> AddOffsetsToTxnResponse:
+    """Add a group to a producer's transaction. v2: fencing."""
+    keys = keys_of(call, request.transactional_id)
+    try:
+        await call.context.transactions.add(
+            keys, request.producer_id, request.producer_epoch, groups=(request.group_id,)
+        )
+    except ProducerFenced as error:
+        raise as_of(error, call.version >= FENCED_FROM) from None
+    return AddOffsetsToTxnResponse(throttle_time=_NOT_THROTTLED, error_code=ErrorCode.none)
+
+
+@api(ApiKey.TXN_OFFSET_COMMIT, first=0, last=6, error=error_responses.txn_offset_commit)
+async def txn_offset_commit(call: Call, request: Any) -> Any:
+    """Stage offsets in a transaction. v3: the member's generation is checked (KIP-447), or its member epoch (KIP-848).
+
+    v5: adds the group itself. v6: topics by id, and errors of members and groups by their own codes (KIP-1319).
+    """
+    by_id = call.version >= _IDS_FROM
+    codes: dict[tuple[Any, int], ErrorCode] = {}
+    entries: list[str] = []
+    for asked in request.topics:
+        label = asked.topic_id if by_id else asked.name
+        topic = await _topic_of(call, label)
+        absent = ErrorCode.unknown_topic_id if by_id and topic is None else ErrorCode.unknown_topic_or_partition
+        for one in asked.partitions:
+            place, metadata = (label, one.partition_index), one.committed_metadata or ""
+            if topic is None or not 0 <= one.partition_index < topic.partition_count:
+                codes[place] = absent
+            elif metadata and not call.context.offsets.takes_metadata(metadata):
+                codes[place] = OffsetMetadataTooLarge.code
+            else:
+                codes[place] = ErrorCode.none
+                entries.append(offset_field(topic.name, one.partition_index))
+                entries.append(entry_json(one.committed_offset, one.committed_leader_epoch, topic.topic_hex, metadata))
+    code = ErrorCode.none
+    try:
+        await _stage(call, request, entries)
+    except ProducerFenced as error:
+        code = InvalidProducerEpoch(error.message).code
+    except (StaleMemberEpoch, GroupIdNotFound) as error:
+        code = error.code if by_id else ErrorCode.illegal_generation
+    except KafkaError as error:
+        code = code_of(error)
+
+    def result(asked: Any, index: int) -> ErrorCode:
+        own = codes[asked.topic_id if by_id else asked.name, index]
+        return code if own is ErrorCode.none else own
+
+    return Fields(
+        throttle_time=_NOT_THROTTLED,
+        topics=tuple(
+            Fields(
+                name=asked.name,
+                topic_id=asked.topic_id,
+                partitions=tuple(
+                    Fields(partition_index=one.partition_index, error_code=result(asked, one.partition_index))
+                    for one in asked.partitions
+                ),
+            )
+            for asked in request.topics
+        ),
+    )
+
+
+async def _topic_of(call: Call, label: Any) -> Topic | None:
+    """The topic of a name, or of an id (None is the zero id)."""
+    if isinstance(label, str):
+        return await call.context.catalog.find(call.org, label)
+    return None if label is None else await call.context.catalog.find_by_id(call.org, label)
+
+
+async def _stage(call: Call, request: Any, entries: list[str]) -> None:
+    """Confirm the transaction, then stage: by another order a late request would stage behind its transaction's end."""
+    if not request.group_id:
+        raise InvalidGroupId
+    coordinator, keys = call.context.transactions, keys_of(call, request.transactional_id)
+    group_id, producer_id, epoch = request.group_id, request.producer_id, request.producer_epoch
+    commit = Commit(request.generation_id, request.member_id, request.group_instance_id, entries)
+    for attempt in range(1, _STAGE_TRIES + 1):
+        if call.version >= _ADDS_FROM:
+            one = await coordinator.add(keys, producer_id, epoch, groups=(group_id,))
+        else:
+            one = await coordinator.find(keys, producer_id, epoch)
+            if one.state is not State.ONGOING or group_id not in one.groups:
+                raise not_in_transaction(call.version >= _ABORTABLE_FROM)
+        if not entries:
+            return
+        group_keys = call.store.group_keys(call.org, group_id)
+        try:
+            await staged_offsets.stage(call.store, group_keys, commit, producer_id, one.ended_ms)
+        except ConcurrentTransactions:  # the transaction ended in between: ask again
+            if attempt == _STAGE_TRIES:
+                raise
+        else:
+            return

@@ -1,0 +1,1 @@
+"""Access to brokers over Kafka and REST, and to Redis."""

@@ -1,0 +1,1 @@
+"""One module a command or command group: options, tables, exit codes."""

@@ -1,0 +1,97 @@
+"""`tidegate audit`: the security audit of the cluster, from Redis."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.cli.output import Column, Form, Output
+from tidegate.cli.places import RedisServer, to_places
+
+_PAGE = 500
+_FOLLOW_S = 1.0
+
+_LIST = [
+    Column("time", "TIME"),
+    Column("who", "WHO"),
+    Column("org", "ORGANISATION"),
+    Column("host", "FROM"),
+    Column("what", "WHAT"),
+    Column("resources", "OF", ", ".join),
+    Column("status", "STATUS"),
+    Column("detail", "DETAIL"),
+]
+
+
+@to_places
+def audit(
+    server: RedisServer,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=10_000, help="Newest events to print.")] = 50,
+    user: Annotated[str | None, typer.Option(help="Only events of this principal, such as User:alice.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only what was denied or failed.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new events as JSON lines, until Ctrl-C.")
+    ] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Who did what from where, with which outcome: the brokers' audit stream, oldest first. As JSON in OCSF's form."""
+    from tidegate.cli.client.redis_access import connected
+    from tidegate.cli.output import write_rows
+    from tidegate.store.keys import ClusterKeys
+
+    stream = ClusterKeys(server.prefix).audit_events
+    with connected(server) as client:
+        newest = client.xrevrange(stream, count=1)
+        found = []
+        for _, event in _newest_first(client, stream):
+            if _wanted(event, user, failed):
+                found.append(event)
+            if len(found) == count:
+                break
+        found.reverse()
+        if output is Form.JSON:
+            typer.echo(json.dumps(found, indent=2))
+        else:
+            write_rows(output, _LIST, [_row(event) for event in found])
+        after = newest[0][0] if newest else b"0-0"
+        while follow:
+            for entry_id, fields in client.xrange(stream, b"(" + after, "+", count=_PAGE):
+                after, event = entry_id, json.loads(fields[b"event"])
+                if _wanted(event, user, failed):
+                    typer.echo(json.dumps(event))
+            time.sleep(_FOLLOW_S)
+
+
+def _newest_first(client: Any, stream: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    before = b"+"
+    while entries := client.xrevrange(stream, before, "-", count=_PAGE):
+        for entry_id, fields in entries:
+            yield entry_id, json.loads(fields[b"event"])
+        before = b"(" + entries[-1][0]
+
+
+def _wanted(event: dict[str, Any], user: str | None, failed: bool) -> bool:
+    return (user is None or event["actor"]["user"]["name"] == user) and (not failed or event["status"] == "Failure")
+
+
+def _row(event: dict[str, Any]) -> dict[str, Any]:
+    who = event["actor"]["user"]
+    what = event["api"]["operation"] if "api" in event else f"{event['class_name']}: {event['activity_name']}"
+    resources = [f"{one['type']}:{one['name']}" for one in event.get("resources", ())]
+    if event["class_uid"] == 3001:
+        resources = [event["user"]["name"]]
+    return {
+        "time": datetime.fromtimestamp(event["time"] / 1000, UTC).isoformat(timespec="milliseconds"),
+        "who": who["name"],
+        "org": who["org"]["name"],
+        "host": event["src_endpoint"]["ip"],
+        "what": what,
+        "resources": resources,
+        "status": event["status"] if event.get("count", 1) == 1 else f"{event['status']} x{event['count']}",
+        "detail": event.get("status_detail", ""),
+    }

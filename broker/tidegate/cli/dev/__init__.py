@@ -1,0 +1,1 @@
+"""`tidegate dev`: an embedded Valkey and several brokers."""

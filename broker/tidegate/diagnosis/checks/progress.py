@@ -1,0 +1,310 @@
+"""Findings about progress: lag, commits, members without partitions, partitions without members."""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.diagnosis.checks.finding import (
+    SOON_MS,
+    Finding,
+    Severity,
+    few,
+    last_contact_text,
+    named,
+    poll_limit,
+)
+from tidegate.diagnosis.formatting import clock, counted, either, format_duration, listed, ranges
+from tidegate.diagnosis.group_events import Event, describe_event
+from tidegate.diagnosis.group_snapshot import GroupSnapshot, MemberSnapshot
+from tidegate.groups.model import GroupState
+
+QUIET_MS: Final = 15_000
+"""Clients commit every 5 s by default; without commits for 3 periods and its session timeout, a member is quiet."""
+
+COMMITS_STOPPED_MS: Final = 300_000
+"""A reader without membership is stopped if its last commit is older; Flink commits at checkpoints, minutes apart."""
+ABANDONED_MS: Final = 86_400_000
+"""A group without readers for this long is abandoned."""
+
+_LEFT: Final = " A client also leaves by itself while it is not polled within max.poll.interval.ms."
+_LEAVE_EVENTS: Final = frozenset({"member_left", "member_removed", "member_expired", "member_evicted"})
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition that a group has committed for or subscribes to; None for unknown or missing values."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    commit_ms: int | None
+    metadata: str
+    log_start: int | None
+    log_end: int | None
+    owner: str | None
+    """Member id."""
+    counted_lag: int | None = None
+    """Format record, whose offsets have gaps: the lag, counted."""
+
+    @property
+    def lag(self) -> int | None:
+        """Records from the committed offset, otherwise from the log's start, to the log's end."""
+        if self.counted_lag is not None:
+            return self.counted_lag
+        if self.log_end is None:
+            return None
+        begin = self.log_start if self.committed is None else max(self.committed, self.log_start or 0)
+        return max(self.log_end - (begin or 0), 0)
+
+
+def progress(
+    snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event], topics: frozenset[str]
+) -> list[Finding]:
+    """Reasons why records wait although no barrier is open."""
+    return [
+        *_empty(snapshot, partitions, events),
+        *_missing_topics(snapshot, topics),
+        *_quiet(snapshot, partitions),
+        *_idle(snapshot, partitions),
+        *_unowned(snapshot, partitions),
+        *(_out_of_range(partitions) if not snapshot.shares else ()),
+        *_offsets_lost(snapshot, events),
+    ]
+
+
+def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
+    found: dict[str, list[Partition]] = defaultdict(list)
+    for partition in partitions:
+        found[partition.topic].append(partition)
+    return found
+
+
+def _named(partitions: Iterable[Partition]) -> list[str]:
+    return [f"{topic} {ranges([one.partition for one in found])}" for topic, found in _by_topic(partitions).items()]
+
+
+def _lag(partitions: Iterable[Partition]) -> int:
+    return sum(partition.lag or 0 for partition in partitions)
+
+
+def _empty(snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event]) -> list[Finding]:
+    """Records wait for a group without members. It may have readers that assign partitions themselves."""
+    waiting = [partition for partition in partitions if partition.committed is not None]
+    if snapshot.state != GroupState.EMPTY or not _lag(waiting):
+        return []
+    evidence = tuple(
+        f"{topic}: {counted(_lag(found), 'record')}" for topic, found in _by_topic(waiting).items() if _lag(found)
+    )
+    last_commit_ms = max((partition.commit_ms or 0 for partition in waiting), default=0)
+    if not snapshot.protocol_type or last_commit_ms > snapshot.state_since_ms:
+        return [_without_members(snapshot, last_commit_ms, _lag(waiting), evidence)]
+    return [_abandoned(snapshot, [event for event in events if event.kind in _LEAVE_EVENTS], _lag(waiting), evidence)]
+
+
+def _without_members(snapshot: GroupSnapshot, last_commit_ms: int, lag: int, evidence: tuple[str, ...]) -> Finding:
+    """Flink, Spark and other readers that only commit: judged by the age of the last commit."""
+    silent_ms = snapshot.now_ms - last_commit_ms
+    waits = f"{counted(lag, 'record')} {either(lag, 'waits', 'wait')}"
+    if silent_ms < COMMITS_STOPPED_MS:
+        return Finding(
+            "commits_without_members",
+            Severity.NOTE,
+            "The group has no members, but offsets are committed for it: "
+            f"the last {format_duration(silent_ms)} ago. {waits}.",
+            evidence,
+            "Readers that assign partitions themselves (assign(), Flink, Spark) commit without joining.",
+        )
+    return Finding(
+        "empty_with_lag",
+        Severity.TROUBLE if silent_ms < ABANDONED_MS else Severity.NOTE,
+        f"The group has no members, the last commit for it was {format_duration(silent_ms)} ago, and {waits}.",
+        evidence,
+        "If a reader that assigns partitions itself should be at work, look at its log. "
+        f"If nobody reads for this group any more: `tidegate group delete {shlex.quote(snapshot.group_id)}`.",
+    )
+
+
+def _abandoned(snapshot: GroupSnapshot, gone: Sequence[Event], lag: int, evidence: tuple[str, ...]) -> Finding:
+    """The members left. The last member's reason shows best whether by a deployment, an outage or for good."""
+    empty_ms = snapshot.now_ms - snapshot.state_since_ms
+    lost = bool(gone) and gone[-1].kind != "member_left" and SOON_MS <= empty_ms < ABANDONED_MS
+    if gone:
+        evidence = (*evidence, f"the last to go: {describe_event(gone[-1])} at {clock(gone[-1].time_ms)}")
+    return Finding(
+        "empty_with_lag",
+        Severity.TROUBLE if lost else Severity.NOTE,
+        f"Nobody is in the group for {format_duration(empty_ms)}, "
+        f"and {counted(lag, 'record')} {either(lag, 'waits', 'wait')}.",
+        evidence,
+        "Start its consumers. If they run, compare their group.id, and the brokers they ask, with this group's."
+        + (_LEFT if gone and gone[-1].kind == "member_left" else ""),
+    )
+
+
+def _missing_topics(snapshot: GroupSnapshot, topics: frozenset[str]) -> list[Finding]:
+    missing = sorted((snapshot.topics or frozenset()) - topics)
+    if not missing:
+        return []
+    who = [named(member) for member in snapshot.members if member.topics and not member.topics.isdisjoint(missing)]
+    only = not (snapshot.topics or frozenset()) & topics
+    return [
+        Finding(
+            "topic_missing",
+            Severity.STUCK if only else Severity.TROUBLE,
+            f"The group subscribes to {listed(missing)}, which {either(len(missing), 'does', 'do')} not exist.",
+            (f"asked for by {listed(who)}",),
+            "Create it, or correct the name: members of a topic that does not exist wait without an error.",
+        )
+    ]
+
+
+def _quiet(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[Finding]:
+    """Members that are alive, own partitions with lag and commit nothing."""
+    if snapshot.state != GroupState.STABLE:
+        return []
+    found = []
+    for member in snapshot.members:
+        owned = [partition for partition in partitions if partition.owner == member.member_id]
+        last = max((partition.commit_ms or 0 for partition in owned), default=0)
+        quiet_ms = snapshot.now_ms - max(last, snapshot.state_since_ms)
+        if _lag(owned) and member.phase == "synced" and quiet_ms > max(QUIET_MS, member.session_timeout_ms):
+            found.append(_is_silent(snapshot, member, owned, last, quiet_ms))
+    return found
+
+
+def _is_silent(
+    snapshot: GroupSnapshot, member: MemberSnapshot, owned: Sequence[Partition], last: int, quiet_ms: int
+) -> Finding:
+    last_contact = f"{member.member_id}: {last_contact_text(snapshot, member)}"
+    committed = f"its last commit was at {clock(last)}" if last else "it never committed"
+    return Finding(
+        "long_processing",
+        Severity.TROUBLE,
+        f"{named(member)} heartbeats, but committed nothing for {format_duration(quiet_ms)} while "
+        f"{counted(_lag(owned), 'record')} of its partitions wait: it is busy with what it polled last, paused, or "
+        "does not commit.",
+        (
+            last_contact,
+            f"it owns {listed(_named(owned))}; {committed}",
+            f"without a poll for max.poll.interval.ms its client leaves: {poll_limit(member.rebalance_timeout_ms)}",
+        ),
+        "Take a thread dump of that process. Take fewer records a poll (max.poll.records) or process them in another "
+        "thread. A program that keeps its offsets elsewhere, never commits, or pauses on purpose looks the same from "
+        "here.",
+    )
+
+
+def _is_resolved(snapshot: GroupSnapshot) -> bool:
+    """Whether consumers own exactly what they are assigned; cooperative consumers rebalance twice in a row."""
+    old = snapshot.now_ms - snapshot.state_since_ms >= SOON_MS
+    return snapshot.state == GroupState.STABLE and old and snapshot.protocol_type == "consumer"
+
+
+def _idle(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[Finding]:
+    idle = [member for member in snapshot.members if member.owned == {} and member.phase == "synced"]
+    if not _is_resolved(snapshot) or not idle:
+        return []
+    wanted = [
+        partition
+        for partition in partitions
+        if partition.topic in (snapshot.topics or ()) and partition.log_end is not None
+    ]
+    if not wanted:
+        return []  # then a topic is missing
+    enough = len(wanted) >= len(snapshot.members)
+    return [
+        Finding(
+            "idle_members",
+            Severity.TROUBLE if enough else Severity.NOTE,
+            f"{len(idle)} of {counted(len(snapshot.members), 'member')} "
+            f"{either(len(idle), 'owns', 'own')} no partition: "
+            f"the topics they share have {counted(len(wanted), 'partition')}.",
+            few(f"{member.member_id} of {named(member)}" for member in idle),
+            "There are partitions enough: members that subscribe to other topics, or an assignor that went wrong."
+            if enough
+            else "A partition has one owner at a time. Run fewer members, or give the topic more partitions.",
+        )
+    ]
+
+
+def _unowned(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[Finding]:
+    readable = all(member.owned is not None for member in snapshot.members) and snapshot.topics is not None
+    if not _is_resolved(snapshot) or not readable:
+        return []
+    left = [
+        one
+        for one in partitions
+        if one.topic in (snapshot.topics or ()) and one.owner is None and one.log_end is not None
+    ]
+    if not left:
+        return []
+    return [
+        Finding(
+            "unowned_partitions",
+            Severity.TROUBLE if _lag(left) else Severity.NOTE,
+            f"{counted(len(left), 'partition')} of the subscribed topics "
+            f"{either(len(left), 'belongs', 'belong')} to no member, {counted(_lag(left), 'record')} "
+            f"{either(_lag(left), 'waits', 'wait')} there.",
+            tuple(_named(left)),
+            "Topics that were made or grown lately are seen when the leader next refreshes its metadata "
+            "(metadata.max.age.ms, 5 minutes). If that is past, the assignor leaves them out.",
+        )
+    ]
+
+
+def _out_of_range(partitions: Sequence[Partition]) -> list[Finding]:
+    found = []
+    early = [
+        one
+        for one in partitions
+        if one.committed is not None and one.log_start is not None and one.committed < one.log_start
+    ]
+    late = [
+        one
+        for one in partitions
+        if one.committed is not None and one.log_end is not None and one.committed > one.log_end
+    ]
+    if early:
+        gone = sum((one.log_start or 0) - (one.committed or 0) for one in early)
+        found.append(
+            Finding(
+                "deleted_before_read",
+                Severity.TROUBLE,
+                f"{counted(gone, 'record')} {either(gone, 'was', 'were')} deleted before the group read them: "
+                f"its offsets of {listed(_named(early))} are below the log's start.",
+                few(
+                    f"{one.topic} {one.partition}: committed {one.committed}, log start {one.log_start}"
+                    for one in early
+                ),
+                "Retention was shorter than the group's absence. auto.offset.reset decides where its consumers go on.",
+            )
+        )
+    if late:
+        found.append(
+            Finding(
+                "beyond_end",
+                Severity.TROUBLE,
+                f"The group's offsets of {listed(_named(late))} are beyond the log's end.",
+                few(f"{one.topic} {one.partition}: committed {one.committed}, log end {one.log_end}" for one in late),
+                "The topic was made anew, or lost its tail. auto.offset.reset decides where its consumers go on.",
+            )
+        )
+    return found
+
+
+def _offsets_lost(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[Finding]:
+    """Deleted offsets explain why a group reads everything again."""
+    moved = [event for event in events if event.kind in ("offsets_reset", "offsets_deleted", "offsets_expired")]
+    return [
+        Finding(
+            event.kind,
+            Severity.NOTE,
+            f"At {clock(event.time_ms)}, {format_duration(snapshot.now_ms - event.time_ms)} ago, "
+            f"{describe_event(event)}.",
+        )
+        for event in moved[-1:]
+    ]

@@ -1,0 +1,1 @@
+"""Consumer groups of KIP-848: the rules as pure functions, and the batches that run them against the store."""

@@ -1,0 +1,104 @@
+"""The topics of one organisation as consumer groups see them: ids, partition counts, names that a pattern matches."""
+
+from __future__ import annotations
+
+import importlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+from uuid import UUID
+
+from tidegate.groups.consumer.errors import InvalidRegularExpression
+from tidegate.topics.catalog import Catalog
+
+REGEX_LENGTH_MAX: Final = 4_096
+_REGEX_MEMORY_MAX: Final = 1 << 20
+_PATTERNS_MAX: Final = 1_000
+"""Resolved patterns that are cached."""
+
+
+MayDescribe = Callable[[str, str, str, str], bool]
+"""Whether a client may describe a topic: organisation, principal, host, name."""
+
+
+def compile_regex(regex: str) -> Any:
+    """Compile a pattern by RE2's rules, which match in linear time. Raises InvalidRegularExpression."""
+    re2 = importlib.import_module("re2")  # a compiled library that most clusters never need
+    if len(regex) > REGEX_LENGTH_MAX:
+        raise InvalidRegularExpression(f"the pattern is longer than {REGEX_LENGTH_MAX} characters")
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _REGEX_MEMORY_MAX
+    try:
+        return re2.compile(regex, options=options)
+    except re2.error as error:
+        reason = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else str(error)
+        raise InvalidRegularExpression(f"the pattern is not a regular expression of RE2: {reason}") from None
+
+
+class TopicView:
+    """The broker's cached topics of one organisation, at one version of the catalogue."""
+
+    __slots__ = ("_matching", "_org", "_topics", "version")
+
+    def __init__(self, topics: CatalogTopics, org: str, version: int) -> None:
+        self._topics, self._org, self.version = topics, org, version
+        self._matching: dict[tuple[str, str, str], frozenset[str]] = {}
+
+    def find(self, name: str) -> tuple[str, int] | None:
+        """Topic id in hex and partition count; None if there is no such topic."""
+        topic = self._topics.catalog.get(self._org, name)
+        return None if topic is None else (topic.topic_hex, topic.partition_count)
+
+    def name_of(self, topic_id: str) -> str | None:
+        """The name of the topic with this id in hex; None if there is no such topic."""
+        topic = self._topics.catalog.by_id(self._org, UUID(hex=topic_id))
+        return None if topic is None else topic.name
+
+    def matching(self, regex: str, principal: str, host: str) -> frozenset[str]:
+        """Names of the topics that a pattern matches completely, and that a client may describe."""
+        asked = regex, principal, host
+        if asked not in self._matching:  # most members of a group ask for the same
+            names = self._topics.matching(self._org, regex)
+            self._matching[asked] = self._topics.describable(self._org, names, principal, host)
+        return self._matching[asked]
+
+
+class CatalogTopics:
+    """The catalogue as the source of views; resolved patterns are cached until the catalogue changes."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.may_describe: MayDescribe | None = None
+        """None where everybody may describe every topic."""
+        self._resolved: OrderedDict[tuple[str, str], tuple[int, frozenset[str]]] = OrderedDict()
+
+    @property
+    def version(self) -> int:
+        """The catalogue's version in the store that this broker has cached."""
+        return self.catalog.stored_version
+
+    def view(self, org: str) -> TopicView:
+        """The cached topics of an organisation."""
+        return TopicView(self, org, self.catalog.stored_version)
+
+    def describable(self, org: str, names: frozenset[str], principal: str, host: str) -> frozenset[str]:
+        """Those of some topics that a client may describe."""
+        may = self.may_describe
+        return names if may is None else frozenset(name for name in names if may(org, principal, host, name))
+
+    async def refresh(self) -> None:
+        """Read the changes made before this call. Raises StoreUnavailable."""
+        await self.catalog.refresh()
+
+    def matching(self, org: str, regex: str) -> frozenset[str]:
+        """Names of the topics that a pattern matches completely."""
+        resolved = self._resolved.get((org, regex))
+        if resolved is not None and resolved[0] == self.catalog.version:
+            return resolved[1]
+        pattern = compile_regex(regex)
+        names = frozenset(topic.name for topic in self.catalog.topics(org) if pattern.fullmatch(topic.name))
+        self._resolved[org, regex] = self.catalog.version, names
+        if len(self._resolved) > _PATTERNS_MAX:
+            self._resolved.popitem(last=False)
+        return names

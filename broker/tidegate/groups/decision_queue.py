@@ -1,0 +1,123 @@
+"""Work for the next decision on a group: what arrives while a decision is under way shares the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from tidegate.errors import GroupIdNotFound, KafkaError, StoreUnavailable
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+from tidegate.store.tasks import TaskSet
+
+Work = TypeVar("Work")
+Answer = TypeVar("Answer")
+
+logger = structlog.get_logger()
+
+
+class DecisionQueue(Generic[Work, Answer]):
+    """One queue for each group with work. A subclass decides; it forgets the group that it has cached if that fails.
+
+    The work None only expires what is overdue.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+        self._queues: dict[str, list[tuple[Work | None, Callable[[Answer | KafkaError], None]]]] = {}
+        self._tasks = TaskSet()
+
+    async def start(self) -> None:
+        """Nothing runs until there is work."""
+
+    async def close(self) -> None:
+        """Cancel the decisions under way."""
+        await self._tasks.close()
+
+    async def _decide(self, keys: GroupKeys, works: Sequence[Work | None]) -> Sequence[Answer | KafkaError]:
+        raise NotImplementedError
+
+    def _forget(self, keys: GroupKeys) -> None:
+        raise NotImplementedError
+
+    def submit(self, keys: GroupKeys, work: Work | None, on_decided: Callable[[Answer | KafkaError], None]) -> None:
+        """Queue work for the group's next decision; `on_decided` gets its answer or its error once."""
+        queue = self._queues.get(keys.group)
+        if queue is not None:
+            queue.append((work, on_decided))
+            return
+        self._queues[keys.group] = [(work, on_decided)]
+        self._tasks.start(self._serve(keys), name=self._name)
+
+    def submit_expiry(self, keys: GroupKeys, on_expired: Callable[[object], None]) -> None:
+        """Queue the expiry of what is overdue in one group; `on_expired` gets an answer, or the error."""
+        self.submit(keys, None, on_expired)
+
+    async def run(self, keys: GroupKeys, work: Work | None) -> Answer:
+        """Submit work and wait for its answer. Raises the KafkaError that it is answered with, StoreUnavailable."""
+        decided: asyncio.Future[Answer | KafkaError] = asyncio.get_running_loop().create_future()
+
+        def on_decided(answer: Answer | KafkaError) -> None:
+            if not decided.done():
+                decided.set_result(answer)
+
+        self.submit(keys, work, on_decided)
+        answer = await decided
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
+
+    async def expire(self, keys: GroupKeys) -> None:
+        """Apply whatever is overdue in one group. Raises StoreUnavailable."""
+        with contextlib.suppress(GroupIdNotFound):  # meanwhile the group has another type
+            await self.run(keys, None)
+
+    async def _serve(self, keys: GroupKeys) -> None:
+        """Decide on what is queued until the queue is empty."""
+        try:
+            while queued := self._queues[keys.group]:
+                await asyncio.sleep(0)  # the heartbeats of this tick share one decision
+                self._queues[keys.group] = []
+                await self._answer(keys, queued)
+        finally:
+            for _, on_decided in self._queues.pop(keys.group, ()):
+                on_decided(StoreUnavailable("closed"))
+
+    async def _answer(
+        self, keys: GroupKeys, queued: Sequence[tuple[Work | None, Callable[[Answer | KafkaError], None]]]
+    ) -> None:
+        try:
+            answers = await self._decide(keys, [work for work, _ in queued])
+        except KafkaError as error:
+            self._forget(keys)
+            answers = [error] * len(queued)
+        except Exception:
+            self._forget(keys)
+            logger.exception("group_decision_failed", group=keys.ref, kind=self._name)
+            answers = [KafkaError()] * len(queued)
+        for (_, on_decided), answer in zip(queued, answers, strict=True):
+            try:
+                on_decided(answer)
+            except Exception:
+                logger.exception("answer_failed", script=self._name)
+
+    async def _run_script(self, script: Script, key_names: Sequence[str], args: Sequence[Arg]) -> list[Any]:
+        """Run a script; its reply with its code. Raises StoreUnavailable."""
+        written: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+        def answered(reply: Any) -> None:
+            if written.done():
+                return
+            if isinstance(reply, Exception):
+                written.set_exception(reply)
+            else:
+                written.set_result(reply)
+
+        self._store.send_script(script, list(key_names), list(args), answered)
+        return await written

@@ -1,0 +1,163 @@
+"""Runs the decisions on share groups against the store: read the group, decide, write if it is still the same.
+
+Any broker serves any member. The heartbeats of one group that arrive while a decision is under way share the next one.
+A broker remembers the groups that it decided on last; the conditional write refuses a decision on an old copy, also one
+that only answers an error. The share-partitions of new topics are initialised before the group is written, so an
+assigned partition always has a start offset.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from secrets import token_hex
+from typing import Any, Final
+
+from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound, KafkaError
+from tidegate.groups.consumer.stored import dump_target
+from tidegate.groups.consumer.topic_view import CatalogTopics
+from tidegate.groups.decision_queue import DecisionQueue
+from tidegate.groups.expire_and_retry import BrokerName, extend_sessions_after_outage, nobody
+from tidegate.groups.identity import candidate
+from tidegate.groups.share import stored
+from tidegate.groups.share.decisions import ShareDecided, decide, expire
+from tidegate.groups.share.model import ShareGroup, ShareHeartbeat, ShareHeartbeatAnswer
+from tidegate.groups.share.starting import StartOffsets
+from tidegate.settings import Settings
+from tidegate.store.in_order import read_in_order
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+UPDATE_GROUP = Script("share/update_group")
+
+_STALE: Final = -101
+_TRIES_MAX: Final = 20
+"""Writes of one decision: each refusal means that another broker changed the group, or that a session ended."""
+_READS_MAX: Final = 10
+_GROUPS_CACHED_MAX: Final = 1_000
+
+OnShareDecided = Callable[[ShareDecided], None]
+"""Called once with the answer of a heartbeat, or with its error."""
+
+Work = ShareHeartbeat | None
+"""None only expires what is overdue."""
+
+
+class ShareGroups(DecisionQueue[ShareHeartbeat, ShareHeartbeatAnswer]):
+    """The share groups of this broker's requests. `broker` is the broker name in events."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        topics: CatalogTopics,
+        start_offsets: StartOffsets,
+        broker: BrokerName = nobody,
+    ) -> None:
+        super().__init__(store, "share-group")
+        self._settings, self._topics, self._broker = settings, topics, broker
+        self._start_offsets = start_offsets
+        self._cached: OrderedDict[str, ShareGroup] = OrderedDict()
+
+    async def _decide(self, keys: GroupKeys, works: Sequence[Work]) -> list[ShareDecided]:
+        expired: list[str] = []
+        for _ in range(_TRIES_MAX):
+            base = self._cached.get(keys.group) or await self.read(keys)
+            topics = await self._fresh_topics(keys, base, works)
+            group = base.copy()
+            expire(group, expired)
+            heartbeats = [work for work in works if work is not None]
+            decided = iter(decide(group, heartbeats, topics, self._settings.group_share_max_size))
+            await self._start_offsets.initialise(keys, base.topics, group.topics)
+            code, *reply = await self._write(keys, base, group, expired)
+            if code == 0:
+                self._remember(keys, group, reply[0])
+                answers = [ShareHeartbeatAnswer("", group.epoch) if one is None else next(decided) for one in works]
+                return [_with_interval(answer, reply[1]) for answer in answers]
+            if code == _STALE:
+                self._forget(keys)
+                expired = []
+            else:
+                expired += [member_id.decode() for member_id in reply]
+        raise CoordinatorLoadInProgress("the group changes faster than it can be decided on")
+
+    async def _fresh_topics(self, keys: GroupKeys, group: ShareGroup, works: Sequence[Work]) -> Any:
+        """The topics; read again if they may have changed since the group's target, or a subscription is new."""
+        topics = self._topics.view(keys.org)
+        subscribes = any(work is not None and work.topics is not None for work in works)
+        if subscribes or topics.version != group.topics_version:
+            await self._topics.refresh()
+            topics = self._topics.view(keys.org)
+        return topics
+
+    # -- the store
+
+    async def read(self, keys: GroupKeys) -> ShareGroup:
+        """Read a group. Raises GroupIdNotFound for one of another type, StoreUnavailable, CoordinatorLoadInProgress."""
+        head_command: list[Arg] = ["HMGET", keys.group, *stored.HEAD]
+        for _ in range(_READS_MAX):
+            before, records, targets, after = await read_in_order(
+                self._store, self._store.read,
+                head_command, ("HGETALL", keys.consumers), ("HGETALL", keys.targets), head_command,
+            )  # fmt: skip
+            if before != after:
+                continue
+            if before[0] is not None and before[3] != stored.TYPE.encode():
+                raise GroupIdNotFound("the group is not a share group")
+            return stored.load_group(before, records, targets)
+        raise CoordinatorLoadInProgress("the group changes faster than it can be read")
+
+    async def _write(self, keys: GroupKeys, base: ShareGroup, group: ShareGroup, expired: Sequence[str]) -> list[Any]:
+        """Store a decision; the script's reply with its code."""
+        shard = keys.shard_keys
+        key_names = [keys.group, keys.consumers, keys.targets, keys.consumer_sessions]
+        key_names += [shard.groups, shard.deadlines, shard.events, keys.configs]
+        group.write_id = token_hex(8) if group.is_changed else base.write_id
+        session_timeout_ms = self._settings.group_share_session_timeout_ms
+        new_id = "" if base.own_id else candidate(keys)
+        args: list[Arg] = [keys.ref, self._store.settings.group_events_max, self._broker()]
+        args += [base.own_id, base.version, base.write_id, group.write_id, new_id, session_timeout_ms]
+        args.append(self._settings.group_share_heartbeat_interval_ms)
+        group.own_id = base.own_id or new_id.partition(" ")[0]
+        for one in _lists(group, expired, session_timeout_ms):
+            args += [len(one), *one]
+        extend_sessions_after_outage(self._store, keys, consumers=True)
+        return await self._run_script(UPDATE_GROUP, key_names, args)
+
+    def _forget(self, keys: GroupKeys) -> None:
+        self._cached.pop(keys.group, None)
+
+    def _remember(self, keys: GroupKeys, group: ShareGroup, version: int) -> None:
+        self._forget(keys)
+        if group.members:
+            group.version = version
+            self._cached[keys.group] = group
+        while len(self._cached) > _GROUPS_CACHED_MAX:
+            self._cached.popitem(last=False)
+
+
+def _with_interval(answer: ShareDecided, interval_ms: int) -> ShareDecided:
+    if isinstance(answer, KafkaError) or answer.member_epoch < 0:
+        return answer
+    return replace(answer, heartbeat_interval_ms=interval_ms)
+
+
+def _lists(group: ShareGroup, expired: Sequence[str], session_timeout_ms: int) -> list[list[Arg]]:
+    """The counted lists of the script, in its order."""
+    fields: list[Arg] = []
+    if group.is_changed:
+        for name, value in stored.dump_fields(group).items():
+            fields += (name, value)
+    records: list[Arg] = []
+    for member_id in sorted(group.dirty):
+        records += (member_id, stored.dump_member(group.members[member_id], session_timeout_ms))
+    targets: list[Arg] = []
+    for member_id in sorted(group.dirty_targets):
+        targets += (member_id, dump_target(group.targets[member_id]))
+    events: list[Arg] = []
+    for event in group.events:
+        events += (event.kind, event.member_id, event.client_id[:255], event.client_host, event.cause, event.detail)
+    return [list(expired), fields, records, targets, sorted(group.removed), sorted(group.renewed), events]

@@ -1,0 +1,105 @@
+"""Administration of share groups: their share-partitions, start offsets, and deletion (KIP-932)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound
+from tidegate.groups.expire_and_retry import BrokerName
+from tidegate.groups.expiry import group_of
+from tidegate.groups.identity import candidate
+from tidegate.groups.share.coordinator import ShareGroups
+from tidegate.groups.share.sessions import SharePartition
+from tidegate.groups.share.stored import TYPE
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+DELETE_SHARE_GROUP = Script("share/delete_group")
+REMOVE_PARTITIONS = Script("share/remove_partitions")
+ALTER_OFFSETS = Script("share/alter_offsets")
+
+_TRIES_MAX: Final = 5
+_GROUPS_AT_ONCE: Final = 200
+_PARTITIONS_AT_ONCE: Final = 500
+
+
+async def is_share_group(store: Store, keys: GroupKeys) -> bool:
+    """Whether there is a share group of that id. Raises StoreUnavailable."""
+    kind: bytes | None = await store.command("HGET", keys.group, "type")
+    return kind == TYPE.encode()
+
+
+async def partitions_of(store: Store, keys: GroupKeys) -> dict[SharePartition, str]:
+    """The share-partitions of a group, with the names of their topics. Raises StoreUnavailable."""
+    found = await store.command("HGETALL", keys.shares)
+    partitions = {}
+    for field, topic in found.items():
+        topic_id, _, index = field.decode().partition(":")
+        partitions[SharePartition(UUID(hex=topic_id), int(index))] = topic.decode()
+    return dict(sorted(partitions.items(), key=lambda one: (one[1], one[0].index)))
+
+
+def _keys_of(keys: GroupKeys, partitions: Sequence[SharePartition]) -> list[str]:
+    return [name for one in partitions for name in keys.share(one.topic_id.hex, one.index)]
+
+
+async def delete_group(store: Store, groups: ShareGroups, keys: GroupKeys, broker: BrokerName) -> None:
+    """Delete a share group without members. Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable."""
+    await groups.expire(keys)
+    shard = keys.shard_keys
+    for _ in range(_TRIES_MAX):
+        partitions = list(await partitions_of(store, keys))
+        names = [keys.group, keys.targets, keys.shares, shard.groups, shard.deadlines, shard.events]
+        names += _keys_of(keys, partitions)
+        args: list[Arg] = [keys.ref, store.settings.group_events_max, broker(), *(one.name for one in partitions)]
+        (is_deleted,) = await store.run(DELETE_SHARE_GROUP, names, *args)
+        if is_deleted:
+            return
+    raise CoordinatorLoadInProgress("the group changes faster than it can be deleted")
+
+
+async def remove_partitions(
+    store: Store, keys: GroupKeys, partitions: Sequence[SharePartition], *, must_be_empty: bool
+) -> None:
+    """Remove share-partitions. Raises GroupIdNotFound, NonEmptyGroup if it must be empty, StoreUnavailable."""
+    for at in range(0, max(len(partitions), 1), _PARTITIONS_AT_ONCE):
+        part = partitions[at : at + _PARTITIONS_AT_ONCE]
+        names = [keys.group, keys.shares, *_keys_of(keys, part)]
+        await store.run(REMOVE_PARTITIONS, names, int(must_be_empty), *(one.name for one in part))
+
+
+async def alter_offsets(store: Store, keys: GroupKeys, offsets: Sequence[tuple[SharePartition, str, int]]) -> None:
+    """Set start offsets: (share-partition, topic name, offset).
+
+    Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable.
+    """
+    partitions = [partition for partition, _, _ in offsets]
+    names = [keys.group, keys.shares, keys.shard_keys.groups, *_keys_of(keys, partitions)]
+    args = [keys.ref, candidate(keys)]
+    for partition, topic, offset in offsets:
+        args += (partition.name, topic, str(offset))
+    await store.run(ALTER_OFFSETS, names, *args)
+
+
+async def forget_topic(store: Store, org: str, topic_id: UUID, partition_count: int) -> None:
+    """Remove the share-partitions of a deleted topic from every group. Raises StoreUnavailable; safe to repeat."""
+    partitions = [SharePartition(topic_id, index) for index in range(partition_count)]
+    for shard in range(store.settings.coordinator_shards):
+        listed = await store.command("HGETALL", store.shard_keys(shard).groups)
+        groups = [group_of(store, name.decode()) for name, kind in listed.items() if kind.startswith(b"share ")]
+        ours = [keys for keys in groups if keys.org == org]
+        for at in range(0, len(ours), _GROUPS_AT_ONCE):
+            part = ours[at : at + _GROUPS_AT_ONCE]
+            await asyncio.gather(*(_forget(store, keys, partitions) for keys in part))
+
+
+async def _forget(store: Store, keys: GroupKeys, partitions: Sequence[SharePartition]) -> None:
+    try:
+        await remove_partitions(store, keys, partitions, must_be_empty=False)
+    except GroupIdNotFound:
+        return

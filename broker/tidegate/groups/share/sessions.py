@@ -1,0 +1,137 @@
+"""Share sessions (KIP-932): the share-partitions that a member reads at this broker, remembered between its requests.
+
+A session is in this broker's memory; ShareFetch and ShareAcknowledge share its epoch. At another broker, or after a
+restart, the member gets SHARE_SESSION_NOT_FOUND and opens a new one. What the member has acquired is in the store, and
+outlives the session if the broker dies; if the session ends otherwise, it is released. Source: ShareSessionCache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from tidegate.groups.share.errors import InvalidShareSessionEpoch, ShareSessionLimitReached, ShareSessionNotFound
+from tidegate.store.keys import GroupKeys
+
+FIRST_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+_EPOCH_MAX: Final = 2_147_483_647
+
+
+@dataclass(frozen=True, slots=True)
+class SharePartition:
+    """One partition of a topic that a share group reads."""
+
+    topic_id: UUID
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The partition's name in the group's list of share-partitions."""
+        return f"{self.topic_id.hex}:{self.index}"
+
+
+@dataclass(slots=True)
+class ReadPartition:
+    """A share-partition in a session: what this broker last found. `epoch` is "" before the first acquisition."""
+
+    epoch: str = ""
+    end: int = -1
+    was_found: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class ShareSession:
+    """The session of one member."""
+
+    keys: GroupKeys
+    member_id: str
+    connection_id: int
+    epoch: int = 1
+    """The epoch of the next request."""
+    partitions: dict[SharePartition, ReadPartition] = field(default_factory=dict)
+    released: list[SharePartition] = field(default_factory=list)
+    """Partitions that were forgotten while the member may still have acquired records of them."""
+    is_ended: bool = False
+    """Whether its connection was closed, so that nobody gets what is acquired from now on."""
+    next_first: int = 0
+    """Where the next fetch begins, so that no busy partition starves the others."""
+
+    def advance(self) -> None:
+        """Expect the next epoch; after the largest one comes 1."""
+        self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
+
+    def rotated(self) -> list[SharePartition]:
+        """The partitions in the order of this fetch."""
+        ordered = list(self.partitions)
+        first = self.next_first % len(ordered) if ordered else 0
+        self.next_first = first + 1
+        return ordered[first:] + ordered[:first]
+
+    def all_partitions(self) -> list[SharePartition]:
+        """Every partition of which the member may have acquired records through this session."""
+        return list(dict.fromkeys([*self.partitions, *self.released]))
+
+
+class ShareSessions:
+    """The share sessions of one broker; `on_ended` gets those that end because their connection is closed."""
+
+    def __init__(self, sessions_max: int, on_ended: Callable[[ShareSession], None]) -> None:
+        self._max, self._on_ended = sessions_max, on_ended
+        self._sessions: dict[tuple[str, str], ShareSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(
+        self, keys: GroupKeys, member_id: str, connection_id: int, wanted: Iterable[SharePartition]
+    ) -> ShareSession:
+        """Open a member's session in place of any old one, whose locks stay. Raises ShareSessionLimitReached."""
+        name = (keys.group, member_id)
+        old = self._sessions.pop(name, None)
+        if len(self._sessions) >= self._max:
+            raise ShareSessionLimitReached(f"this broker has {self._max} share sessions")
+        session = ShareSession(keys, member_id, connection_id)
+        session.partitions = {partition: ReadPartition() for partition in wanted}
+        if old is not None:
+            for partition, found in old.partitions.items():
+                if partition in session.partitions:
+                    session.partitions[partition] = found
+            session.released = [one for one in old.all_partitions() if one not in session.partitions]
+        self._sessions[name] = session
+        return session
+
+    def proceed(self, keys: GroupKeys, member_id: str, epoch: int, connection_id: int) -> ShareSession:
+        """The session of a request with its next epoch, which is then taken; another connection may go on with it.
+
+        Raises ShareSessionNotFound, InvalidShareSessionEpoch.
+        """
+        session = self._sessions.get((keys.group, member_id))
+        if session is None:
+            raise ShareSessionNotFound("this broker has no session of the member")
+        if epoch != session.epoch:
+            raise InvalidShareSessionEpoch(f"the next share session epoch is {session.epoch}, not {epoch}")
+        session.connection_id = connection_id
+        session.advance()
+        return session
+
+    def close(self, keys: GroupKeys, member_id: str) -> ShareSession:
+        """Remove a member's session, for the final epoch. Raises ShareSessionNotFound."""
+        session = self._sessions.pop((keys.group, member_id), None)
+        if session is None:
+            raise ShareSessionNotFound("this broker has no session of the member")
+        return session
+
+    def is_open(self, session: ShareSession) -> bool:
+        """Whether a session is still the member's."""
+        return self._sessions.get((session.keys.group, session.member_id)) is session
+
+    def close_connection(self, connection_id: int) -> None:
+        """End the sessions that a closed connection used last."""
+        for name, session in list(self._sessions.items()):
+            if session.connection_id == connection_id:
+                del self._sessions[name]
+                session.is_ended = True
+                self._on_ended(session)

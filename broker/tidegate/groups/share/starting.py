@@ -1,0 +1,131 @@
+"""Where a share group begins to read a partition: `share.auto.offset.reset`, resolved when it is first assigned."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Final, Protocol
+from uuid import UUID
+
+from tidegate.errors import CoordinatorLoadInProgress, InvalidConfig, KafkaError, StoreUnavailable
+from tidegate.store.keys import GroupKeys
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+INITIALIZE_PARTITIONS = Script("share/initialize_partitions")
+
+RESET_CONFIG: Final = "share.auto.offset.reset"
+LATEST: Final = "latest"
+EARLIEST: Final = "earliest"
+BY_DURATION: Final = "by_duration:"
+_PARTITIONS_AT_ONCE: Final = 100
+_DURATION: Final = re.compile(
+    r"P(?:(?P<days>\d+)D)?(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
+    re.IGNORECASE,
+)
+
+
+class Offsets(Protocol):
+    """The offsets of a log."""
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what may be read."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that is stored."""
+
+
+class Log(Protocol):
+    """The log of a partition, as far as a start offset needs it."""
+
+    async def latest(self) -> Offsets:
+        """The offsets after a refresh, once the high watermark is known."""
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record at or after the time."""
+
+
+FindLog = Callable[[str, UUID, int], Log | None]
+"""The log of a partition by organisation, topic id and index; None if there is no such topic."""
+
+
+def parse_duration(text: str) -> timedelta:
+    """An ISO-8601 duration of days and smaller units, as Java's Duration reads it. Raises InvalidConfig."""
+    match = _DURATION.fullmatch(text)
+    units = {} if match is None else {unit: float(value) for unit, value in match.groupdict().items() if value}
+    if not units:
+        raise InvalidConfig(f"{text!r} is not an ISO-8601 duration such as PT1H")
+    try:
+        return timedelta(**units)
+    except OverflowError:
+        raise InvalidConfig(f"{text!r} is too long") from None
+
+
+def check_reset(policy: str) -> None:
+    """Check a value of `share.auto.offset.reset`. Raises InvalidConfig."""
+    if policy.startswith(BY_DURATION):
+        parse_duration(policy.removeprefix(BY_DURATION))
+    elif policy not in (LATEST, EARLIEST):
+        raise InvalidConfig(f"{RESET_CONFIG} is latest, earliest or by_duration:<ISO-8601 duration>, not {policy!r}")
+
+
+class StartOffsets:
+    """Initialises share-partitions. `find_log` finds the logs whose offsets are asked."""
+
+    def __init__(self, store: Store, find_log: FindLog) -> None:
+        self._store, self._find_log = store, find_log
+
+    async def initialise(
+        self, keys: GroupKeys, before: Mapping[str, tuple[str, int]], after: Mapping[str, tuple[str, int]]
+    ) -> None:
+        """Initialise the partitions in `after` that are not in `before` (name -> topic id in hex, partition count).
+
+        Partitions that a topic gained later begin at their first record, so that none is missed. Raises
+        StoreUnavailable, CoordinatorLoadInProgress if an offset is not known yet.
+        """
+        if before == after:
+            return
+        policy = await self._store.command("HGET", keys.configs, RESET_CONFIG)
+        for name, (topic_id, count) in after.items():
+            old_id, old_count = before.get(name, ("", 0))
+            grown_from = old_count if old_id == topic_id else 0
+            rule = EARLIEST if grown_from else (policy or LATEST.encode()).decode()
+            for first in range(grown_from, count, _PARTITIONS_AT_ONCE):
+                part = range(first, min(first + _PARTITIONS_AT_ONCE, count))
+                fields = [f"{topic_id}:{index}" for index in part]
+                known = await self._store.command("HMGET", keys.shares, *fields)
+                missing = [index for index, found in zip(part, known, strict=True) if found is None]
+                if missing:
+                    await self._initialise(keys, name, topic_id, missing, rule)
+
+    async def _initialise(self, keys: GroupKeys, name: str, topic_id: str, indexes: Sequence[int], policy: str) -> None:
+        try:
+            offsets = await asyncio.gather(*(self._offset(keys.org, topic_id, index, policy) for index in indexes))
+        except StoreUnavailable:
+            raise
+        except KafkaError as error:
+            raise CoordinatorLoadInProgress(f"the offsets of {name} are not known yet: {error.message}") from error
+        key_names, args = [keys.shares], [name]
+        for index, offset in zip(indexes, offsets, strict=True):
+            if offset is not None:
+                key_names.append(keys.share(topic_id, index)[0])
+                args += (f"{topic_id}:{index}", str(offset))
+        await self._store.run(INITIALIZE_PARTITIONS, key_names, *args)
+
+    async def _offset(self, org: str, topic_id: str, index: int, policy: str) -> int | None:
+        """The start offset of a partition; None if its topic was deleted."""
+        log = self._find_log(org, UUID(hex=topic_id), index)
+        if log is None:
+            return None
+        offsets = await log.latest()
+        if policy == EARLIEST:
+            return offsets.log_start_offset
+        if policy.startswith(BY_DURATION):
+            since = parse_duration(policy.removeprefix(BY_DURATION)) / timedelta(milliseconds=1)
+            found = await log.offset_for_timestamp(max(self._store.clock.now_ms() - int(since), 0))
+            return offsets.high_watermark if found is None else found[0]
+        return offsets.high_watermark

@@ -1,0 +1,41 @@
+"""Offsets that a producer commits in its transaction: staged beside the group's offsets until the transaction ends."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidegate.groups.identity import candidate
+from tidegate.groups.large_commits import is_large
+from tidegate.groups.offsets import Commit
+from tidegate.store.keys import GroupKeys
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+STAGE_OFFSETS: Final = Script("groups/stage_offsets")
+STAGE_WHILE_FREE: Final = STAGE_OFFSETS.refused_when_full()
+END_STAGED: Final = Script("groups/end_staged")
+
+_END_RETENTION_MS: Final = 86_400_000
+"""How long a group remembers the last end of a producer: a request that is later than that can do no harm, because
+its broker was started again meanwhile."""
+
+
+async def stage(store: Store, keys: GroupKeys, commit: Commit, producer_id: int, ended_ms: int) -> None:
+    """Stage the commit's entries; `ended_ms` is that of the producer's transaction before this one.
+
+    Raises IllegalGeneration, StaleMemberEpoch (the same in a KIP-848 group), UnknownMemberId, FencedInstanceId,
+    GroupIdNotFound (a share group, or none and the commit has a generation), ConcurrentTransactions (the transaction
+    ended), StoreUnavailable.
+    """
+    await store.run(
+        STAGE_WHILE_FREE if is_large(commit.entries) else STAGE_OFFSETS,
+        [keys.group, keys.members, keys.instances, keys.offsets, keys.staged, keys.shard_keys.groups,
+         keys.consumers],
+        keys.ref, candidate(keys), producer_id, ended_ms, commit.generation, commit.member_id,
+        "" if commit.instance_id is None else f"={commit.instance_id}", *commit.entries,
+    )  # fmt: skip
+
+
+async def end(store: Store, keys: GroupKeys, producer_id: int, ended_ms: int, is_commit: bool) -> None:
+    """Apply or drop what the producer staged in the transaction that was decided at `ended_ms`."""
+    await store.run(END_STAGED, [keys.offsets, keys.staged], producer_id, ended_ms, int(is_commit), _END_RETENTION_MS)

@@ -1,0 +1,205 @@
+"""Runs the decisions on streams groups against the store: read the group, decide, write if it is still the same.
+
+Any broker serves any member. A broker remembers the groups that it decided on last; the conditional write refuses a
+decision on an old copy, also one that only answers an error. Internal topics that are missing are created before the
+decision is stored, so that the member that brings the topology has its tasks with its first answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound, KafkaError, TopicAlreadyExists
+from tidegate.groups.configs import STREAMS_HEARTBEAT_INTERVAL_MS, STREAMS_SESSION_TIMEOUT_MS, STREAMS_VALUES
+from tidegate.groups.consumer.membership import Expired, Removal
+from tidegate.groups.consumer.model import ConsumerGroupState, GroupEvent, Topics
+from tidegate.groups.consumer.topic_view import CatalogTopics
+from tidegate.groups.consumer.update import STALE, UPDATE_EPOCH_GROUP, StoredForm, expired_members, update_call
+from tidegate.groups.decision_queue import DecisionQueue
+from tidegate.groups.expire_and_retry import BrokerName, nobody
+from tidegate.groups.streams import stored
+from tidegate.groups.streams.decisions import StreamsDecided, decide, expire, remove
+from tidegate.groups.streams.model import StreamsAnswer, StreamsGroup, StreamsHeartbeat
+from tidegate.groups.streams.topology import InternalTopic, StatusCode
+from tidegate.settings import Settings
+from tidegate.store.in_order import read_in_order
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg
+from tidegate.store.store import Store
+
+_TRIES_MAX: Final = 20
+"""Writes of one decision: each refusal means that another broker changed the group, or that a deadline passed."""
+_READS_MAX: Final = 10
+_GROUPS_CACHED_MAX: Final = 1_000
+INLINE_MEMBERS_MAX: Final = 64
+"""Above it a decision runs in a thread: assigning 2,000 tasks to 400 members takes a second."""
+
+logger = structlog.get_logger()
+
+CreateTopic = Callable[[str, InternalTopic], Awaitable[None]]
+"""Create an internal topic of an organisation. Raises KafkaError."""
+
+Work = StreamsHeartbeat | Removal | None
+"""None only expires what is overdue."""
+
+
+class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer]):
+    """The streams groups of this broker's requests. `broker` is the broker name in events."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        topics: CatalogTopics,
+        create_topic: CreateTopic,
+        broker: BrokerName = nobody,
+    ) -> None:
+        super().__init__(store, "streams-group")
+        self._settings, self._topics, self._create_topic, self._broker = settings, topics, create_topic, broker
+        self.cached: OrderedDict[str, StreamsGroup] = OrderedDict()
+        """By the name of its hash: the groups with members that this broker decided on last."""
+
+    async def _decide(self, keys: GroupKeys, works: Sequence[Work]) -> list[StreamsDecided]:
+        expired: list[Expired] = []
+        failures: list[str] | None = None
+        for _ in range(_TRIES_MAX):
+            base = self.cached.get(keys.group) or await self.read(keys)
+            group = base.copy()
+            topics = await self._fresh_topics(keys, base, works)
+            apply = partial(_apply, group, works, topics, self._settings, expired)
+            answers = await asyncio.to_thread(apply) if len(group.members) > INLINE_MEMBERS_MAX else apply()
+            if group.configured.missing and failures is None:
+                failures = await self._create_missing(keys, group, works)
+                continue
+            if _became_stable(base, group):
+                group.events.append(GroupEvent("stable"))
+            code, *reply = await self._write(keys, base, group, expired)
+            if code == 0:
+                self._remember(keys, group, reply[0])
+                interval_ms = group.heartbeat_interval_ms or STREAMS_HEARTBEAT_INTERVAL_MS
+                return [_completed(answer, interval_ms, failures or ()) for answer in answers]
+            if code == STALE:
+                self._forget(keys)
+                expired = []
+            else:
+                expired += expired_members(reply)
+        raise CoordinatorLoadInProgress("the group changes faster than it can be decided on")
+
+    async def _fresh_topics(self, keys: GroupKeys, group: StreamsGroup, works: Sequence[Work]) -> Topics:
+        """The topics; read again if they may have changed since the group's target, or a topology is new."""
+        topics = self._topics.view(keys.org)
+        joins = any(isinstance(work, StreamsHeartbeat) and work.topology is not None for work in works)
+        if joins or topics.version != group.topics_version:
+            await self._topics.refresh()
+            topics = self._topics.view(keys.org)
+        return topics
+
+    async def _create_missing(self, keys: GroupKeys, group: StreamsGroup, works: Sequence[Work]) -> list[str]:
+        """Create the missing internal topics that a member may create; what went wrong."""
+        heartbeats = [work for work in works if isinstance(work, StreamsHeartbeat)]
+
+        async def create(topic: InternalTopic) -> str | None:
+            if not any(one.may_create(topic.name) for one in heartbeats):
+                return f"Not authorized to create {topic.name}."
+            try:
+                await self._create_topic(keys.org, topic)
+            except TopicAlreadyExists:  # another broker was faster
+                return None
+            except KafkaError as error:
+                return f"{topic.name} was not created: {error.message}"
+            return None
+
+        failures = [one for one in await asyncio.gather(*map(create, group.configured.missing)) if one is not None]
+        names = [topic.name for topic in group.configured.missing]
+        if failures:
+            logger.warning("streams_topics_not_created", group=keys.ref, topics=names, failures=failures)
+        else:
+            logger.info("streams_topics_created", group=keys.ref, topics=names)
+        await self._topics.refresh()
+        return failures
+
+    # -- the store
+
+    async def read(self, keys: GroupKeys) -> StreamsGroup:
+        """Read a group. Raises GroupIdNotFound for one of another type, StoreUnavailable, CoordinatorLoadInProgress."""
+        head_command: list[Arg] = ["HMGET", keys.group, *stored.HEAD]
+        for _ in range(_READS_MAX):
+            before, records, targets, configs, after = await read_in_order(
+                self._store, self._store.read,
+                head_command,
+                ("HGETALL", keys.consumers), ("HGETALL", keys.targets), ("HMGET", keys.configs, *STREAMS_VALUES),
+                head_command,
+            )  # fmt: skip
+            if before != after:
+                continue
+            if stored.is_other_type(before):
+                raise GroupIdNotFound("the group is not a streams group")
+            group = stored.load_group(before, records, targets)
+            if not group.is_streams:
+                group.use_configs([int(value or 0) for value in configs])
+            return group
+        raise CoordinatorLoadInProgress("the group changes faster than it can be read")
+
+    async def _write(
+        self, keys: GroupKeys, base: StreamsGroup, group: StreamsGroup, expired: Sequence[Expired]
+    ) -> list[Any]:
+        """Store a decision; the script's reply with its code."""
+        session_timeout_ms = group.session_timeout_ms or STREAMS_SESSION_TIMEOUT_MS
+        form = StoredForm(
+            type=stored.TYPE,
+            configs=f"{group.session_timeout_ms} {group.heartbeat_interval_ms} {group.standby_replicas}",
+            fields=lambda: stored.dump_fields(group),
+            record=lambda member_id: stored.dump_member(group, group.members[member_id], session_timeout_ms),
+            target=lambda member_id: stored.dump_target(group, group.targets[member_id]),
+            session_timeout_ms=lambda member_id: session_timeout_ms,
+        )
+        call = update_call(self._store, keys, self._broker(), base, group, expired, session_timeout_ms, form)
+        return await self._run_script(UPDATE_EPOCH_GROUP, *call)
+
+    # -- the cache
+
+    def _remember(self, keys: GroupKeys, group: StreamsGroup, version: int) -> None:
+        self._forget(keys)
+        if group.members:
+            group.version = version
+            self.cached[keys.group] = group
+        while len(self.cached) > _GROUPS_CACHED_MAX:
+            self.cached.popitem(last=False)
+
+    def _forget(self, keys: GroupKeys) -> None:
+        self.cached.pop(keys.group, None)
+
+
+def _apply(
+    group: StreamsGroup, works: Sequence[Work], topics: Topics, settings: Settings, expired: Sequence[Expired]
+) -> list[StreamsDecided]:
+    """Decide on a tick's work; administrators' removals come before the heartbeats."""
+    expire(group, expired)
+    answers = [remove(group, work) if isinstance(work, Removal) else StreamsAnswer("", group.epoch) for work in works]
+    heartbeats = [(place, work) for place, work in enumerate(works) if isinstance(work, StreamsHeartbeat)]
+    decided = decide(group, [work for _, work in heartbeats], topics, settings.group_max_size)
+    for (place, _), answer in zip(heartbeats, decided, strict=True):
+        answers[place] = answer
+    return answers
+
+
+def _became_stable(base: StreamsGroup, group: StreamsGroup) -> bool:
+    return group.is_changed and group.state is ConsumerGroupState.STABLE and base.state is not group.state
+
+
+def _completed(answer: StreamsDecided, interval_ms: int, failures: Sequence[str]) -> StreamsDecided:
+    """The answer with the heartbeat interval, and why internal topics are still missing."""
+    if isinstance(answer, KafkaError) or answer.member_epoch < 0:
+        return answer
+    statuses = tuple(
+        (code, " ".join((detail, *failures)) if code is StatusCode.MISSING_INTERNAL_TOPICS else detail)
+        for code, detail in answer.statuses
+    )
+    return replace(answer, statuses=statuses, heartbeat_interval_ms=interval_ms)

@@ -1,0 +1,1 @@
+"""The admin HTTP of a broker: health, metrics, REST API and console."""

@@ -1,0 +1,146 @@
+"""Declares REST endpoints: route, handler, and the pydantic models of query, body and response for OpenAPI."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from tidegate.apis.call import BrokerContext
+from tidegate.cluster.audit import Actor
+from tidegate.http.access import ACTOR
+from tidegate.http.models.base import Model, Nothing
+from tidegate.http.problems import Problem
+from tidegate.http.single_flight import SingleFlightCache
+
+PREFIX: Final = "/api/v1"
+CONTEXT: Final = web.AppKey("context", BrokerContext)
+READ_CACHE: Final = web.AppKey("looks", SingleFlightCache)
+BODY_BYTES_MAX: Final = 4 << 20
+"""Fits a reset of 50,000 partitions."""
+
+_NAMED: Final = re.compile(r"{(\w+)}")
+
+
+Query = TypeVar("Query", bound=Model)
+Body = TypeVar("Body", bound=Model)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request: the actor, the names in its path, and its query and body as the endpoint declares them."""
+
+    context: BrokerContext
+    actor: Actor
+    names: Mapping[str, str]
+    query: Any
+    body: Any
+
+
+Answers = Callable[[Asked], Awaitable[Mapping[str, Any] | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A declared handler. `gives` is None for a response without a body (204)."""
+
+    method: str
+    path: str
+    handler: Answers
+    gives: type[Model] | None
+    query: type[Model]
+    body: type[Model] | None
+    tag: str
+    fails: tuple[int, ...] = field(default=())
+    shared: bool = False
+    """Expensive and equal for all viewers: concurrent requests share one result (`SingleFlightCache`)."""
+
+    @property
+    def operation_id(self) -> str:
+        """The operationId, which generated clients use as the method name."""
+        return self.handler.__name__
+
+    @property
+    def names(self) -> list[str]:
+        """The parameter names in the path."""
+        return _NAMED.findall(self.path)
+
+    @property
+    def changes(self) -> bool:
+        """Whether it needs the operator role."""
+        return self.method != "GET"
+
+    def route(self) -> web.RouteDef:
+        """The aiohttp route. A path parameter matches anything but a slash; aiohttp's default excludes braces."""
+        path = _NAMED.sub(r"{\1:[^/]+}", self.path)
+        return web.route(self.method, f"{PREFIX}{path}", self._run)
+
+    async def _run(self, request: web.Request) -> web.Response:
+        query = _taken(self.query, dict(request.query), "query")
+        body = _taken(self.body, await _read(request), "body") if self.body is not None else None
+        asked = Asked(request.config_dict[CONTEXT], request[ACTOR], request.match_info, query, body)
+        observations = request.config_dict[READ_CACHE]
+        if self.shared:
+            text = await observations.get((self.path, query), lambda: self._reported(asked))
+        else:
+            try:
+                text = await self._reported(asked)
+            finally:
+                if self.changes:
+                    observations.forget()
+        if self.gives is None:
+            return web.Response(status=204)
+        return web.Response(text=text, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+    async def _reported(self, asked: Asked) -> str:
+        return json.dumps(await self.handler(asked))
+
+
+endpoints: Final[list[Endpoint]] = []
+"""Every endpoint, in the order of declaration."""
+
+
+def endpoint(
+    method: str,
+    path: str,
+    gives: type[Model] | None,
+    *,
+    query: type[Model] = Nothing,
+    body: type[Model] | None = None,
+    fails: tuple[int, ...] = (),
+    shared: bool = False,
+) -> Callable[[Answers], Answers]:
+    """Declare a handler; `fails` are its statuses in addition to those of all endpoints."""
+
+    def declare(handler: Answers) -> Answers:
+        tag = path.split("/")[1]
+        endpoints.append(Endpoint(method, path, handler, gives, query, body, tag, fails, shared))
+        return handler
+
+    return declare
+
+
+def _taken(model: type[Model], values: Any, where: str) -> Model:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        wrong = [
+            {"at": ".".join([where, *map(str, one["loc"])]), "detail": one["msg"].removeprefix("Value error, ")}
+            for one in error.errors()
+        ]
+        detail = "; ".join(f"{one['at']}: {one['detail']}" for one in wrong[:3])
+        raise Problem(400, detail, errors=wrong) from None
+
+
+async def _read(request: web.Request) -> Any:
+    if request.content_type != "application/json":
+        raise Problem(415, "The body must be application/json.")
+    try:
+        return json.loads(await request.text())
+    except (ValueError, LookupError, RecursionError):
+        raise Problem(400, "The body is not JSON, or nested too deep.") from None

@@ -1,0 +1,216 @@
+"""Judge queued batches against the cached state of the log: which of them join the next entry.
+
+An idempotent batch is judged by the producer table. A batch of a transaction that the log does not show as open is
+appended only if the coordinator confirms it, by this rule: read the log's state, then ask the coordinator, then append.
+The append proves the state, and a marker that ended the transaction meanwhile would have changed it; after a marker of
+that producer, or with another state, the coordinator is asked again. So no batch lands behind its transaction's marker.
+
+A marker is appended once for each transaction: the state shows the last one that the coordinator ended here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tidegate.errors import InvalidProducerEpoch, InvalidTxnState, KafkaError, StoreUnavailable
+from tidegate.log.entries import CONTROL, TRANSACTIONAL
+from tidegate.log.outgoing import Appended, InTransaction, QueuedBatch
+from tidegate.log.producers_table import (
+    REFUSALS,
+    ProducerState,
+    Verdict,
+    advance,
+    end_transaction,
+    find_duplicate,
+    judge,
+)
+from tidegate.records.control import read_marker
+
+if TYPE_CHECKING:
+    from tidegate.log.cached_log import CachedLog
+    from tidegate.log.high_watermark import HighWatermark
+    from tidegate.log.state import LogState
+    from tidegate.log.unresolved import Unresolved
+
+SEQUENCE_GAP_TIMEOUT_MS: Final = 500
+"""Time that a batch waits for its predecessor, which another broker may be appending."""
+_GAP_REFRESH_S: Final = 0.05
+_NO_OFFSET: Final = -1
+
+
+def after(state: ProducerState | None, item: QueuedBatch, offset: int, now_ms: int) -> ProducerState:
+    """The state of a batch's producer once the batch is appended at `offset`."""
+    batch = item.batch
+    if batch.attributes & CONTROL:
+        marker = read_marker(batch.buffer)
+        ended_ms, coordinator_epoch = (-1, -1) if marker is None else (marker.ended_ms, marker.coordinator_epoch)
+        return end_transaction(state, batch.producer_epoch, ended_ms, coordinator_epoch, now_ms)
+    return advance(
+        state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta, offset, item.timestamp, now_ms,
+        batch.attributes & TRANSACTIONAL != 0,
+    )  # fmt: skip
+
+
+class BatchQueue(Protocol):
+    """What the judge does with the queue, implemented by `Appends`."""
+
+    unresolved: Unresolved
+
+    def schedule(self) -> None:
+        """Judge the queued batches at the end of the tick."""
+
+    def refresh(self) -> None:
+        """Refresh the log's state for the queued batches."""
+
+    def later(self, delay_s: float) -> None:
+        """Refresh after a pause."""
+
+    def done(self, item: QueuedBatch, outcome: Exception) -> None:
+        """Answer a batch with an error."""
+
+    def give_up(self, item: QueuedBatch, answer: KafkaError) -> None:
+        """Answer a batch with an error after which clients send it again."""
+
+    def reply(self, item: QueuedBatch, answer: Appended, proved: bool) -> None:
+        """Answer a stored batch, by whether its durability was proved."""
+
+    def fail_transaction(self, item: QueuedBatch, failure: Exception) -> None:
+        """The coordinator refused a batch: answer it, and its producer's batches behind it, with that error."""
+
+
+class Admission:
+    """The judge of one partition's queued batches on this broker."""
+
+    __slots__ = ("_appends", "_asking", "_high_watermark", "_log")
+
+    def __init__(self, log: CachedLog, appends: BatchQueue, high_watermark: HighWatermark) -> None:
+        self._log = log
+        self._appends = appends
+        self._high_watermark = high_watermark
+        self._asking: dict[int, QueuedBatch] = {}
+        """By producer: the batch for which the coordinator is being asked. Later batches of that producer wait."""
+
+    def accepts(self, view: LogState, item: QueuedBatch, state: ProducerState | None, planned: bool) -> bool:
+        """Whether an idempotent batch joins the next entry; if not, it was answered or stays in the queue.
+
+        With `planned`, `state` includes batches of the entry that is being built, so a refusal would be premature.
+        """
+        batch = item.batch
+        if batch.attributes & CONTROL:
+            return self._accepts_marker(view, item, state, planned)
+        if self._asking and self._asking.get(batch.producer_id, item) is not item:
+            return False
+        verdict = judge(state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
+        if verdict is not Verdict.ACCEPT and not self._accepts_anyway(view, item, verdict, planned):
+            return False
+        if batch.attributes & TRANSACTIONAL or (state is not None and state.transaction_start >= 0):
+            return self._in_transaction(view, item, state, planned)
+        return True
+
+    def _accepts_anyway(self, view: LogState, item: QueuedBatch, verdict: Verdict, planned: bool) -> bool:
+        """As `accepts`, for a batch that is not the producer's next one by the cached state."""
+        if verdict is Verdict.DUPLICATE:
+            self._answer_duplicate(view, item)
+            return False
+        if planned:
+            return False
+        if not item.proved:
+            self._appends.refresh()
+            return False
+        if verdict is Verdict.UNKNOWN_GAP and item.transaction is not None and item.transaction.from_zero:
+            verdict = Verdict.GAP
+        if verdict is Verdict.GAP or verdict is Verdict.UNKNOWN_GAP:
+            now = self._log.loop.time()
+            if item.gap_view is not view:  # an outage of Redis does not count against the gap
+                item.gap_view, item.gap_until = view, now + SEQUENCE_GAP_TIMEOUT_MS / 1000
+            if now < item.gap_until:
+                item.proved = False  # another broker may append the predecessor
+                self._appends.later(min(_GAP_REFRESH_S, item.gap_until - now))
+                return False
+            return self._accepts_after_gap(item, verdict)
+        self._appends.done(item, REFUSALS[verdict]())
+        return False
+
+    def _accepts_after_gap(self, item: QueuedBatch, verdict: Verdict) -> bool:
+        answer = self._appends.unresolved.answer_behind(item, self._log.loop.time())
+        if answer is None and verdict is Verdict.UNKNOWN_GAP:
+            if not self._log.store.outage.recently_recovered:
+                return True
+            answer = StoreUnavailable("Redis was away: batches before it may have been refused before they got here")
+        if answer is not None:
+            self._appends.give_up(item, answer)
+        else:
+            self._appends.done(item, REFUSALS[verdict]())
+        return False
+
+    def _answer_duplicate(self, view: LogState, item: QueuedBatch) -> None:
+        batch = item.batch
+        state = view.producers.get(batch.producer_id)
+        if state is None:
+            return
+        known = find_duplicate(state, batch.producer_epoch, batch.base_sequence, batch.last_offset_delta)
+        if known is None:  # the first copy is in the entry being built: wait
+            return
+        append_time_ms = known.timestamp if self._log.log_append_time else -1
+        answer = Appended(known.base_offset, append_time_ms, view.log_start, view.leader_epoch)
+        item.done = True
+        durable = partial(self._appends.reply, item, answer)
+        self._high_watermark.when_durable(known.base_offset + 1, item.acks_all, durable)
+
+    # -- transactions
+
+    def _in_transaction(self, view: LogState, item: QueuedBatch, state: ProducerState | None, planned: bool) -> bool:
+        """Whether a batch may be appended as far as transactions are concerned; its sequence is right."""
+        is_open = state is not None and state.transaction_start >= 0
+        if not item.batch.attributes & TRANSACTIONAL:
+            if not planned and item.proved:
+                self._appends.done(item, InvalidTxnState("the producer has an open transaction in the partition"))
+            elif not planned:
+                self._appends.refresh()
+            return False
+        if is_open and state is not None and state.epoch == item.batch.producer_epoch:
+            return True
+        ended = (-1, -1) if state is None else (state.epoch, state.ended_ms)
+        transaction = item.transaction
+        if transaction is None:
+            self._appends.done(item, InvalidTxnState("a transactional batch without a transactional id"))
+            return False
+        if transaction.confirmed_view is view and transaction.confirmed_behind == ended:
+            return True
+        if item.batch.producer_id not in self._asking:
+            self._ask(view, item, transaction, ended)
+        return False
+
+    def _ask(self, view: LogState, item: QueuedBatch, transaction: InTransaction, ended: tuple[int, int]) -> None:
+        """Ask the coordinator; `ended` names the producer's last marker in the state that was read before."""
+        producer_id = item.batch.producer_id
+        self._asking[producer_id] = item
+
+        def answered(failure: Exception | None) -> None:
+            self._asking.pop(producer_id, None)
+            if failure is None:
+                transaction.confirmed_view, transaction.confirmed_behind = view, ended
+            else:
+                self._appends.fail_transaction(item, failure)
+            self._appends.schedule()
+
+        transaction.confirm(answered)
+
+    def _accepts_marker(self, view: LogState, item: QueuedBatch, state: ProducerState | None, planned: bool) -> bool:
+        """Whether a marker joins the next entry. What the state shows of its producer only ever advances."""
+        if state is None:
+            return True
+        if planned:
+            return False
+        marker = read_marker(item.batch.buffer)
+        if marker is not None and 0 <= marker.ended_ms <= state.ended_ms:
+            item.done = True
+            answer = Appended(_NO_OFFSET, -1, view.log_start, view.leader_epoch)
+            durable = partial(self._appends.reply, item, answer)
+            self._high_watermark.when_durable(view.end, item.acks_all, durable)
+            return False
+        if item.batch.producer_epoch < state.epoch:
+            self._appends.done(item, InvalidProducerEpoch("the marker has an older epoch than its producer"))
+            return False
+        return True

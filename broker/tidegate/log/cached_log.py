@@ -1,0 +1,86 @@
+"""What the components of one partition's log share: the broker's services, the cached state, and its invalidation.
+
+`PartitionLog` completes this class and builds the components. A component receives the log as `CachedLog`, and the
+other components that it needs as arguments, so that no module of this package depends on one that is built upon it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tidegate.errors import UnknownTopicOrPartition
+from tidegate.log.entries import Entry, StrayEntry
+from tidegate.log.open_partition import OpenPartition
+from tidegate.log.services import LogServices
+from tidegate.log.state import LogState
+from tidegate.log.tail import LogPages
+
+if TYPE_CHECKING:
+    from tidegate.topics.catalog import Topic
+
+logger = structlog.get_logger()
+
+OnView = Callable[["LogState | Exception"], None]
+
+
+class CachedLog(OpenPartition, ABC):
+    """The cached state of one partition on one broker. Losing it loses no data."""
+
+    def __init__(self, services: LogServices, topic: Topic, index: int) -> None:
+        super().__init__(services, topic, index)
+        self.usage = services.usage
+        self.archive_files = services.archive_files
+        self.poll_s = services.poll_s
+        self.view: LogState | None = None
+        self.pages = LogPages(services.cache)
+        self._voids = 0
+
+    @property
+    def voids(self) -> int:
+        """How often the state became void; callers compare it to detect that a reply is out of date."""
+        return self._voids
+
+    def void(self, reason: str) -> None:
+        """Discard the state and the caches that depend on it: it may be wrong from now on."""
+        self._voids += 1
+        if self.view is not None:
+            logger.debug("log_state_invalidated", log=self.keys.log, reason=reason)
+            self.view = None
+            self.pages.clear()
+            self.pages.on_drop()
+
+    @abstractmethod
+    def with_view(self, on_view: OnView) -> None:
+        """Load the state, then call with it or with the failure. Never calls before it returns."""
+
+    @abstractmethod
+    async def refresh(self) -> LogState:
+        """The state, verified after the call. Raises UnknownTopicOrPartition, StoreUnavailable."""
+
+    @abstractmethod
+    def appended(self, view: LogState, entry: Entry) -> None:
+        """This broker's entry is in the log and in the state; `Appends` notifies the listeners."""
+
+    @abstractmethod
+    def found(self, view: LogState, entries: list[Entry], log_start: int, local_start: int) -> None:
+        """Apply a refresh: the entries that follow the state, the log start and the local start."""
+
+    @abstractmethod
+    def found_stray(self, view: LogState, stray: StrayEntry) -> None:
+        """Block appends and reads at the end until the log is repaired. Logged once for each stray entry."""
+
+    @abstractmethod
+    def gone(self) -> UnknownTopicOrPartition:
+        """Void the state of a deleted partition; returns the error for its callers."""
+
+    @abstractmethod
+    def write_progress(self) -> None:
+        """Write the pending estimates and index entries."""
+
+    @abstractmethod
+    async def save_producers(self, view: LogState) -> None:
+        """Save the producer table as of the state's end. Raises StoreUnavailable, UnknownTopicOrPartition."""

@@ -1,0 +1,84 @@
+"""The stream of one partition of format `record` on one broker: its keys, its epoch, and who waits for its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidegate.log.open_partition import OpenPartition
+from tidegate.log.services import LogServices
+from tidegate.log.state import LogOffsets
+from tidegate.records.entry_ids import FIRST_ID, RecordIds
+from tidegate.store.keys import RECORD_FORMAT
+
+if TYPE_CHECKING:
+    from tidegate.topics.catalog import Topic
+
+
+class RecordStream(OpenPartition):
+    """What appends, transactions and reads of the partition share."""
+
+    def __init__(self, services: LogServices, topic: Topic, index: int) -> None:
+        super().__init__(services, topic, index, RECORD_FORMAT)
+        self.ids = RecordIds(topic.config.sequence_bits)
+        self.view: None = None
+        self.stray: None = None
+        self.high_watermark_known = True
+        self._leader_epoch = 0
+        self.last_id = FIRST_ID
+        """The stream's last id as of the last read, for the poll."""
+        self._services = services
+        self._listeners: dict[int, Callable[[], None]] = {}
+        self._next_id = 0
+        self._known: LogOffsets | None = None
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after appends, trims and deletion by anyone; the result removes it."""
+        listener_id = self._next_id = self._next_id + 1
+        if not self._listeners:
+            self.store.pubsub.listen(self.keys.wake, self._message)
+            self._services.record_poll.add(self)
+        self._listeners[listener_id] = listener
+
+        def remove() -> None:
+            if self._listeners.pop(listener_id, None) is not None and not self._listeners:
+                self._stop_listening()
+
+        return remove
+
+    @property
+    def leader_epoch(self) -> int:
+        """The failover epoch less 1, as Metadata reports it for every partition.
+
+        What is appended after a fail-over that lost entries has later ids, so no offset is used twice, and every epoch
+        ends at the end of the log.
+        """
+        number = self._services.failover_epochs.number
+        if number is not None:
+            self._leader_epoch = max(self._leader_epoch, number - 1)
+        return self._leader_epoch
+
+    def appended(self) -> None:
+        """This broker appended: its waiting fetches read again."""
+        self.notify()
+
+    def notify(self) -> None:
+        """Something changed: drop the known offsets and call every listener."""
+        self._known = None
+        self._call_listeners()
+
+    def _call_listeners(self) -> None:
+        for listener in list(self._listeners.values()):
+            self.guarded(listener)
+
+    def _message(self, payload: bytes | None) -> None:
+        if payload is None or payload.rpartition(b":")[2] != self.writer.name:
+            self.notify()
+
+    def _stop_listening(self) -> None:
+        self.store.pubsub.forget(self.keys.wake, self._message)
+        self._services.record_poll.remove(self)
+
+    def void(self, reason: str) -> None:
+        """A connection was lost, or the log moved: nothing cached is used."""
+        self._known = None

@@ -1,0 +1,54 @@
+"""What the logs of one broker share: writer name, caches, archive files, durability proofs, failover epochs."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Final
+
+from tidegate.log.archive_files import ArchiveFiles
+from tidegate.log.durability import Durability
+from tidegate.log.failover_epoch import FailoverEpochs
+from tidegate.log.record_format.record_poll import RecordPoll
+from tidegate.log.tail import TailCache
+from tidegate.log.usage import Usage
+from tidegate.memory import shares_of
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+
+POLL_MS: Final = 500
+"""Upper bound on the delay that a lost notification adds to a waiting fetch."""
+
+
+class Writer:
+    """Names this process in its entries: `<uuid>:<counter>`."""
+
+    __slots__ = ("_counter", "name")
+
+    def __init__(self) -> None:
+        self.name = uuid.uuid4().hex.encode()
+        self._counter = 0
+
+    def next(self) -> int:
+        """The next unused counter."""
+        self._counter += 1
+        return self._counter
+
+
+class LogServices:
+    """What all logs of one broker share. Raises CannotStart if the archive cannot be opened."""
+
+    failover_epochs: FailoverEpochs
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.store = store
+        self.settings = settings
+        self.loop = asyncio.get_event_loop()
+        self.writer = Writer()
+        self.usage = Usage()
+        self.poll_s = POLL_MS / 1000
+        self.cache = TailCache(min(settings.log_tail_cache_bytes, shares_of(settings.memory_max).tail_cache))
+        self.archive_files = ArchiveFiles(settings)
+        self.durability = Durability(store)
+        self.record_poll = RecordPoll(store)
+        self.records_without_offset = 0

@@ -1,0 +1,108 @@
+"""The upkeep of all partitions. Any broker takes due partitions from the shared list, also without appends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from tidegate.errors import KafkaError, StoreUnavailable, UnknownTopicOrPartition
+from tidegate.log.compaction_requests import CompactionRequests
+from tidegate.log.compactor import Compactor
+from tidegate.log.partition import PartitionLog
+from tidegate.log.record_format import record_retention
+from tidegate.log.record_format.record_log import RecordLog
+from tidegate.log.retention import apply_retention
+from tidegate.settings import Settings
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+
+if TYPE_CHECKING:
+    from tidegate.topics.catalog import Topic
+
+logger = structlog.get_logger()
+
+TAKE_UPKEEP = Script("log/take_upkeep")
+
+_TAKE_ITEMS: Final = 100
+
+FindTopic = Callable[[str, str], "Topic | None"]
+FindLog = Callable[["Topic", int], PartitionLog | RecordLog]
+
+
+class Retention:
+    """Takes due partitions from the shared list, every `log_retention_check_interval_ms`."""
+
+    def __init__(self, store: Store, settings: Settings, find_topic: FindTopic, find_log: FindLog) -> None:
+        self._store = store
+        self._find_topic = find_topic
+        self._find_log = find_log
+        self._interval_ms = settings.log_retention_check_interval_ms
+        self._task: asyncio.Task[None] | None = None
+        self._compactor = Compactor(self._store, self._interval_ms)
+        self._requests = CompactionRequests(self._store, self._log_of)
+
+    def start(self) -> None:
+        """Start the periodic check."""
+        self._task = asyncio.create_task(self._run(), name="retention")
+        self._compactor.start()
+        self._requests.start()
+
+    async def close(self) -> None:
+        """Stop."""
+        await self._requests.close()
+        await self._compactor.close()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_ms / 1000)
+            try:
+                while await self.run_due():
+                    pass
+            except StoreUnavailable as error:
+                logger.info("retention_waits", reason=str(error))
+            except Exception:
+                logger.exception("retention_failed")
+
+    async def run_due(self) -> int:
+        """Process some due partitions; returns how many. Does nothing if this broker's clock differs from Redis's."""
+        if not self._store.clock.agrees:
+            return 0
+        upkeep = self._store.cluster_keys.upkeep
+        items: list[Any]
+        (items,) = await self._store.run(TAKE_UPKEEP, [upkeep], _TAKE_ITEMS, self._interval_ms)
+        for item in items:
+            log = self._log_of(item.decode())
+            if log is None:
+                await self._store.command("ZREM", upkeep, item)
+                continue
+            try:
+                if isinstance(log, RecordLog):
+                    await record_retention.apply_retention(log)
+                else:
+                    await apply_retention(log)
+                    self._compactor.offer(log, item)
+            except UnknownTopicOrPartition:
+                await self._store.command("ZREM", upkeep, item)
+            except KafkaError as error:
+                logger.info("retention_later", log=log.keys.log, reason=str(error))
+        return len(items)
+
+    def _log_of(self, item: str) -> PartitionLog | RecordLog | None:
+        """The log that an item names, if the topic still has that id."""
+        name, partition, topic_hex = item.rsplit(":", 2)
+        org, topic_name = name.split("/", 1)
+        topic = self._find_topic(org, topic_name)
+        if topic is None or topic.topic_hex != topic_hex or int(partition) >= topic.partition_count:
+            return None
+        return self._find_log(topic, int(partition))
+
+
+def upkeep_item(topic: Topic, index: int) -> str:
+    """A partition's member name in the upkeep list."""
+    return f"{topic.org}/{topic.name}:{index}:{topic.topic_hex}"

@@ -1,0 +1,70 @@
+"""Shares of this process's memory: what each cache and the request buffers may hold, from `memory_max`.
+
+The shares together stay below the limit, so that a broker in a small container refuses or evicts before the kernel
+kills it. Sources of the limit: cgroup v2 `memory.max`, cgroup v1 `memory.limit_in_bytes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+MIB: Final = 1 << 20
+DEFAULT_BYTES: Final = 2048 * MIB
+"""The limit of a process that has none by its cgroup."""
+PROCESS_BYTES: Final = 192 * MIB
+"""Memory of a broker beside its shares: interpreter, modules, topics, groups, connections."""
+LIMIT_BYTES_MIN: Final = 384 * MIB
+_UNLIMITED: Final = 1 << 50
+_CGROUP_FILES: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryShares:
+    """Bytes that each may hold."""
+
+    requests: int
+    """Requests that are received or unanswered; also the largest request."""
+    opened_batch: int
+    """Records of one compressed batch while it is checked."""
+    tail_cache: int
+    archive_cache: int
+    metadata_cache: int
+    key_names: int
+    """Cached key names, of groups and of logs each."""
+    unsent: int
+    """Replies that one connection has not read."""
+
+    @classmethod
+    def of(cls, limit: int) -> MemoryShares:
+        """The shares of a limit in bytes."""
+        rest = max(limit, LIMIT_BYTES_MIN) - PROCESS_BYTES
+        return cls(
+            requests=rest // 4,
+            opened_batch=rest // 4,
+            tail_cache=rest // 4,
+            archive_cache=rest // 16,
+            metadata_cache=rest // 16,
+            key_names=rest // 32,
+            unsent=rest // 16,
+        )
+
+
+@cache
+def shares_of(memory_max: int) -> MemoryShares:
+    """The shares for the setting `memory_max`; 0 takes the limit of this process's cgroup."""
+    return MemoryShares.of(memory_max or cgroup_limit() or DEFAULT_BYTES)
+
+
+def cgroup_limit(files: tuple[str, ...] = _CGROUP_FILES) -> int | None:
+    """The memory limit of the process's cgroup in bytes; None without."""
+    for name in files:
+        try:
+            text = Path(name).read_text("ascii").strip()
+        except (OSError, ValueError):
+            continue
+        if text.isdecimal() and int(text) < _UNLIMITED:
+            return int(text)
+    return None

@@ -1,0 +1,1 @@
+"""What brokers measure about the cluster: lag samples, cluster metrics, usage."""

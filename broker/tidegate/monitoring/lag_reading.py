@@ -1,0 +1,238 @@
+"""Reads for a round of lag samples: first groups with their committed offsets, then the ends of their logs.
+
+In this order no committed offset exceeds the reported log end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tidegate.errors import UnknownTopicOrPartition
+from tidegate.groups.consumer.model import ConsumerGroupState
+from tidegate.groups.consumer.stored import EPOCH_TYPES, load_member
+from tidegate.groups.model import GroupState
+from tidegate.groups.offsets import split_field
+from tidegate.groups.share.offsets import partitions_of
+from tidegate.groups.share.records import InFlight, ShareRecords
+from tidegate.groups.share.stored import TYPE as SHARE
+from tidegate.log.record_format.record_log import READ_RECORD_LAG
+from tidegate.records.entry_ids import RecordIds, parse_id
+from tidegate.store.keys import GroupKeys, LogKeys
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+from tidegate.topics.model import Topic
+
+READ_LAG = Script("log/read_lag")
+
+_LOGS_AT_ONCE: Final = 10
+"""Limit of logs read at once: one read takes Redis up to 2 ms with entries of 1 MB, and must not delay heartbeats."""
+_HEAD: Final = (
+    "id", "version", "state", "state_since", "generation", "protocol", "protocol_type", "joined_count", "awaiting_sync",
+)  # fmt: skip
+
+FindTopic = Callable[[str, str], Topic | None]
+Place = tuple[str, int]
+"""Topic, partition."""
+Commits = dict[Place, tuple[int, int]]
+"""Place -> committed offset, and its commit time, ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRead:
+    """A group as read in a round. `missing`: members that a barrier waits for."""
+
+    keys: GroupKeys
+    state: str
+    state_since_ms: int
+    generation: int
+    protocol: str
+    protocol_type: str
+    members: int
+    missing: int
+    commits: Commits
+    mark: tuple[bytes | None, ...]
+    """Changes when the members or their assignments may have changed."""
+    shares: Mapping[Place, InFlight] = field(default_factory=dict)
+    """Of a share group, whose `commits` are its start offsets, without a commit time."""
+
+    def lag(self, place: Place, ends: LogEndsReading) -> int:
+        """Records of a partition that are not finished."""
+        share = self.shares.get(place)
+        return ends.lag(self.commits[place][0]) if share is None else share.lag(ends.log_end)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEndsReading:
+    """A log at the time of a sample. `times` are those of the requested offsets, ms, -1 for none."""
+
+    log_start: int
+    log_end: int
+    size: int
+    now_ms: int
+    head_time: int
+    times: Mapping[int, int]
+    counts: Mapping[int, int] | None = None
+    """Format record, whose offsets have gaps: the records from each requested offset on."""
+
+    def lag(self, committed: int) -> int:
+        """Records from the committed offset, or the log's start if that is later, to the log's end."""
+        if self.counts is not None:
+            return self.counts[committed]
+        return max(self.log_end - max(committed, self.log_start), 0)
+
+
+LogEndsReadings = dict[tuple[str, Place], LogEndsReading]
+"""By organisation and place; a missing entry has no log."""
+
+
+class LagReader:
+    """Reads groups and logs; cached values only avoid repeated reads."""
+
+    def __init__(
+        self,
+        store: Store,
+        find_topic: FindTopic,
+        partitions_of: Callable[[bytes], Mapping[str, list[int]] | None],
+    ) -> None:
+        self._store, self._find_topic, self._partitions_of = store, find_topic, partitions_of
+        self._owners: dict[str, tuple[Any, dict[Place, str]]] = {}
+
+    def forget(self, but: Iterable[str] = ()) -> None:
+        """Drop cached groups except those with these names."""
+        self._owners = {ref: self._owners[ref] for ref in but if ref in self._owners}
+
+    async def group(self, keys: GroupKeys) -> GroupRead | None:
+        """Read a group; None if it does not exist. Raises StoreUnavailable."""
+        offsets, head, members, consumers = await asyncio.gather(
+            self._store.read("HGETALL", keys.offsets),
+            self._store.command("HMGET", keys.group, *_HEAD),
+            self._store.command("HLEN", keys.members),
+            self._store.command("HLEN", keys.consumers),
+        )
+        values = dict(zip(_HEAD, head, strict=True))
+        if values["state"] is None:
+            return None
+        state, missing = values["state"].decode(), 0
+        commits, shares = self._commits(keys.org, offsets), dict[Place, InFlight]()
+        if values["protocol_type"] == SHARE.encode():
+            shares = await self._shares(keys)
+            commits = {place: (share.start, 0) for place, share in shares.items()}
+        if state == GroupState.PREPARING:
+            missing = members - int(values["joined_count"] or 0)
+        elif state == GroupState.COMPLETING:
+            missing = int(values["awaiting_sync"] or 0)
+        elif state == ConsumerGroupState.RECONCILING:
+            missing = await self._store.command("ZCARD", keys.revocations)
+        return GroupRead(
+            keys,
+            state,
+            int(values["state_since"] or 0),
+            int(values["generation"] or 0),
+            (values["protocol"] or b"").decode(),
+            (values["protocol_type"] or b"").decode(),
+            members + consumers,
+            max(missing, 0),
+            commits,
+            (values["id"], values["version"]),
+            shares,
+        )
+
+    async def _shares(self, keys: GroupKeys) -> dict[Place, InFlight]:
+        """The share-partitions of a share group, in order, without those of deleted topics."""
+        listed = {
+            one: name
+            for one, name in (await partitions_of(self._store, keys)).items()
+            if (topic := self._find_topic(keys.org, name)) is not None and topic.topic_id == one.topic_id
+        }
+        found = await ShareRecords(self._store, self._store.settings).in_flight(keys, list(listed))
+        return {
+            (name, one.index): read for (one, name), read in zip(listed.items(), found, strict=True) if read is not None
+        }
+
+    def _commits(self, org: str, offsets: Mapping[bytes, bytes]) -> Commits:
+        """The group's commits, without deleted partitions and without topics that were recreated since."""
+        commits: Commits = {}
+        for name, value in sorted(offsets.items()):
+            place, stored = split_field(name.decode()), json.loads(value)
+            topic = self._find_topic(org, place[0])
+            if topic and place[1] < topic.partition_count and stored["topic_id"] in ("", topic.topic_hex):
+                commits[place] = stored["offset"], stored["commit_time"]
+        return commits
+
+    async def read_log_ends(self, groups: Iterable[GroupRead]) -> LogEndsReadings:
+        """Read each log once, with the offsets of all groups. Raises StoreUnavailable."""
+        wanted: defaultdict[tuple[str, Place], set[int]] = defaultdict(set)
+        for group in groups:
+            for place, (offset, _) in group.commits.items():
+                wanted[group.keys.org, place].add(offset)
+        return await self.read_ends_of(wanted)
+
+    async def read_ends_of(self, wanted: Mapping[tuple[str, Place], Iterable[int]]) -> LogEndsReadings:
+        """Read logs, with the record times at some offsets of each. Raises StoreUnavailable."""
+        log_ends: LogEndsReadings = {}
+        asked = list(wanted.items())
+        for start in range(0, len(asked), _LOGS_AT_ONCE):
+            some = asked[start : start + _LOGS_AT_ONCE]
+            observed = await asyncio.gather(*(self._read_ends_of(*where, sorted(offsets)) for where, offsets in some))
+            log_ends |= {where: status for (where, _), status in zip(some, observed, strict=True) if status is not None}
+        return log_ends
+
+    async def _read_ends_of(self, org: str, place: Place, offsets: list[int]) -> LogEndsReading | None:
+        topic = self._find_topic(org, place[0])
+        if topic is None:
+            return None
+        keys = self._store.log_keys(org, topic.name, place[1], topic.topic_hex, topic.format)
+        try:
+            if keys.is_record:
+                return await self._read_record_ends(keys, RecordIds(topic.config.sequence_bits), offsets)
+            start, end, size, now_ms, head_time, *times = await self._store.run(
+                READ_LAG, [keys.log, keys.meta], *offsets
+            )
+        except UnknownTopicOrPartition:
+            return None
+        return LogEndsReading(start, end, size, now_ms, head_time, dict(zip(offsets, times, strict=True)))
+
+    async def _read_record_ends(self, keys: LogKeys, ids: RecordIds, offsets: list[int]) -> LogEndsReading:
+        befores = [ids.id_before(offset) for offset in offsets]
+        log_start, last_id, first_id, size, now_ms, times, counts = await self._store.run(
+            READ_RECORD_LAG, [keys.log, keys.meta], *befores
+        )
+        end, head_time = ids.end_of(last_id), parse_id(last_id)[0] or -1
+        start = max(int(log_start), min(ids.end_of(first_id) - 1, end)) if first_id != b"0-0" else end
+        return LogEndsReading(
+            start, end, size, now_ms, head_time,
+            dict(zip(offsets, times, strict=True)), dict(zip(offsets, counts, strict=True)),
+        )  # fmt: skip
+
+    async def owners(self, group: GroupRead) -> dict[Place, str]:
+        """Partition -> member, from the assignments of the group's generation. Raises StoreUnavailable."""
+        if group.state == GroupState.EMPTY:
+            return {}
+        known = self._owners.get(group.keys.ref)
+        if known is None or known[0] != group.mark:
+            owned: dict[Place, str] = {}
+            for member_id, blob in (await self._store.read("HGETALL", group.keys.assignments)).items():
+                for topic, partitions in (self._partitions_of(blob) or {}).items():
+                    owned |= dict.fromkeys(((topic, one) for one in partitions), member_id.decode())
+            if not owned and group.protocol_type in EPOCH_TYPES:
+                owned = await self._consumer_owners(group)
+            known = self._owners[group.keys.ref] = group.mark, owned
+        return known[1]
+
+    async def _consumer_owners(self, group: GroupRead) -> dict[Place, str]:
+        """The same of a KIP-848 or streams group; partitions that a member has not given up yet are still its own."""
+        topics, records = await asyncio.gather(
+            self._store.command("HGET", group.keys.group, "topics"), self._store.read("HGETALL", group.keys.consumers)
+        )
+        names = {topic_id: name for name, (topic_id, _) in json.loads(topics or b"{}").items()}
+        return {
+            (names[topic_id], partition): member_id.decode()
+            for member_id, record in records.items()
+            for topic_id, partition in load_member(member_id.decode(), record).held
+            if topic_id in names
+        }

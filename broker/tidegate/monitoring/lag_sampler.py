@@ -1,0 +1,166 @@
+"""Lag of every group, sampled every `lag_sample_interval_ms` into `{cluster}:lag` by one broker at a time.
+
+An entry is one group's sample: `time`; `group`, `<org>/<group>` as in its shard's keys; then for each committed
+partition the field `<topic>:<partition>` with a text from `sample_text`. Groups without commits have none. The round is
+spread over the interval, a few groups at a time. The same round produces the cluster metrics on `/metrics`
+(`cluster_metrics.py`), so that nothing is read twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from tidegate.errors import KafkaError
+from tidegate.groups.expiry import group_of
+from tidegate.groups.offsets import offset_field
+from tidegate.monitoring.lag_reading import FindTopic, GroupRead, LagReader, LogEndsReading, LogEndsReadings, Place
+from tidegate.monitoring.singleton_lease import SingletonLease
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
+from tidegate.store.link import Arg
+from tidegate.store.samples import add_sample
+from tidegate.store.store import Store
+from tidegate.telemetry.background_tasks import BackgroundTasks
+
+SAMPLES_MAX: Final = 50_000
+"""Limit of stored lag samples, over all groups."""
+_GROUPS_AT_ONCE: Final = 20
+_PARTITIONS_PER_ENTRY_MAX: Final = 500
+_ASKED_PER_LEASE: Final = 4
+"""Lease attempts per lease duration (one interval); bounds the time until another broker takes over."""
+_BUSY: Final = 0.8
+"""Share of an interval over which a round is spread."""
+_RELEASE_S: Final = 1.0
+
+
+class Reader(Protocol):
+    """Another consumer of a round's readings."""
+
+    def begin(self, groups: list[GroupKeys], now_ms: int) -> None:
+        """Start a round over these groups."""
+
+    def group(self, group: GroupRead, owners: Mapping[Place, str], log_ends: LogEndsReadings) -> None:
+        """Add a group, the owners of its partitions, and the log ends of the partitions that it has committed."""
+
+    async def end(self, reader: LagReader) -> None:
+        """Complete the round. Raises StoreUnavailable."""
+
+
+def sample_text(committed: int, committed_at: int, status: LogEndsReading, lag: int, member_id: str) -> str:
+    """The stored text of a partition; the member id comes last, because it may contain any character."""
+    return (
+        f"committed={committed} start={status.log_start} end={status.log_end} lag={lag} "
+        f"committed_at={committed_at} next_time={status.times[committed]} head_time={status.head_time} "
+        f"member={member_id}"
+    )
+
+
+class LagSampler:
+    """Takes samples while this broker holds the singleton lease."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        find_topic: FindTopic,
+        partitions_of: Callable[[bytes], Mapping[str, list[int]] | None],
+        broker: Callable[[], str],
+        reported: Reader | None = None,
+    ) -> None:
+        self.taken = 0
+        self.round_s = 0.0
+        self._store, self._reported = store, reported
+        self._interval_ms, self._samples_max = settings.lag_sample_interval_ms, SAMPLES_MAX
+        self._reader = LagReader(store, find_topic, partitions_of)
+        self.singleton_lease = SingletonLease(
+            store, store.cluster_keys.lag_sampler, broker, self._interval_ms, settings.metrics_handover_ms
+        )
+        self._first_places: dict[str, Place] = {}
+        self._loops = BackgroundTasks()
+
+    async def start(self) -> None:
+        """Start to sample, or to wait for the lease."""
+        if self._interval_ms:
+            self._loops.run("lag-samples", self._run)
+
+    async def close(self) -> None:
+        """Stop, and release the lease."""
+        await self._loops.close()
+        if self._store.available:
+            with contextlib.suppress(KafkaError, TimeoutError):
+                async with asyncio.timeout(_RELEASE_S):
+                    await self.singleton_lease.release()
+
+    async def _run(self) -> None:
+        clock, interval_s = asyncio.get_running_loop().time, self._interval_ms / 1000
+        while True:
+            due_s = clock() + interval_s
+            holds_lease = await self.sample()
+            while True:
+                await asyncio.sleep(interval_s / _ASKED_PER_LEASE)
+                if not holds_lease or not await self.singleton_lease.renew() or clock() >= due_s:
+                    break
+
+    async def sample(self) -> bool:
+        """Run one round over all groups if this broker holds the lease; returns whether it held it to the end.
+
+        Raises StoreUnavailable.
+        """
+        clock = asyncio.get_running_loop().time
+        began_s, self.round_s = clock(), 0.0
+        if not await self.singleton_lease.renew():
+            self._reader.forget()
+            self._first_places.clear()
+            return False
+        groups = await self._groups()
+        if self._reported is not None:
+            self._reported.begin(groups, self.singleton_lease.now_ms)
+        for start in range(0, len(groups), _GROUPS_AT_ONCE):
+            due_s = began_s + _BUSY * self._interval_ms / 1000 * start / len(groups)
+            await asyncio.sleep(max(due_s - clock(), 0))
+            if start and not await self.singleton_lease.renew():
+                return False
+            await self._sample_some(groups[start : start + _GROUPS_AT_ONCE])
+        if self._reported is not None:
+            await self._reported.end(self._reader)
+        self.round_s = clock() - began_s
+        return True
+
+    async def _groups(self) -> list[GroupKeys]:
+        """All groups, ordered so that groups of one log are adjacent and share its read."""
+        shards = [self._store.shard_keys(shard) for shard in range(self._store.settings.coordinator_shards)]
+        listed = await asyncio.gather(*(self._store.command("HKEYS", shard.groups) for shard in shards))
+        groups = [group_of(self._store, name.decode()) for names in listed for name in names]
+        self._reader.forget(but=[keys.ref for keys in groups])
+        first, self._first_places = self._first_places, {}
+        return sorted(groups, key=lambda keys: (first.get(keys.ref, ("", 0)), keys.ref))
+
+    async def _sample_some(self, some: list[GroupKeys]) -> None:
+        """Read commits before log ends, so that no committed offset exceeds the reported end."""
+        read = await asyncio.gather(*map(self._reader.group, some))
+        groups = [group for group in read if group is not None]
+        self._first_places |= {group.keys.ref: min(group.commits) for group in groups if group.commits}
+        log_ends = await self._reader.read_log_ends(groups)
+        owners = await asyncio.gather(*map(self._reader.owners, groups))
+        entries: list[list[Arg]] = []
+        for group, owned in zip(groups, owners, strict=True):
+            entries += _entries(group, owned, log_ends)
+            if self._reported is not None:
+                self._reported.group(group, owned, log_ends)
+        lag = self._store.cluster_keys.lag
+        await asyncio.gather(*(add_sample(self._store, lag, self._samples_max, *entry) for entry in entries))
+        self.taken += len(entries)
+
+
+def _entries(group: GroupRead, owned: Mapping[Place, str], log_ends: LogEndsReadings) -> list[list[Arg]]:
+    fields: list[Arg] = []
+    for place, (offset, committed_at) in group.commits.items():
+        status = log_ends.get((group.keys.org, place))
+        if status is not None:
+            lag, owner = group.lag(place, status), owned.get(place, "")
+            fields += (offset_field(*place), sample_text(offset, committed_at, status, lag, owner))
+    size = 2 * _PARTITIONS_PER_ENTRY_MAX
+    return [["group", group.keys.ref, *fields[at : at + size]] for at in range(0, len(fields), size)]

@@ -1,0 +1,1 @@
+"""Who a client is (SASL, certificates) and what it may do (access control lists)."""

@@ -1,0 +1,144 @@
+"""The server's side of SASL mechanisms: PLAIN (RFC 4616), SCRAM (RFC 5802), OAUTHBEARER (RFC 7628).
+
+One object serves one exchange (`session.Authentication`). Imported only where a listener uses SASL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from typing import Final
+
+from scramp import ScramMechanism
+from scramp.core import ScramException
+
+from tidegate.errors import StoreUnavailable
+from tidegate.security.errors import SaslAuthenticationFailed
+from tidegate.security.identity import Identity
+from tidegate.security.oauth import InvalidToken, TokenValidator
+from tidegate.security.users import ITERATIONS_MIN, Credential, User, Users
+
+NAME_LENGTH_MAX: Final = 1_024
+
+_WRONG: Final = "Authentication failed: invalid credentials with SASL mechanism {}"
+"""Kafka's text. The same for an unknown user and a wrong password."""
+
+
+class Plain:
+    """One message: authorisation id, user name and password, separated by zero bytes."""
+
+    def __init__(self, users: Users) -> None:
+        self.identity: Identity | None = None
+        self._users = users
+
+    async def step(self, token: bytes) -> bytes:
+        try:
+            authorization_id, name, password = token.decode().split("\0")
+        except ValueError:
+            raise SaslAuthenticationFailed("Authentication failed: malformed PLAIN message") from None
+        if not name or not password or len(name) > NAME_LENGTH_MAX:
+            raise SaslAuthenticationFailed(_WRONG.format("PLAIN"))
+        user = await _find(self._users, name) or _nobody(name)
+        if not await asyncio.to_thread(user.accepts, password):
+            raise SaslAuthenticationFailed(_WRONG.format("PLAIN"))
+        if authorization_id not in ("", name):
+            raise SaslAuthenticationFailed("Authentication failed: the client cannot act for another user")
+        self.identity = Identity(f"User:{name}", user.org)
+        return b""
+
+
+class Scram:
+    """Two messages of each side; the password is never sent."""
+
+    def __init__(self, mechanism: str, users: Users) -> None:
+        self.identity: Identity | None = None
+        self._mechanism = mechanism
+        self._users = users
+        self._user: User | None = None
+        self._credential: Credential | None = None
+        self._server = ScramMechanism(mechanism).make_server(self._keys_of)
+
+    async def step(self, token: bytes) -> bytes:
+        try:
+            message = token.decode()
+            if self._credential is None:
+                await self._find_credential(message)
+                self._server.set_client_first(message)
+                return str(self._server.get_server_first()).encode()
+            self._server.set_client_final(message)
+            answer = str(self._server.get_server_final()).encode()
+        except (ScramException, UnicodeDecodeError):
+            raise SaslAuthenticationFailed(_WRONG.format(self._mechanism)) from None
+        if self._user is None:
+            raise SaslAuthenticationFailed(_WRONG.format(self._mechanism))
+        self.identity = Identity(f"User:{self._user.name}", self._user.org)
+        return answer
+
+    async def _find_credential(self, message: str) -> None:
+        """Find the credential of the user whom the client's first message names; unknown users get a constant one.
+
+        A constant one: an exchange that ended early would show which users exist.
+        """
+        match = _CLIENT_FIRST.fullmatch(message)
+        if match is None or len(match["name"]) > NAME_LENGTH_MAX:
+            raise SaslAuthenticationFailed(_WRONG.format(self._mechanism))
+        name = match["name"].replace("=2C", ",").replace("=3D", "=")
+        user = await _find(self._users, name)
+        if user is not None and self._mechanism in user.credentials:
+            self._user, self._credential = user, user.credentials[self._mechanism]
+        else:
+            salt = hashlib.sha256(self._users.key.encode() + name.encode()).digest()
+            self._credential = Credential(salt, bytes(32), bytes(32), ITERATIONS_MIN)
+
+    def _keys_of(self, _: str) -> tuple[bytes, bytes, bytes, int]:
+        found = self._credential
+        if found is None:
+            raise ScramException("no credential")
+        return found.salt, found.stored_key, found.server_key, found.iterations
+
+
+_CLIENT_FIRST: Final = re.compile(r"[nyp][^,]*,[^,]*,n=(?P<name>[^,]+),r=.*", re.DOTALL)
+
+
+class OAuthBearer:
+    """One message with a token; after a refused one the client sends a byte, and is then refused (RFC 7628)."""
+
+    def __init__(self, validator: TokenValidator) -> None:
+        self.identity: Identity | None = None
+        self._validator = validator
+        self._refused = False
+
+    async def step(self, token: bytes) -> bytes:
+        if self._refused:
+            raise SaslAuthenticationFailed(_WRONG.format("OAUTHBEARER"))
+        match = _BEARER.fullmatch(token)
+        if match is None:
+            raise SaslAuthenticationFailed("Authentication failed: malformed OAUTHBEARER message")
+        try:
+            self.identity = await self._validator.identity(match["token"].decode("ascii"))
+        except InvalidToken:
+            self._refused = True
+            return b'{"status":"invalid_token"}'
+        return b""
+
+
+_BEARER: Final = re.compile(
+    rb"[nyp][^,]*,[^,]*,\x01(?:[A-Za-z]+=[^\x01]*\x01)*?auth=(?i:bearer) +(?P<token>[\x21-\x7e]+)\x01"
+    rb"(?:[A-Za-z]+=[^\x01]*\x01)*\x01"
+)
+
+
+async def _find(users: Users, name: str) -> User | None:
+    try:
+        return await users.get(name)
+    except ValueError:
+        raise StoreUnavailable(f"the record of user {name!r} cannot be read") from None
+
+
+def _nobody(name: str) -> User:
+    """A user whose password nobody knows: an unknown user takes as long to refuse as a wrong password."""
+    return User(name, credentials={"SCRAM-SHA-256": _NOBODYS})
+
+
+_NOBODYS: Final = Credential(bytes(16), bytes(32), bytes(32), ITERATIONS_MIN)

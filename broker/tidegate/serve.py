@@ -1,0 +1,88 @@
+"""`tidegate serve` without the rest of the command line, so that a broker imports neither typer nor rich."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidegate import startup
+
+OPTIONS: Final = (
+    "redis_url",
+    "host",
+    "port",
+    "advertised_host",
+    "advertised_port",
+    "admin_host",
+    "admin_port",
+    "node_id",
+    "processes",
+    "rack",
+    "log_level",
+    "log_format",
+)
+"""Settings with an option of their own; the others take `--set NAME=VALUE`."""
+
+
+@dataclass(slots=True)
+class ServeOptions:
+    """The options of a command line: settings by name, and the assignments of `--set`."""
+
+    settings: dict[str, str] = field(default_factory=dict)
+    assignments: list[str] = field(default_factory=list)
+
+
+def parse(arguments: Sequence[str]) -> ServeOptions | None:
+    """The options after `serve`; None for whatever the full command line answers: `--help`, and what is wrong."""
+    names = {f"--{name.replace('_', '-')}": name for name in OPTIONS}
+    options, left = ServeOptions(), iter(arguments)
+    for argument in left:
+        option, equals, value = argument.partition("=")
+        if option != "--set" and option not in names:
+            return None
+        given = value if equals else next(left, None)
+        if given is None:
+            return None
+        if option == "--set":
+            options.assignments.append(given)
+        else:
+            options.settings[names[option]] = given
+    return options
+
+
+def warm_up() -> None:
+    """Import what a broker needs and render its scripts, for processes that are forked from this one."""
+    import tidegate.cli.options
+    import tidegate.http.routes  # noqa: F401
+    from tidegate.apis import registry
+    from tidegate.store import scripts
+
+    registry.load_all()
+    for script in scripts.registered():
+        script.source  # noqa: B018 - rendered once, then cached
+
+
+def run(options: ServeOptions) -> None:
+    """Run one broker, or `processes` of them, until a signal. Raises CannotStart."""
+    from tidegate.cli.options import load, unknown_variables
+
+    settings, unknown = load(options.settings, options.assignments), unknown_variables()
+    if settings.processes > 1:
+        from tidegate.supervisor import supervise
+
+        warm_up()
+        supervise(settings, unknown)
+        return
+    from tidegate.app import serve
+
+    serve(settings, unknown)
+
+
+def main(options: ServeOptions) -> None:
+    """Run brokers as this process; what prevents their start is one line on stderr, and exit code 2."""
+    startup.prepare()
+    from tidegate.forks import exit_code
+
+    sys.exit(exit_code(lambda: run(options)))

@@ -1,0 +1,1 @@
+"""Access control: what each API needs, and the check before each handler."""

@@ -1,0 +1,147 @@
+"""The rights of one request's client, and the verdict on its request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from tidegate.apis.call import Call
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.produce_request import ProduceRequest
+from tidegate.protocol.versions import Fields
+from tidegate.security.acls import Operation, ResourceType
+from tidegate.security.authorizer import Authorizer, Requester
+from tidegate.topics.catalog import Catalog
+
+_TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
+_CLUSTER, _TRANSACTIONAL_ID = ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID
+
+_TOPIC_LISTS: Final = ("topics", "topic_data")
+_WITH_TOPICS: Final = frozenset(
+    {
+        ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.OFFSET_COMMIT, ApiKey.DELETE_TOPICS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.OFFSET_DELETE, ApiKey.DELETE_RECORDS,
+        ApiKey.TXN_OFFSET_COMMIT, ApiKey.DESCRIBE_PRODUCERS, ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS,
+    }
+)  # fmt: skip
+"""APIs whose requests name topics in `topics`."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """`allowed`: the request for the handler, None if nothing is left of it; `denied`: the rest, with its codes."""
+
+    allowed: Any
+    denied: list[tuple[Any, ErrorCode]]
+    names: frozenset[str | bytes] = frozenset()
+    """Of a Produce request that is not decoded yet: the topics that are denied, by name or id."""
+
+    def of_decoded(self, request: Any) -> Verdict:
+        """The verdict on a Produce request after it was decoded."""
+        parts: tuple[list[Any], list[Any]] = [], []
+        for topic in request.topic_data:
+            parts[_produced_topic(topic) in self.names].append(topic)
+        allowed, denied = (Fields(request, topic_data=tuple(part)) if part else None for part in parts)
+        return Verdict(allowed, [(denied, ErrorCode.topic_authorization_failed)])
+
+
+def _produced_topic(topic: Any) -> str | bytes:
+    topic_id: UUID | None = topic.topic_id
+    return topic.name or (b"" if topic_id is None else topic_id.bytes)
+
+
+class Access:
+    """The rights of one request's client."""
+
+    __slots__ = ("_authorizer", "_requester", "call", "catalog")
+
+    def __init__(self, authorizer: Authorizer, requester: Requester, catalog: Catalog, call: Call) -> None:
+        self._authorizer = authorizer
+        self._requester = requester
+        self.catalog = catalog
+        self.call = call
+
+    @property
+    def rules_version(self) -> int:
+        """Grows with every change of the access rules."""
+        return self._authorizer.rules.version
+
+    def topic(self, operation: Operation, name: str) -> bool:
+        """Whether the operation on a topic is allowed."""
+        return self._authorizer.allows(self._requester, operation, _TOPIC, name)
+
+    def group(self, operation: Operation, group_id: str) -> bool:
+        """Whether the operation on a group is allowed."""
+        return self._authorizer.allows(self._requester, operation, _GROUP, group_id)
+
+    def cluster(self, operation: Operation) -> bool:
+        """Whether the operation on the cluster is allowed."""
+        return self._authorizer.allows(self._requester, operation, _CLUSTER)
+
+    def transactional_id(self, operation: Operation, transactional_id: str) -> bool:
+        """Whether the operation on a transactional id is allowed."""
+        return self._authorizer.allows(self._requester, operation, _TRANSACTIONAL_ID, transactional_id)
+
+    def idempotent_write(self) -> bool:
+        """Whether the client may be an idempotent producer."""
+        return self._authorizer.allows_idempotent_write(self._requester)
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        """The allowed operations as a bit field."""
+        return self._authorizer.operations(self._requester, resource_type, name)
+
+    def cluster_operations(self) -> int:
+        """The same for the cluster."""
+        return self._authorizer.operations(self._requester, _CLUSTER)
+
+    def name_of(self, topic: Any) -> str | None:
+        """The name of a topic in a request; None if its id is not known, which is then the handler's to answer."""
+        name = getattr(topic, "name", None) or getattr(topic, "topic", None)
+        if isinstance(name, str) and name:
+            return name
+        return self.name_of_id(getattr(topic, "topic_id", None))
+
+    def name_of_id(self, topic_id: UUID | None) -> str | None:
+        """The name of a topic id, or None."""
+        found = None if topic_id is None else self.catalog.by_id(self.call.org, topic_id)
+        return None if found is None else found.name
+
+    def unresolved(self, request: Any) -> list[str | UUID]:
+        """Topics that must be looked up in the store first: their right or their name depends on whether they exist."""
+        if isinstance(request, ProduceRequest):
+            ids = [UUID(bytes=key) for key, _ in request.topics if isinstance(key, bytes)]
+            return [one for one in ids if self.name_of_id(one) is None]
+        found: list[str | UUID] = []
+        creates = self.call.api_key == ApiKey.METADATA and request.allow_auto_topic_creation
+        for topic in self._topics(request):
+            topic_id = getattr(topic, "topic_id", None)
+            if topic_id is not None and topic_id.int:
+                if self.name_of_id(topic_id) is None:
+                    found.append(topic_id)
+            elif creates and self.catalog.get(self.call.org, topic.name or "") is None:
+                found.append(topic.name or "")
+        return found
+
+    async def resolve(self, wanted: str | UUID) -> None:
+        """Read a topic into the cache. Raises StoreUnavailable."""
+        if isinstance(wanted, UUID):
+            await self.catalog.find_by_id(self.call.org, wanted)
+        elif wanted:
+            await self.catalog.find(self.call.org, wanted)
+
+    def size(self, request: Any) -> int:
+        """How many topics a request names."""
+        return sum(1 for _ in self._topics(request))
+
+    def _topics(self, request: Any) -> Iterable[Any]:
+        if isinstance(request, ProduceRequest):
+            return request.topics
+        if self.call.api_key == ApiKey.OFFSET_FETCH:
+            return [topic for group in request.groups for topic in group.topics or ()]
+        if self.call.api_key not in _WITH_TOPICS:
+            return ()
+        return next((getattr(request, name) or () for name in _TOPIC_LISTS if hasattr(request, name)), ())

@@ -1,0 +1,259 @@
+"""Checks the rights of every request before its handler runs (KIP-11; each API as KafkaApis.scala does).
+
+A request that may use only a part of what it names is split: the handler answers the allowed part, the denied part is
+answered with Kafka's error, and both answers are joined. Without access control lists handlers run as they are.
+`rules` holds the rule of each API; an API without one is refused to all but super users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
+
+from tidegate.apis.call import Body, BrokerContext, Call, Repeat
+from tidegate.apis.registry import Api, error_response
+from tidegate.apis.slices import SLICE
+from tidegate.errors import ClusterAuthorizationFailed, KafkaError, from_code
+from tidegate.protocol import codec
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_responses import fetch_refusal
+from tidegate.protocol.produce_request import read_produce
+from tidegate.protocol.schema_walk import DecodeError
+from tidegate.protocol.versions import Fields, is_old
+from tidegate.security.authorizer import Authorizer, Requester
+from tidegate.server import dispatch
+from tidegate.server.authorization.access import Access, Verdict
+from tidegate.server.authorization.filters import FILTERS
+from tidegate.server.authorization.rules import RULES
+from tidegate.server.pending_request import PendingRequest
+
+OnDenied = Callable[[Call, Iterable[ErrorCode]], object]
+"""Called from any thread with each request that is denied, in whole or in part."""
+_LISTS: Final = frozenset(
+    {"coordinators", "groups", "resources", "responses", "results", "topics", "transaction_states"}
+)
+"""Fields of responses that hold one answer for each thing that the request names."""
+
+
+class Authorization:
+    """Wraps the handlers of served APIs."""
+
+    def __init__(self, context: BrokerContext, authorizer: Authorizer, on_denied: OnDenied) -> None:
+        self._context = context
+        self._authorizer = authorizer
+        self._on_denied = on_denied
+
+    def guarded(self, apis: Mapping[int, Api]) -> dict[int, Api]:
+        """The same APIs; each request is checked before its handler runs."""
+        return {key: self._guard(api) for key, api in apis.items()}
+
+    def _guard(self, api: Api) -> Api:
+        if not api.inline:
+            return dataclasses.replace(api, handler=self._task(api))
+        large = api.large and self._inline(api, api.large)
+        return dataclasses.replace(api, handler=self._inline(api, api.handler), large=large)
+
+    def _access(self, call: Call) -> Access:
+        client = call.client
+        requester = Requester(client.principal, client.host, call.org)
+        return Access(self._authorizer, requester, self._context.catalog, call)
+
+    def _task(self, api: Api) -> Callable[..., Any]:
+        async def handle(call: Any, request: Any) -> Any:
+            if self._authorizer.is_super_user(call.client.principal):
+                return await api.handler(call, request)
+            access = self._access(call)
+            verdict = await self._verdict(access, request)
+            answer = None
+            if verdict is None:
+                answer = await api.handler(call, request)
+            elif verdict.allowed is not None:
+                answer = await api.handler(call, verdict.allowed)
+            denied = [] if verdict is None else verdict.denied
+            return _answer(access, api.key, request, answer, denied)
+
+        return handle
+
+    def _inline(self, api: Api, handler: Callable[..., Any]) -> Callable[..., Any]:
+        def handle(call: Any, request: Any) -> None:
+            if self._authorizer.is_super_user(call.client.principal):
+                handler(call, request)
+                return
+            access = self._access(call)
+            parsed = _parsed(api, call, request)
+            if parsed is None:
+                handler(call, request)  # malformed: the handler closes the connection
+            elif access.unresolved(parsed) or access.size(parsed) > SLICE:
+                call.run_alone()
+                self._context.tasks.start(self._check_later(api, handler, access, call, request, parsed))
+            else:
+                self._run_inline(api, handler, access, call, request, self._judged(access, parsed))
+                if call.client.repeat is not None:
+                    call.client.repeat = self._while_unchanged(call.client.repeat)
+
+        return handle
+
+    def _while_unchanged(self, repeat: Repeat) -> Repeat:
+        """Only the rules by which a request was allowed allow its repetition."""
+        authorizer, version = self._authorizer, self._authorizer.rules.version
+        return Repeat(repeat.body, lambda: authorizer.rules.version == version and repeat.permitted())
+
+    async def _check_later(
+        self, api: Api, handler: Callable[..., Any], access: Access, call: Any, request: Any, parsed: Any
+    ) -> None:
+        try:
+            verdict = await self._verdict(access, parsed)
+            self._run_inline(api, handler, access, call, request, verdict)
+        except Exception as error:  # noqa: BLE001 - every failure becomes an answer
+            dispatch.fail(call, request, error)
+
+    async def _verdict(self, access: Access, request: Any) -> Verdict | None:
+        """None: all is allowed. Raises KafkaError for a request that is denied as a whole, StoreUnavailable."""
+        for wanted in access.unresolved(request):
+            await access.resolve(wanted)
+        if access.size(request) > SLICE:
+            return await asyncio.to_thread(self._judged, access, request)
+        return self._judged(access, request)
+
+    def _judged(self, access: Access, request: Any) -> Verdict | None:
+        try:
+            verdict = _judged(access, request)
+        except KafkaError as error:
+            self._on_denied(access.call, [error.code])
+            raise
+        if verdict is not None:
+            self._on_denied(access.call, [code for _, code in verdict.denied])
+        return verdict
+
+    def _run_inline(
+        self,
+        api: Api,
+        handler: Callable[..., Any],
+        access: Access,
+        call: PendingRequest,
+        request: Any,
+        verdict: Verdict | None,
+    ) -> None:
+        key = api.key
+        if verdict is None and key not in FILTERS:
+            handler(call, request)
+            return
+        if key == ApiKey.PRODUCE and verdict is not None:
+            request = codec.decode(key, call.version, request)
+            if request.acks == 0:
+                call.close("a topic of a Produce request with acks=0 is not authorised")
+                return
+            verdict = verdict.of_decoded(request)
+        denied = [] if verdict is None else verdict.denied
+
+        def reply(body: Body | Sequence[Body]) -> None:
+            answer = bytes(body) if isinstance(body, Body) else b"".join(body)
+            call.reply(_answer(access, key, request, answer, denied))
+
+        if verdict is not None and verdict.allowed is None:
+            call.reply(_answer(access, key, request, None, denied))
+            return
+        allowed = request if verdict is None else verdict.allowed
+        if api.raw:
+            allowed = memoryview(_encoded_request(key, call.version, allowed))
+        handler(_part_of(call, reply), allowed)
+
+
+def _judged(access: Access, request: Any) -> Verdict | None:
+    """The verdict of the API's rule. Raises KafkaError for a request that is denied as a whole."""
+    api_key, version = access.call.api_key, access.call.version
+    rule = RULES.get(api_key)
+    if rule is None:
+        raise ClusterAuthorizationFailed
+    verdict = rule(access, request)
+    if verdict is not None and is_old(api_key, version):
+        raise from_code(verdict.denied[0][1].value)  # answers of these versions are not joined
+    return verdict
+
+
+def _parsed(api: Api, call: Call, request: Any) -> Any:
+    """The request in a form that rules read; None if it is malformed."""
+    if not api.raw:
+        return request
+    try:
+        return read_produce(call.version, request)
+    except DecodeError:
+        return None
+
+
+def _part_of(call: PendingRequest, reply: Callable[[Body | Sequence[Body]], None]) -> Call:
+    """The call of a request's allowed part: `reply` joins its answer with that of the denied part."""
+    return Call(
+        call.context, call.client, call.api_key, call.version, call.correlation_id, call.client_id,
+        reply, call.drop, call.close, call.run_alone, call.draining,
+    )  # fmt: skip
+
+
+def _encoded_request(api_key: int, version: int, request: Any) -> bytes:
+    """A request of one version as its bytes."""
+    entity = codec.request_class(api_key, version)
+    names = [field.name for field in dataclasses.fields(entity)]
+    return codec.written(entity, entity(**{name: getattr(request, name) for name in names}))
+
+
+def _answer(access: Access, api_key: int, request: Any, answer: Any, denied: Sequence[tuple[Any, ErrorCode]]) -> Any:
+    """Join the handler's answer (None: it did not run) with the errors of what is denied, and hide what is filtered."""
+    version = access.call.version
+    hide = FILTERS.get(api_key)
+    if hide is not None and not hide.needed(request):
+        hide = None
+    if not denied and hide is None:
+        return answer
+    entity = codec.response_class(api_key, version)
+    read = entity_reader(entity)
+    bodies = [] if answer is None else [_bytes(api_key, version, answer)]
+    for refused, code in denied:
+        bodies.append(codec.encode(api_key, version, _refusal(api_key, refused, code)))
+    whole, *others = [read(body, 0)[0] for body in bodies]
+    for other in others:
+        whole = _joined(whole, other)
+    if hide is not None and answer is not None:
+        whole = hide.apply(access, request, whole)
+    return codec.written(entity, whole)
+
+
+def _bytes(api_key: int, version: int, answer: Any) -> bytes:
+    if isinstance(answer, bytes):
+        return answer
+    return b"".join(answer) if isinstance(answer, list) else codec.encode(api_key, version, answer)
+
+
+def _refusal(api_key: int, request: Any, code: ErrorCode) -> Any:
+    """The answer to the denied part: its code stands at each thing, never at the top."""
+    if api_key == ApiKey.FETCH:
+        return fetch_refusal(request, code)
+    refusal = error_response(api_key, request, code)
+    if api_key == ApiKey.OFFSET_FETCH and code is ErrorCode.topic_authorization_failed:
+        groups = tuple(Fields(group, error_code=ErrorCode.none) for group in refusal.groups)
+        return Fields(refusal, groups=groups)
+    return Fields(refusal, error_code=ErrorCode.none)
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """Two answers of one version as one; the topics of a group that both name are joined too."""
+    values = {}
+    for field in dataclasses.fields(first):
+        items, more = getattr(first, field.name), getattr(second, field.name)
+        if field.name in _LISTS and isinstance(items, tuple):
+            values[field.name] = _joined_lists(items, more)
+    return dataclasses.replace(first, **values)
+
+
+def _joined_lists(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not any(hasattr(one, "group_id") and hasattr(one, "topics") for one in first):
+        return first + second
+    by_group = {one.group_id: one for one in first}
+    for one in second:
+        known = by_group.get(one.group_id)
+        by_group[one.group_id] = one if known is None else _joined(known, one)
+    return tuple(by_group.values())

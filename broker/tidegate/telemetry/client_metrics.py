@@ -1,0 +1,193 @@
+"""Metrics that clients push (KIP-714): who is asked for what, and the sums of what was pushed.
+
+Subscriptions are configs of resources of kind client-metrics, the same at every broker; a subscription's id follows
+from them and from the client, so that any broker takes a push of what another one asked for.
+
+Labels are bounded: METRICS_MAX names of Kafka's metrics, and known client software. Values of all clients are added up.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidegate.errors import CannotStart, InvalidConfig, InvalidRecord, InvalidRequest
+
+INTERVAL: Final = "interval.ms"
+METRICS: Final = "metrics"
+MATCH: Final = "match"
+INTERVAL_MS_DEFAULT: Final = 300_000
+_INTERVAL_MS: Final = range(100, 3_600_001)
+EVERYTHING: Final = "*"
+ATTRIBUTES: Final = (
+    "client_instance_id", "client_id", "client_software_name", "client_software_version", "client_source_address",
+    "client_source_port",
+)  # fmt: skip
+"""What a subscription may match, as regular expressions (`ClientMetricsConfigs.java`)."""
+PUSHED_BYTES_MAX: Final = 1 << 20
+"""Of one push, compressed (Kafka's telemetry.max.bytes)."""
+DECODED_BYTES_MAX: Final = 8 << 20
+METRICS_MAX: Final = 500
+"""Metrics that a broker counts one by one; the rest are `other`."""
+_OTHER: Final = "other"
+_NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,120}")
+_PATTERN_LENGTH_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a client is asked for. `metrics` are prefixes of names; empty is nothing, `*` everything."""
+
+    id: int
+    metrics: tuple[str, ...]
+    interval_ms: int
+
+
+def check(name: str, value: str) -> str:
+    """The text to store for a config of client metrics. Raises InvalidRequest, InvalidConfig."""
+    match name:
+        case "interval.ms":
+            if not value.strip().isdecimal() or int(value) not in _INTERVAL_MS:
+                raise InvalidRequest(f"{name} {value!r} is not between {_INTERVAL_MS[0]} and {_INTERVAL_MS[-1]}")
+            return str(int(value))
+        case "metrics":
+            return ",".join(_elements(value))
+        case "match":
+            patterns_of(value)
+            return ",".join(_elements(value))
+        case _:
+            raise InvalidRequest(f"unknown config of client metrics {name!r}")
+
+
+def patterns_of(value: str) -> dict[str, re.Pattern[str]]:
+    """The patterns of a `match` config by attribute. Raises InvalidConfig."""
+    patterns = {}
+    for one in _elements(value):
+        attribute, equals, pattern = one.partition("=")
+        if not equals or attribute not in ATTRIBUTES or len(pattern) > _PATTERN_LENGTH_MAX:
+            raise InvalidConfig(f"{one!r} is not ATTRIBUTE=PATTERN of one of {', '.join(ATTRIBUTES)}")
+        try:
+            patterns[attribute] = re.compile(pattern)
+        except re.error as error:
+            raise InvalidConfig(f"{one!r}: {error}") from None
+    return patterns
+
+
+def _elements(value: str) -> list[str]:
+    return [one.strip() for one in value.split(",") if one.strip()]
+
+
+def subscription_of(configs: Iterable[Mapping[str, str]], client: Mapping[str, str]) -> Subscription:
+    """What the client with these attributes is asked for: the union of the subscriptions that match it."""
+    metrics: set[str] = set()
+    intervals: list[int] = []
+    for stored in configs:
+        patterns = patterns_of(stored.get(MATCH, ""))
+        if all(pattern.fullmatch(client.get(attribute, "")) for attribute, pattern in patterns.items()):
+            metrics.update(_elements(stored.get(METRICS, "")))
+            intervals.append(int(stored.get(INTERVAL, INTERVAL_MS_DEFAULT)))
+    asked = (EVERYTHING,) if EVERYTHING in metrics else tuple(sorted(metrics))
+    interval_ms = min(intervals, default=INTERVAL_MS_DEFAULT)
+    text = f"{client['client_instance_id']} {interval_ms} {','.join(asked)}"
+    return Subscription(zlib.crc32(text.encode()) & 0x7FFFFFFF, asked, interval_ms)
+
+
+Sample = tuple[str, float]
+"""A metric's name and one value."""
+
+
+def load_decoder() -> Any:
+    """The class of a push's payload. Raises CannotStart if the library is not installed."""
+    try:
+        from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+    except ImportError as error:
+        needs = "TIDEGATE_CLIENT_METRICS_ENABLED needs pip install tidegate[client-metrics]"
+        raise CannotStart(f"{needs}: {error}") from None
+    return MetricsData
+
+
+def decode(payload: bytes | memoryview) -> list[Sample]:
+    """The values of a push (OpenTelemetry MetricsData v1). Raises InvalidRecord."""
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    try:
+        data = load_decoder().FromString(bytes(payload))
+    except DecodeError as error:
+        raise InvalidRecord(f"no metrics of OpenTelemetry: {error}") from None
+    found: list[Sample] = []
+    for resource in data.resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                points = metric.gauge.data_points or metric.sum.data_points
+                found += [(metric.name, _number(point)) for point in points]
+    return found
+
+
+def _number(point: Any) -> float:
+    return float(point.as_int if point.HasField("as_int") else point.as_double)
+
+
+class ClientMetrics:
+    """Sums of pushed values by metric and software. A mean is the sum divided by the count."""
+
+    def __init__(self) -> None:
+        self.pushes = 0
+        self._names: set[str] = set()
+        self._sums: dict[tuple[str, ...], float] = {}
+        self._counts: dict[tuple[str, ...], float] = {}
+
+    def add(self, samples: Iterable[Sample], software: str) -> None:
+        """Add the values of one push."""
+        self.pushes += 1
+        for name, value in samples:
+            labels = self._label(name), software
+            self._sums[labels] = self._sums.get(labels, 0.0) + value
+            self._counts[labels] = self._counts.get(labels, 0.0) + 1
+
+    def _label(self, name: str) -> str:
+        if name not in self._names:
+            if len(self._names) >= METRICS_MAX or _NAME.fullmatch(name) is None:
+                return _OTHER
+            self._names.add(name)
+        return name
+
+    def sums(self) -> Mapping[tuple[str, ...], float]:
+        """(metric, software) -> sum of the values."""
+        return self._sums
+
+    def counts(self) -> Mapping[tuple[str, ...], float]:
+        """(metric, software) -> number of values."""
+        return self._counts
+
+
+Change = tuple[str, int, str | None]
+"""Config, operation, value."""
+
+
+def changes_of(stored: Mapping[str, str], changes: Sequence[Change]) -> tuple[dict[str, str], list[str]]:
+    """The configs to set and to delete. Raises InvalidRequest, InvalidConfig."""
+    changed: dict[str, str] = {}
+    deleted: list[str] = []
+    for name, operation, value in changes:
+        if operation == _DELETE:
+            check(name, str(_INTERVAL_MS[0]) if name == INTERVAL else "")
+            deleted.append(name)
+            continue
+        if value is None:
+            raise InvalidRequest(f"{name} is to be changed and has no value")
+        if operation in (_APPEND, _SUBTRACT):
+            if name == INTERVAL:
+                raise InvalidConfig(f"{name} is no list")
+            now, parts = _elements(stored.get(name, "")), _elements(value)
+            kept = now + parts if operation == _APPEND else [one for one in now if one not in parts]
+            value = ",".join(dict.fromkeys(kept))
+        elif operation != _SET:
+            raise InvalidRequest(f"there is no operation {operation}")
+        changed[name] = check(name, value)
+    return changed, deleted
+
+
+_SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3

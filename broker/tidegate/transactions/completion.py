@@ -1,0 +1,131 @@
+"""Carry out a decided transaction: a marker in each of its partitions, its offsets in each group, then complete.
+
+The decision is in Redis, so any broker can do this, and several may at once: a marker is appended at most once for each
+partition and transaction (`log.admission`), and the last write names the version that it read. Partitions of topics
+that were deleted meanwhile are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import structlog
+
+from tidegate.errors import InvalidProducerEpoch, KafkaError, UnknownTopicOrPartition
+from tidegate.groups import staged_offsets
+from tidegate.log.append import Appended
+from tidegate.log.record_format.record_log import RecordLog
+from tidegate.records.control import Marker, MarkerType, build_marker
+from tidegate.store.batching import SingleFlight
+from tidegate.store.keys import GroupKeys, TransactionKeys
+from tidegate.store.store import Store
+from tidegate.transactions import transitions
+from tidegate.transactions.model import State, Transaction, TransactionPartition
+from tidegate.transactions.records import Records
+
+if TYPE_CHECKING:
+    from tidegate.log.logs import Logs
+    from tidegate.topics.catalog import Catalog
+    from tidegate.topics.model import Topic
+
+logger = structlog.get_logger()
+
+PARTITIONS_AT_ONCE: Final = 200
+"""Markers of one transaction that are under way at the same time."""
+_TRIES: Final = 5
+_PAUSE_S: Final = 0.1
+
+
+class Completion:
+    """Completes decided transactions on this broker; one run for each transactional id at a time."""
+
+    def __init__(self, store: Store, records: Records, catalog: Catalog, logs: Logs) -> None:
+        self._store = store
+        self._records = records
+        self._catalog = catalog
+        self._logs = logs
+        self._running: SingleFlight[str] = SingleFlight()
+
+    async def complete(self, keys: TransactionKeys, one: Transaction | None = None) -> None:
+        """Complete the transaction of an id if it is decided; `one` is its record if the caller just wrote it.
+
+        Raises KafkaError if that was not possible yet.
+        """
+        decided = one if one is not None else await self._records.read(keys)
+        if decided is not None and decided.state.is_prepared:
+            await self._running.do(decided.version, lambda: self._complete(keys, decided))
+
+    async def close(self) -> None:
+        """Stop; other brokers complete what is left."""
+        await self._running.close()
+
+    async def _complete(self, keys: TransactionKeys, one: Transaction) -> None:
+        for attempt in range(1, _TRIES + 1):
+            try:
+                await self._carry_out(keys, one)
+                await self._records.write(keys, one, transitions.complete(one))  # refused: another broker has done it
+                return
+            except KafkaError as error:
+                if attempt == _TRIES:
+                    logger.warning("transaction_not_completed", transaction=keys.ref, reason=str(error))
+                    raise
+                await asyncio.sleep(_PAUSE_S * attempt)
+
+    async def _carry_out(self, keys: TransactionKeys, one: Transaction) -> None:
+        is_commit = one.state is State.PREPARE_COMMIT
+        kind = MarkerType.COMMIT if is_commit else MarkerType.ABORT
+        marker = Marker(one.producer_id, one.epoch, kind, one.ended_ms)
+        for group in sorted(one.groups):
+            group_keys = self._store.group_keys(keys.org, group)
+            await staged_offsets.end(self._store, group_keys, one.producer_id, one.ended_ms, is_commit)
+            if is_commit and self._catalog.record_topics:
+                await self._acknowledge(group_keys)
+        partitions = sorted(one.partitions)
+        for at in range(0, len(partitions), PARTITIONS_AT_ONCE):
+            part = partitions[at : at + PARTITIONS_AT_ONCE]
+            await asyncio.gather(*(self._mark(keys.org, partition, marker) for partition in part))
+
+    async def _acknowledge(self, keys: GroupKeys) -> None:
+        """Acknowledge a group's offsets in its Redis groups, on topics of format record."""
+        commits: list[tuple[RecordLog, int]] = []
+        for place, stored in (await self._store.command("HGETALL", keys.offsets)).items():
+            name, _, index = place.decode().rpartition(":")
+            topic, committed = self._catalog.get(keys.org, name), json.loads(stored)
+            if topic is not None and topic.config.is_record and committed.get("topic_id") == topic.topic_hex:
+                log = self._logs.partition(topic, int(index))
+                if isinstance(log, RecordLog):
+                    commits.append((log, committed["offset"]))
+        await self._logs.record_groups.acknowledge(keys.group_id, commits)
+
+    async def _mark(self, org: str, partition: TransactionPartition, marker: Marker) -> None:
+        topic = await self._catalog.find_by_id(org, UUID(hex=partition.topic_hex))
+        if topic is None or partition.partition >= topic.partition_count:
+            return
+        try:
+            await append_marker(self._logs, topic, partition.partition, marker)
+        except UnknownTopicOrPartition:
+            return
+        except InvalidProducerEpoch:  # an administrator ended the transaction there with a later epoch
+            logger.warning(
+                "marker_fenced", topic=partition.topic, partition=partition.partition, epoch=marker.producer_epoch
+            )
+
+
+async def append_marker(logs: Logs, topic: Topic, index: int, marker: Marker) -> Appended:
+    """Append a marker to a partition's log. Raises KafkaError."""
+    future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+    def done(outcome: Appended | Exception) -> None:
+        if future.done():
+            return
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    log = logs.partition(topic, index)
+    log.append(build_marker(marker, logs.store.clock.now_ms()), done)
+    return await future

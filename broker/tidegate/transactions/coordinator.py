@@ -1,0 +1,213 @@
+"""The coordinator of transactions: what InitProducerId, AddPartitionsToTxn, EndTxn and transactional batches ask.
+
+Every broker is the coordinator of every transactional id: the record is in Redis (`records.py`), its transitions are
+pure (`transitions.py`), and a decided transaction is completed by whichever broker finds it (`completion.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tidegate.errors import CoordinatorNotAvailable, KafkaError
+from tidegate.settings import Settings
+from tidegate.store.keys import TransactionKeys
+from tidegate.store.store import Store
+from tidegate.store.tasks import TaskSet
+from tidegate.transactions import transitions
+from tidegate.transactions.completion import Completion
+from tidegate.transactions.errors import ConcurrentTransactions
+from tidegate.transactions.model import NO_PRODUCER_ID, State, Transaction, TransactionPartition
+from tidegate.transactions.producers import ProducerIds
+from tidegate.transactions.records import Records
+
+if TYPE_CHECKING:
+    from tidegate.log.logs import Logs
+    from tidegate.log.outgoing import OnConfirmed
+    from tidegate.topics.catalog import Catalog
+
+logger = structlog.get_logger()
+
+COMPLETE_BEFORE_REPLY_S: Final = 0.5
+"""How long EndTxn waits for the markers. The decision is durable before; a reply after them saves the client's next
+request the error CONCURRENT_TRANSACTIONS."""
+
+
+@dataclass(slots=True)
+class _Adding:
+    """Partitions that a producer's batches wait for; one write adds all that arrived during the one before."""
+
+    waiting: list[tuple[TransactionPartition, OnConfirmed]] = field(default_factory=list)
+
+
+class Coordinator:
+    """The transactions of every organisation, as served by this broker."""
+
+    def __init__(
+        self, store: Store, settings: Settings, catalog: Catalog, logs: Logs, producer_ids: ProducerIds
+    ) -> None:
+        self.records = Records(store, settings)
+        self.completion = Completion(store, self.records, catalog, logs)
+        self._store = store
+        self._logs = logs
+        self._producer_ids = producer_ids
+        self.tasks = TaskSet()
+        self._adding: dict[tuple[str, int, int], _Adding] = {}
+
+    async def close(self) -> None:
+        """Stop; other brokers complete what is left."""
+        await self.tasks.close()
+        await self.completion.close()
+
+    # -- requests of producers
+
+    async def initialise(self, keys: TransactionKeys, timeout_ms: int, producer_id: int, epoch: int) -> tuple[int, int]:
+        """InitProducerId: the producer's id and epoch. Raises ConcurrentTransactions while one is being ended."""
+        new_producer_id = await self._producer_ids.take()
+
+        def decide(one: Transaction | None) -> Transaction:
+            if one is None:
+                return Transaction(new_producer_id, 0, timeout_ms)
+            return transitions.initialise(one, timeout_ms, producer_id, epoch, new_producer_id)
+
+        one = await self._change(keys, decide)
+        if one.state.is_prepared:
+            self.complete_soon(keys, one)
+            raise ConcurrentTransactions("the open transaction is being aborted")
+        return one.producer_id, one.epoch
+
+    async def add(
+        self, keys: TransactionKeys, producer_id: int, epoch: int,
+        partitions: Collection[TransactionPartition] = (), groups: Collection[str] = (),
+    ) -> Transaction:  # fmt: skip
+        """Add partitions and groups to the producer's transaction; begins it. Returns the record."""
+
+        def decide(one: Transaction | None) -> Transaction:
+            return transitions.add(transitions.check_producer(one, producer_id, epoch), partitions, groups)
+
+        return await self._change(keys, decide)
+
+    async def find(self, keys: TransactionKeys, producer_id: int, epoch: int) -> Transaction:
+        """The record, checked as for `add`; changes nothing."""
+        one = await self.records.read(keys)
+        try:
+            return transitions.check_producer(one, producer_id, epoch)
+        except ConcurrentTransactions:
+            self.complete_soon(keys)
+            raise
+
+    async def end(
+        self, keys: TransactionKeys, producer_id: int, epoch: int, *, is_commit: bool, bumps: bool
+    ) -> tuple[int, int]:
+        """EndTxn: decide, then write the markers. Returns producer id and epoch of the next transaction.
+
+        `bumps` is version 2 of the protocol (KIP-890): each transaction has its own epoch.
+        """
+        new_producer_id = await self._producer_ids.take() if bumps else NO_PRODUCER_ID
+
+        def decide(one: Transaction | None) -> Transaction:
+            if bumps:
+                return transitions.end_and_bump(one, producer_id, epoch, new_producer_id, is_commit=is_commit)
+            return transitions.end(one, producer_id, epoch, is_commit=is_commit)
+
+        one = await self._change(keys, decide)
+        if one.state.is_prepared:
+            await self._prove(keys)
+            task = self.tasks.start(self._complete(keys, one))
+            await asyncio.wait([task], timeout=COMPLETE_BEFORE_REPLY_S)
+        return transitions.next_identity(one)
+
+    # -- transactional batches
+
+    def confirm(
+        self, keys: TransactionKeys, producer_id: int, epoch: int, partition: TransactionPartition,
+        on_confirmed: OnConfirmed, *, adds: bool, not_added: Callable[[], KafkaError],
+    ) -> None:  # fmt: skip
+        """Confirm that a partition is in the producer's open transaction; with `adds` add it (KIP-890).
+
+        Requests of one producer that arrive together are served together. `not_added` makes the error otherwise.
+        """
+
+        if not adds:
+            self.tasks.start(self._verify(keys, producer_id, epoch, partition, on_confirmed, not_added))
+            return
+        key = (keys.transaction, producer_id, epoch)
+        adding = self._adding.get(key)
+        if adding is None:
+            adding = self._adding[key] = _Adding()
+            self.tasks.start(self._add_all(keys, producer_id, epoch, adding))
+        adding.waiting.append((partition, on_confirmed))
+
+    async def _verify(
+        self, keys: TransactionKeys, producer_id: int, epoch: int, partition: TransactionPartition,
+        on_confirmed: OnConfirmed, not_added: Callable[[], KafkaError],
+    ) -> None:  # fmt: skip
+        failure: Exception | None = None
+        try:
+            one = await self.find(keys, producer_id, epoch)
+            if one.state is not State.ONGOING or partition not in one.partitions:
+                failure = not_added()
+        except Exception as error:  # noqa: BLE001 - becomes the batch's error
+            failure = error
+        on_confirmed(failure)
+
+    async def _add_all(self, keys: TransactionKeys, producer_id: int, epoch: int, adding: _Adding) -> None:
+        key = (keys.transaction, producer_id, epoch)
+        await asyncio.sleep(0)  # the other partitions of the same request
+        while adding.waiting:
+            waiting, adding.waiting = adding.waiting, []
+            failure: Exception | None = None
+            try:
+                await self.add(keys, producer_id, epoch, {partition for partition, _ in waiting})
+            except Exception as error:  # noqa: BLE001 - becomes the batches' error
+                failure = error
+            for _, on_confirmed in waiting:
+                on_confirmed(failure)
+        del self._adding[key]
+
+    # -- completing
+
+    async def handle_deadline(self, keys: TransactionKeys) -> None:
+        """Abort the transaction of an id if its time-out has passed, complete a decided one, forget an unused id."""
+        one = await self.records.read(keys)
+        if one is None or one.is_idle:
+            await self.records.forget(keys, one)
+            return
+        if one.state is State.ONGOING:
+            aborted = await self.records.write(keys, one, transitions.fence(one), only_if_overdue=True)
+            if aborted is None:
+                return  # it is not overdue any more
+            logger.info("transaction_timed_out", transaction=keys.ref, producer_id=one.producer_id)
+            one = aborted
+        await self.completion.complete(keys, one)
+
+    def complete_soon(self, keys: TransactionKeys, one: Transaction | None = None) -> None:
+        """Complete a decided transaction in the background."""
+        self.tasks.start(self._complete(keys, one))
+
+    async def _complete(self, keys: TransactionKeys, one: Transaction | None) -> None:
+        with suppress(KafkaError):  # logged there; the sweep tries again
+            await self.completion.complete(keys, one)
+
+    async def _change(self, keys: TransactionKeys, decide: Callable[[Transaction | None], Transaction]) -> Transaction:
+        try:
+            return await self.records.change(keys, decide)
+        except ConcurrentTransactions:
+            self.complete_soon(keys)  # the broker that decided may be gone
+            raise
+
+    async def _prove(self, keys: TransactionKeys) -> None:
+        """Wait until the decision is as durable as the setting `durability` requires of acknowledged data."""
+        if self._logs.durability.immediate:
+            return
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._logs.durability.prove(
+            self._store.node(keys.transaction), lambda held: None if future.done() else future.set_result(held)
+        )
+        if not await future:
+            raise CoordinatorNotAvailable("the decision is stored, but not as durable as required")

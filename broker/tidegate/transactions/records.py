@@ -1,0 +1,110 @@
+"""Read and write the records of transactional ids: read, decide in Python, write if nobody wrote meanwhile.
+
+The state is in Redis alone, so any broker serves any transactional id. A write names the version that it read; another
+broker's write in between makes it fail, and the caller decides again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import unquote
+
+from tidegate.settings import Settings
+from tidegate.store.keys import TransactionKeys
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+from tidegate.transactions.errors import ConcurrentTransactions
+from tidegate.transactions.model import State, Transaction, fields_of, parse
+
+WRITE_TRANSACTION: Final = Script("transactions/write_transaction")
+FORGET_TRANSACTION: Final = Script("transactions/forget_transaction")
+
+FINISH_WITHIN_MS: Final = 2_000
+"""How long after a decision other brokers wait for the broker that decided to write the markers."""
+TRANSACTIONAL_ID_EXPIRATION_MS: Final = 604_800_000
+"""Kafka's default of `transactional.id.expiration.ms`: 7 days."""
+_TRIES_MAX: Final = 20
+
+Decide = Callable[[Transaction | None], Transaction]
+"""The next record. Returning the same object changes nothing; a KafkaError goes to the client."""
+
+
+class Records:
+    """The records of transactional ids, as one broker reads and writes them."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store = store
+        self._shards = settings.coordinator_shards
+        self.used_shards: set[int] = set()
+        """Shards in which this broker made a transactional id."""
+
+    def keys(self, org: str, transactional_id: str) -> TransactionKeys:
+        """The keys of a transactional id."""
+        return TransactionKeys.of(self._store.prefix, self._shards, org, transactional_id)
+
+    def keys_of_ref(self, ref: str) -> TransactionKeys:
+        """The keys of a transactional id from its name in the shard's keys."""
+        org, _, encoded = ref.partition("/")
+        return self.keys(org, unquote(encoded))
+
+    async def read(self, keys: TransactionKeys) -> Transaction | None:
+        """The record, None for an unknown transactional id. Raises StoreUnavailable."""
+        reply: Any = await self._store.command("HGETALL", keys.transaction)
+        return parse(reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True)))
+
+    async def change(self, keys: TransactionKeys, decide: Decide) -> Transaction:
+        """Read, decide, write; again if another broker wrote in between. Returns the record as it is stored."""
+        for _ in range(_TRIES_MAX):
+            before = await self.read(keys)
+            after = decide(before)
+            if after is before:
+                return after
+            written = await self.write(keys, before, after)
+            if written is not None:
+                return written
+        raise ConcurrentTransactions("other requests change the transactional id all the time")
+
+    async def write(
+        self, keys: TransactionKeys, before: Transaction | None, after: Transaction, *, only_if_overdue: bool = False
+    ) -> Transaction | None:
+        """Replace the record `before` (None: there is none); None if another one is stored by now.
+
+        With `only_if_overdue` also None if the transaction's time-out has not passed by Redis's clock.
+        """
+        if before is None:
+            await self._store.command("HSET", self._store.cluster_keys.transaction_shards, keys.shard, "")
+            self.used_shards.add(keys.shard)
+        version = uuid.uuid4().hex
+        change, deadline_ms = _effects(before, after)
+        stored, *times = await self._store.run(
+            WRITE_TRANSACTION,
+            [keys.transaction, keys.transactions, keys.deadlines],
+            keys.ref, "" if before is None else before.version, version, change, deadline_ms, int(only_if_overdue),
+            *fields_of(after),
+        )  # fmt: skip
+        if not stored:
+            return None
+        start_ms, update_ms, ended_ms = map(int, times)
+        return replace(after, start_ms=start_ms, update_ms=update_ms, ended_ms=ended_ms, version=version)
+
+    async def forget(self, keys: TransactionKeys, one: Transaction | None) -> bool:
+        """Forget a transactional id that was not used for a week, or that has no record; returns whether it was."""
+        names = [keys.transaction, keys.transactions, keys.deadlines]
+        (forgotten,) = await self._store.run(
+            FORGET_TRANSACTION, names, keys.ref, one.version if one is not None else "", TRANSACTIONAL_ID_EXPIRATION_MS
+        )
+        return bool(forgotten)
+
+
+def _effects(before: Transaction | None, after: Transaction) -> tuple[str, int | str]:
+    """What the write is to the transaction's times, and the next deadline in ms from now; "" to leave it."""
+    if after.state is State.ONGOING:
+        if before is not None and before.state is State.ONGOING:
+            return "", ""
+        return "begin", after.timeout_ms
+    if after.state.is_prepared:
+        return "decide", FINISH_WITHIN_MS
+    return "idle" if after.state is State.EMPTY else "", TRANSACTIONAL_ID_EXPIRATION_MS

@@ -1,0 +1,75 @@
+"""Look after transactional ids that no request names: abort overdue transactions, complete those of dead brokers.
+
+Each shard keeps one deadline for each of its transactional ids, by Redis's clock: the time-out of an open transaction,
+the time by which a decided one should be complete, or the end of an unused id. Brokers poll the shards that have ids;
+another broker than the preferred one takes a deadline only when it is late. A taken deadline comes back after a while.
+While there are no transactional ids, this costs one command a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from tidegate.errors import KafkaError, StoreUnavailable
+from tidegate.store.keys import TransactionKeys
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
+from tidegate.telemetry.background_tasks import BackgroundTasks
+from tidegate.transactions.coordinator import Coordinator
+
+TAKE_DUE_TRANSACTIONS: Final = Script("transactions/take_due_transactions")
+
+logger = structlog.get_logger()
+
+INTERVAL_MS: Final = 1_000
+HOLD_MS: Final = 5_000
+"""How long a taken deadline is postponed until what it announces is done."""
+LATE_MS: Final = 2_000
+"""How overdue it must be before a broker that is not preferred takes it."""
+_TAKEN_MAX: Final = 100
+
+
+class TransactionSweep:
+    """The deadlines of transactional ids, on one broker; `prefers(shard)` as for the coordinators of groups."""
+
+    def __init__(self, store: Store, coordinator: Coordinator, prefers: Callable[[int], bool]) -> None:
+        self._store = store
+        self._coordinator = coordinator
+        self._prefers = prefers
+        self._loops = BackgroundTasks()
+
+    async def start(self) -> None:
+        """Start the sweep."""
+        self._loops.every("transactions", INTERVAL_MS, self.sweep)
+
+    async def close(self) -> None:
+        """Stop the sweep, and what this broker completes."""
+        await self._loops.close()
+        await self._coordinator.close()
+
+    async def sweep(self) -> None:
+        """Take and handle what is overdue now. Raises StoreUnavailable."""
+        found: Any = await self._store.command("HKEYS", self._store.cluster_keys.transaction_shards)
+        shards = {int(one) for one in found} | self._coordinator.records.used_shards
+        if shards:
+            await asyncio.gather(*(self._sweep_shard(shard) for shard in shards))
+
+    async def _sweep_shard(self, shard: int) -> None:
+        _, deadlines = TransactionKeys.of_shard(self._store.prefix, shard)
+        late_ms = 0 if self._prefers(shard) else LATE_MS
+        try:
+            refs = await self._store.run(TAKE_DUE_TRANSACTIONS, [deadlines], late_ms, HOLD_MS, _TAKEN_MAX)
+        except StoreUnavailable as error:  # in Redis Cluster other shards may be available
+            logger.info("transactions_not_swept", shard=shard, reason=str(error))
+            return
+        await asyncio.gather(*(self._handle(ref.decode()) for ref in refs))
+
+    async def _handle(self, ref: str) -> None:
+        try:
+            await self._coordinator.handle_deadline(self._coordinator.records.keys_of_ref(ref))
+        except KafkaError as error:
+            logger.info("transaction_not_swept", transaction=ref, reason=str(error))

@@ -1,0 +1,98 @@
+"""Values of a topic as columns, as the job `decode` is asked to: by the schema registry, or plain JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.jobs.topic_options import topic_options
+from tidegate_pipeline.settings import PipelineSettings
+from tidegate_pipeline.topics import Topic
+from tidegate_pipeline.values.codec import Codec, Evolution
+from tidegate_pipeline.values.columns import PutAside, decode_column, fail, json_column
+from tidegate_pipeline.values.dead_letters import DeadLetters
+from tidegate_pipeline.values.plain_json import inferred_schema
+from tidegate_pipeline.values.registry import Registry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+READ: Final = "values_read"
+DECODED: Final = "values_decoded"
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """`registry` has `subject` (default `<topic>-value`), `message`, `read_by`; `json` has `schema`, as DDL."""
+
+    form: Literal["registry", "json"]
+    subject: str | None = None
+    message: str = ""
+    read_by: Evolution = "reader"
+    schema: str = ""
+
+    def check(self, settings: PipelineSettings, topic: str) -> None:
+        """What can be found out without Spark. Raises UsageError, PipelineError."""
+        if self.form == "registry":
+            if missing := [name for name in ("fastavro", "jsonschema", "requests") if find_spec(name) is None]:
+                raise UsageError(f"no {', '.join(missing)}: pip install 'tidegate-pipeline[values]'")
+            self.codec(settings, topic).arrow_type()
+        if settings.values.on_undecodable == "dead-letter" and not settings.archive.path:
+            raise UsageError("where do dead letters go? archive.path in the settings")
+
+    def codec(self, settings: PipelineSettings, topic: str) -> Codec:
+        """By the newest schema. Raises UsageError, PipelineError."""
+        given = settings.values
+        if not given.registry:
+            raise UsageError("where is the schema registry? values.registry in the settings")
+        registry = Registry(given.registry, given.user, given.password_variable, given.timeout_s)
+        return Codec(registry, registry.of_subject(self.subject or f"{topic}-value"), self.message, self.read_by)
+
+
+class ValueTarget(NamedTuple):
+    """Whose values."""
+
+    settings: PipelineSettings
+    topic: Topic
+    org: str
+
+    def put_aside(self) -> PutAside:
+        """What happens to undecodable records."""
+        given = self.settings
+        if given.values.on_undecodable == "fail":
+            return fail
+        return DeadLetters(given.archive.path, self.org, self.topic.topic_id, given.values.limit).add
+
+
+def with_values(rows: DataFrame, values: Values, target: ValueTarget, known: pa.DataType | None) -> DataFrame:
+    """`rows` with columns for values, and counts of what was decoded and what was not; `known` is the table's type."""
+    from pyspark.sql.functions import count, lit
+
+    read = rows.observe(READ, count(lit(1)).alias(READ))
+    if values.form == "registry":
+        codec = values.codec(target.settings, target.topic.name)
+        found = decode_column(read, "value", codec, target.put_aside())
+    else:
+        found = json_column(read, "value", values.schema or _schema(rows, target, known), target.put_aside())
+    return found.observe(DECODED, count(lit(1)).alias(DECODED))
+
+
+def dead_letter_count(observed: Mapping[str, int]) -> int:
+    """Of what `with_values` counted."""
+    return observed.get(READ, 0) - observed.get(DECODED, 0)
+
+
+def _schema(rows: DataFrame, target: ValueTarget, known: pa.DataType | None) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructType
+
+    found = None if known is None else from_arrow_type(known)
+    if isinstance(found, StructType):
+        return found
+    reader = rows.sparkSession.read.format("tidegate").options(**topic_options(target.settings, target.org))
+    return inferred_schema(reader.option("subscribe", target.topic.name).load())

@@ -1,0 +1,1 @@
+"""Sinks of Spark: records into topics, through the brokers."""

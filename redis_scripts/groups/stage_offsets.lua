@@ -1,0 +1,88 @@
+#!lua flags=allow-oom
+--[[ Stage the offsets that a producer commits in its transaction; they apply when the transaction is committed.
+
+KEYS[1]  group      hash  type, state, generation
+KEYS[2]  members    hash  member id -> its record
+KEYS[3]  instances  hash  static instance id -> member id
+KEYS[4]  offsets    hash  <topic>:<partition> -> JSON; ":-1", the partitions with staged offsets
+KEYS[5]  staged     hash  <producer id>:<topic>:<partition> -> JSON; producer id -> "<ended_ms> <when>" of its last end
+KEYS[6]  groups     hash  the shard's groups: name -> "<type> <state> <protocol type>"
+KEYS[7]  consumers  hash  member id -> its record, of a KIP-848 group
+ARGV[1]  the group's name in the shard's keys
+ARGV[2]  "<id> <locator>" in case the group is created
+ARGV[3]  producer id
+ARGV[4]  ended_ms of the producer's transaction before this one: a later one ended since if it is not the last end
+ARGV[5]  generation, -1 without
+ARGV[6]  member id
+ARGV[7]  "" or "=" and the instance id
+ARGV[8]  and on: field, JSON without commit time and closing brace, ...
+Returns  {NONE}; safe to run twice
+Errors   ILLEGAL_GENERATION       another generation than the group's
+         STALE_MEMBER_EPOCH       a newer epoch than that of a member of a KIP-848 group, or an older one and some
+                                  partition was not assigned to the member ever since (KIP-1251)
+         UNKNOWN_MEMBER_ID        not a member, or an unknown instance
+         FENCED_INSTANCE_ID       another member took over the static instance
+         GROUP_ID_NOT_FOUND       a share group, or no group and the commit has a generation
+         CONCURRENT_TRANSACTIONS  the transaction has ended meanwhile
+]]
+-- @include lib/errors
+-- @include lib/clock
+-- @include lib/create_empty_group
+-- @include lib/unstable
+-- @include lib/member_epoch
+local group, members, instances, offsets, staged, groups = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local producer_id, generation, member_id, instance = ARGV[3], ARGV[5], ARGV[6], ARGV[7]
+local now = now_ms()
+local now_text = string.format("%.0f", now)
+
+local fence = redis.call("HGET", staged, producer_id)
+if fence and tonumber(fence:match("^(-?%d+)")) > tonumber(ARGV[4]) then return { ERROR.CONCURRENT_TRANSACTIONS } end
+
+local state, current, kind = unpack(redis.call("HMGET", group, "state", "generation", "type"))
+if kind == "share" then return { ERROR.GROUP_ID_NOT_FOUND } end
+
+local function refuse_classic()
+  if instance ~= "" then
+    local holder = redis.call("HGET", instances, string.sub(instance, 2))
+    if not holder then return ERROR.UNKNOWN_MEMBER_ID end
+    if holder ~= member_id then return ERROR.FENCED_INSTANCE_ID end
+  end
+  if tonumber(generation) < 0 then return member_id ~= "" and ERROR.ILLEGAL_GENERATION end
+  if not state then return ERROR.GROUP_ID_NOT_FOUND end
+  if redis.call("HEXISTS", members, member_id) == 0 then return ERROR.UNKNOWN_MEMBER_ID end
+  return generation ~= current and ERROR.ILLEGAL_GENERATION
+end
+
+-- As for OffsetCommit, the instance id is not checked.
+local function refuse_consumer()
+  if tonumber(generation) < 0 and member_id == "" then return end
+  local record = redis.call("HGET", KEYS[7], member_id)
+  if not record then return ERROR.UNKNOWN_MEMBER_ID end
+  return is_stale(record, tonumber(generation), 8, #ARGV) and stale_code(record)
+end
+
+local refused
+local has_epochs = (kind == "consumer" or kind == "streams") and state ~= "Empty"
+if has_epochs then refused = refuse_consumer() else refused = refuse_classic() end
+if refused then return { refused } end
+if not state then
+  create_empty_group(group, groups, ARGV[1], ARGV[2], now)
+end
+
+-- Staged offsets of one partition are ordered by their times, and a commit by its value: it is in `over` if it was first.
+local latest = {}
+for _, name in ipairs(redis.call("HKEYS", staged)) do
+  local partition = name:match("^%d+:(.+)$")
+  if partition then
+    local staged_ms = tonumber(redis.call("HGET", staged, name):match('"commit_time":(%d+)}'))
+    latest[partition] = math.max(latest[partition] or 0, staged_ms)
+  end
+end
+for i = 8, #ARGV, 2 do
+  local staged_ms = math.max(now, (latest[ARGV[i]] or 0) + 1)
+  local over = redis.call("HGET", offsets, ARGV[i]) or ""
+  local entry = ARGV[i + 1] .. string.format(',"commit_time":%.0f}', staged_ms)
+  redis.call("HSET", staged, producer_id .. ":" .. ARGV[i], entry .. over)
+end
+note_unstable(offsets, staged, now_text)
+return { ERROR.NONE }

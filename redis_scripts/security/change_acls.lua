@@ -1,0 +1,34 @@
+#!lua flags=allow-oom
+--[[ Add and remove access rules, and publish the new version of the rules.
+
+A full server accepts it too: rules are small, capped in number, and a right must be revocable then.
+
+KEYS[1]  acls  hash  <org>/<rule> -> JSON of who added it and when
+KEYS[2]  info  hash  acls_version
+ARGV[1]  channel of changes to rules
+ARGV[2]  value of each added rule
+ARGV[3]  maximum number of rules
+ARGV[4]  number of rules to add
+ARGV[5]  and on: the rules to add, then the rules to remove
+Returns  {NONE, version, added, removed}; a repeat adds and removes nothing
+Errors   POLICY_VIOLATION  there would be more rules than the maximum; nothing was changed
+]]
+-- @include lib/errors
+local acls, info = KEYS[1], KEYS[2]
+local channel, value, most, adding = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+
+if adding > 0 and redis.call("HLEN", acls) + adding > most then return { ERROR.POLICY_VIOLATION } end
+local added, removed = 0, 0
+for index = 5, #ARGV do
+  if index < 5 + adding then
+    added = added + redis.call("HSETNX", acls, ARGV[index], value)
+  else
+    removed = removed + redis.call("HDEL", acls, ARGV[index])
+  end
+end
+local version = tonumber(redis.call("HGET", info, "acls_version") or 0)
+if added + removed > 0 then
+  version = redis.call("HINCRBY", info, "acls_version", 1)
+  redis.call("PUBLISH", channel, string.format("%.0f", version))
+end
+return { ERROR.NONE, version, added, removed }

@@ -1,0 +1,128 @@
+#!lua flags=allow-oom
+--[[ Acknowledge records that a member has acquired (KIP-932): all batches of a share-partition, or none of them.
+
+KEYS[1]     configs    hash    configs of the group
+KEYS[2]     shares     hash    share-partitions of the group: <topic id in hex>:<partition> -> topic name
+KEYS[3]     letters    stream  records that wait to be written to the group's dead-letter topic
+KEYS[4]     deadlines  zset    the shard's index of deadlines
+KEYS[5...]  partition  hash    end, epoch, unfinished, redelivered, failed, and rows: first offset -> last offset, count, size, owner;
+            behind it available (zset, first offset of a row), acquired (zset, the same), locks (zset, first offset ->
+            deadline, ms); four keys for each share-partition
+ARGV[1]     default of the delivery limit
+ARGV[2]     default of the lock duration, ms
+ARGV[3]     default of the largest window, offsets
+ARGV[4]     member id
+ARGV[5]     channel to notify of records that are available again
+ARGV[6]     the group's name in the shard's keys
+ARGV[7...]  for each share-partition: its epoch when the records were acquired ("" if not known), number of batches, and
+            for each batch: first offset, last offset, a digit for each offset or one for all: 0 and 1 finish a record,
+            2 releases it, 3 rejects it, 4 renews its lock, 5 undoes its delivery
+Returns  {NONE, lock duration in ms, the code of each share-partition}; run twice, the second run finds the records
+         finished, which is INVALID_RECORD_STATE, or NONE below the start offset
+Errors   of each: INVALID_RECORD_STATE    an offset is not acquired by the member, its lock has expired, or
+                                          the group does not permit to renew locks
+                  INVALID_REQUEST         an offset is above the window
+                  NOT_LEADER_OR_FOLLOWER  the offsets of the share-partition were altered or deleted since the acquisition
+]]
+-- @include lib/errors
+-- @include lib/clock
+-- @include lib/share_rows
+load_share_configs(ARGV[6], ARGV[1], ARGV[2], ARGV[3])
+local member_id, now = ARGV[4], now_ms()
+local RELEASE, REJECT, RENEW, UNDO = "2", "3", "4", "5"
+local renews = call("HGET", KEYS[1], "share.renew.acknowledge.enable") ~= "false"
+
+-- The acquired rows that intersect a range, in order.
+local function rows_within(p, first, last)
+  local before = call("ZREVRANGEBYSCORE", p.acquired, text(first), "-inf", "LIMIT", 0, 1)
+  local firsts = call("ZRANGEBYSCORE", p.acquired, "(" .. text(first), text(last))
+  table.insert(firsts, 1, before[1])
+  local rows = rows_of(p, firsts)
+  if before[1] and rows[1].last < first then table.remove(rows, 1) end
+  return rows
+end
+
+-- Whether the member holds every offset of a range.
+local function is_held(p, first, last)
+  local next_offset = first
+  for _, row in ipairs(rows_within(p, first, last)) do
+    if row.first > next_offset or row.owner ~= member_id then return false end
+    next_offset = row.last + 1
+  end
+  return next_offset > last
+end
+
+-- Consecutive offsets of a batch that are acknowledged in the same way, from `start` on.
+local function runs_of(runs, first, last, types, start)
+  if #types == 1 then
+    if last >= start then runs[#runs + 1] = { math.max(first, start), last, types } end
+    return
+  end
+  local offset = math.max(first, start)
+  while offset <= last do
+    local place = offset - first + 1
+    local kind = string.sub(types, place, place)
+    local same = string.find(types, "[^" .. kind .. "]", place)
+    local run_last = same and first + same - 2 or last
+    runs[#runs + 1] = { offset, run_last, kind }
+    offset = run_last + 1
+  end
+end
+
+local function apply(p, part, kind)
+  if kind == RENEW then
+    lock(p, part, now + lock_ms)
+  elseif kind == UNDO then
+    if part.count > 1 then tally(p, "redelivered", -length(part)) end
+    part.count = part.count - 1
+    make_available(p, part)
+  elseif kind == RELEASE then
+    end_delivery(p, part)
+  else
+    finish(p, part)
+    if kind == REJECT then fail(p, part, "rejected") end
+  end
+end
+
+local function acknowledge(p, first, last, kind)
+  for _, row in ipairs(rows_within(p, first, last)) do
+    local deadline = tonumber(call("ZSCORE", p.locks, text(row.first)))
+    take_out(p, row)
+    if row.first < first then lock(p, part_of(row, row.first, first - 1), deadline) end
+    if row.last > last then lock(p, part_of(row, last + 1, row.last), deadline) end
+    apply(p, part_of(row, math.max(row.first, first), math.min(row.last, last)), kind)
+  end
+end
+
+local function acknowledge_partition(key, at, batch_count)
+  local p = open_partition(key)
+  if not p or (ARGV[at] ~= "" and ARGV[at] ~= p.epoch) then return ERROR.NOT_LEADER_OR_FOLLOWER end
+  expire_locks(p, now)
+  local start, runs, code = start_of(p), {}, ERROR.NONE
+  for i = at + 2, at + 1 + 3 * batch_count, 3 do
+    local first, last = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
+    if last >= p.last_end then
+      code = ERROR.INVALID_REQUEST
+      break
+    end
+    runs_of(runs, first, last, ARGV[i + 2], start)
+  end
+  for _, run in ipairs(runs) do
+    if code ~= ERROR.NONE then break end
+    if (run[3] == RENEW and not renews) or not is_held(p, run[1], run[2]) then code = ERROR.INVALID_RECORD_STATE end
+  end
+  if code == ERROR.NONE then
+    for _, run in ipairs(runs) do acknowledge(p, run[1], run[2], run[3]) end
+  end
+  save_partition(p)
+  return code
+end
+
+local answer, at = { ERROR.NONE, lock_ms }, 7
+for key = 5, #KEYS, 4 do
+  local batch_count = tonumber(ARGV[at + 1])
+  answer[#answer + 1] = acknowledge_partition(key, at, batch_count)
+  at = at + 2 + 3 * batch_count
+end
+if made_available then call("PUBLISH", ARGV[5], ARGV[6]) end
+return answer

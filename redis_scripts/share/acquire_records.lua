@@ -1,0 +1,202 @@
+#!lua flags=allow-oom
+--[[ Acquire records of share-partitions for a member (KIP-932): first those that are available again, then, of a
+share-partition for which the caller has read batches, the records behind its window. Locks that are overdue expire.
+
+KEYS[1]     configs    hash    configs of the group
+KEYS[2]     shares     hash    share-partitions of the group: <topic id in hex>:<partition> -> topic name
+KEYS[3]     letters    stream  records that wait to be written to the group's dead-letter topic
+KEYS[4]     deadlines  zset    the shard's index of deadlines
+KEYS[5...]  partition  hash    end, epoch, unfinished, redelivered, failed, and rows: first offset -> last offset, count, size, owner;
+            behind it available (zset, first offset of a row), acquired (zset, the same), locks (zset, first offset ->
+            deadline, ms); four keys for each share-partition
+ARGV[1]     default of the delivery limit
+ARGV[2]     default of the lock duration, ms
+ARGV[3]     default of the largest window, offsets
+ARGV[4]     member id
+ARGV[5]     limit of records; a batch may exceed it, unless ARGV[6] is 1
+ARGV[6]     1: never more records than the limit
+ARGV[7]     records from which on an acquired range is not extended by the next batch
+ARGV[8]     the group's name in the shard's keys
+ARGV[9...]  for each share-partition: log start offset, the end of the window that the caller has read from, number of
+            batches, and for each batch: first offset, last offset, 1 if its records are of an aborted transaction; or, of
+            a single record, "0 <key> <time>": its key or "-", and the time in ms before which it is not delivered or 0
+Returns  {NONE, lock duration in ms, isolation level with " key" if records are in the order of their key and " time" if
+         they may have a time of delivery, records acquired, 1 if nothing more may be acquired,
+         for each share-partition: {epoch, start offset, end, 1 if the window may grow,
+         ms until a lock expires or -1, then first offset, last offset and delivery count of each acquired range}};
+         {""} if it is not initialised. Run twice, the second run acquires other records: the first ones stay locked
+         until their locks expire.
+Errors   none
+]]
+-- @include lib/errors
+-- @include lib/clock
+-- @include lib/share_rows
+load_share_configs(ARGV[8], ARGV[1], ARGV[2], ARGV[3])
+local member_id, records_max, exact = ARGV[4], tonumber(ARGV[5]), ARGV[6] == "1"
+local batch_size, now = tonumber(ARGV[7]), now_ms()
+local taken, is_full = 0, records_max <= 0 or has_too_many_letters()
+-- From this delivery on a batch is delivered in smaller and smaller parts, to find the record that fails.
+local whole_until = limit > 2 and not by_key and math.ceil(limit / 2) or math.huge
+
+local function grant(p, ranges, row)
+  row.owner = member_id
+  lock(p, row, now + lock_ms)
+  taken = taken + length(row)
+  if row.count > 1 then tally(p, "redelivered", length(row)) end
+  is_full = is_full or taken >= records_max
+  ranges[#ranges + 1] = row
+end
+
+-- Number of records of an available row that one acquisition may have; its next delivery is number `count`.
+local function part_size(row, count)
+  if count <= whole_until then return length(row) end
+  if count >= limit then return 1 end
+  return math.max(1, math.floor(row.size / 2 ^ (count - whole_until)))
+end
+
+local function rows_below(p, key, log_start)
+  return rows_of(p, call("ZRANGEBYSCORE", key, "-inf", "(" .. text(log_start)))
+end
+
+local function drop_below(p, log_start)
+  for _, row in ipairs(rows_below(p, p.acquired, log_start)) do
+    if row.owner == "" and call("ZSCORE", p.locks, text(row.first)) then -- it waits for its time
+      take_out(p, row)
+      make_available(p, row)
+    end
+  end
+  local rows = rows_below(p, p.available, log_start)
+  while #rows > 0 do
+    for _, row in ipairs(rows) do
+      take_out(p, row)
+      local below = math.min(row.last, log_start - 1)
+      finish(p, part_of(row, row.first, below))
+      if below < row.last then make_available(p, part_of(row, below + 1, row.last)) end
+    end
+    rows = p.chained > 0 and rows_below(p, p.available, log_start) or {}
+  end
+  if p.last_end < log_start then p.last_end = log_start end
+end
+
+-- Records that are available again, from the lowest offset; true if what is behind them must wait.
+local function acquire_available(p, ranges)
+  local pending
+  local function flush()
+    if pending then grant(p, ranges, pending) end
+    pending = nil
+  end
+  local firsts = call("ZRANGE", p.available, 0, math.min(records_max, 2000) - 1)
+  for _, row in ipairs(rows_of(p, firsts)) do
+    local count, left = row.count + 1, records_max - taken - (pending and length(pending) or 0)
+    if left <= 0 then break end
+    local size = math.min(part_size(row, count), length(row))
+    local is_reduced = count > whole_until
+    if is_reduced and count >= limit and (taken > 0 or pending) then break end
+    if exact then size = math.min(size, left) end
+    take_out(p, row)
+    if size < length(row) then make_available(p, part_of(row, row.first + size, row.last)) end
+    local granted = part_of(row, row.first, row.first + size - 1)
+    granted.count = count
+    if is_reduced then
+      flush()
+      grant(p, ranges, granted)
+      is_full = is_full or count >= limit
+      return true
+    end
+    if pending and not by_key and pending.count == count and pending.last + 1 == granted.first and length(pending) < batch_size then
+      pending.last, pending.size = granted.last, length(pending) + length(granted)
+    else
+      flush()
+      granted.size = length(granted)
+      pending = granted
+    end
+  end
+  flush()
+  return false
+end
+
+-- One new record that has a key, or a time of delivery.
+local function acquire_one(p, ranges, offset, key, deliver_at)
+  local row = { first = offset, last = offset, count = 0, size = 1, owner = "" }
+  p.unfinished = p.unfinished + 1
+  if key ~= "-" and chain(p, row, key) then
+    write_row(p, row)
+    call("ZADD", p.acquired, text(offset), text(offset))
+    if deliver_at > now then call("HSET", p.hash, "t" .. text(offset), text(deliver_at)) end
+  elseif deliver_at > now then
+    delay(p, row, deliver_at)
+  else
+    row.count = 1
+    grant(p, ranges, row)
+  end
+end
+
+-- The records of the batches from ARGV[at] on, which begin at the end of the window.
+local function acquire_new(p, ranges, at, batch_count)
+  local pending
+  local start = start_of(p)
+  local function flush()
+    if pending then
+      pending.size = length(pending)
+      p.unfinished = p.unfinished + pending.size
+      grant(p, ranges, pending)
+    end
+    pending = nil
+  end
+  for i = at, at + 3 * batch_count - 3, 3 do
+    local first, last = math.max(tonumber(ARGV[i]), p.last_end), tonumber(ARGV[i + 1])
+    local left = records_max - taken - (pending and length(pending) or 0)
+    if left <= 0 or p.last_end - start >= locks_max then break end
+    if ARGV[i + 2] == "1" then
+      flush()
+      if start == p.last_end then start = last + 1 end
+      p.last_end = math.max(p.last_end, last + 1)
+    elseif last >= first then
+      local key, deliver_at = string.match(ARGV[i + 2], "^0 (%S+) (%d+)$")
+      if key then flush() end
+      if exact then last = math.min(last, first + left - 1) end
+      if start == p.last_end then start = first end
+      if key then
+        acquire_one(p, ranges, first, key, tonumber(deliver_at))
+      else
+        if pending and (pending.last + 1 ~= first or length(pending) >= batch_size) then flush() end
+        pending = pending or { first = first, count = 1 }
+        pending.last = last
+      end
+      p.last_end = last + 1
+    end
+  end
+  flush()
+end
+
+local partitions, at = {}, 9
+for key = 5, #KEYS, 4 do
+  local log_start, read_from, batch_count = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+  local p, ranges = open_partition(key), {}
+  if p then
+    expire_locks(p, now)
+    drop_below(p, log_start)
+    local must_wait = not is_full and acquire_available(p, ranges)
+    if not is_full and not must_wait and batch_count > 0 and p.last_end == read_from then
+      acquire_new(p, ranges, at + 3, batch_count)
+    end
+    save_partition(p)
+    local start, deadline = start_of(p), next_deadline(p)
+    local is_open = not must_wait and p.last_end - start < locks_max
+    local found = { p.epoch, start, p.last_end, is_open and 1 or 0, deadline < 0 and -1 or math.max(deadline - now, 0) }
+    for i, row in ipairs(ranges) do
+      if by_key and i > 1 and found[#found] == row.count and found[#found - 1] + 1 == row.first then
+        found[#found - 1] = row.last
+      else
+        found[#found + 1], found[#found + 2], found[#found + 3] = row.first, row.last, row.count
+      end
+    end
+    partitions[#partitions + 1] = found
+  else
+    partitions[#partitions + 1] = { "" }
+  end
+  at = at + 3 + 3 * batch_count
+end
+if by_key then isolation = isolation .. " key" end
+if reads_time then isolation = isolation .. " time" end
+return { ERROR.NONE, lock_ms, isolation, taken, is_full and 1 or 0, unpack(partitions) }

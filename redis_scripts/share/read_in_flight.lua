@@ -1,0 +1,44 @@
+#!lua flags=no-writes
+--[[ Read what is in flight of share-partitions (KIP-932).
+
+KEYS[1...]  partition  hash  end, epoch, unfinished, redelivered, failed, dead_lettered, dropped, and rows: first offset ->
+            last offset, delivery count, size, owner; behind it available (zset, first offset of a row), acquired (zset, the same), locks (zset,
+            first offset -> deadline, ms); four keys for each share-partition
+Returns  {NONE, for each share-partition: {start offset, end, unfinished records below it, records that are available
+         again, records that wait for their time or for an earlier record of their key, highest delivery count of an
+         unfinished record, records delivered more than once so far, records that failed so far, those of them that were written to the dead-letter topic, those that could not be written to it,
+         deadline of the first lock in ms or -1, then member id and number of acquired records of each
+         member that has some}}; {} if it is not initialised; running twice changes nothing
+Errors   none
+]]
+-- @include lib/errors
+-- @include lib/share_partition
+local answer = { ERROR.NONE }
+for key = 1, #KEYS, 4 do
+  local p, found = open_partition(key), {}
+  if p then
+    local totals = call("HMGET", p.hash, "redelivered", "failed", "dead_lettered", "dropped")
+    local returned, waiting, highest, order, by_member = 0, 0, 0, {}, {}
+    for _, row in ipairs(rows_of(p, call("ZRANGE", p.available, 0, -1))) do
+      returned, highest = returned + length(row), math.max(highest, row.count)
+    end
+    for _, row in ipairs(rows_of(p, call("ZRANGE", p.acquired, 0, -1))) do
+      highest = math.max(highest, row.count)
+      if row.owner == "" then
+        waiting = waiting + length(row)
+      else
+        if not by_member[row.owner] then order[#order + 1] = row.owner end
+        by_member[row.owner] = (by_member[row.owner] or 0) + length(row)
+      end
+    end
+    found = {
+      start_of(p), p.last_end, p.unfinished, returned, waiting, highest, tonumber(totals[1] or 0), tonumber(totals[2] or 0),
+      tonumber(totals[3] or 0), tonumber(totals[4] or 0), next_deadline(p),
+    }
+    for _, member_id in ipairs(order) do
+      found[#found + 1], found[#found + 2] = member_id, by_member[member_id]
+    end
+  end
+  answer[#answer + 1] = found
+end
+return answer

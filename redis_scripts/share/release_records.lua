@@ -1,0 +1,36 @@
+#!lua flags=allow-oom
+--[[ Release what a member has acquired of share-partitions, because its share session ends (KIP-932).
+
+KEYS[1]     configs    hash    configs of the group
+KEYS[2]     shares     hash    share-partitions of the group: <topic id in hex>:<partition> -> topic name
+KEYS[3]     letters    stream  records that wait to be written to the group's dead-letter topic
+KEYS[4]     deadlines  zset    the shard's index of deadlines
+KEYS[5...]  partition  hash    end, epoch, unfinished, redelivered, failed, and rows: first offset -> last offset, count, size, owner;
+            behind it available (zset, first offset of a row), acquired (zset, the same), locks (zset, first offset ->
+            deadline, ms); four keys for each share-partition
+ARGV[1]     default of the delivery limit
+ARGV[2]     default of the lock duration, ms
+ARGV[3]     default of the largest window, offsets
+ARGV[4]     member id
+ARGV[5]     channel to notify of records that are available again
+ARGV[6]     the group's name in the shard's keys
+Returns  {NONE}; safe to run twice
+Errors   none
+]]
+-- @include lib/errors
+-- @include lib/share_rows
+load_share_configs(ARGV[6], ARGV[1], ARGV[2], ARGV[3])
+for key = 5, #KEYS, 4 do
+  local p = open_partition(key)
+  if p then
+    for _, row in ipairs(rows_of(p, call("ZRANGE", p.acquired, 0, -1))) do
+      if row.owner == ARGV[4] then
+        take_out(p, row)
+        end_delivery(p, row)
+      end
+    end
+    save_partition(p)
+  end
+end
+if made_available then call("PUBLISH", ARGV[5], ARGV[6]) end
+return { ERROR.NONE }

@@ -1,0 +1,70 @@
+"""`python -m tests.chaos.run`: seeded runs of real processes under faults, and a table of what was found.
+
+The same seed draws the same faults; what they meet depends on the machine. Histories of runs with violations are kept
+where `--keep` says, and `tests.kit.checker` reads them again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.runs import Plan, Report, run_plan
+
+
+def main() -> int:
+    options = _options()
+    first = random.SystemRandom().randrange(1, 1 << 30) if options.first == "random" else int(options.first)
+    seeds = range(first, first + options.seeds)
+    reports: list[Report] = []
+    with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as workers:
+        runs = [workers.submit(run_plan, Plan.of(seed, options.seconds), options.keep) for seed in seeds]
+        for run in as_completed(runs):
+            report = run.result()
+            reports.append(report)
+            print(report.line(), flush=True)
+            if report.violations:
+                print(report.details(), flush=True)
+    print(table(reports))
+    return 1 if any(report.violations for report in reports) else 0
+
+
+def table(reports: Sequence[Report]) -> str:
+    """The sum of some runs."""
+    faults: Counter[str] = Counter()
+    operations: Counter[str] = Counter()
+    for report in reports:
+        faults.update(report.faults)
+        operations.update(report.operations)
+    kinds = Counter(report.plan.kind for report in reports)
+    rows: list[tuple[str, object]] = [
+        ("runs", len(reports)),
+        *((f"  {kind}", count) for kind, count in sorted(kinds.items())),
+        ("runs with violations", sum(bool(report.violations) for report in reports)),
+        ("violations", sum(len(report.violations) for report in reports)),
+        ("faults", faults.total()),
+        *((f"  {kind}", count) for kind, count in sorted(faults.items())),
+        *sorted(operations.items()),
+    ]
+    return "\n".join(f"{name:<42}{value:>12}" for name, value in rows)
+
+
+def _options() -> Any:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__.splitlines()[0])
+    parser.add_argument("--first", default="1", help="the first seed, or 'random' (default 1)")
+    parser.add_argument("--seeds", type=int, default=1, help="how many (default 1)")
+    parser.add_argument("--seconds", type=float, default=30, help="of faults in each (default 30)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at one time (default 1)")
+    parser.add_argument("--keep", type=Path, help="directory for the histories of runs with violations")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

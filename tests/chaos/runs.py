@@ -1,0 +1,228 @@
+"""One seeded run: real clients of two libraries, three brokers, faults; then the history is judged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.kit.checker import check, summary
+from tests.kit.clients import AiokafkaReader, AiokafkaWriter, LibrdkafkaReader, LibrdkafkaWriter, Reader, Session
+from tests.kit.cluster import FaultyCluster, faketime
+from tests.kit.faults import Faults
+from tests.kit.history import Commit, CommittedFetch, History, Operation, Outcome, Poll, Removed, Seek, Send
+from tests.kit.log_reader import NAME as LOG_READER
+from tests.kit.log_reader import read_logs
+from tests.support.broker_logs import tracebacks
+
+TOPIC: Final = "orders"
+PARTITIONS: Final = 4
+MEMBERS: Final = 2
+CATCH_UP_S: Final = 90.0
+GROUPS: Final = {"librdkafka": LibrdkafkaReader, "aiokafka": AiokafkaReader}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a seed decides before anything runs."""
+
+    seed: int
+    seconds: float
+    replicated: bool
+    stepped_clocks: bool
+    only: tuple[str, ...] = ()
+    """Kinds of faults, where not all are wanted."""
+    writers: int = 1
+    """Producers of librdkafka, beside one of aiokafka."""
+
+    @classmethod
+    def of(cls, seed: int, seconds: float) -> Plan:
+        """One run of four has replicas, and one of four stepped clocks, where libfaketime is installed."""
+        drawn = random.Random(f"plan {seed}").random()
+        return cls(seed, seconds, drawn < 0.25, drawn > 0.75 and faketime() is not None)
+
+    @property
+    def kind(self) -> str:
+        return "replicated" if self.replicated else "stepped clocks" if self.stepped_clocks else "one server"
+
+
+@dataclass(slots=True)
+class Report:
+    """What happened in one run."""
+
+    plan: Plan
+    faults: dict[str, int] = field(default_factory=dict)
+    operations: dict[str, int] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+    schedule: list[str] = field(default_factory=list)
+    positions: list[str] = field(default_factory=list)
+    """What librdkafka did about its positions by itself."""
+    wall_s: float = 0.0
+
+    def line(self) -> str:
+        """For people."""
+        outcome = f"{len(self.violations)} VIOLATIONS" if self.violations else "ok"
+        counts = ", ".join(f"{count} {name}" for name, count in self.operations.items())
+        faults = sum(self.faults.values())
+        return f"seed {self.plan.seed} ({self.plan.kind}): {outcome}; {faults} faults; {counts}; {self.wall_s:.0f} s"
+
+    def details(self) -> str:
+        """What was done to the cluster, what was wrong after it, and what may explain that."""
+        lines = ["faults:", *self.schedule, "violations:", *self.violations]
+        return "\n  ".join([*lines, "positions:", *self.positions] if self.violations else lines)
+
+
+class Run:
+    """The clients of one cluster, from the first record to the last."""
+
+    def __init__(self, plan: Plan, cluster: FaultyCluster) -> None:
+        self.plan, self.cluster = plan, cluster
+        self.rng = random.Random(f"run {plan.seed}")
+        self.history = History()
+        self.session = Session(self.history, cluster.bootstrap, TOPIC, PARTITIONS)
+        self.faults = Faults(cluster, random.Random(f"faults {plan.seed}"), plan.only)
+        self.members: dict[str, list[Reader]] = {group: [] for group in GROUPS}
+        self.stuck: list[str] = []
+        self._joined = 0
+
+    async def live(self) -> None:
+        """Clients work while faults come and go; then all is well again, and everything is read to its end."""
+        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
+        await asyncio.to_thread(admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result, 30)
+        writers = [
+            AiokafkaWriter(self.session, "w-aiokafka"),
+            *(LibrdkafkaWriter(self.session, f"w-librdkafka-{number}") for number in range(self.plan.writers)),
+        ]
+        for writer in writers:
+            writer.start()
+        for group in GROUPS:
+            for _ in range(MEMBERS):
+                self._join(group)
+        await self._warm_up()
+        over = asyncio.Event()
+        changing = asyncio.create_task(self._change_members(over))
+        try:
+            await self.faults.rage(self.plan.seconds)
+        finally:
+            over.set()
+            await changing
+            await asyncio.gather(*(writer.stop() for writer in writers))
+            await self._catch_up()
+            await asyncio.gather(*(member.stop() for members in self.members.values() for member in members))
+        await asyncio.to_thread(read_logs, self.session)
+        self._note_removals()
+
+    async def _warm_up(self) -> None:
+        """Until every group has committed something: what comes after is not about how groups begin."""
+        async with asyncio.timeout(60):
+            while {one.group for one in self.history.operations[:] if isinstance(one, Commit)} != set(GROUPS):
+                await asyncio.sleep(0.1)
+
+    def _join(self, group: str) -> None:
+        self._joined += 1
+        member = GROUPS[group](self.session, f"{group}-{self._joined}", group)
+        self.members[group].append(member)
+        member.start()
+
+    async def _change_members(self, over: asyncio.Event) -> None:
+        """Now and then a member leaves, and another joins."""
+        while not over.is_set():
+            try:
+                await asyncio.wait_for(over.wait(), self.rng.uniform(4, 9))
+            except TimeoutError:
+                group = self.rng.choice(sorted(GROUPS))
+                self._join(group)
+                await self.members[group].pop(0).stop()
+
+    async def _catch_up(self) -> None:
+        """Every group reads and commits every acknowledged record (P6, P8): nothing has to be restarted for it."""
+        ends: Counter[str] = Counter()
+        for operation in self.history:
+            if isinstance(operation, Send) and operation.outcome is Outcome.OK:
+                ends[operation.partition] = max(ends[operation.partition], operation.offset + 1)
+        deadline = time.monotonic() + CATCH_UP_S
+        for group in GROUPS:
+            while (behind := self._behind(group, ends)) and time.monotonic() < deadline:
+                await asyncio.sleep(0.2)
+            if behind:
+                self.stuck.append(f"stuck: group {group} has not committed to the end after the faults: {behind}")
+
+    def _behind(self, group: str, ends: Counter[str]) -> dict[str, tuple[int, int]]:
+        committed: dict[str, int] = {}
+        for operation in self.history.operations[:]:
+            if isinstance(operation, Commit) and operation.group == group and operation.outcome is Outcome.OK:
+                committed.update(operation.offsets)
+        return {name: (committed.get(name, 0), end) for name, end in ends.items() if committed.get(name, 0) < end}
+
+    def _note_removals(self) -> None:
+        """Who was removed by the coordinator. Its times say nothing where clocks were stepped."""
+        to_monotonic_ns = time.monotonic_ns() - time.time_ns()
+        for event in self.cluster.events():
+            if event["kind"] in ("member_left", "member_expired", "member_removed", "member_evicted"):
+                at = 0 if self.plan.stepped_clocks else int(event["time"]) * 1_000_000 + to_monotonic_ns
+                group = event["group"].removeprefix("default/")
+                self.history.add(Removed(at, group, event["member"]))
+
+
+def counted(history: Sequence[Operation]) -> dict[str, int]:
+    """Operations by kind, as the table has them."""
+    counts: Counter[str] = Counter()
+    for operation in history:
+        match operation:
+            case Send(outcome=Outcome.OK):
+                counts["acknowledged"] += 1
+            case Send():
+                counts["unknown"] += 1
+            case Poll() if operation.process != LOG_READER:
+                counts["read by groups"] += len(operation.records)
+            case Seek():
+                counts["restarts of librdkafka"] += 1
+            case Commit():
+                counts["commits"] += 1
+            case CommittedFetch():
+                counts["fetches of commits"] += 1
+    return dict(counts)
+
+
+async def _run(plan: Plan, keep: Path | None) -> Report:
+    report, began = Report(plan), time.monotonic()
+    async with FaultyCluster(plan.replicated, plan.stepped_clocks, plan.seed) as cluster:
+        run = Run(plan, cluster)
+        try:
+            await run.live()
+        except Exception as error:  # noqa: BLE001 - a run that cannot be finished is a finding, with its history
+            report.violations.append(f"the run ended early: {error!r}")
+        if trace := tracebacks(cluster.cluster):
+            report.violations.append(trace)
+        report.violations += run.session.fatal + run.stuck + list(summary(check(run.history)))
+        report.faults, report.schedule = dict(run.faults.counts), run.faults.log
+        report.positions = run.session.resets
+        report.operations, report.wall_s = counted(run.history.operations), time.monotonic() - began
+        if keep is not None and report.violations:
+            await asyncio.to_thread(_keep, run, report, keep / str(plan.seed))
+    return report
+
+
+def _keep(run: Run, report: Report, directory: Path) -> None:
+    """The history, the brokers' logs, and the report."""
+    directory.mkdir(parents=True, exist_ok=True)
+    run.history.dump(directory / "history.jsonl")
+    lines = [report.line(), report.details()]
+    (directory / "report.txt").write_text("\n".join(lines) + "\n")
+    for node in run.cluster.nodes:
+        shutil.copy(node.process.log_path, directory)
+
+
+def run_plan(plan: Plan, keep: Path | None = None) -> Report:
+    """One run, in a process of its own or a test's."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it reports every lost connection
+    return asyncio.run(_run(plan, keep))

@@ -1,0 +1,44 @@
+"""Short seeded runs of real clients over real processes; `python -m tests.chaos.run` makes many and longer ones.
+
+TIDEGATE_SEED repeats one, as far as real processes allow.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.chaos.runs import Plan, run_plan
+from tests.kit.cluster import faketime
+
+pytestmark = pytest.mark.timeout(400)
+
+RUNS = {
+    "every fault": Plan(0, 15, replicated=False, stepped_clocks=False),
+    "every fault, replicated": Plan(0, 10, replicated=True, stepped_clocks=False),
+    "stalls of Redis, six producers": Plan(
+        0, 20, replicated=False, stepped_clocks=False, only=("redis stalled",), writers=5
+    ),
+}
+
+
+def judge(plan: Plan, rng: random.Random) -> None:
+    """One run, which must break no rule and do something."""
+    seed = rng.randrange(1 << 30)
+    report = run_plan(replace(plan, seed=seed))
+    print(report.line(), report.details(), sep="\n")
+    assert not report.violations, report.details()
+    assert report.faults
+    assert report.operations["acknowledged"] > 200, "hardly any load"
+
+
+@pytest.mark.parametrize("plan", RUNS.values(), ids=RUNS)
+def test_history_under_faults_breaks_no_rule(plan: Plan, rng: random.Random) -> None:
+    judge(plan, rng)
+
+
+@pytest.mark.skipif(faketime() is None, reason="libfaketime is not installed")
+def test_history_under_stepped_clocks_breaks_no_rule(rng: random.Random) -> None:
+    judge(Plan(0, 8, replicated=False, stepped_clocks=True), rng)

@@ -1,0 +1,44 @@
+"""A broker that has 512 MiB, under all hostile requests one after the other: alive at the end, and serving."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.cluster import BrokerProcess, Cluster
+from tests.chaos.test_hostile_requests import MOST_TAKEN, ROWS, ask, make_topics, memory_mib, neighbour_of
+
+LIMIT_BYTES = 512 << 20
+
+
+@pytest.fixture
+def broker() -> Iterator[BrokerProcess]:
+    """Its data segment, which is all private writable memory, cannot grow above the limit."""
+    settings = {
+        "TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false",
+        "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+        "TIDEGATE_MEMORY_MAX": str(LIMIT_BYTES),
+    }
+    with Cluster(brokers=1, settings=settings) as cluster:
+        only = cluster.brokers[0]
+        make_topics(only, [("neighbour", 1), *((f"wide{i}", 2_000) for i in range(6))])
+        resource.prlimit(only.pid, resource.RLIMIT_DATA, (LIMIT_BYTES, LIMIT_BYTES))
+        yield only
+
+
+@pytest.mark.timeout(600)
+def test_memory_limit_of_512_mib_survives_hostile_requests(broker: BrokerProcess) -> None:
+    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")
+    with neighbour_of(broker) as neighbour:
+        for name, request in (ROWS | MOST_TAKEN).items():
+            for _ in range(2):
+                ask(broker, request())
+            print(f"| {name} | {memory_mib(broker, 'VmRSS')} MiB | {memory_mib(broker, 'VmHWM')} MiB at most |")
+
+    assert broker.process is not None and broker.process.poll() is None
+    assert neighbour.answers
+    assert memory_mib(broker, "VmHWM") < LIMIT_BYTES >> 20
+    assert "MemoryError" not in broker.log_path.read_text()

@@ -1,0 +1,54 @@
+"""Meant differences of the log, security and quotas, which the comparison does not show: each names its test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """One meant difference; `test` is `<file below tests/>::<function>`."""
+
+    where: str
+    kafka: str
+    tidegate: str
+    reason: str
+    test: str
+
+
+TESTED: Final = (
+    Tested(
+        "Produce",
+        "a partition that one topic entry names twice: only the last batch is appended, one reply",
+        "every batch is appended and has its reply",
+        "no record is lost that a client sent",
+        "scripts/test_log_scenarios.py::test_log_131_repeats_in_one_request",
+    ),
+    Tested(
+        "Fetch",
+        "a fetch beyond its quota is answered without records",
+        "with its records; the debt is waited for afterwards, as with Produce",
+        "the records were read already; the client has them at the same rate",
+        "scripts/test_log_quota_scenarios.py::test_throttled_fetch_has_its_records",
+    ),
+    Tested(
+        "CreateAcls, DescribeAcls, DeleteAcls",
+        "UNKNOWN anywhere closes the connection; ANY as permission or pattern: UNKNOWN_SERVER_ERROR",
+        "INVALID_REQUEST, of that rule alone",
+        "the client can act on it",
+        "scripts/test_security_scenarios.py::test_log_154_access_rules_that_are_refused",
+    ),
+    Tested(
+        "`__consumer_offsets`",
+        "a transactional commit is a batch of its producer, then a marker",
+        "a plain record, once the transaction is committed",
+        "the topic shows what is stored; readers of either isolation level see committed offsets only",
+        "scripts/test_internal_topics.py::test_log_134_transaction_states",
+    ),
+)
+
+
+def rows() -> list[str]:
+    """The table of the page."""
+    return [f"| {one.where} | {one.kafka} | {one.tidegate} | {one.reason} | `{one.test}` |" for one in TESTED]

@@ -1,0 +1,1 @@
+"""Fuzzing: requests made from their schemas and then broken, over a live broker; parsers, guided by coverage."""

@@ -1,0 +1,52 @@
+"""Who must not notice: a client of its own process that asks and produces all the while.
+
+`python -m tests.fuzz.neighbour <host:port>` runs until its input ends, then prints its times as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any, Final
+
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+
+from tests.support.log_broker import produce_request
+from tests.support.logs import batch_bytes
+from tests.support.wire import RawClient
+
+TOPIC: Final = "neighbour"
+EVERY_S: Final = 0.01
+ANSWER_S: Final = 30.0
+
+
+async def ask(address: str, times_ms: list[float]) -> None:
+    """ApiVersions and Produce in turn, each timed."""
+    kio: Any = load_payload_module(18, 3, EntityType.request)
+    versions = kio.ApiVersionsRequest(client_software_name="neighbour", client_software_version="1")
+    async with await RawClient.connect(address, TOPIC) as client:
+        while True:
+            for request in (versions, produce_request([(TOPIC, [(0, batch_bytes())])])):
+                began = time.monotonic()
+                await client.ask(request, ANSWER_S)
+                times_ms.append((time.monotonic() - began) * 1_000)
+                await asyncio.sleep(EVERY_S)
+
+
+async def main(address: str) -> None:
+    times_ms: list[float] = []
+    asking = asyncio.create_task(ask(address, times_ms))
+    over = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    await asyncio.wait((asking, over), return_when=asyncio.FIRST_COMPLETED)
+    failure = repr(asking.exception()) if asking.done() else ""
+    asking.cancel()
+    times_ms.sort()
+    p99 = times_ms[len(times_ms) * 99 // 100] if times_ms else 0.0
+    print(json.dumps({"asked": len(times_ms), "p99_ms": p99, "max_ms": max(times_ms, default=0.0), "failure": failure}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

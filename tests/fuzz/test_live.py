@@ -1,0 +1,37 @@
+"""A short run over a live broker; `python -m tests.fuzz` makes longer ones. TIDEGATE_SEED repeats one."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.fuzz.live import ANSWERED_MIN, LOADED_S, fuzz
+from tests.fuzz.requests import frame
+from tidegate.apis.registry import load_all
+
+SECONDS = float(os.environ.get("TIDEGATE_FUZZ_S", "20"))
+
+
+@pytest.mark.timeout(int(SECONDS + LOADED_S) + 300)
+async def test_fuzz_live_broker_answers_or_closes_and_other_connections_are_served() -> None:
+    seed = int(os.environ.get("TIDEGATE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
+    findings = await fuzz(SECONDS, seed)
+    print(f"TIDEGATE_SEED={seed}", *findings.lines(), sep="\n")
+
+    assert findings.wrong == []
+    assert findings.executions["answered"] > ANSWERED_MIN
+    assert findings.neighbour["asked"] > 100
+    assert findings.neighbour["max_ms"] < 10_000, "coarse, for a loaded machine"
+    assert findings.grown_mib < 256
+
+
+@pytest.mark.parametrize("api_key", sorted(load_all()))
+def test_frame_every_version_is_made_from_its_schema(api_key: int) -> None:
+    api = load_all()[api_key]
+    made = {version: frame(api_key, version, random.Random(7))[0] for version in range(api.first, api.last + 1)}
+
+    for version, whole in made.items():
+        assert int.from_bytes(whole[:4], "big") == len(whole) - 4
+        assert whole[4:8] == api_key.to_bytes(2, "big") + version.to_bytes(2, "big")

@@ -1,0 +1,432 @@
+"""Real clients inside this process, which note everything that they do and are answered in a history.
+
+Producers are idempotent with five requests in flight, and number their records; members of groups poll, commit what
+they have read, and ask for committed offsets. librdkafka's have a thread each, aiokafka's live in the event loop.
+Whatever a client could not do is unknown: a retry inside it may still be under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import re
+import struct
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
+from aiokafka import TopicPartition as AiokafkaPartition
+from aiokafka.errors import IllegalStateError
+from aiokafka.errors import KafkaError as AiokafkaError
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from tests.kit.history import (
+    Assigned,
+    Commit,
+    CommittedFetch,
+    History,
+    Outcome,
+    Poll,
+    Revoked,
+    Seek,
+    Send,
+    now_ns,
+    records_of,
+)
+
+SESSION_MS: Final = 6_000
+HEARTBEAT_MS: Final = 1_000
+EVERY_S: Final = 0.02
+IN_FLIGHT_MAX: Final = 400
+COMMIT_EVERY_S, FETCH_EVERY_S = 0.4, 1.5
+FLUSH_S: Final = 90.0
+_GROUP_METADATA: Final = b"CGMDv2:"
+_POSITION_PARTS: Final = ("offset reset", "logical offset", "returned offset", "truncat", "validat", "query timer")
+_VALIDATED: Final = re.compile(r"\[(\d+)\]: querying broker for epoch validation of offset (\d+)")
+
+
+class Session:
+    """What all clients of a run share."""
+
+    def __init__(self, history: History, bootstrap: str, topic: str, partition_count: int) -> None:
+        self.history, self.bootstrap, self.topic, self.partition_count = history, bootstrap, topic, partition_count
+        self.fatal: list[str] = []
+        """What clients call the end of them, which no fault may be."""
+        self.resets: list[str] = []
+        """What librdkafka's clients did about their positions beside reading on, and why."""
+
+    def partition(self, index: int) -> str:
+        """A partition's name in the history."""
+        return f"{self.topic}-{index}"
+
+
+class Writer:
+    """A producer's half of the history."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.session, self.name = session, name
+        self._numbers = [itertools.count() for _ in range(session.partition_count)]
+
+    def next_value(self, index: int) -> str:
+        return f"{self.name}:{index}:{next(self._numbers[index])}"
+
+    def note(self, index: int, value: str, began: int, offset: int | None) -> None:
+        """A record is answered; `offset` is None where it failed, and -1 where only that it is there is known."""
+        outcome = Outcome.UNKNOWN if offset is None else Outcome.OK
+        where = -1 if offset is None or offset < 0 else offset
+        sent = Send(self.name, began, now_ns(), self.session.partition(index), value, outcome, where)
+        self.session.history.add(sent)
+
+
+class LibrdkafkaWriter(Writer):
+    """confluent_kafka's Producer, in a thread."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        super().__init__(session, name)
+        self._over = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": session.bootstrap,
+                "client.id": name,
+                "enable.idempotence": True,
+                "max.in.flight.requests.per.connection": 5,
+                "linger.ms": 2,
+                "log_level": 0,
+                "error_cb": self._on_error,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name=name)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """No more records; returns when all are answered, or given up."""
+        self._over.set()
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        for index in itertools.cycle(range(self.session.partition_count)):
+            if self._over.wait(EVERY_S / 2):
+                break
+            if len(self._producer) < IN_FLIGHT_MAX:
+                value, began = self.next_value(index), now_ns()
+                on_delivery = partial(self._delivered, index, value, began)
+                self._producer.produce(self.session.topic, value, partition=index, on_delivery=on_delivery)
+            self._producer.poll(0)
+        if left := self._producer.flush(FLUSH_S):
+            self.session.fatal.append(f"{self.name}: {left} records without an answer {FLUSH_S:.0f} s after the faults")
+
+    def _delivered(self, index: int, value: str, began: int, error: KafkaError | None, message: Any) -> None:
+        self.note(index, value, began, None if error is not None else message.offset())
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self.session.fatal.append(f"{self.name}: fatal: {error}")
+
+
+class AiokafkaWriter(Writer):
+    """aiokafka's producer."""
+
+    def start(self) -> None:
+        self._over = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """No more records; returns when all are answered, or given up."""
+        self._over.set()
+        try:
+            await asyncio.wait_for(self._task, FLUSH_S)
+        except TimeoutError:
+            self.session.fatal.append(f"{self.name}: records without an answer {FLUSH_S:.0f} s after the faults")
+
+    async def _run(self) -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self.session.bootstrap, client_id=self.name, enable_idempotence=True, linger_ms=2
+        )
+        await producer.start()
+        waiting: set[asyncio.Task[None]] = set()
+        for index in itertools.cycle(range(self.session.partition_count)):
+            if self._over.is_set():
+                break
+            await asyncio.sleep(EVERY_S / 2)
+            if len(waiting) >= IN_FLIGHT_MAX:
+                continue
+            value, began = self.next_value(index), now_ns()
+            try:
+                sent = await producer.send(self.session.topic, value.encode(), partition=index)
+            except AiokafkaError:
+                self.note(index, value, began, None)
+                continue
+            task = asyncio.create_task(self._answered(index, value, began, sent))
+            waiting.add(task)
+            task.add_done_callback(waiting.discard)
+        await asyncio.gather(*waiting)
+        await producer.stop()
+
+    async def _answered(self, index: int, value: str, began: int, sent: asyncio.Future[Any]) -> None:
+        try:
+            offset = (await sent).offset
+        except AiokafkaError:
+            self.note(index, value, began, None)
+        else:
+            self.note(index, value, began, offset)
+
+
+class Reader:
+    """A member's half of the history, and how far it has read."""
+
+    def __init__(self, session: Session, name: str, group: str) -> None:
+        self.session, self.name, self.group = session, name, group
+        self.positions: dict[int, int] = {}
+        self.owned: set[int] = set()
+
+    def read(self, began: int, index: int, records: Iterable[tuple[int, bytes]]) -> None:
+        found = records_of((offset, value.decode()) for offset, value in records)
+        self.positions[index] = found[-1][0] + 1
+        partition = self.session.partition(index)
+        self.session.history.add(Poll(self.name, began, now_ns(), partition, found, self.group))
+
+    def assigned(self, indexes: Iterable[int], generation: int, member_id: str) -> None:
+        new = sorted(indexes)
+        self.owned.update(new)
+        names = tuple(map(self.session.partition, new))
+        self.session.history.add(Assigned(self.name, now_ns(), self.group, member_id, generation, names))
+
+    def revoked(self, indexes: Iterable[int]) -> None:
+        gone = sorted(indexes)
+        self.owned.difference_update(gone)
+        for index in gone:
+            self.positions.pop(index, None)
+        self.session.history.add(Revoked(self.name, now_ns(), self.group, tuple(map(self.session.partition, gone))))
+
+    def committed(self, began: int, offsets: dict[int, int], generations: tuple[int, int], done: bool) -> None:
+        """A commit is answered. The generation is known if it was the same before and after."""
+        generation = generations[0] if generations[0] == generations[1] else -1
+        outcome = Outcome.OK if done else Outcome.UNKNOWN
+        named = {self.session.partition(index): offset for index, offset in offsets.items()}
+        self.session.history.add(Commit(self.name, began, now_ns(), self.group, generation, named, outcome))
+
+    def fetched(self, began: int, offsets: dict[int, int]) -> None:
+        named = {self.session.partition(index): offset for index, offset in offsets.items()}
+        self.session.history.add(CommittedFetch(self.name, began, now_ns(), self.group, named))
+
+    def uncommitted(self, indexes: Iterable[int]) -> dict[int, int]:
+        return {index: self.positions[index] for index in indexes if index in self.positions}
+
+
+class Every:
+    """Says when something is due again."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._due = clock() + seconds
+
+    def due(self) -> bool:
+        if self._clock() < self._due:
+            return False
+        self._due = self._clock() + self._seconds
+        return True
+
+
+def _seconds() -> float:
+    return now_ns() / 1e9
+
+
+class LibrdkafkaReader(Reader):
+    """confluent_kafka's Consumer with its cooperative assignor, in a thread; its listener runs inside `poll`."""
+
+    def start(self) -> None:
+        self._over = threading.Event()
+        self._restarts: dict[int, int] = {}
+        """Partition -> where the library last had its position validated."""
+        self._thread = threading.Thread(target=self._run, name=self.name)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Commits, and leaves the group."""
+        self._over.set()
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": self.session.bootstrap,
+                "client.id": self.name,
+                "group.id": self.group,
+                "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": HEARTBEAT_MS,
+                "socket.timeout.ms": 10_000,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "debug": "topic,fetch",
+                "log_level": 7,
+                "error_cb": self._on_error,
+            },
+            logger=self._logger(),
+        )
+        self._consumer.subscribe(
+            [self.session.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+        committing, fetching = Every(COMMIT_EVERY_S, _seconds), Every(FETCH_EVERY_S, _seconds)
+        while not self._over.is_set():
+            began = now_ns()
+            message = self._consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self._note_restart(message.partition(), message.offset())
+                self.read(began, message.partition(), [(message.offset(), message.value())])
+            if committing.due():
+                self._commit(self.uncommitted(self.owned))
+            if fetching.due() and self.owned:
+                self._fetch_committed()
+        self._consumer.close()
+
+    def _note_restart(self, index: int, offset: int) -> None:
+        """librdkafka moved by itself: asked to validate its epoch, it goes on from where the fetch last started.
+
+        It does so where a rebalance and a new leader epoch meet. It chose that position before it asked a broker.
+        """
+        if offset != self.positions.get(index, offset) and offset == self._restarts.get(index):
+            self.session.history.add(Seek(self.name, now_ns(), self.session.partition(index), offset))
+
+    def _logger(self) -> logging.Logger:
+        """Of what the library has to say, only what it does about positions is kept."""
+        logger = logging.Logger(self.name, logging.DEBUG)
+        handler = logging.Handler()
+        handler.emit = self._on_log  # type: ignore[method-assign]
+        logger.addHandler(handler)
+        return logger
+
+    def _on_log(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if found := _VALIDATED.search(text):
+            self._restarts[int(found[1])] = int(found[2])
+        if any(part in text for part in _POSITION_PARTS):
+            self.session.resets.append(f"{now_ns()} {self.name} {text.partition(']: ')[2]}")
+
+    def _commit(self, offsets: dict[int, int]) -> None:
+        if not offsets:
+            return
+        began, generation = now_ns(), self._generation()
+        wanted = [TopicPartition(self.session.topic, index, offset) for index, offset in offsets.items()]
+        try:
+            answered = self._consumer.commit(offsets=wanted, asynchronous=False)
+        except KafkaException:
+            self.committed(began, offsets, (generation, self._generation()), done=False)
+            return
+        for tp in answered:
+            generations = generation, self._generation()
+            self.committed(began, {tp.partition: offsets[tp.partition]}, generations, done=tp.error is None)
+
+    def _fetch_committed(self) -> None:
+        began = now_ns()
+        asked = [TopicPartition(self.session.topic, index) for index in sorted(self.owned)]
+        try:
+            found = self._consumer.committed(asked, timeout=5)
+        except KafkaException:
+            return
+        self.fetched(began, {tp.partition: max(tp.offset, -1) for tp in found if tp.error is None})
+
+    def _on_assign(self, _: Any, partitions: list[Any]) -> None:
+        self.assigned((tp.partition for tp in partitions), self._generation(), self._consumer.memberid() or "")
+
+    def _on_revoke(self, _: Any, partitions: list[Any]) -> None:
+        gone = [tp.partition for tp in partitions]
+        self._commit(self.uncommitted(gone))
+        self.revoked(gone)
+
+    def _on_lost(self, _: Any, partitions: list[Any]) -> None:
+        self.revoked(tp.partition for tp in partitions)
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self.session.fatal.append(f"{self.name}: fatal: {error}")
+
+    def _generation(self) -> int:
+        """From the serialised group metadata: after its name, an int32 in the machine's order; -1 outside a group."""
+        try:
+            metadata = bytes(self._consumer.consumer_group_metadata() or b"")
+        except RuntimeError:  # it is closing
+            return -1
+        if not metadata.startswith(_GROUP_METADATA):
+            return -1
+        return int(struct.unpack_from("<i", metadata, len(_GROUP_METADATA))[0])
+
+
+class AiokafkaReader(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
+    """aiokafka's consumer with its eager assignor."""
+
+    def start(self) -> None:
+        self._over = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Commits, and leaves the group."""
+        self._over.set()
+        await self._task
+
+    async def _run(self) -> None:
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.session.bootstrap,
+            client_id=self.name,
+            group_id=self.group,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            request_timeout_ms=10_000,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+        )
+        self._consumer.subscribe([self.session.topic], listener=self)
+        await self._consumer.start()
+        committing, fetching = Every(COMMIT_EVERY_S, _seconds), Every(FETCH_EVERY_S, _seconds)
+        while not self._over.is_set():
+            began = now_ns()
+            try:
+                for tp, records in (await self._consumer.getmany(timeout_ms=100)).items():
+                    self.read(began, tp.partition, ((record.offset, record.value) for record in records))
+                if committing.due():
+                    await self._commit(self.uncommitted(self.owned))
+                if fetching.due():
+                    await self._fetch_committed()
+            except AiokafkaError:
+                await asyncio.sleep(0.1)
+        await self._commit(self.uncommitted(self.owned))
+        self.revoked(self.owned)
+        await self._consumer.stop()
+
+    async def _commit(self, offsets: dict[int, int]) -> None:
+        if not offsets:
+            return
+        began, generation = now_ns(), self._coordinator.generation
+        try:
+            await self._consumer.commit({self._tp(index): offset for index, offset in offsets.items()})
+        except (AiokafkaError, IllegalStateError):
+            self.committed(began, offsets, (generation, self._coordinator.generation), done=False)
+        else:
+            self.committed(began, offsets, (generation, self._coordinator.generation), done=True)
+
+    async def _fetch_committed(self) -> None:
+        for index in sorted(self.owned):
+            began = now_ns()
+            found = await self._consumer.committed(self._tp(index))
+            self.fetched(began, {index: -1 if found is None else found})
+
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        gone = [tp.partition for tp in revoked]
+        await self._commit(self.uncommitted(gone))
+        self.revoked(gone)
+
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        generation, member_id = self._coordinator.generation, self._coordinator.member_id
+        self.assigned((tp.partition for tp in assigned), generation, member_id)
+
+    @property
+    def _coordinator(self) -> Any:
+        return self._consumer._coordinator
+
+    def _tp(self, index: int) -> AiokafkaPartition:
+        return AiokafkaPartition(self.session.topic, index)

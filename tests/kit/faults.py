@@ -1,0 +1,240 @@
+"""One fault injector for clusters of real processes: kinds of faults, drawn from a seed, one after the other.
+
+Every fault ends by itself, and `heal` ends what is left, so that what must hold when all is over can be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from tests.kit.cluster import FaultyCluster, Node
+from tests.support.proxy import BOTH, LinkFault, Proxy, Way
+
+Fault = Callable[[], Awaitable[None]]
+STALLS_S: Final = ((0.3, 2.0), (0.3, 2.0), (5.2, 8.0))
+"""A command to Redis may take 5 s, and a connection to it 2 s: some stalls are longer than both, and than sessions."""
+REST_S: Final = (0.2, 1.5)
+TOGETHER: Final = 0.4
+"""How often the next fault begins while one is on."""
+CLOCK_STEPS_S: Final = (-120, -30, 30, 120, 8 * 86_400)
+
+
+_REDIS: Final = "redis"
+
+
+class AllBusy(Exception):
+    """Something else is done to everything that a fault could be done to."""
+
+
+class Faults:
+    """Draws faults for one cluster from `rng` (of some kinds `only`, else of all), and counts them by kind."""
+
+    def __init__(self, cluster: FaultyCluster, rng: random.Random, only: Collection[str] = ()) -> None:
+        self.cluster, self.rng = cluster, rng
+        self.counts: Counter[str] = Counter()
+        self.log: list[str] = []
+        """What was done when, in s since the beginning."""
+        self._began = time.monotonic()
+        self._busy: set[Any] = set()
+        kinds = self._possible()
+        self._kinds = {name: kinds[name] for name in only or kinds}
+
+    def _possible(self) -> dict[str, tuple[Fault, int]]:
+        """Kind -> what does it, and how often it is drawn."""
+        kinds: dict[str, tuple[Fault, int]] = {
+            "broker killed": (self._kill_broker, 3),
+            "broker stopped": (self._stop_broker, 3),
+            "clients cut off": (self._cut_clients, 2),
+            "client link a black hole": (self._hole_clients, 2),
+            "client link slow": (self._slow_clients, 1),
+            "memory full": (self._fill_memory, 1),
+            "redis stopped": (self._stop_redis, 2),
+            "redis stalled": (self._stall_redis, 1),
+        }
+        if self.cluster.is_replicated:
+            kinds["primary killed"] = self._kill_primary, 3
+            kinds["fail-over asked for"] = self._fail_over, 2
+        else:
+            kinds["redis killed"] = self._kill_redis, 3
+            kinds["redis link cut"] = self._cut_redis, 3
+            kinds["redis link a black hole"] = self._hole_redis, 2
+            kinds["redis link slow"] = self._slow_redis, 1
+        if self.cluster.has_stepped_clocks:
+            kinds["broker's clock stepped"] = self._step_broker, 3
+            if not self.cluster.is_replicated:
+                kinds["redis's clock stepped"] = self._step_redis, 2
+        return kinds
+
+    async def rage(self, seconds: float) -> None:
+        """One fault after another for so long, some of them together; returns when all are over."""
+        ends = time.monotonic() + seconds
+        running: set[asyncio.Future[None]] = set()
+        while time.monotonic() < ends:
+            name = self.rng.choices(list(self._kinds), [weight for _, weight in self._kinds.values()])[0]
+            running.add(asyncio.ensure_future(self._do(name)))
+            if self.rng.random() >= TOGETHER:
+                await asyncio.gather(*running)
+                running.clear()
+            await asyncio.sleep(self.rng.uniform(*REST_S))
+        await asyncio.gather(*running)
+        await self.heal()
+
+    async def _do(self, name: str) -> None:
+        began = time.monotonic()
+        with suppress(AllBusy):
+            await self._kinds[name][0]()
+            self.counts[name] += 1
+            self._note(f"{name}, for {time.monotonic() - began:.2f} s")
+
+    def _stall_s(self) -> float:
+        return self.rng.uniform(*self.rng.choice(STALLS_S))
+
+    def _note(self, text: str) -> None:
+        self.log.append(f"{time.monotonic() - self._began:6.2f} {text}")
+
+    async def heal(self) -> None:
+        """Nothing is wrong any more, and every broker is ready."""
+        self._note("healed")
+        await self.cluster.set_memory_limit(0)
+        for proxy in self.cluster.proxies:
+            proxy.restore()
+            proxy.delay_s = 0.0
+        for node in self.cluster.nodes:
+            await asyncio.to_thread(node.process.wait_ready)
+
+    def _claim(self, what: Sequence[Any]) -> Any:
+        """One of these that nothing else is done to at present. Raises AllBusy."""
+        free = [one for one in what if one not in self._busy]
+        if not free:
+            raise AllBusy
+        claimed = self.rng.choice(free)
+        self._busy.add(claimed)
+        return claimed
+
+    # -- brokers
+
+    async def _kill_broker(self) -> None:
+        node: Node = self._claim(self.cluster.nodes)
+        node.process.kill()
+        await asyncio.sleep(self.rng.uniform(0, 2))
+        node.process.start()
+        await self._started(node)
+
+    async def _started(self, node: Node) -> None:
+        """It is ready; one that could not start while Redis was away is started again, as by a supervisor."""
+        for _ in range(20):
+            try:
+                await asyncio.to_thread(node.process.wait_ready, 30)
+                break
+            except RuntimeError:
+                if node.process.process is not None and node.process.process.poll() is not None:
+                    node.process.kill()
+                    node.process.start()
+        self._busy.discard(node)
+
+    async def _stop_broker(self) -> None:
+        node: Node = self._claim(self.cluster.nodes)
+        node.process.signal(signal.SIGSTOP)
+        await asyncio.sleep(self._stall_s())
+        node.process.signal(signal.SIGCONT)
+        self._busy.discard(node)
+
+    async def _step_broker(self) -> None:
+        node = self.rng.choice(self.cluster.nodes)
+        step_s = self.rng.choice(CLOCK_STEPS_S)
+        self._note(f"  {node.process.name} {step_s:+} s")
+        node.step_clock(step_s)
+
+    # -- Redis
+
+    async def _kill_redis(self) -> None:
+        self._claim([_REDIS])
+        self.cluster.kill_server()
+        await asyncio.sleep(self.rng.uniform(0.1, 4))
+        await asyncio.to_thread(self.cluster.start_server)
+        self._busy.discard(_REDIS)
+
+    async def _stop_redis(self) -> None:
+        await self._stop_redis_for(self._stall_s())
+
+    async def _stall_redis(self) -> None:
+        await self._stop_redis_for(self.rng.uniform(*STALLS_S[-1]))
+
+    async def _stop_redis_for(self, seconds: float) -> None:
+        self._claim([_REDIS])
+        pid = self.cluster.primary_pid()
+        os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        os.kill(pid, signal.SIGCONT)
+        await self.cluster.wait_in_sync()
+        self._busy.discard(_REDIS)
+
+    async def _kill_primary(self) -> None:
+        self._claim([_REDIS])
+        await self.cluster.replace_primary(killed=True)
+        self._busy.discard(_REDIS)
+
+    async def _fail_over(self) -> None:
+        self._claim([_REDIS])
+        await self.cluster.replace_primary(killed=False)
+        self._busy.discard(_REDIS)
+
+    async def _fill_memory(self) -> None:
+        self._claim([_REDIS])
+        await self.cluster.set_memory_limit(1)
+        await asyncio.sleep(self.rng.uniform(0.5, 4))
+        await self.cluster.set_memory_limit(0)
+        self._busy.discard(_REDIS)
+
+    async def _step_redis(self) -> None:
+        step_s = self.rng.choice(CLOCK_STEPS_S[:-1])
+        self._note(f"  redis {step_s:+} s")
+        self.cluster.step_redis_clock(step_s)
+
+    # -- links
+
+    async def _cut_redis(self) -> None:
+        for _ in range(self.rng.randrange(1, 12)):
+            node = self.rng.choice(self.cluster.nodes)
+            node.redis_link.cut(self.rng.choice(list(LinkFault)))
+            await asyncio.sleep(self.rng.uniform(0, 0.3))
+
+    async def _hole_redis(self) -> None:
+        await self._hole([node.redis_link for node in self.cluster.nodes])
+
+    async def _slow_redis(self) -> None:
+        await self._slow([node.redis_link for node in self.cluster.nodes])
+
+    async def _cut_clients(self) -> None:
+        for _ in range(self.rng.randrange(1, 8)):
+            node = self.rng.choice(self.cluster.nodes)
+            node.client_link.cut(self.rng.choice(list(LinkFault)))
+            await asyncio.sleep(self.rng.uniform(0, 0.3))
+
+    async def _hole_clients(self) -> None:
+        await self._hole([node.client_link for node in self.cluster.nodes])
+
+    async def _slow_clients(self) -> None:
+        await self._slow([node.client_link for node in self.cluster.nodes])
+
+    async def _hole(self, links: Sequence[Proxy]) -> None:
+        link: Proxy = self._claim(links)
+        link.black_hole(*self.rng.choice([(Way.UP,), (Way.DOWN,), BOTH]))
+        await asyncio.sleep(self._stall_s())
+        link.restore()
+        self._busy.discard(link)
+
+    async def _slow(self, links: Sequence[Proxy]) -> None:
+        link: Proxy = self._claim(links)
+        link.delay_s = self.rng.uniform(0.02, 0.4)
+        await asyncio.sleep(self.rng.uniform(1, 5))
+        link.delay_s = 0.0
+        self._busy.discard(link)

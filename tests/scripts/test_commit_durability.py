@@ -1,0 +1,94 @@
+"""A commit is acknowledged when it is as durable as `durability` says (promise P3), as an appended record is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.support.valkey import ValkeyServer
+from tidegate.groups.offsets import Commit, Offsets, entry_json, offset_field
+from tidegate.log.durability import Durability
+from tidegate.settings import Settings
+from tidegate.store.node import Node
+from tidegate.store.store import Store
+
+NONE, NOT_AVAILABLE = 0, 15
+
+
+@pytest.fixture
+async def primary() -> AsyncIterator[ValkeyServer]:
+    server = ValkeyServer(["--repl-diskless-sync-delay", "0"])
+    yield server
+    server.stop()
+
+
+@asynccontextmanager
+async def store_on(server: ValkeyServer, timeout_ms: int) -> AsyncIterator[Store]:
+    opened = Store(Settings(redis_url=server.url, durability="replicated:1", durability_timeout_ms=timeout_ms))
+    await opened.start()
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def commit(offsets: Offsets, store: Store, generation: int = -1) -> int | Exception:
+    answer: asyncio.Future[int | Exception] = asyncio.get_running_loop().create_future()
+    entries = [offset_field("orders", 0), entry_json(5, -1, "", "")]
+    offsets.commit(store.group_keys("default", "g"), Commit(generation, "", None, entries), answer.set_result)
+    return await asyncio.wait_for(answer, 30)
+
+
+async def test_commit_replicated_is_acknowledged_when_a_replica_has_it(primary: ValkeyServer) -> None:
+    async with store_on(primary, 20_000) as store:
+        offsets = Offsets(store, store.settings, prove=Durability(store).prove)
+        committing = asyncio.ensure_future(commit(offsets, store))
+        await asyncio.sleep(0.2)
+        assert not committing.done()
+
+        replica = ValkeyServer(["--replicaof", f"127.0.0.1 {primary.port}"])
+        try:
+            assert await committing == NONE
+        finally:
+            replica.stop()
+
+
+async def test_commit_unproved_answers_coordinator_not_available(primary: ValkeyServer) -> None:
+    async with store_on(primary, 50) as store:
+        offsets = Offsets(store, store.settings, prove=Durability(store).prove)
+
+        assert await commit(offsets, store) == NOT_AVAILABLE
+
+
+async def test_commit_refused_needs_no_proof(primary: ValkeyServer) -> None:
+    def prove(node: Node, on_proved: Callable[[bool], None]) -> None:
+        raise AssertionError("nothing was written")
+
+    async with store_on(primary, 50) as store:
+        assert await commit(Offsets(store, store.settings, prove=prove), store, generation=3) not in (
+            NONE,
+            NOT_AVAILABLE,
+        )
+
+
+async def test_commit_connection_lost_before_the_proof_answers_coordinator_not_available(
+    primary: ValkeyServer,
+) -> None:
+    """The proof may be another server's: after a fail-over the same address, or the same name, is another primary."""
+
+    async def reconnect(node: Node, on_proved: Callable[[bool], None]) -> None:
+        node.control.reconnect("for the test")
+        await node.control.wait_up(10)
+        on_proved(True)
+
+    tasks = set()
+
+    def prove(node: Node, on_proved: Callable[[bool], None]) -> None:
+        tasks.add(asyncio.ensure_future(reconnect(node, on_proved)))
+
+    async with store_on(primary, 50) as store:
+        assert await commit(Offsets(store, store.settings, prove=prove), store) == NOT_AVAILABLE
+        await asyncio.gather(*tasks)

@@ -1,0 +1,82 @@
+"""Compaction of a log with transactions: scenario 138 of the specification."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import transactions as support
+from tests.support.transactions import Brokers, brokers_of
+from tidegate.log.compaction import compact
+from tidegate.log.partition import PartitionLog
+from tidegate.records.build import NewRecord, build_batch
+from tidegate.records.control import MarkerType
+from tidegate.records.record import read_records
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+
+
+def log_of(brokers: Brokers, number: int) -> PartitionLog:
+    context = brokers.all[number].context
+    topic = context.catalog.get("default", "t")
+    assert topic is not None
+    log = context.logs.partition(topic, 0)
+    assert isinstance(log, PartitionLog)
+    return log
+
+
+async def test_scenario138_compaction_keeps_committed_values_and_markers(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values: list[tuple[bytes, bytes]] = []
+
+    def keyed(count: int, producer_id: int, epoch: int, sequence: int) -> bytes:
+        taken = [values.pop(0) for _ in range(count)]
+        return build_batch(
+            [NewRecord(value, key, 1_000) for key, value in taken],
+            producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence,
+        )  # fmt: skip
+
+    monkeypatch.setattr(support, "batch_bytes", keyed)
+    async with brokers_of(settings, 2) as brokers:
+        await brokers.create("t", 1, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+        producer = await brokers.producer().init()
+        for number, (is_commit, pairs) in enumerate(
+            [
+                (True, [(b"x", b"1"), (b"y", b"1")]),
+                (False, [(b"x", b"2")]),
+                (True, [(b"y", b"2")]),
+                (True, [(b"end", b"1")]),
+            ],
+            1,
+        ):
+            values += pairs
+            await producer.write("t", len(pairs))
+            await producer.end(is_commit)
+            await brokers.until_marked("t", number)
+        values += [(b"y", b"3")]
+        await producer.write("t")  # open: it must not replace y=2
+
+        log = log_of(brokers, 0)
+        done = await compact(log, (await log.refresh()).end)
+
+        assert done is not None
+        assert done.offset == 9  # the last stable offset
+        for number in range(2):
+            await log_of(brokers, number).refresh()
+        for _ in brokers.all:
+            found = await brokers.fetch("t", committed=True)
+            read = {
+                one.key: (one.offset, one.value)
+                for batch in found.batches
+                if not batch.is_control
+                for one in read_records(batch)
+            }
+            assert read == {b"x": (0, b"1"), b"y": (5, b"2"), b"end": (7, b"1")}
+            kinds = [(offset, marker.type) for offset, marker in found.markers]
+            commit, abort = MarkerType.COMMIT, MarkerType.ABORT
+            assert kinds == [(2, commit), (4, abort), (6, commit), (8, commit)]
+            assert found.aborted == [(producer.id, 3)]
+            assert found.last_stable_offset == 9
+        await producer.end(True)
+        await brokers.until_marked("t", 5)
+        assert (await brokers.fetch("t", committed=True, end=11)).last_stable_offset == 11

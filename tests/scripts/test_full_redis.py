@@ -1,0 +1,122 @@
+"""Redis at its `maxmemory`: commits that add little are stored, those with much metadata are refused."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.support.log_broker import produce_request
+from tests.support.transactions import NONE, Brokers, brokers_of
+from tests.support.whole_broker import request
+from tidegate.apis import committed_offsets
+from tidegate.apis.produce import Producing
+from tidegate.records.build import NewRecord, build_batch
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+
+assert committed_offsets  # registered
+
+E = ErrorCode
+METADATA = "m" * 4_096
+
+
+@pytest.fixture
+async def full(store: Store, settings: Settings) -> AsyncIterator[Brokers]:
+    """A broker with the topic `t` of 40 partitions, on a server that is full."""
+    async with brokers_of(settings, 1) as opened:
+        await opened.create("t", 40)
+        for node in store.nodes:
+            await node.control.call("CONFIG", "SET", "maxmemory", "1")
+        try:
+            yield opened
+        finally:
+            for node in store.nodes:
+                await node.control.call("CONFIG", "SET", "maxmemory", "0")
+
+
+async def _commit(
+    brokers: Brokers, group: str, count: int, metadata: str, member: str = "", epoch: int = -1
+) -> set[Any]:
+    """OffsetCommit v9 of the first partitions; its codes."""
+    partitions = [
+        {"kind": "OffsetCommitRequestPartition", "partition_index": index, "committed_offset": 1,
+         "committed_leader_epoch": -1, "committed_metadata": metadata}
+        for index in range(count)
+    ]  # fmt: skip
+    answer = await brokers.ask(
+        request(
+            8, 9, group_id=group, generation_id_or_member_epoch=epoch, member_id=member, group_instance_id=None,
+            topics=[{"kind": "OffsetCommitRequestTopic", "name": "t", "partitions": partitions}],
+        )
+    )  # fmt: skip
+    return {one.error_code for topic in answer.topics for one in topic.partitions}
+
+
+async def test_full_redis_refuses_commits_with_much_metadata_only(full: Brokers, store: Store) -> None:
+    assert await _commit(full, "plain", 40, "") == {NONE}
+    assert await _commit(full, "small", 2, METADATA) == {NONE}
+    assert await _commit(full, "large", 40, METADATA) == {E.coordinator_not_available}
+    assert await _commit(full, "plain", 40, "") == {NONE}
+    assert await full.committed("plain", stable=False) == (NONE, 1)
+    for node in store.nodes:
+        await node.control.call("CONFIG", "SET", "maxmemory", "0")
+    assert await _commit(full, "large", 40, METADATA) == {NONE}
+
+
+async def test_full_redis_refuses_large_metadata_of_consumer_group_members(full: Brokers) -> None:
+    join = {
+        "group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout": timedelta(seconds=5),
+        "subscribed_topic_names": ("t",), "topic_partitions": (),
+    }  # fmt: skip
+    epoch = (await full.ask(request(68, 1, **join))).member_epoch
+    assert await _commit(full, "g", 40, METADATA, "m", epoch) == {E.coordinator_not_available}
+    assert await _commit(full, "g", 40, "", "m", epoch) == {NONE}
+
+
+# -- producers
+
+
+async def _share(brokers: Brokers, share: float) -> None:
+    """Set `maxmemory` so that each server uses this share of it; the broker measures that."""
+    pressure = brokers.all[0].context.memory_pressure
+    for node in brokers.all[0].store.nodes:
+        reply = await node.control.call("INFO", "memory")
+        used = int(reply.split(b"used_memory:")[1].split(b"\r")[0])
+        await node.control.call("CONFIG", "SET", "maxmemory", int(used / share))
+    await pressure.measure()
+
+
+async def test_nearly_full_redis_delays_then_refuses_records(full: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    delays: list[float] = []
+    monkeypatch.setattr(Producing, "_send", lambda self, answer: (delays.append(self._delay_s), answer()))
+    raw = build_batch([NewRecord(b"v", b"k", 1)])
+
+    async def produced() -> ErrorCode:
+        answer = await full.ask(produce_request([("t", [(0, raw)])]))
+        code: ErrorCode = answer.responses[0].partition_responses[0].error_code
+        return code
+
+    await _share(full, 0.5)
+    assert (await produced(), delays) == (NONE, [])
+    await _share(full, 0.9)
+    assert await produced() is NONE
+    assert 0.1 < delays.pop() < 0.9
+    await _share(full, 0.97)
+    assert await produced() is E.kafka_storage_error
+    assert delays == []
+    assert await _commit(full, "plain", 1, "") == {NONE}
+    await _share(full, 0.5)
+    assert (await produced(), delays) == (NONE, [])
+
+
+async def test_nearly_full_redis_without_a_limit_is_free(full: Brokers) -> None:
+    for node in full.all[0].store.nodes:
+        await node.control.call("CONFIG", "SET", "maxmemory", "0")
+    pressure = full.all[0].context.memory_pressure
+    await pressure.measure()
+    assert not pressure.is_high
+    assert pressure.delay_s("any") == 0

@@ -1,0 +1,253 @@
+"""Offsets in transactions, and what administrators ask: scenarios 81, 82, 84 and 143 to 146."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.types import TopicName
+from kio.static.primitive import i32
+
+from tests.support.transactions import NONE, Brokers, brokers_of
+from tests.support.whole_broker import request
+from tidegate.groups import staged_offsets
+from tidegate.groups.offsets import Commit, entry_json
+from tidegate.records.control import MarkerType
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate.transactions.errors import ConcurrentTransactions
+
+E = ErrorCode
+
+
+@pytest.fixture(params=[1, 2], ids=["one broker", "two brokers"])
+async def brokers(request: pytest.FixtureRequest, store: Store, settings: Settings) -> AsyncIterator[Brokers]:
+    """Brokers with the topic `t`."""
+    async with brokers_of(settings, request.param) as opened:
+        await opened.create("t")
+        yield opened
+
+
+@pytest.mark.parametrize("version", [3, 5])
+async def test_txn_81_offsets_in_a_transaction(brokers: Brokers, version: int) -> None:
+    client = brokers.clients[0]
+    client.group_id = "g"
+    assert await client.commit("t", 7) is NONE
+    producer = await brokers.producer().init()
+    assert await producer.commit_offset("g", 50, version=3) is E.invalid_txn_state
+    assert await producer.commit_offset("g", 50, version=4) is E.transaction_abortable
+    for is_commit, after in ((False, 7), (True, 50)):
+        if version == 3:
+            assert await producer.add_offsets("g") is NONE
+        assert await producer.commit_offset("g", 50, version=version) is NONE
+        assert await brokers.committed("g", stable=True) == (E.unstable_offset_commit, -1)
+        assert await brokers.committed("g", stable=True, everything=True) == (E.unstable_offset_commit, -1)
+        assert await brokers.committed("g", stable=False) == (NONE, 7)
+        await producer.end(is_commit, version=version)
+        assert await brokers.committed("g", stable=True) == (NONE, after)
+        assert await brokers.committed("g", stable=False, everything=True) == (NONE, after)
+
+
+async def test_txn_81_pending_offset_without_a_commit(brokers: Brokers) -> None:
+    producer = await brokers.producer().init()
+    assert await producer.commit_offset("new", 5) is NONE
+    assert await brokers.committed("new", stable=True) == (E.unstable_offset_commit, -1)
+    assert await brokers.committed("new", stable=False) == (NONE, -1)
+    assert await brokers.committed("new", stable=True, everything=True) is None
+    await producer.end(True)
+    assert await brokers.committed("new", stable=True, everything=True) == (NONE, 5)
+
+
+async def test_txn_82_kip_447_fencing(brokers: Brokers) -> None:
+    member = brokers.all[0].client()
+    member.group_id = "g"
+    await member.own("t")
+    producer = await brokers.producer().init()
+    generation, me = member.generation, member.member_id
+    assert await producer.commit_offset("g", 1, generation=generation + 1, member_id=me) is E.illegal_generation
+    assert await producer.commit_offset("g", 1, generation=generation, member_id="x") is E.unknown_member_id
+    assert await producer.commit_offset("g", 1) is NONE
+    assert await producer.commit_offset("g", 1, member_id=me) is E.illegal_generation
+    assert await producer.commit_offset("g", 1, generation=generation) is E.unknown_member_id
+    code = await producer.commit_offset("g", 1, generation=generation, member_id=me, instance_id="i")
+    assert code is E.unknown_member_id
+    assert await producer.commit_offset("g", 2, generation=generation, member_id=me) is NONE
+    assert await producer.commit_offset("absent", 1, generation=3, member_id=me) is E.illegal_generation
+    assert await producer.commit_offset("", 1) is E.invalid_group_id
+    assert await producer.commit_offset("g", 1, topic="no") is E.unknown_topic_or_partition
+    await producer.end(True)
+    assert await brokers.committed("g", stable=True) == (NONE, 2)
+
+
+async def test_scenario_52_offsets_of_a_consumer_group_member(brokers: Brokers) -> None:
+    producer = await brokers.producer().init()
+    join = {
+        "group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout": timedelta(seconds=5),
+        "subscribed_topic_names": ("t",), "topic_partitions": (),
+    }  # fmt: skip
+    first = (await brokers.ask(request(68, 1, **join))).member_epoch
+    joined = await brokers.ask(request(68, 1, **{**join, "member_epoch": first, "subscribed_topic_names": ("t", "u")}))
+    epoch = joined.member_epoch
+    assert (joined.error_code, epoch) == (NONE, first + 1)
+
+    async def commit(offset: int, generation: int, member_id: str = "m", **traits: Any) -> ErrorCode:
+        return await producer.commit_offset("g", offset, generation=generation, member_id=member_id, **traits)
+
+    assert await commit(1, epoch + 1) is E.illegal_generation
+    assert await commit(1, first - 1) is E.illegal_generation
+    assert await commit(1, -1) is E.illegal_generation
+    assert await commit(1, epoch, "x") is E.unknown_member_id
+    assert await commit(2, first) is NONE  # the member has had the partition since then (KIP-1251)
+    assert await commit(3, epoch, instance_id="i") is NONE
+    assert await brokers.committed("g", stable=True) == (E.unstable_offset_commit, -1)
+    await producer.end(True)
+    assert await brokers.committed("g", stable=True) == (NONE, 3)
+    assert await commit(4, -1, "") is NONE
+    await producer.end(False)
+    assert await brokers.committed("g", stable=True) == (NONE, 3)
+
+
+async def test_txn_144_topics_by_id_and_codes_of_their_own(brokers: Brokers) -> None:
+    topic = await brokers.all[0].context.catalog.find("default", "t")
+    assert topic is not None
+    member = brokers.all[0].client()
+    member.group_id = "classic"
+    await member.own("t")
+    producer = await brokers.producer().init()
+
+    async def commit(group: str, offset: int, generation: int = -1, member_id: str = "", **other: Any) -> ErrorCode:
+        traits = {"version": 6, "topic": topic.topic_id, **other}
+        return await producer.commit_offset(group, offset, generation=generation, member_id=member_id, **traits)
+
+    assert await commit("g", 7) is NONE
+    assert await commit("g", 8, topic=uuid4()) is E.unknown_topic_id
+    assert await commit("g", 8, topic=None) is E.unknown_topic_id
+    assert await commit("absent", 8, 3, "m") is E.group_id_not_found
+    assert await commit("classic", 8, member.generation + 1, member.member_id) is E.illegal_generation
+    join = {
+        "group_id": "consumers", "member_id": "m", "member_epoch": 0, "rebalance_timeout": timedelta(seconds=5),
+        "subscribed_topic_names": ("t",), "topic_partitions": (),
+    }  # fmt: skip
+    epoch = (await brokers.ask(request(68, 1, **join))).member_epoch
+    assert await commit("consumers", 9, epoch - 1, "m") is E.stale_member_epoch
+    assert await commit("consumers", 9, epoch - 1, "m", version=5, topic="t") is E.illegal_generation
+    assert await commit("consumers", 9, epoch, "m") is NONE
+    await producer.end(True)
+    assert await brokers.committed("g", stable=True) == (NONE, 7)
+    assert await brokers.committed("consumers", stable=True) == (NONE, 9)
+
+
+async def test_txn_143_plain_commit_over_a_pending_one(brokers: Brokers) -> None:
+    client = brokers.clients[0]
+    client.group_id = "g"
+    producer = await brokers.producer().init()
+    assert await producer.commit_offset("g", 70) is NONE
+    assert await client.commit("t", 99) is NONE
+    assert await brokers.committed("g", stable=False) == (NONE, 99)
+    await producer.end(True)
+    assert await brokers.committed("g", stable=True) == (NONE, 99)
+
+
+async def test_staged_offsets_of_two_producers_apply_in_the_order_of_their_commits(brokers: Brokers) -> None:
+    first, second = await brokers.producer("A").init(), await brokers.producer("B").init()
+    assert await first.commit_offset("g", 1) is NONE
+    assert await second.commit_offset("g", 2) is NONE
+    await first.end(True)
+    await second.end(True)
+    assert await brokers.committed("g", stable=True) == (NONE, 2)
+    assert await first.commit_offset("g", 3) is NONE
+    assert await second.commit_offset("g", 4) is NONE
+    await second.end(True)
+    await first.end(True)
+    assert await brokers.committed("g", stable=True) == (NONE, 4)
+
+
+async def test_stage_after_the_end_is_refused_and_a_second_end_changes_nothing(brokers: Brokers) -> None:
+    broker = brokers.all[0]
+    keys = broker.store.group_keys("default", "g")
+    entry = ["t:0", entry_json(5, -1, "ab", 'm"}')]
+    commit = Commit(-1, "", None, entry)
+    await staged_offsets.stage(broker.store, keys, commit, 9, -1)
+    await staged_offsets.end(broker.store, keys, 9, 1_000, True)
+    with pytest.raises(ConcurrentTransactions):
+        await staged_offsets.stage(broker.store, keys, commit, 9, -1)
+    await staged_offsets.stage(broker.store, keys, commit, 9, 1_000)
+    await staged_offsets.end(broker.store, keys, 9, 1_000, True)  # of a broker that is late: not of this transaction
+    assert len(await broker.store.command("HGETALL", keys.staged)) == 2
+    await staged_offsets.end(broker.store, keys, 9, 1_001, False)
+    assert await broker.store.command("HEXISTS", keys.offsets, ":-1") == 0
+
+
+async def test_txn_84_inspection(brokers: Brokers) -> None:
+    producer, idle = await brokers.producer("T").init(), await brokers.producer("U").init()
+    await producer.write("t")
+    assert await producer.commit_offset("g", 1) is NONE
+
+    async def listed(**filters: Any) -> Any:
+        values = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1, **filters}
+        answers = [await one.ask(request(66, 2, transactional_id_pattern=None, **values)) for one in brokers.clients]
+        return {str(one.transactional_id) for answer in answers for one in answer.transaction_states}, answers[0]
+
+    names, answer = await listed(state_filters=("Ongoing", "Bogus"))
+    assert (names, answer.unknown_state_filters) == ({"T"}, ("Bogus",))
+    assert (await listed())[0] == {"T", "U"}
+    assert (await listed(producer_id_filters=(idle.id,)))[0] == {"U"}
+    described = await brokers.ask(request(65, 0, transactional_ids=("T", "zzz", "")))
+    found, absent, empty = described.transaction_states
+    assert (found.transaction_state, found.producer_id, found.producer_epoch) == ("Ongoing", producer.id, 0)
+    assert [topic.topic for topic in found.topics] == ["t", "__consumer_offsets"]
+    assert absent.error_code is E.transactional_id_not_found
+    assert empty.error_code is E.invalid_request
+    asked = DescribeProducersRequest(topics=(TopicRequest(name=TopicName("t"), partition_indexes=(i32(0), i32(5))),))
+    partitions = (await brokers.ask(asked)).topics[0].partitions
+    [active] = partitions[0].active_producers
+    assert (active.producer_id, active.current_txn_start_offset, active.last_sequence) == (producer.id, 0, 0)
+    assert partitions[1].error_code is E.unknown_topic_or_partition
+    await producer.end(True)
+    described = await brokers.ask(request(65, 0, transactional_ids=("T",)))
+    assert described.transaction_states[0].topics == ()
+
+
+async def test_txn_145_write_txn_markers(brokers: Brokers) -> None:
+    producer = await brokers.producer().init()
+    await producer.write("t")
+
+    async def mark(producer_id: int, epoch: int, coordinator_epoch: int, version: int = 1) -> ErrorCode:
+        marker: dict[str, Any] = {
+            "kind": "WritableTxnMarker", "producer_id": producer_id, "producer_epoch": epoch,
+            "transaction_result": False, "coordinator_epoch": coordinator_epoch,
+            "topics": [{"kind": "WritableTxnMarkerTopic", "name": "t", "partition_indexes": (0,)}],
+        }  # fmt: skip
+        if version == 2:
+            marker["transaction_version"] = 2
+        answer = await brokers.ask(request(27, version, markers=[marker]))
+        code: ErrorCode = answer.markers[0].topics[0].partitions[0].error_code
+        return code
+
+    assert await mark(producer.id, 0, 0, version=2) is E.invalid_producer_epoch
+    assert await mark(producer.id, 1, 5, version=2) is NONE
+    assert await mark(producer.id, 0, 5) is E.invalid_producer_epoch
+    assert await mark(producer.id, 1, 0) is E.transaction_coordinator_fenced
+    assert await mark(77_777, 0, 0) is NONE
+    found = await brokers.fetch("t", committed=True, end=3)
+    assert [(at, one.type) for at, one in found.markers] == [(1, MarkerType.ABORT), (2, MarkerType.ABORT)]
+    assert (found.aborted, found.last_stable_offset) == ([(producer.id, 0)], 3)
+
+
+async def test_txn_146_list_filters(brokers: Brokers) -> None:
+    await brokers.producer("84-a").init()
+    for state, pattern, duration, expected in (
+        (("ongoing",), None, -1, 0), ((), "84", -1, 0), ((), "84.*", -1, 1), ((), None, -5, 1),
+    ):  # fmt: skip
+        values = {"state_filters": state, "producer_id_filters": (), "duration_filter": duration}
+        asked = request(66, 2, transactional_id_pattern=pattern, **values)
+        answers = [await one.ask(asked) for one in brokers.clients]
+        assert sum(len(answer.transaction_states) for answer in answers) == (expected * len(brokers.clients))
+        assert answers[0].unknown_state_filters == (("ongoing",) if state else ())
+    asked = request(66, 2, state_filters=(), producer_id_filters=(), duration_filter=-1, transactional_id_pattern="(")
+    assert (await brokers.ask(asked)).error_code is E.invalid_regular_expression

@@ -1,0 +1,222 @@
+"""Transactions whose broker or producer is gone: time-outs, markers half written, late batches. Scenarios 80 and 83."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.support.transactions import MARKER_WAIT_S, NONE, Brokers, Producer, brokers_of
+from tests.support.whole_broker import WholeBroker
+from tidegate.errors import StoreUnavailable
+from tidegate.records.control import Marker, MarkerType
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+from tidegate.transactions import completion
+from tidegate.transactions.model import State, TransactionPartition
+from tidegate.transactions.sweep import TransactionSweep
+
+E = ErrorCode
+
+
+@pytest.fixture
+async def brokers(store: Store, settings: Settings) -> AsyncIterator[Brokers]:
+    """Two brokers with the topic `t` of two partitions."""
+    async with brokers_of(settings, 2) as opened:
+        await opened.create("t", 2)
+        yield opened
+
+
+async def _state(broker: WholeBroker, transactional_id: str = "T") -> State:
+    records = broker.context.transactions.records
+    found = await records.read(records.keys("default", transactional_id))
+    assert found is not None
+    return found.state
+
+
+async def _sweep_until(broker: WholeBroker, state: State) -> None:
+    sweep = TransactionSweep(broker.store, broker.context.transactions, lambda shard: True)
+    async with asyncio.timeout(MARKER_WAIT_S):
+        while await _state(broker) is not state:
+            await sweep.sweep()
+            await asyncio.sleep(0.02)
+
+
+async def test_txn_80_timeout(brokers: Brokers) -> None:
+    producer = await brokers.producer().init(timeout_ms=300)
+    assert await producer.add(("t", 0), ("t", 1)) == [NONE, NONE]
+    await producer.write("t")
+    await _sweep_until(brokers.all[1], State.COMPLETE_ABORT)
+    found = await brokers.fetch("t", committed=True, end=2)
+    assert [(at, one.producer_epoch, one.type) for at, one in found.markers] == [(1, 1, MarkerType.ABORT)]
+    assert len((await brokers.fetch("t", index=1, end=1)).markers) == 1
+    assert (await producer.try_end(True, version=1))[0] is E.invalid_producer_epoch
+    assert (await producer.try_end(True, version=2))[0] is E.producer_fenced
+    assert (await producer.try_end(True))[0] is E.invalid_txn_state
+    assert await producer.try_end(False) == (NONE, producer.id, 1)
+    assert await producer.add(("t", 0)) == [E.producer_fenced]
+    assert (await producer.produce("t"))[0] is E.invalid_producer_epoch
+    assert await producer.try_init(producer.id, 0) == (NONE, producer.id, 1)
+
+
+async def test_txn_80_sweep_leaves_a_transaction_in_time(brokers: Brokers) -> None:
+    producer = await brokers.producer().init(timeout_ms=60_000)
+    await producer.write("t")
+    await brokers.all[0].context.transactions.handle_deadline(
+        brokers.all[0].context.transactions.records.keys("default", "T")
+    )
+    assert await _state(brokers.all[0]) is State.ONGOING
+
+
+async def test_txn_83_broker_dies_between_decision_and_markers(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await brokers.producer().init()
+    assert await producer.add(("t", 0), ("t", 1)) == [NONE, NONE]
+    for index in (0, 1):
+        assert (await producer.produce("t", index=index, version=9))[0] is NONE
+
+    whole = completion.append_marker
+
+    async def append_first(logs: object, topic: object, index: int, marker: Marker) -> object:
+        if index == 1:
+            raise StoreUnavailable("the broker dies here")
+        return await whole(logs, topic, index, marker)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(completion, "append_marker", append_first)
+        patched.setattr(completion, "_TRIES", 1)
+        assert (await producer.try_end(True, version=1))[0] is NONE
+        assert (await producer.try_end(True, version=1))[0] is E.concurrent_transactions
+        for broker in brokers.all:
+            await broker.context.transactions.tasks.wait()
+        assert await _state(brokers.all[0]) is State.PREPARE_COMMIT
+        assert (await brokers.fetch("t", index=1, committed=True)).last_stable_offset == 0
+
+    await _sweep_until(brokers.all[1], State.COMPLETE_COMMIT)
+    for index in (0, 1):
+        found = await brokers.fetch("t", index=index, committed=True, end=2)
+        assert (found.offsets, len(found.markers), found.high_watermark) == ([0], 1, 2)
+    assert (await producer.try_end(True, version=1))[0] is NONE
+
+
+@pytest.mark.parametrize("version", [1, 5])
+async def test_completion_at_once_by_two_brokers_writes_one_marker(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    producer = await brokers.producer().init()
+    for number in range(1, 6):
+        assert await producer.add(("t", 0)) == [NONE]
+        assert (await producer.produce("t", version=9))[0] is NONE
+        with monkeypatch.context() as patched:
+            patched.setattr(completion.Completion, "complete", _nothing)
+            await producer.end(True, version=version)
+        both = [broker.context.transactions for broker in brokers.all]
+        keys = both[0].records.keys("default", "T")
+        await asyncio.gather(*(one.completion.complete(keys) for one in both))
+        found = await brokers.fetch("t", end=2 * number)
+        assert (len(found.markers), found.high_watermark) == (number, 2 * number)
+
+
+async def _nothing(*_: object) -> None:
+    """A broker that dies before it completes."""
+
+
+@pytest.mark.parametrize("version", [9, 12])
+async def test_batch_confirmed_before_the_decision_never_follows_its_marker(brokers: Brokers, version: int) -> None:
+    """The batch's broker has read the log and asked the coordinator; then the transaction ends through the other."""
+    producer = await brokers.producer().init()
+    if version == 9:
+        assert await producer.add(("t", 0)) == [NONE]
+    else:
+        await producer.write("t", index=1)
+        assert await producer.add(("t", 0)) == [NONE]
+    slow = brokers.all[0].context.transactions
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    confirm = slow.confirm
+
+    def slowly(*args: object, **options: object) -> None:
+        keys, producer_id, epoch, partition, on_confirmed = args
+
+        def confirmed(failure: Exception | None) -> None:
+            async def later() -> None:
+                asked.set()
+                await go_on.wait()
+                on_confirmed(failure)  # type: ignore[operator]
+
+            brokers.all[0].context.tasks.start(later())
+
+        confirm(keys, producer_id, epoch, partition, confirmed, **options)  # type: ignore[arg-type]
+
+    slow.confirm = slowly  # type: ignore[method-assign, assignment]
+    alone = Producer(Brokers([brokers.all[0]]), "T", producer.id, producer.epoch)
+    late = asyncio.create_task(alone.produce("t", version=version, sequence=0))
+    await asked.wait()
+    other = Producer(Brokers([brokers.all[1]]), "T", producer.id, producer.epoch)
+    assert (await other.try_end(True, version=1))[0] is NONE
+    slow.confirm = confirm  # type: ignore[method-assign]
+    go_on.set()
+    code, _ = await late
+    found = await brokers.fetch("t", committed=True, end=1)
+    if version == 9:
+        assert code is E.invalid_txn_state
+        assert (found.offsets, found.last_stable_offset) == ([], 1)
+    else:  # it begins the next transaction of the same epoch
+        assert code is NONE
+        assert [one.producer_epoch for _, one in found.markers] == [0]
+        assert found.last_stable_offset == 1
+
+
+async def test_open_transaction_survives_snapshot_and_reload(brokers: Brokers) -> None:
+    first, second = await brokers.producer("A").init(), await brokers.producer("B").init()
+    await second.write("t")
+    await second.end(False)
+    await first.write("t", 2)
+    log = next(iter(brokers.all[0].context.logs._partitions.values()))
+    await log.progress.save_now(await log.refresh())
+    for broker in brokers.all:
+        broker.context.logs.drop_views()
+    found = await brokers.fetch("t", committed=True, end=4)
+    assert (found.last_stable_offset, found.aborted) == (2, [(second.id, 0)])
+    await first.end(True)
+    assert (await brokers.fetch("t", committed=True, end=5)).last_stable_offset == 5
+
+
+async def test_topic_deleted_within_a_transaction_does_not_block_it(brokers: Brokers) -> None:
+    await brokers.create("gone")
+    producer = await brokers.producer().init()
+    await producer.write("t")
+    await producer.write("gone")
+    for broker in brokers.all[:1]:
+        await broker.context.catalog.delete("default", "gone")
+    await producer.end(True)
+    assert (await brokers.fetch("t", committed=True, end=2)).offsets == [0]
+    assert await _state(brokers.all[0]) is State.COMPLETE_COMMIT
+
+
+async def test_marker_is_written_to_a_full_redis(brokers: Brokers, store: Store) -> None:
+    producer = await brokers.producer().init()
+    await producer.write("t")
+    await store.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        await producer.end(True)
+        found = await brokers.fetch("t", committed=True, end=2)
+        assert (found.offsets, found.last_stable_offset) == ([0], 2)
+    finally:
+        await store.command("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_produce_of_many_partitions_adds_them_in_few_writes(brokers: Brokers) -> None:
+    await brokers.create("wide", 50)
+    producer = await brokers.producer().init()
+    codes = await asyncio.gather(*(producer.produce("wide", index=index) for index in range(50)))
+    assert {code for code, _ in codes} == {NONE}
+    records = brokers.all[0].context.transactions.records
+    one = await records.read(records.keys("default", "T"))
+    assert one is not None
+    assert {partition.partition for partition in one.partitions} == set(range(50))
+    assert all(isinstance(partition, TransactionPartition) for partition in one.partitions)
+    await producer.end(True)
+    assert len((await brokers.fetch("wide", index=49, end=2)).markers) == 1

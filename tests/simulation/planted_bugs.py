@@ -1,0 +1,99 @@
+"""Bugs planted on purpose: exact pieces of the product's text, changed in a copy, to see that a run finds them.
+
+A bug in a script changes what is sent to the server, one in a module what is imported; files stay as they are. A bug
+must be planted before anything of `tidegate` is imported.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedBug:
+    """One mutation: `path` from the repository's root, and a text that is there once."""
+
+    path: str
+    text: str
+    becomes: str
+    promise: str
+    """What it breaks."""
+
+    def source_with_bug(self) -> str:
+        """The file's text with the bug in it."""
+        text = (_ROOT / self.path).read_text("utf-8")
+        if text.count(self.text) != 1:
+            raise ValueError(f"{self.path} has {self.text!r} {text.count(self.text)} times: update the planted bug")
+        return text.replace(self.text, self.becomes)
+
+
+PLANTED_BUGS: Final = {
+    "commit-without-membership-check": PlantedBug(
+        "redis_scripts/groups/commit_offsets.lua",
+        "if not record then return unknown_member() end",
+        "if not record then return ERROR.NONE end",
+        "P3: who was removed while it hung commits over its successor",
+    ),
+    "generation-not-raised": PlantedBug(
+        "redis_scripts/lib/complete_join.lua",
+        'tonumber(redis.call("HGET", group, "generation_floor") or 0)) + 1)',
+        'tonumber(redis.call("HGET", group, "generation_floor") or 0)) + (size > 1 and 1 or 0))',
+        "P2: a group that shrinks to one member keeps its generation",
+    ),
+    "delay-outlasts-rebalance": PlantedBug(
+        "broker/tidegate/groups/delayed_heartbeats.py",
+        'for delayed_heartbeat in list(self._groups.get(payload.rsplit(b":", 3)[0].decode(), ())):',
+        "for delayed_heartbeat in list[DelayedHeartbeat]():",
+        "P6: a delayed heartbeat is not released when its group starts to rebalance",
+    ),
+    "wait-only-for-messages": PlantedBug(
+        "broker/tidegate/groups/waiting.py",
+        "wait_ms = min(due_ms, self._poll_ms) if due_ms >= 0 else self._poll_ms",
+        "wait_ms = due_ms if due_ms >= 0 else 3_600_000",
+        "P6: a lost message leaves parked requests waiting",
+    ),
+}
+
+
+def plant(name: str) -> None:
+    """Plant a bug in this process."""
+    bug = PLANTED_BUGS[name]
+    if bug.path.endswith(".lua"):
+        from tidegate.store import scripts
+
+        scripts.swap_include(bug.path.removeprefix("redis_scripts/").removesuffix(".lua"), bug.source_with_bug())
+        return
+    module_name = bug.path.removeprefix("broker/").removesuffix(".py").replace("/", ".")
+    if module_name in sys.modules:
+        raise RuntimeError(f"{module_name} is imported already")
+    sys.meta_path.insert(0, _Finder(module_name, bug))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, module_name: str, bug: PlantedBug) -> None:
+        self._module_name, self._bug = module_name, bug
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
+        if fullname != self._module_name:
+            return None
+        found = importlib.machinery.PathFinder.find_spec(fullname, path)
+        assert found is not None and found.origin is not None
+        loader = _LoaderWithBug(fullname, found.origin)
+        loader.text = self._bug.source_with_bug()
+        found.loader = loader
+        return found
+
+
+class _LoaderWithBug(importlib.machinery.SourceFileLoader):
+    text = ""
+
+    def get_code(self, fullname: str) -> Any:
+        return compile(self.text, self.path, "exec", dont_inherit=True)

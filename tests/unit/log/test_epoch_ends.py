@@ -1,0 +1,22 @@
+"""The end of a leader epoch: scenarios 51 and 137 of the specification of logs."""
+
+from __future__ import annotations
+
+from tidegate.log.positions import epoch_end
+from tidegate.log.state import LogState
+
+
+def _state(*epochs: tuple[int, int]) -> LogState:
+    return LogState(end=20, log_start=0, local_start=0, epochs=list(epochs), failover_epoch=1, high_watermark=20)
+
+
+def test_log_51_the_end_of_an_epoch_is_where_the_next_begins() -> None:
+    state = _state((0, 0), (2, 10))
+    assert [epoch_end(state, epoch) for epoch in (0, 1, 2, 3)] == [(0, 10), (0, 10), (2, 20), (-1, -1)]
+
+
+def test_log_137_epochs_before_the_first_end_where_it_begins() -> None:
+    state = _state(
+        (4, 7),
+    )
+    assert [epoch_end(state, epoch) for epoch in (-1, -2, 3)] == [(-1, -1), (-2, 7), (3, 7)]

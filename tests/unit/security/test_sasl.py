@@ -1,0 +1,240 @@
+"""SASL exchanges without sockets: what each side says, and that refusals do not tell what was wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
+from scramp import ScramClient
+
+from tidegate.security.errors import IllegalSaslState, SaslAuthenticationFailed, UnsupportedSaslMechanism
+from tidegate.security.identity import Identity
+from tidegate.security.oauth import InvalidToken, TokenValidator
+from tidegate.security.sasl import OAuthBearer, Plain, Scram
+from tidegate.security.session import MakeAuthentication, SaslSession
+from tidegate.security.users import SCRAM_MECHANISMS, Credential, User
+
+PASSWORD = "alice's secret"
+
+
+class OneUser:
+    """Knows Alice of organisation acme."""
+
+    key = "users"
+
+    def __init__(self) -> None:
+        self.alice = User("alice", "acme", {name: Credential.of_password(name, PASSWORD) for name in SCRAM_MECHANISMS})
+
+    async def get(self, name: str) -> User | None:
+        return self.alice if name == "alice" else None
+
+
+USERS: Any = OneUser()
+
+
+def test_record_reads_back() -> None:
+    assert User.parse("alice", USERS.alice.text()) == USERS.alice
+
+
+@pytest.mark.parametrize("message", [b"\0alice\0alice's secret", b"alice\0alice\0alice's secret"])
+async def test_plain_right_password(message: bytes) -> None:
+    exchange = Plain(USERS)
+
+    assert await exchange.step(message) == b""
+    assert exchange.identity == Identity("User:alice", "acme")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\0alice\0wrong",
+        b"\0nobody\0alice's secret",
+        b"\0alice\0",
+        b"\0\0x",
+        b"",
+        b"\xff\0\0",
+        b"bob\0alice\0alice's secret",
+    ],
+)
+async def test_plain_refused(message: bytes) -> None:
+    exchange = Plain(USERS)
+
+    with pytest.raises(SaslAuthenticationFailed):
+        await exchange.step(message)
+    assert exchange.identity is None
+
+
+async def scram(mechanism: str, name: str, password: str) -> Scram:
+    """A whole exchange with an independent client."""
+    exchange, client = Scram(mechanism, USERS), ScramClient([mechanism], name, password)
+    client.set_server_first((await exchange.step(client.get_client_first().encode())).decode())
+    client.set_server_final((await exchange.step(client.get_client_final().encode())).decode())
+    return exchange
+
+
+@pytest.mark.parametrize("mechanism", SCRAM_MECHANISMS)
+async def test_scram_right_password(mechanism: str) -> None:
+    assert (await scram(mechanism, "alice", PASSWORD)).identity == Identity("User:alice", "acme")
+
+
+@pytest.mark.parametrize(("name", "password"), [("alice", "wrong"), ("nobody", PASSWORD)])
+async def test_scram_refused_with_one_text(name: str, password: str) -> None:
+    with pytest.raises(SaslAuthenticationFailed, match="invalid credentials with SASL mechanism SCRAM-SHA-256"):
+        await scram("SCRAM-SHA-256", name, password)
+
+
+async def test_scram_unknown_user_gets_the_same_salt_each_time() -> None:
+    """Another salt each time would tell that the user does not exist."""
+    first = [await Scram("SCRAM-SHA-256", USERS).step(b"n,,n=nobody,r=abcdefgh") for _ in range(2)]
+
+    salts = {message.split(b",s=")[1].split(b",")[0] for message in first}
+    assert len(salts) == 1
+
+
+@pytest.mark.parametrize("message", [b"", b"n,,", b"n,,r=x", b"\xff", b"n,,n=alice,r=", b"p=tls-unique,,n=alice,r=abc"])
+async def test_scram_malformed_is_refused(message: bytes) -> None:
+    with pytest.raises(SaslAuthenticationFailed):
+        await Scram("SCRAM-SHA-512", USERS).step(message)
+
+
+# -- OAUTHBEARER
+
+KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+OTHER_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+@pytest.fixture
+def validator(tmp_path: Path) -> TokenValidator:
+    """Of one issuer with one key."""
+    jwk = RSAAlgorithm.to_jwk(KEY.public_key(), as_dict=True) | {"kid": "k1", "use": "sig"}
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps({"keys": [jwk]}))
+    settings: Any = SimpleNamespace(
+        sasl_oauthbearer_jwks_endpoint_url=f"file://{file}",
+        sasl_oauthbearer_expected_issuer="https://issuer",
+        sasl_oauthbearer_expected_audience="kafka,other",
+        sasl_oauthbearer_required_scope="kafka.use",
+        sasl_oauthbearer_scope_claim_name="scope",
+        sasl_oauthbearer_sub_claim_name="sub",
+        sasl_oauthbearer_org_claim_name="org",
+    )
+    return TokenValidator(settings)
+
+
+def token(key: Any = KEY, **changed: Any) -> str:
+    """A good token with some claims changed; None removes one."""
+    claims = {
+        "sub": "alice", "iss": "https://issuer", "aud": "kafka", "exp": time.time() + 300, "scope": "a kafka.use",
+        "org": "acme",
+    } | changed  # fmt: skip
+    present = {name: value for name, value in claims.items() if value is not None}
+    return jwt.encode(present, key, algorithm="RS256", headers={"kid": "k1"})
+
+
+async def test_token_gives_principal_org_and_end(validator: TokenValidator) -> None:
+    end = int(time.time()) + 300
+
+    assert await validator.identity(token(exp=end)) == Identity("User:alice", "acme", end)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"exp": 1_000_000_000},
+        {"exp": None},
+        {"nbf": 4_000_000_000},
+        {"iss": "https://other"},
+        {"aud": "elsewhere"},
+        {"aud": None},
+        {"scope": "a b"},
+        {"scope": None},
+        {"scope": 7},
+        {"sub": None},
+        {"sub": " "},
+        {"org": "Acme/../x"},
+        {"org": None},
+        {"key": OTHER_KEY},
+    ],
+    ids=lambda changed: "-".join(f"{name}-{value}" for name, value in changed.items() if name != "key") or "other-key",
+)
+async def test_token_refused(validator: TokenValidator, changed: dict[str, Any]) -> None:
+    with pytest.raises(InvalidToken):
+        await validator.identity(token(**changed))
+
+
+@pytest.mark.parametrize("text", ["", "a.b.c", "x", jwt.encode({"sub": "a"}, "secret" * 8, algorithm="HS256")])
+async def test_token_malformed_or_symmetric_is_refused(validator: TokenValidator, text: str) -> None:
+    with pytest.raises(InvalidToken):
+        await validator.identity(text)
+
+
+async def test_oauthbearer_exchange(validator: TokenValidator) -> None:
+    exchange = OAuthBearer(validator)
+
+    assert await exchange.step(b"n,,\x01auth=Bearer " + token().encode() + b"\x01\x01") == b""
+    assert exchange.identity is not None
+    assert exchange.identity.principal == "User:alice"
+
+
+async def test_oauthbearer_refused_token_is_answered_then_refused(validator: TokenValidator) -> None:
+    exchange = OAuthBearer(validator)
+
+    assert b"invalid_token" in await exchange.step(b"n,,\x01auth=Bearer a.b.c\x01\x01")
+    with pytest.raises(SaslAuthenticationFailed):
+        await exchange.step(b"\x01")
+
+
+# -- the session of a connection
+
+
+def session(max_reauth_ms: int = 0) -> tuple[SaslSession, list[Identity], list[str]]:
+    """A session, who was accepted in it, and why somebody was refused."""
+    accepted: list[Identity] = []
+    refused: list[str] = []
+    offered: dict[str, MakeAuthentication] = {
+        "PLAIN": lambda: Plain(USERS),
+        "SCRAM-SHA-256": lambda: Scram("SCRAM-SHA-256", USERS),
+    }
+    return SaslSession(offered, max_reauth_ms, accepted.append, refused.append), accepted, refused
+
+
+async def test_session_authenticates_once_and_again_as_the_same_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, accepted, _ = session(max_reauth_ms=60_000)
+
+    now_s = 100.0
+    monkeypatch.setattr("tidegate.security.session.monotonic", lambda: now_s)
+    for _ in range(2):
+        now_s += 1
+        one.handshake("PLAIN")
+        assert await one.authenticate(b"\0alice\0alice's secret") == (b"", 60_000)
+    assert accepted == [Identity("User:alice", "acme")] * 2
+    assert not one.expired
+
+
+async def test_session_refusal_ends_the_exchange() -> None:
+    one, accepted, refused = session()
+    one.handshake("PLAIN")
+
+    with pytest.raises(SaslAuthenticationFailed):
+        await one.authenticate(b"\0alice\0wrong")
+    with pytest.raises(IllegalSaslState):
+        await one.authenticate(b"\0alice\0alice's secret")
+    assert (accepted, len(refused)) == ([], 1)
+
+
+async def test_session_cannot_change_mechanism_or_use_an_unknown_one() -> None:
+    one, _, _ = session()
+    with pytest.raises(UnsupportedSaslMechanism):
+        one.handshake("GSSAPI")
+    one.handshake("PLAIN")
+    await one.authenticate(b"\0alice\0alice's secret")
+
+    with pytest.raises(IllegalSaslState):
+        one.handshake("SCRAM-SHA-256")
