@@ -97,6 +97,19 @@ async def through_the_join_barrier(group: Group, first: Member, *others: Member)
     return [answers[-1], *answers[:-1]]
 
 
+async def rounds_begun(group: Group, newcomer: Member, *others: Member) -> list[asyncio.Task[None]]:
+    """Rounds of these members, all in the join barrier.
+
+    The newcomer's join begins the rebalance; the others ask after it, for a follower that asks a Stable group is
+    answered with the generation that there is.
+    """
+    rounds = [asyncio.create_task(newcomer.round())]
+    await group.until_joined(1)
+    rounds += [asyncio.create_task(member.round()) for member in others]
+    await group.until_joined(1 + len(others))
+    return rounds
+
+
 # -- the join barrier: a group stuck in PreparingRebalance
 
 
@@ -104,8 +117,7 @@ async def test_join_missing_member_is_awaited_until_its_rebalance_timeout_and_no
     """Any delay on one member delays all, whatever its heartbeats say, but not for ever."""
     one, two, busy = await trio(group, rebalance_timeout_ms=6_000)
     newcomer = await group.member(group.cluster.brokers[0], rebalance_timeout_ms=6_000)
-    joins = [asyncio.create_task(member.round()) for member in (newcomer, one, two)]
-    await group.until_joined(3)
+    joins = await rounds_begun(group, newcomer, one, two)
     while group["state"] == "PreparingRebalance" and busy.member_id in group.member_ids:
         assert await busy.heartbeat() in (REBALANCE, ErrorCode.unknown_member_id)
         await asyncio.sleep(0.05)
@@ -133,8 +145,7 @@ async def test_member_that_leaves_during_the_join_barrier_ends_it(group: Group) 
     one, two, three = await trio(group)
     generation = group.generation
     newcomer = await group.member(group.cluster.brokers[0])
-    joins = [asyncio.create_task(member.round()) for member in (newcomer, one, two)]
-    await group.until_joined(3)
+    joins = await rounds_begun(group, newcomer, one, two)
 
     await three.leave()
 
