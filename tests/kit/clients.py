@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
-import re
 import struct
 import threading
 from collections.abc import Callable, Iterable
@@ -36,6 +34,7 @@ from tests.kit.history import (
     now_ns,
     records_of,
 )
+from tests.support.librdkafka_positions import DEBUG, LibrdkafkaPositions
 
 SESSION_MS: Final = 6_000
 HEARTBEAT_MS: Final = 1_000
@@ -44,8 +43,15 @@ IN_FLIGHT_MAX: Final = 400
 COMMIT_EVERY_S, FETCH_EVERY_S = 0.4, 1.5
 FLUSH_S: Final = 90.0
 _GROUP_METADATA: Final = b"CGMDv2:"
-_POSITION_PARTS: Final = ("offset reset", "logical offset", "returned offset", "truncat", "validat", "query timer")
-_VALIDATED: Final = re.compile(r"\[(\d+)\]: querying broker for epoch validation of offset (\d+)")
+_POSITION_PARTS: Final = (
+    "offset reset",
+    "outdated offset",
+    "logical offset",
+    "returned offset",
+    "truncat",
+    "validat",
+    "query timer",
+)
 
 
 class Session:
@@ -241,8 +247,7 @@ class LibrdkafkaReader(Reader):
 
     def start(self) -> None:
         self._over = threading.Event()
-        self._restarts: dict[int, int] = {}
-        """Partition -> where the library last had its position validated."""
+        self._library = LibrdkafkaPositions(self.name, self._on_line)
         self._thread = threading.Thread(target=self._run, name=self.name)
         self._thread.start()
 
@@ -263,11 +268,11 @@ class LibrdkafkaReader(Reader):
                 "socket.timeout.ms": 10_000,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
-                "debug": "topic,fetch",
+                "debug": DEBUG,
                 "log_level": 7,
                 "error_cb": self._on_error,
             },
-            logger=self._logger(),
+            logger=self._library.logger,
         )
         self._consumer.subscribe(
             [self.session.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
@@ -286,27 +291,14 @@ class LibrdkafkaReader(Reader):
         self._consumer.close()
 
     def _note_restart(self, index: int, offset: int) -> None:
-        """librdkafka moved by itself: asked to validate its epoch, it goes on from where the fetch last started.
-
-        It does so where a rebalance and a new leader epoch meet. It chose that position before it asked a broker.
-        """
-        if offset != self.positions.get(index, offset) and offset == self._restarts.get(index):
+        """librdkafka moved by itself, and its log says so."""
+        if offset != self.positions.get(index, offset) and self._library.moved(index, offset):
             self.session.history.add(Seek(self.name, now_ns(), self.session.partition(index), offset))
 
-    def _logger(self) -> logging.Logger:
+    def _on_line(self, line: str) -> None:
         """Of what the library has to say, only what it does about positions is kept."""
-        logger = logging.Logger(self.name, logging.DEBUG)
-        handler = logging.Handler()
-        handler.emit = self._on_log  # type: ignore[method-assign]
-        logger.addHandler(handler)
-        return logger
-
-    def _on_log(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if found := _VALIDATED.search(text):
-            self._restarts[int(found[1])] = int(found[2])
-        if any(part in text for part in _POSITION_PARTS):
-            self.session.resets.append(f"{now_ns()} {self.name} {text.partition(']: ')[2]}")
+        if any(part in line for part in _POSITION_PARTS):
+            self.session.resets.append(f"{now_ns()} {self.name} {line.partition(']: ')[2]}")
 
     def _commit(self, offsets: dict[int, int]) -> None:
         if not offsets:

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.outside.journal import now_ns
 from tests.outside.member import Actor
+from tests.support.librdkafka_positions import DEBUG, LibrdkafkaPositions
 
 RECORDS_MAX = 100
 POLL_S = 0.1
@@ -28,6 +29,7 @@ class LibrdkafkaDriver:
         self._actor = actor
         self._topic = actor.part.topic
         self._sent: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        self._library = LibrdkafkaPositions(actor.part.name)
 
     async def start(self) -> None:
         part = self._actor.part
@@ -40,11 +42,12 @@ class LibrdkafkaDriver:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "on_commit": self._answered,
-            "log_level": 0,
+            "debug": DEBUG,
+            "log_level": 7,
         }
         if part.instance_id is not None:
             settings["group.instance.id"] = part.instance_id
-        self._consumer = Consumer(settings)
+        self._consumer = Consumer(settings, logger=self._library.logger)
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     async def _run(self, call: Callable[[], Value]) -> Value:
@@ -58,8 +61,14 @@ class LibrdkafkaDriver:
         polled: dict[int, list[tuple[int, str]]] = defaultdict(list)
         message = self._consumer.poll(POLL_S)
         if message is not None and message.error() is None:
+            self._note_move(message.partition(), message.offset())
             polled[message.partition()].append((message.offset(), message.value().decode()))
         return polled
+
+    def _note_move(self, partition: int, offset: int) -> None:
+        """librdkafka moved by itself, and its log says so: a seek like any other."""
+        if offset != self._actor.positions.get(partition, offset) and self._library.moved(partition, offset):
+            self._actor.journal.note("seek", partition=partition, offset=offset, by="librdkafka")
 
     async def commit(self, offsets: Mapping[int, int], synchronous: bool) -> None:
         await self._run(lambda: self._commit(dict(offsets), synchronous))

@@ -1,0 +1,46 @@
+"""What the checkers excuse librdkafka for: only what its log says, once for each line."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.librdkafka_positions import LibrdkafkaPositions
+
+QUERIED_AGAIN = (
+    "OFFSET [c#consumer-1] [thrd:main]: t [8]: outdated offset response: (re)starting offset query timer "
+    "for offset BEGINNING (leader epoch -1)"
+)
+QUERY_PENDING = (
+    "OFFSET [c#consumer-1] [thrd:main]: t [8]: outdated offset response: offset query timer already scheduled "
+    "for offset BEGINNING (leader epoch -1)"
+)
+VALIDATED = (
+    "VALIDATE [c#consumer-1] [thrd:main]: 127.0.0.1:9092/1: t [8]: querying broker for epoch validation "
+    "of offset 40 (leader epoch 2): epoch updated from metadata"
+)
+
+
+def test_query_for_the_start_explains_one_return_to_it() -> None:
+    positions = LibrdkafkaPositions("c")
+    positions.read(QUERIED_AGAIN)
+
+    assert not positions.moved(7, 0)
+    assert not positions.moved(8, 5)
+    assert positions.moved(8, 0)
+    assert not positions.moved(8, 0)
+
+
+def test_validation_explains_its_own_position() -> None:
+    positions = LibrdkafkaPositions("c")
+    positions.read(VALIDATED)
+
+    assert positions.moved(8, 40)
+    assert not positions.moved(8, 0)
+
+
+@pytest.mark.parametrize("line", ["", QUERY_PENDING, QUERIED_AGAIN.replace("outdated", "no")])
+def test_other_lines_explain_nothing(line: str) -> None:
+    positions = LibrdkafkaPositions("c")
+    positions.read(line)
+
+    assert not positions.moved(8, 0)
