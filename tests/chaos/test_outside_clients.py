@@ -23,7 +23,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.cluster import Cluster
-from tests.outside.cast import LIBRARIES, PARTITIONS, TOPIC, Process, Troupe, writer
+from tests.outside.client_group import LIBRARIES, PARTITIONS, TOPIC, ClientGroup, Process, writer
 from tests.outside.history import GroupHistory, order_of_log
 from tests.support.broker_logs import complaints, tracebacks
 
@@ -47,16 +47,16 @@ def kill_one_by_one(cluster: Cluster, rng: random.Random, seconds: float) -> int
     return kills
 
 
-def play(cluster: Cluster, troupes: list[Troupe], rng: random.Random) -> int:
-    """The groups form, and change while brokers die; how many did."""
-    for troupe in troupes:
+def run_with_kills(cluster: Cluster, groups: list[ClientGroup], rng: random.Random) -> int:
+    """Form the groups, and change them while brokers are killed; returns the number of kills."""
+    for group in groups:
         for role in ("static-1", "static-2", "dynamic"):
-            troupe.enter(role)
-    for troupe in troupes:
-        troupe.stabilize()
-        troupe.begin_calm()
+            group.start(role)
+    for group in groups:
+        group.stabilize()
+        group.begin_stable()
     over = threading.Event()
-    changing = [threading.Thread(target=troupe.play, args=(over,)) for troupe in troupes]
+    changing = [threading.Thread(target=group.change_until, args=(over,)) for group in groups]
     for thread in changing:
         thread.start()
     try:
@@ -68,12 +68,12 @@ def play(cluster: Cluster, troupes: list[Troupe], rng: random.Random) -> int:
 
 
 @contextmanager
-def all_on(troupes: list[Troupe], writers: list[Process]) -> Iterator[None]:
-    """Whatever happens, nobody plays on."""
+def running(groups: list[ClientGroup], writers: list[Process]) -> Iterator[None]:
+    """Whatever happens, no process runs on."""
     try:
         yield
     finally:
-        for process in [*writers, *(one for troupe in troupes for one in troupe.on.values())]:
+        for process in [*writers, *(one for group in groups for one in group.running.values())]:
             process.kill()
 
 
@@ -91,11 +91,11 @@ def acknowledged_of(writers: list[Process]) -> dict[tuple[int, int], str]:
     return found
 
 
-def caught_up(troupes: list[Troupe], acknowledged: dict[tuple[int, int], str]) -> bool:
+def caught_up(groups: list[ClientGroup], acknowledged: dict[tuple[int, int], str]) -> bool:
     """Whether every group has read every acknowledged record."""
-    for troupe in troupes:
+    for group in groups:
         read = set()
-        for process in troupe.processes():
+        for process in group.processes():
             list(process.reader.more())
             for entry in process.reader.entries:
                 if entry["kind"] == "read":
@@ -105,9 +105,9 @@ def caught_up(troupes: list[Troupe], acknowledged: dict[tuple[int, int], str]) -
     return True
 
 
-def reported(troupe: Troupe, history: GroupHistory) -> str:
-    """What a group did, in figures."""
-    kinds = Counter(event["kind"] for event in troupe.events())
+def reported(group: ClientGroup, history: GroupHistory) -> str:
+    """A group's figures."""
+    kinds = Counter(event["kind"] for event in group.events())
     read, distinct, sought = (
         history.counts["records read"],
         len(history.values),
@@ -116,9 +116,9 @@ def reported(troupe: Troupe, history: GroupHistory) -> str:
     again = read - distinct - sought
     refused = {name: count for name, count in history.counts.items() if name.startswith("commits refused")}
     return (
-        f"{troupe.group}: {len(troupe.processes())} processes, {kinds['barrier_joined']} generations, "
-        f"{kinds['member_replaced']} static returns, {kinds['member_expired']} expired; changes {troupe.changes}; "
-        f"stable after {max(troupe.idle_wait_s):.1f} s at most; "
+        f"{group.group_id}: {len(group.processes())} processes, {kinds['barrier_joined']} generations, "
+        f"{kinds['member_replaced']} static returns, {kinds['member_expired']} expired; changes {group.changes}; "
+        f"stable after {max(group.idle_wait_s):.1f} s at most; "
         f"{distinct} records, {sought} read again after {history.counts['seek']} seeks, {again} after rebalances; "
         f"{history.counts['commits acknowledged']} commits, {refused or 'none'} refused; "
         f"{history.counts['committed']} looks at commits, {history.counts['paused']} pauses, "
@@ -133,33 +133,35 @@ def test_clients_lose_nothing_and_share_nothing_while_brokers_die(rng: random.Ra
     with Cluster(brokers=3) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
-        troupes = [
-            Troupe(directory, library, cluster.bootstrap, cluster.redis_url, random.Random(rng.random()))
+        groups = [
+            ClientGroup(directory, library, cluster.bootstrap, cluster.redis_url, random.Random(rng.random()))
             for library in LIBRARIES
         ]
         writers = [writer(directory, library, cluster.bootstrap) for library in LIBRARIES]
-        with all_on(troupes, writers):
-            kills = play(cluster, troupes, rng)
+        with running(groups, writers):
+            kills = run_with_kills(cluster, groups, rng)
             for process in writers:
                 process.stop()
             acknowledged = acknowledged_of(writers)
             ends = time.monotonic() + CATCH_UP_S
-            while not caught_up(troupes, acknowledged) and time.monotonic() < ends:
+            while not caught_up(groups, acknowledged) and time.monotonic() < ends:
                 time.sleep(0.5)
-            for troupe in troupes:
-                troupe.end_calm()
-                for role in list(troupe.on):
-                    troupe.leave(role)
+            for group in groups:
+                group.end_stable()
+                for role in list(group.running):
+                    group.stop(role)
 
-        histories = [troupe.history() for troupe in troupes]
+        histories = [group.history() for group in groups]
         print(f"{kills} brokers killed in {LENGTH_S:.0f} s; {len(acknowledged)} records acknowledged")
-        for troupe, history in zip(troupes, histories, strict=True):
+        for group, history in zip(groups, histories, strict=True):
             history.check(acknowledged)
-            print(reported(troupe, history))
-        wrong = [failure for troupe in troupes for failure in troupe.failures]
+            print(reported(group, history))
+        wrong = [failure for group in groups for failure in group.failures]
         wrong += [violation for history in histories for violation in history.violations]
         wrong += [disorder for history in histories for disorder in order_of_log(history.values)]
-        wrong += [f"a rebalance without a cause: {event}" for troupe in troupes for event in troupe.unrest()]
+        wrong += [
+            f"a rebalance without a cause: {event}" for group in groups for event in group.unexpected_rebalances()
+        ]
         assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:20])
         assert len(acknowledged) > 50 * LENGTH_S, "hardly any load"
         assert not tracebacks(cluster)

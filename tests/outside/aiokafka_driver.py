@@ -11,7 +11,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.errors import KafkaError
 
 from tests.outside.journal import now_ns
-from tests.outside.member import Actor
+from tests.outside.member import GroupMember
 
 
 class AiokafkaDriver(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -19,20 +19,20 @@ class AiokafkaDriver(ConsumerRebalanceListener):  # type: ignore[misc]
 
     errors = (KafkaError,)
 
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
-        self._topic = actor.part.topic
+    def __init__(self, member: GroupMember) -> None:
+        self._member = member
+        self._topic = member.spec.topic
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        part = self._actor.part
+        spec = self._member.spec
         self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=part.bootstrap,
-            client_id=part.name,
-            group_id=part.group,
-            group_instance_id=part.instance_id,
+            bootstrap_servers=spec.bootstrap,
+            client_id=spec.name,
+            group_id=spec.group,
+            group_instance_id=spec.instance_id,
             partition_assignment_strategy=(StickyPartitionAssignor,),
-            session_timeout_ms=part.session_timeout_ms,
+            session_timeout_ms=spec.session_timeout_ms,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
         )
@@ -58,7 +58,7 @@ class AiokafkaDriver(ConsumerRebalanceListener):  # type: ignore[misc]
             error = None
         except KafkaError as failed:
             error = type(failed).__name__
-        self._actor.committed(began, offsets, generation, error)
+        self._member.committed(began, offsets, generation, error)
 
     async def committed(self, partitions: list[int]) -> Mapping[int, int]:
         found = {}
@@ -84,15 +84,15 @@ class AiokafkaDriver(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def on_partitions_revoked(self, revoked: Any) -> None:
         partitions = [tp.partition for tp in revoked]
-        offsets = self._actor.uncommitted(partitions)
+        offsets = self._member.uncommitted(partitions)
         await asyncio.gather(*self._tasks)
         if offsets:
             await self._commit(offsets)
-        if not self._actor.stopping:
-            self._actor.released("revoked", partitions)
+        if not self._member.stopping:
+            self._member.released("revoked", partitions)
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
-        self._actor.assigned(
+        self._member.assigned(
             (tp.partition for tp in assigned), self._coordinator.generation, self._coordinator.member_id
         )
 
@@ -104,6 +104,6 @@ class AiokafkaDriver(ConsumerRebalanceListener):  # type: ignore[misc]
         return TopicPartition(self._topic, partition)
 
 
-def open_driver(actor: Actor) -> AiokafkaDriver:
+def open_driver(member: GroupMember) -> AiokafkaDriver:
     """This library's driver."""
-    return AiokafkaDriver(actor)
+    return AiokafkaDriver(member)

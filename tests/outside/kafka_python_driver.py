@@ -17,7 +17,7 @@ from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from tests.outside.journal import now_ns
-from tests.outside.member import Actor
+from tests.outside.member import GroupMember
 
 Value = TypeVar("Value")
 
@@ -27,20 +27,20 @@ class KafkaPythonDriver(ConsumerRebalanceListener):  # type: ignore[misc]
 
     errors = (KafkaError, KeyError, ValueError)  # the latter two: to pause, to seek what was just taken away
 
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
-        self._topic = actor.part.topic
+    def __init__(self, member: GroupMember) -> None:
+        self._member = member
+        self._topic = member.spec.topic
 
     async def start(self) -> None:
-        part = self._actor.part
+        spec = self._member.spec
         self._consumer = await self._run(
             lambda: KafkaConsumer(
-                bootstrap_servers=part.bootstrap.split(","),
-                client_id=part.name,
-                group_id=part.group,
-                group_instance_id=part.instance_id,
+                bootstrap_servers=spec.bootstrap.split(","),
+                client_id=spec.name,
+                group_id=spec.group,
+                group_instance_id=spec.instance_id,
                 partition_assignment_strategy=[StickyPartitionAssignor],
-                session_timeout_ms=part.session_timeout_ms,
+                session_timeout_ms=spec.session_timeout_ms,
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
             )
@@ -66,12 +66,12 @@ class KafkaPythonDriver(ConsumerRebalanceListener):  # type: ignore[misc]
                 self._consumer.commit(wanted)
             except KafkaError as failed:
                 error = type(failed).__name__
-            self._actor.committed(began, offsets, generation, error)
+            self._member.committed(began, offsets, generation, error)
             return
 
         def answered(_: Any, response: Any) -> None:
             error = type(response).__name__ if isinstance(response, Exception) else None
-            self._actor.committed(began, offsets, generation, error)
+            self._member.committed(began, offsets, generation, error)
 
         self._consumer.commit_async(wanted, callback=answered)
 
@@ -98,15 +98,15 @@ class KafkaPythonDriver(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def on_partitions_revoked(self, revoked: Any) -> None:
         """No commit: it would wait for the loop that waits for this to end. What was read last is read again."""
-        if not self._actor.stopping:
-            self._actor.released("revoked", [tp.partition for tp in revoked])
+        if not self._member.stopping:
+            self._member.released("revoked", [tp.partition for tp in revoked])
 
     def on_partitions_lost(self, lost: Any) -> None:
-        self._actor.released("lost", [tp.partition for tp in lost])
+        self._member.released("lost", [tp.partition for tp in lost])
 
     def on_partitions_assigned(self, assigned: Any) -> None:
         generation = self._consumer._coordinator._generation
-        self._actor.assigned((tp.partition for tp in assigned), generation.generation_id, generation.member_id)
+        self._member.assigned((tp.partition for tp in assigned), generation.generation_id, generation.member_id)
 
     @property
     def _generation(self) -> int:
@@ -116,6 +116,6 @@ class KafkaPythonDriver(ConsumerRebalanceListener):  # type: ignore[misc]
         return TopicPartition(self._topic, partition)
 
 
-def open_driver(actor: Actor) -> KafkaPythonDriver:
+def open_driver(member: GroupMember) -> KafkaPythonDriver:
     """This library's driver."""
-    return KafkaPythonDriver(actor)
+    return KafkaPythonDriver(member)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.outside.journal import now_ns
-from tests.outside.member import Actor
+from tests.outside.member import GroupMember
 from tests.support.librdkafka_positions import DEBUG, LibrdkafkaPositions
 
 RECORDS_MAX = 100
@@ -25,28 +25,28 @@ class LibrdkafkaDriver:
 
     errors = (KafkaException,)
 
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
-        self._topic = actor.part.topic
+    def __init__(self, member: GroupMember) -> None:
+        self._member = member
+        self._topic = member.spec.topic
         self._sent: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-        self._library = LibrdkafkaPositions(actor.part.name)
+        self._library = LibrdkafkaPositions(member.spec.name)
 
     async def start(self) -> None:
-        part = self._actor.part
+        spec = self._member.spec
         settings = {
-            "bootstrap.servers": part.bootstrap,
-            "client.id": part.name,
-            "group.id": part.group,
+            "bootstrap.servers": spec.bootstrap,
+            "client.id": spec.name,
+            "group.id": spec.group,
             "partition.assignment.strategy": "cooperative-sticky",
-            "session.timeout.ms": part.session_timeout_ms,
+            "session.timeout.ms": spec.session_timeout_ms,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "on_commit": self._answered,
             "debug": DEBUG,
             "log_level": 7,
         }
-        if part.instance_id is not None:
-            settings["group.instance.id"] = part.instance_id
+        if spec.instance_id is not None:
+            settings["group.instance.id"] = spec.instance_id
         self._consumer = Consumer(settings, logger=self._library.logger)
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
@@ -67,8 +67,8 @@ class LibrdkafkaDriver:
 
     def _note_move(self, partition: int, offset: int) -> None:
         """librdkafka moved by itself, and its log says so: a seek like any other."""
-        if offset != self._actor.positions.get(partition, offset) and self._library.moved(partition, offset):
-            self._actor.journal.note("seek", partition=partition, offset=offset, by="librdkafka")
+        if offset != self._member.positions.get(partition, offset) and self._library.moved(partition, offset):
+            self._member.journal.note("seek", partition=partition, offset=offset, by="librdkafka")
 
     async def commit(self, offsets: Mapping[int, int], synchronous: bool) -> None:
         await self._run(lambda: self._commit(dict(offsets), synchronous))
@@ -84,11 +84,11 @@ class LibrdkafkaDriver:
         try:
             reported = self._consumer.commit(offsets=wanted, asynchronous=False)
         except KafkaException as failed:
-            self._actor.committed(began, offsets, generation, failed.args[0].name())
+            self._member.committed(began, offsets, generation, failed.args[0].name())
             return
         for tp in reported:
             error = None if tp.error is None else tp.error.name()
-            self._actor.committed(began, {tp.partition: tp.offset}, generation, error)
+            self._member.committed(began, {tp.partition: tp.offset}, generation, error)
 
     def _answered(self, error: Any, partitions: list[Any]) -> None:
         for tp in partitions:
@@ -97,7 +97,7 @@ class LibrdkafkaDriver:
                 began, generation = sent.pop(0)
                 failed = error or tp.error
                 reported = None if failed is None else failed.name()
-                self._actor.committed(began, {tp.partition: tp.offset}, generation, reported)
+                self._member.committed(began, {tp.partition: tp.offset}, generation, reported)
 
     async def committed(self, partitions: list[int]) -> Mapping[int, int]:
         asked = [TopicPartition(self._topic, partition) for partition in partitions]
@@ -122,19 +122,19 @@ class LibrdkafkaDriver:
     # -- the listener
 
     def _assigned(self, _: Any, partitions: list[Any]) -> None:
-        self._actor.assigned((tp.partition for tp in partitions), self._generation(), self._consumer.memberid() or "")
+        self._member.assigned((tp.partition for tp in partitions), self._generation(), self._consumer.memberid() or "")
 
     def _revoked(self, _: Any, partitions: list[Any]) -> None:
-        if self._actor.stopping:
+        if self._member.stopping:
             return
         gone = [tp.partition for tp in partitions]
-        offsets = self._actor.uncommitted(gone)
+        offsets = self._member.uncommitted(gone)
         if offsets:
             self._commit(offsets, synchronous=True)
-        self._actor.released("revoked", gone)
+        self._member.released("revoked", gone)
 
     def _lost(self, _: Any, partitions: list[Any]) -> None:
-        self._actor.released("lost", [tp.partition for tp in partitions])
+        self._member.released("lost", [tp.partition for tp in partitions])
 
     def _generation(self) -> int:
         """From the serialised group metadata: after its name, an int32 in the machine's order."""
@@ -142,6 +142,6 @@ class LibrdkafkaDriver:
         return int(struct.unpack_from("<i", metadata, len(_METADATA))[0]) if metadata.startswith(_METADATA) else -1
 
 
-def open_driver(actor: Actor) -> LibrdkafkaDriver:
+def open_driver(member: GroupMember) -> LibrdkafkaDriver:
     """This library's driver."""
-    return LibrdkafkaDriver(actor)
+    return LibrdkafkaDriver(member)

@@ -1,8 +1,8 @@
-"""One group member in a process of its own: `python -m tests.outside.member '<JSON of a Part>'`.
+"""One group member in a process of its own: `python -m tests.outside.member '<JSON of a MemberSpec>'`.
 
 It reads, commits what it has read, pauses and resumes partitions, seeks back, asks for committed offsets, and
-writes into its journal what it did and what its listener was told. SIGTERM closes it. A client library is driven by
-a `Driver`; this module decides what is done and when, and keeps the journal.
+writes into its journal what it did and what its listener was called with. SIGTERM closes it. A client library
+is driven by a `Driver`; this module decides what is done and when, and keeps the journal.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SEEK_BACK_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Who a process is to be."""
+class MemberSpec:
+    """Library, group and behaviour of one member."""
 
     library: str
     name: str
@@ -69,20 +69,20 @@ class Driver(Protocol):
     async def close(self) -> None: ...
 
 
-class Actor:
+class GroupMember:
     """Owns partitions between its listener's calls, and remembers how far it has read each."""
 
-    def __init__(self, part: Part) -> None:
-        self.part = part
-        self.journal = Journal(part.journal)
+    def __init__(self, spec: MemberSpec) -> None:
+        self.spec = spec
+        self.journal = Journal(spec.journal)
         self.positions: dict[int, int] = {}
         self.first: dict[int, int] = {}
         self.owned: set[int] = set()
         self.paused: dict[int, float] = {}
         """Partition -> when it is resumed."""
         self.stopping = False
-        self._random = random.Random(part.seed)
-        module = importlib.import_module(f"tests.outside.{part.library}_driver")
+        self._random = random.Random(spec.seed)
+        module = importlib.import_module(f"tests.outside.{spec.library}_driver")
         self.driver: Driver = module.open_driver(self)
 
     # -- what drivers report
@@ -118,7 +118,7 @@ class Actor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
-        self.journal.note("starting", part=asdict(self.part))
+        self.journal.note("starting", spec=asdict(self.spec))
         await self.driver.start()
         due = {name: loop.time() + self._random.uniform(0.5, 1.5) * every for name, every in self._every().items()}
         while not self.stopping:
@@ -160,7 +160,7 @@ class Actor:
     async def _commit(self) -> None:
         offsets = self.uncommitted(self.owned)
         if offsets:
-            await self.driver.commit(offsets, self.part.synchronous)
+            await self.driver.commit(offsets, self.spec.synchronous)
 
     async def _pause(self) -> None:
         if not self.owned:
@@ -197,4 +197,4 @@ class Actor:
 
 
 if __name__ == "__main__":
-    asyncio.run(Actor(Part(**json.loads(sys.argv[1]))).run())
+    asyncio.run(GroupMember(MemberSpec(**json.loads(sys.argv[1]))).run())

@@ -81,7 +81,7 @@ def _matrix(name: str) -> dict[str, str]:
 
 def software() -> tuple[Software, ...]:
     """Every client, the most tested first."""
-    real, cold, outside = "conformance/test_clients.py", "conformance/test_cold_clients.py", "outside/cast.py"
+    real, cold, outside = "conformance/test_clients.py", "conformance/test_cold_clients.py", "outside/client_group.py"
     kafkajs = json.loads((_TESTS / "clients/node/package.json").read_text())["dependencies"]["kafkajs"]
     connector_clients = next(version for _, name, version in CONNECTOR.artifacts if name == "kafka-clients")
     return (

@@ -174,7 +174,7 @@ class Reading:
         if log is None:
             located = self._locate(wanted)
             if located is None and wanted not in self._resolved:
-                self._beside(wanted, left, self._find(wanted.key))
+                self._await_first(wanted, left, self._find(wanted.key))
                 return
             if located is None:
                 located = UnknownTopicOrPartition() if isinstance(wanted.key, str) else UnknownTopicId()
@@ -188,7 +188,7 @@ class Reading:
             return
         if wanted.leader_epoch >= 0 or wanted.last_epoch >= 0:
             if known is None:
-                self._beside(wanted, left, log.ensure())
+                self._await_first(wanted, left, log.ensure())
                 return
             if not self._epochs_agree(wanted, log, known, left):
                 return
@@ -203,7 +203,7 @@ class Reading:
         last_epoch = wanted.last_epoch
         if last_epoch < 0 or (last_epoch == known.leader_epoch and wanted.offset <= known.log_end_offset):
             return True
-        self._beside(wanted, left, self._verify(wanted, log, known))
+        self._await_first(wanted, left, self._verify(wanted, log, known))
         return False
 
     async def _verify(self, wanted: Wanted, log: FetchedLog, known: LogOffsets) -> None:
@@ -218,7 +218,7 @@ class Reading:
         offsets = known.high_watermark, known.last_stable_offset, known.log_start_offset
         wanted.result = FetchPartition(wanted.index, 0, *offsets, diverging=(epoch, end_offset))
 
-    def _beside(self, wanted: Wanted, left: int, work: Awaitable[Any]) -> None:
+    def _await_first(self, wanted: Wanted, left: int, work: Awaitable[Any]) -> None:
         """Await some rare work in a task, then evaluate the partition again."""
         self._resolved.add(wanted)
         self._reading[wanted] = left

@@ -76,10 +76,10 @@ class DelayedHeartbeat:
     __slots__ = (
         "_asked",
         "_delayed_heartbeats",
-        "_hurried",
         "_known",
         "_missed",
         "_on_code",
+        "_release_early",
         "_since_s",
         "interval_estimator",
         "is_delayed",
@@ -98,7 +98,7 @@ class DelayedHeartbeat:
         self.until_s = 0.0
         self._on_code: OnCode | None = None
         self._since_s = 0.0
-        self._hurried: Released | None = None
+        self._release_early: Released | None = None
         self._asked = self._missed = self._known = False
         self.is_delayed = False
         """Whether the answer is known and delayed."""
@@ -116,7 +116,7 @@ class DelayedHeartbeat:
                 self._delayed_heartbeats.is_excluded(member_ref.member_id),
             )
         self.keys, self.member_ref, self._on_code = keys, member_ref, on_code
-        self._hurried, self._missed, self._since_s = None, False, now_s
+        self._release_early, self._missed, self._since_s = None, False, now_s
         self.interval_estimator.arrived(now_s)
         delay_s = self.interval_estimator.delay_s()
         self.until_s = now_s + delay_s if delay_s else 0.0
@@ -146,7 +146,7 @@ class DelayedHeartbeat:
         if self.is_delayed and reason is Released.CLOSED:
             self._delayed_heartbeats.exclude(self)
         if self._asked:
-            self._hurried = reason
+            self._release_early = reason
         elif self.is_delayed:
             self._answer(_NONE, reason)
 
@@ -155,7 +155,7 @@ class DelayedHeartbeat:
     def on_next_request(self) -> None:
         """As `release`, without its call: it runs before every request."""
         if self._asked:
-            self._hurried = Released.REQUEST
+            self._release_early = Released.REQUEST
         elif self.is_delayed:
             self._answer(_NONE, Released.REQUEST)
 
@@ -177,8 +177,8 @@ class DelayedHeartbeat:
 
     def _judged(self, code: int) -> None:
         self._asked = False
-        if code != _NONE or not self.until_s or self._hurried:
-            self._answer(code, Released.REBALANCE if code else self._hurried)
+        if code != _NONE or not self.until_s or self._release_early:
+            self._answer(code, Released.REBALANCE if code else self._release_early)
         elif self._missed:
             self._missed = False
             self._ask()

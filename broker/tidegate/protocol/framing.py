@@ -29,7 +29,7 @@ class FrameError(Exception):
     """An invalid frame length; the connection is closed at once."""
 
 
-class TlsInstead(FrameError):
+class TlsHandshake(FrameError):
     """The received bytes start a TLS handshake."""
 
 
@@ -110,7 +110,7 @@ class Splitter:
             return None
         (size,) = _SIZE(data, position)
         if not 0 <= size <= self.frame_bytes_max:
-            kind = TlsInstead if data.startswith(_TLS_HANDSHAKE, position) else FrameError
+            kind = TlsHandshake if data.startswith(_TLS_HANDSHAKE, position) else FrameError
             raise kind(f"a frame of {size} bytes")
         if available - 4 < size:
             if size > LARGE_BYTES:

@@ -19,7 +19,7 @@ import structlog
 
 from tidegate.apis.call import Body, Client
 from tidegate.protocol import headers
-from tidegate.protocol.framing import FrameError, Splitter, TlsInstead
+from tidegate.protocol.framing import FrameError, Splitter, TlsHandshake
 from tidegate.protocol.schema_walk import DecodeError
 from tidegate.server import dispatch, limits
 from tidegate.server.acceptor import Acceptor
@@ -155,7 +155,7 @@ class Connection(Muting, asyncio.BufferedProtocol):
                 if self.client.delayed is not None:
                     self.client.delayed.on_next_request()
                 take(*frame)
-        except TlsInstead:
+        except TlsHandshake:
             self.server.on_tls_handshake(self)
         except FrameError as error:
             self.drop_connection(str(error))

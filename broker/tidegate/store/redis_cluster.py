@@ -74,7 +74,7 @@ class RedisCluster:
         self._slot_maps: list[Owned] = []
         self._validated: Link | None = None
         self._next_node = -1
-        self._hurried = asyncio.Event()
+        self._refresh_due = asyncio.Event()
         self._closing = TaskSet()
         self._why = "no node answers"
         self.redirect_count: Counter[int] = Counter()
@@ -125,7 +125,7 @@ class RedisCluster:
             self._slots[slot] = node
             self._slot_maps = []  # forces the next table to be applied
             self.on_moved()
-        self.hurry()
+        self.refresh_soon()
 
     def refused(self, node: Node, text: str) -> Refusal:
         """Parse a refusal, and apply it if it is a MOVED."""
@@ -133,7 +133,7 @@ class RedisCluster:
         refusal = parse_refusal(text, address.host if address is not None else "")
         if refusal.kind == "MOVED" and refusal.place is not None:
             self.moved(refusal.slot, refusal.place)
-        self.hurry()
+        self.refresh_soon()
         return refusal
 
     # -- commands
@@ -185,9 +185,9 @@ class RedisCluster:
         self._next_node += 1
         return self._address(*places[self._next_node % len(places)])
 
-    def hurry(self) -> None:
+    def refresh_soon(self) -> None:
         """Query the slot table soon."""
-        self._hurried.set()
+        self._refresh_due.set()
 
     async def first_refresh(self, timeout_s: float) -> None:
         """Wait until the slot table is known and complete. Raises StoreUnavailable, CannotStart."""
@@ -209,10 +209,10 @@ class RedisCluster:
             troubled = not all(node.up for node in self._nodes.values())
             try:
                 async with asyncio.timeout(_TROUBLED_S if troubled else FOLLOW_MS / 1000):
-                    await self._hurried.wait()
+                    await self._refresh_due.wait()
             except TimeoutError:
                 pass
-            self._hurried.clear()
+            self._refresh_due.clear()
             await self._observe()
             await asyncio.sleep(_SOON_S)
 

@@ -154,7 +154,7 @@ class Store:
             self.cluster.refused(node, text)
 
     def _added(self, node: Node) -> None:
-        node.control.on_down.append(lambda _: self._hurry())
+        node.control.on_down.append(lambda _: self._refresh_slots())
         for added, _ in self._followers:
             added(node)
 
@@ -170,9 +170,9 @@ class Store:
         for listener in self.on_moved:
             listener()
 
-    def _hurry(self) -> None:
+    def _refresh_slots(self) -> None:
         if self.cluster is not None:
-            self.cluster.hurry()
+            self.cluster.refresh_soon()
 
     # -- lifecycle
 
@@ -240,7 +240,7 @@ class Store:
 
     def reconnect_to_primary(self) -> None:
         """Reconnect every lane after a read-only error, if the address can name another primary."""
-        self._hurry()
+        self._refresh_slots()
         if self.primary.by_sentinels:
             self.metadata_node.leave("it is a replica now")
             self.push.reconnect("it is a replica now")

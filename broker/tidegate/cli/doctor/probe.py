@@ -96,7 +96,9 @@ async def probe(address: str, tls: Tls | None, expected: bool | None, tries: int
     except OSError as error:
         return Probe(address, trouble=Trouble.UNRESOLVABLE, why=error.strerror or str(error))
     silent = {
-        ip: why for ip, why in zip(ips, await asyncio.gather(*(_knock(ip, port) for ip in ips)), strict=True) if why
+        ip: why
+        for ip, why in zip(ips, await asyncio.gather(*(_connect_error(ip, port) for ip in ips)), strict=True)
+        if why
     }
     observed = Probe(address, ips=ips, silent=silent)
     open_ips = [ip for ip in ips if ip not in silent]
@@ -113,7 +115,7 @@ async def _resolve(host: str, port: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(one[4][0]) for one in found))[:_ADDRESSES_MAX]
 
 
-async def _knock(ip: str, port: int) -> str:
+async def _connect_error(ip: str, port: int) -> str:
     """The reason why the address does not connect; "" if it does."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):

@@ -1,7 +1,7 @@
-"""Puts an outside run on: writers, groups of each library's members, and whoever joins, leaves or comes back.
+"""A group of one library's members, each in a process of its own, and changes of its membership; writers beside it.
 
-Each group has two static and two dynamic members. One thread a group changes its membership now and then and waits
-until it has settled; in between, whatever happens to brokers, its generation must not move.
+Each group has two static members and a dynamic one. One thread a group changes its membership now and then and waits
+until the group is stable; in between, whatever happens to brokers, its generation must not change.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import redis
 from bench.cluster import REPOSITORY
 from tests.outside.history import GroupHistory
 from tests.outside.journal import JournalReader
-from tests.outside.member import Part
+from tests.outside.member import MemberSpec
 from tidegate.store.keys import GroupKeys
 
 TOPIC: Final = "outside"
 PARTITIONS: Final = 12
 IDLE_WAIT_S: Final = 40.0
-CALM_S: Final = 1.5
-REST_S: Final = (5.0, 10.0)
+STABLE_S: Final = 1.5
+CHANGE_EVERY_S: Final = (5.0, 10.0)
 STOP_S: Final = 40.0
 
 LIBRARIES: Final = ("librdkafka", "kafka_python", "aiokafka")
@@ -57,39 +57,39 @@ class Process:
 
 
 @dataclass(slots=True)
-class Troupe:
-    """One library's group: who is on, what was changed when."""
+class ClientGroup:
+    """One library's group: its running members, and what was changed when."""
 
     directory: Path
     library: str
     bootstrap: str
     redis_url: str
     random: random.Random
-    on: dict[str, Process] = field(default_factory=dict)
-    """Role -> its process now; static roles keep their instance id."""
-    gone: list[Process] = field(default_factory=list)
+    running: dict[str, Process] = field(default_factory=dict)
+    """Role -> its process; static roles keep their instance id."""
+    stopped: list[Process] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
     steady: list[tuple[int, int]] = field(default_factory=list)
-    """From the group's settling to its next change, in Redis's ms."""
+    """From when the group was stable to its next change, in ms of the wall clock."""
     idle_wait_s: list[float] = field(default_factory=list)
     owned: dict[str, set[int]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     _counter: Any = field(default_factory=itertools.count)
 
     @property
-    def group(self) -> str:
+    def group_id(self) -> str:
         """Its group id."""
         return f"{self.library}-group"
 
-    def enter(self, role: str) -> None:
-        """Start who plays this role."""
+    def start(self, role: str) -> None:
+        """Start a process for this role."""
         number = next(self._counter)
         name = f"{self.library}-{role}-{number}"
         static = role.startswith("static")
-        part = Part(
+        spec = MemberSpec(
             library=self.library,
             name=name,
-            group=self.group,
+            group=self.group_id,
             topic=TOPIC,
             bootstrap=self.bootstrap,
             journal=str(self.directory / f"{name}.jsonl"),
@@ -97,44 +97,44 @@ class Troupe:
             synchronous=number % 2 == 0,
             seed=self.random.randrange(1 << 32),
         )
-        self.on[role] = Process(self.directory, name, part.command())
+        self.running[role] = Process(self.directory, name, spec.command())
 
-    def leave(self, role: str) -> None:
-        """Stop who plays it."""
-        leaving = self.on.pop(role)
-        leaving.stop()
-        self.gone.append(leaving)
+    def stop(self, role: str) -> None:
+        """Stop the process of this role."""
+        stopping = self.running.pop(role)
+        stopping.stop()
+        self.stopped.append(stopping)
 
     def change(self) -> None:
-        """One change of membership, then wait until the group has settled."""
-        if "guest" in self.on:
-            action, role = "leaves", "guest"
+        """One change of membership, then wait until the group is stable."""
+        if "extra" in self.running:
+            action, role = "leaves", "extra"
         else:
             action, role = self.random.choice(
-                [("joins", "guest"), ("joins", "guest"), ("comes back", "static-1"), ("comes back", "static-2")]
+                [("joins", "extra"), ("joins", "extra"), ("comes back", "static-1"), ("comes back", "static-2")]
             )
         self.changes.append(f"{role} {action}")
         if action == "comes back":  # within its session: no change at all to the others
-            self.leave(role)
-            self.enter(role)
+            self.stop(role)
+            self.start(role)
             self.stabilize()
             return
-        self.end_calm()
+        self.end_stable()
         if action == "joins":
-            self.enter(role)
+            self.start(role)
         else:
-            self.leave(role)
+            self.stop(role)
         self.stabilize()
-        self.begin_calm()
+        self.begin_stable()
 
-    # -- the group's calm
+    # -- when no rebalance is expected
 
-    def begin_calm(self) -> None:
-        """From now on the generation must not move."""
+    def begin_stable(self) -> None:
+        """From now on the generation must not change."""
         self.steady.append((time.time_ns() // 1_000_000, 0))
 
-    def end_calm(self) -> None:
-        """Until now it must not have moved."""
+    def end_stable(self) -> None:
+        """Until now it must not have changed."""
         began, _ = self.steady.pop()
         self.steady.append((began, time.time_ns() // 1_000_000))
 
@@ -146,13 +146,13 @@ class Troupe:
             time.sleep(0.1)
             whole = self._whole() and self._state() == "Stable"
             whole_since = (whole_since or time.monotonic()) if whole else None
-            if whole_since is not None and time.monotonic() - whole_since > CALM_S:
+            if whole_since is not None and time.monotonic() - whole_since > STABLE_S:
                 self.idle_wait_s.append(whole_since - began)
                 return
-        raise TimeoutError(f"{self.group} has not settled: {self.owned}, {self._state()}")
+        raise TimeoutError(f"{self.group_id} is not stable: {self.owned}, {self._state()}")
 
     def _whole(self) -> bool:
-        for process in self.on.values():
+        for process in self.running.values():
             if process.process.poll() is not None:
                 raise RuntimeError(f"{process.name} ended:\n{process.printed.read_text()[-2000:]}")
             owned = self.owned.setdefault(process.name, set())
@@ -161,8 +161,8 @@ class Troupe:
                     owned.update(entry["partitions"])
                 elif entry["kind"] in ("revoked", "lost"):
                     owned.difference_update(entry["partitions"])
-        every = [partition for process in self.on.values() for partition in self.owned[process.name]]
-        return sorted(every) == list(range(PARTITIONS)) and all(self.owned[one.name] for one in self.on.values())
+        every = [partition for process in self.running.values() for partition in self.owned[process.name]]
+        return sorted(every) == list(range(PARTITIONS)) and all(self.owned[one.name] for one in self.running.values())
 
     def _state(self) -> str:
         with redis.Redis.from_url(self.redis_url, decode_responses=True) as client:
@@ -170,30 +170,30 @@ class Troupe:
 
     @property
     def _keys(self) -> GroupKeys:
-        return GroupKeys.of("tidegate", 50, "default", self.group)
+        return GroupKeys.of("tidegate", 50, "default", self.group_id)
 
     # -- the end
 
-    def play(self, until: threading.Event) -> None:
-        """Change now and then. What fails is kept for the check."""
+    def change_until(self, until: threading.Event) -> None:
+        """Change the membership now and then; failures are kept for the check."""
         try:
-            while not until.wait(self.random.uniform(*REST_S)):
+            while not until.wait(self.random.uniform(*CHANGE_EVERY_S)):
                 self.change()
-        except Exception as error:  # noqa: BLE001 - the thread's only way to tell
+        except Exception as error:  # noqa: BLE001 - a thread has no caller to raise to
             self.failures.append(repr(error))
 
     def processes(self) -> list[Process]:
-        """Everyone who ever played."""
-        return [*self.gone, *self.on.values()]
+        """Every process, stopped ones first."""
+        return [*self.stopped, *self.running.values()]
 
     def events(self) -> list[dict[str, str]]:
-        """What the coordinator says of the group, in order."""
+        """The group's events, in order."""
         with redis.Redis.from_url(self.redis_url, decode_responses=True) as client:
             entries: Any = client.xrange(self._keys.shard_keys.events)
         return [entry for _, entry in entries if entry["group"] == self._keys.ref]
 
-    def unrest(self) -> list[dict[str, str]]:
-        """Events of a rebalance in a time when nobody had joined or left."""
+    def unexpected_rebalances(self) -> list[dict[str, str]]:
+        """Events of a rebalance while the membership did not change."""
         kinds = ("rebalance_started", "barrier_joined", "member_expired", "emptied")
         return [
             event
@@ -202,14 +202,14 @@ class Troupe:
         ]
 
     def history(self) -> GroupHistory:
-        """What its members saw."""
+        """The history of its members."""
         to_monotonic_ns = time.monotonic_ns() - time.time_ns()
         removed = {}
         for event in self.events():
             gone = event["detail"] if event["kind"] == "member_replaced" else event["member"]
             if event["kind"] in ("member_left", "member_expired", "member_replaced"):
                 removed[gone] = int(event["time"]) * 1_000_000 + to_monotonic_ns
-        history = GroupHistory(self.group, removed)
+        history = GroupHistory(self.group_id, removed)
         for process in self.processes():
             list(process.reader.more())
             history.add(process.name, process.reader.entries)
