@@ -86,7 +86,7 @@ async def test_table_for_people(cluster: Cluster) -> None:
     done = await asyncio.to_thread(CliRunner().invoke, command_line, line)
 
     assert done.exit_code == BAD_NEWS  # a test's Redis writes nothing to disk
-    assert f"Bootstrap address {cluster.brokers[0].address}: answers in clear." in done.output
+    assert f"Bootstrap address {cluster.brokers[0].address}: answers without TLS." in done.output
     assert "with 3 brokers; it connects to each:" in done.output
     assert "WARNING  appendonly is off" in done.output
 
@@ -139,7 +139,7 @@ async def test_plain_client_at_a_tls_port_and_the_other_way_round(cluster: Clust
         through_tls = await doctor(f"127.0.0.1:{port}", "--no-redis", *trusting, code=FAILED)
     tls_to_plain = await doctor(cluster.brokers[0].address, "--no-redis", *trusting, code=FAILED)
 
-    assert plain["kinds"] == ["tls-required", "tls-not-spoken"]  # it is sent on to addresses in clear
+    assert plain["kinds"] == ["tls-required", "tls-not-spoken"]  # it is sent on to addresses without TLS
     assert plain["cluster_id"] == tls_to_plain["cluster_id"]  # seen all the same
     assert through_tls["bootstrap"][0]["trouble"] is None
     assert tls_to_plain["kinds"] == ["tls-not-spoken"]

@@ -184,7 +184,9 @@ async def test_explain_ends_with_1_where_something_is_wrong(shell: Shell) -> Non
         await consumer.commit({TopicPartition(shell.topic, 1): 5})
 
     text = await shell.type("explain", shell.group)
-    assert "15 records wait." in text and "the last to go: billing-1 at 127.0.0.1 left by itself" in text, text
+    assert "15 records wait." in text and "the last member that left: billing-1 at 127.0.0.1 left by itself" in text, (
+        text
+    )
     assert "Nothing is wrong." in text, "who closed its consumer knows that nobody reads"
 
     async with AIOKafkaConsumer(bootstrap_servers=shell.cluster.bootstrap, group_id=shell.group) as reader:
@@ -261,7 +263,7 @@ async def test_other_protocol_is_one_line() -> None:
         address = "{}:{}".format(*server.sockets[0].getsockname())
         done = await asyncio.to_thread(CliRunner().invoke, command_line, ["group", "list", "--bootstrap", address])
 
-    assert (done.exit_code, done.output) == (2, f"tidegate: {address} answered something else than Kafka does\n")
+    assert (done.exit_code, done.output) == (2, f"tidegate: {address} answered, but not in the Kafka protocol\n")
 
 
 # -- changing
@@ -272,7 +274,7 @@ async def test_reset_plans_only_without_execute(shell: Shell) -> None:
         pass
     text = await shell.type("reset", shell.group, "--all-topics", "--to-earliest")
 
-    assert "nothing is changed: --execute does it" in text
+    assert "dry run, nothing is changed; --execute applies it" in text
     assert await shell.committed() == {0: 20, 1: 20}
 
 
@@ -399,7 +401,7 @@ async def test_undo_restores_deleted_commits_of_a_live_group(shell: Shell, tmp_p
 async def test_reset_of_an_absent_group_reports_that_it_creates_it(shell: Shell) -> None:
     text = await shell.type("reset", "biling", "--topic", shell.topic, "--to-earliest")
 
-    assert "there is no group biling so far" in text
+    assert "there is no group biling yet" in text
 
 
 async def test_evict_removes_a_member_and_gives_the_reason(shell: Shell) -> None:

@@ -27,7 +27,7 @@ async def test_produced_record_is_consumed(cluster: Cluster) -> None:
         done = await typed("--bootstrap", cluster.bootstrap, "-o", "json")
         assert done.exit_code == DONE, done.output
         reported = {row["step"]: row["result"] for row in json.loads(done.stdout)}
-        assert list(reported) == ["topic", "produced", "consumed", "committed", "forgotten"]
+        assert list(reported) == ["topic", "produced", "consumed", "committed", "deleted"]
         assert reported["consumed"] == "the same 16 bytes"
         offsets.append(int(reported["produced"].removeprefix("offset ")))
     groups = await asyncio.to_thread(
@@ -35,7 +35,7 @@ async def test_produced_record_is_consumed(cluster: Cluster) -> None:
     )
 
     assert offsets[1] == offsets[0] + 1
-    assert reported["topic"] == f"{round_trip.TOPIC}, was there"
+    assert reported["topic"] == f"{round_trip.TOPIC}, exists"
     assert round_trip.TOPIC not in groups.output
 
 

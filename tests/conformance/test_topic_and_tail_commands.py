@@ -70,7 +70,7 @@ async def test_life_of_a_topic(cluster: Cluster) -> None:
     assert "there is no topic" in (await typed(cluster, "topic", "describe", name, code=FAILED)).output
 
     await typed(cluster, "topic", "create", name, "-p", "2", "-c", "retention.ms=3600000")
-    assert "is there already" in (await typed(cluster, "topic", "create", name, code=FAILED)).output
+    assert "exists already" in (await typed(cluster, "topic", "create", name, code=FAILED)).output
     await typed(cluster, "topic", "create", name, "--if-not-exists")
     await typed(cluster, "topic", "alter", name, "--unset", "retention.ms", "-c", "max.message.bytes=2000")
     await typed(cluster, "topic", "partitions", name, "5")

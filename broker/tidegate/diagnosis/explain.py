@@ -69,12 +69,10 @@ def _last_rebalance(snapshot: GroupSnapshot, rounds: Sequence[Rebalance]) -> lis
         "syncing": f"generation {last.generation} opened, and its leader has yet to assign",
         "joining": "members are still joining",
         "emptied": "it left the group empty",
-        "interrupted": "another one cut it short",
+        "interrupted": "another rebalance interrupted it",
     }[last.outcome]
     evidence = (
-        [f"before it the group was undisturbed for {format_duration(started.duration_ms)}"]
-        if started.generation
-        else []
+        [f"before it the group was stable for {format_duration(started.duration_ms)}"] if started.generation else []
     )
     evidence += [f"{event.who} was removed meanwhile ({event.cause.replace('_', ' ')})" for event in last.lost]
     return [

@@ -238,16 +238,16 @@ def cause_in_words(started: Event, trigger: Event | None = None) -> str:
 
 
 _KINDS: Final = {
-    "created": "the group was made, {who} asked first",
+    "created": "the group was created; {who} asked first",
     "member_joined": "{who} joined",
     "member_left": "{who} left by itself",
     "member_removed": "{who} was removed by somebody else",
-    "member_evicted": "{who} found the group full",
-    "member_replaced": "{who} took the place of its former self",
+    "member_evicted": "{who} was refused: the group is full",
+    "member_replaced": "{who} restarted and took over its membership",
     "member_fenced": "{who} was fenced: another process has its instance id",
     "lease_lost": "the broker that held the request of {who} is gone",
     "barrier_joined": "all joined: generation {generation} opens with {members} members",
-    "assignment_stored": "the assignment was handed in",
+    "assignment_stored": "the leader submitted the assignment",
     "subscription_changed": "{who} subscribed to other topics",
     "revocation_requested": "{who} has to give up {detail} partitions",
     "shutdown_requested": "{who} asked all members to shut down",

@@ -426,8 +426,8 @@ def test_explain_members_left_with_lag_is_a_note() -> None:
     )
 
     assert found.severity is Severity.NOTE
-    assert found.sentence == "Nobody is in the group for 1 h, and 50 records wait."
-    assert found.evidence[1].startswith("the last to go: a at 10.0.0.1 left by itself")
+    assert found.sentence == "The group has had no members for 1 h, and 50 records wait."
+    assert found.evidence[1].startswith("the last member that left: a at 10.0.0.1 left by itself")
     assert "while it is not polled" in found.advice
 
 
@@ -552,7 +552,7 @@ def test_last_rebalance_and_its_cause() -> None:
         'The last rebalance began at 11:05:40 UTC, 1 min ago: b at 10.0.0.1 left by itself, saying "closing"; '
         "it was over 3.0 s later, in generation 7."
     )
-    assert found.evidence == ("before it the group was undisturbed for 14 min",)
+    assert found.evidence == ("before it the group was stable for 14 min",)
 
 
 def test_explain_lists_the_worst_first() -> None:

@@ -43,7 +43,7 @@ def replace_user(client: Any, prefix: str, name: str, present: User | None, want
     before, after = (one.text() if one is not None else "" for one in (present, wanted))
     _, done = client.eval(REPLACE_USER.source, 1, keys.users, keys.user_changes, name, before, after)
     if not done:
-        raise CommandFailed(f"user {name} was changed by somebody else meanwhile")
+        raise CommandFailed(f"user {name} was changed by another client meanwhile")
 
 
 def rules(client: Any, prefix: str, org: str) -> AclTable:

@@ -98,7 +98,7 @@ async def _fetch(admin: AdminHttp, path: str, query: Mapping[str, str], method: 
 
 def _reported(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return f"nothing in {_TIMEOUT.total:g} s"
+        return f"no reply within {_TIMEOUT.total:g} s"
     if isinstance(error, aiohttp.ClientConnectorError):
         return describe_os_error(error.os_error)
     return "not an address" if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError) else str(error)

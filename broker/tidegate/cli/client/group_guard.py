@@ -117,7 +117,7 @@ class Guard:
                 joining = asyncio.ensure_future(self._join(connection, joined.member_id if accepted else ""))
         finally:
             joining.cancel()
-        raise CommandFailed(f"group {self.group.group_id}: others join it as fast as they are removed")
+        raise CommandFailed(f"group {self.group.group_id}: new members join as fast as they are removed")
 
     async def _join(self, connection: Connection, member_id: str) -> Any:
         return await connection.ask(ApiKey.JOIN_GROUP, **group_requests.join(self.group, member_id))

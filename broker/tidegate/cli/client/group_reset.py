@@ -84,10 +84,10 @@ async def reset(brokers: Brokers, asked: Asked) -> Done:
             done.reported_text = _blocked(asked, group)
             return done
         if group.group_state == "Dead":
-            done.reported_text.append(f"there is no group {asked.group_id} so far: its offsets make one")
+            done.reported_text.append(f"there is no group {asked.group_id} yet: its offsets create it")
         if not asked.execute:
             fenced = f" and removes {_members(members)}" if members else ""
-            done.reported_text.append(f"nothing is changed: --execute does it{fenced}")
+            done.reported_text.append(f"dry run, nothing is changed; --execute applies it{fenced}")
             return done
         done.undo = _write_undo(asked, moves)
         if is_share:
@@ -115,7 +115,7 @@ def parse_file(path: Path, group_id: str) -> dict[Place, int | None]:
     except ValueError:
         raise CommandFailed(f"--from-file {path}, line {number}: not topic,partition,offset of this group") from None
     if not wanted:
-        raise CommandFailed(f"--from-file {path}: nothing is in it")
+        raise CommandFailed(f"--from-file {path}: the file is empty")
     return wanted
 
 
@@ -168,10 +168,10 @@ def _blocked(asked: Asked, group: Any) -> list[str]:
             f"  {one.member_id} ({format_member(one.client_id, one.client_host, one.group_instance_id)})"
             for one in members
         ),
-        "stop them and ask again"
+        "stop them and repeat the command"
         if type_of(group) == SHARE
-        else "stop them and ask again, or add --fence: it removes them in one step; those that are alive join again "
-        "and go on from the new offsets",
+        else "stop them and repeat the command, or add --fence: it removes them in one step; those that are alive join "
+        "again and go on from the new offsets",
     ]
 
 
@@ -241,7 +241,7 @@ def _report(done: Done, codes: Mapping[Place, ErrorCode], undone: Mapping[Place,
         if code is not ErrorCode.none:
             row["note"] = f"refused: {code.name.upper()}"
         elif place in undone:
-            row["note"] = f"back at {undone[place]}: somebody committed after the reset"
+            row["note"] = f"back at {undone[place]}: a client committed after the reset"
     done.refused = bool(failed)
     done.reported_text.append(f"{len(done.rows) - len(failed)} of {counted(len(done.rows), 'partition')} moved")
 

@@ -163,7 +163,7 @@ class Connection:
             except SerialError:  # it has something that the reader refuses and the protocol allows
                 return entity_reader(schema)(plan_of(schema).rewrite(payload, start, size), 0)[0]
         except (SerialError, DecodeError, ValueError, LookupError, OverflowError):
-            raise CommandFailed(f"{self.address} answered something else than Kafka does") from None
+            raise CommandFailed(f"{self.address} answered, but not in the Kafka protocol") from None
 
     async def close(self) -> None:
         if self._writer is not None:
@@ -174,5 +174,5 @@ class Connection:
 
 def _reported(error: OSError | asyncio.IncompleteReadError, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
-        return f"nothing in {timeout_s:g} s"
+        return f"no reply within {timeout_s:g} s"
     return describe_os_error(error) if isinstance(error, OSError) else "it closed the connection"

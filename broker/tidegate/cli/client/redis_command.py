@@ -104,7 +104,7 @@ def read_reply(stream: BinaryIO) -> Reply:
     if kind == b"*":
         count = int(rest)
         return None if count < 0 else [read_reply(stream) for _ in range(count)]
-    raise ConnectionError(f"not a Redis server: it said {line[:40]!r}")
+    raise ConnectionError(f"not a Redis server: it replied {line[:40]!r}")
 
 
 def _bulk(stream: BinaryIO, size: int) -> bytes | None:

@@ -154,7 +154,7 @@ def _change(
     with connected(server) as client:
         changed = access.change_rules(client, server.prefix, org, [rule] if adds else [], [] if adds else [rule])
     if not any(changed):
-        typer.echo(f"{shown} {'is there already' if adds else 'was not there'}", err=True)
+        typer.echo(f"{shown} {'exists already' if adds else 'did not exist'}", err=True)
         raise typer.Exit(BAD_NEWS)
     typer.echo(f"{shown} is {'added' if adds else 'removed'}")
 

@@ -39,7 +39,7 @@ def audit(
     ] = False,
     output: Output = Form.TABLE,
 ) -> None:
-    """Who did what from where, with which outcome: the brokers' audit stream, oldest first. As JSON in OCSF's form."""
+    """Print the brokers' security audit, oldest event first; JSON has the form of OCSF."""
     from tidegate.cli.client.redis_access import connected
     from tidegate.cli.output import write_rows
     from tidegate.store.keys import ClusterKeys

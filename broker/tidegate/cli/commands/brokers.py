@@ -115,7 +115,7 @@ def drain(
     if not wait:
         typer.echo(f"node {node_id} was asked to drain")
     elif left:
-        typer.echo(f"tidegate: node {node_id} is still there after {timeout_s:g} s: it drains, or is stuck", err=True)
+        typer.echo(f"tidegate: node {node_id} has not left after {timeout_s:g} s: it drains, or is stuck", err=True)
         raise typer.Exit(BAD_NEWS)
     else:
         typer.echo(f"node {node_id} has left")

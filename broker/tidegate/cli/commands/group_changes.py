@@ -59,7 +59,7 @@ def reset(
     choice = Choice(to_earliest, to_latest, to_current, to_offset, shift_by, to_datetime, by_duration, offsets)
     asked = group_reset.Asked(group_id, choice, tuple(topic or ()), all_topics, execute, fence, undo)
     if execute:
-        confirm_change(cluster_of_brokers(brokers), f"group {group_id} is to go on from other offsets", yes)
+        confirm_change(cluster_of_brokers(brokers), f"the committed offsets of group {group_id} change", yes)
     done = asyncio.run(group_reset.reset(brokers, asked))
     write_rows(output, group_reset.COLUMNS, done.rows)
     for line in done.reported_text:

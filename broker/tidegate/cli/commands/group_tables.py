@@ -78,10 +78,10 @@ HISTORY: Final = [
     Column("time_ms", "BEGAN", format_timestamp),
     Column("generation", "GENERATION", right=True),
     Column("members", "MEMBERS", right=True),
-    Column("calm_ms", "CALM BEFORE", format_duration, right=True),
+    Column("calm_ms", "STABLE BEFORE", format_duration, right=True),
     Column("joining_ms", "JOINING", format_duration, right=True),
     Column("syncing_ms", "ASSIGNING", format_duration, right=True),
-    Column("stable_ms", "IN ALL", format_duration, right=True),
+    Column("stable_ms", "TOTAL", format_duration, right=True),
     Column("outcome", "OUTCOME"),
     Column("sentence", "CAUSE"),
 ]

@@ -32,7 +32,7 @@ class _OrRun(TyperGroup):
 
 redis = command_group(
     "redis",
-    "Redis: is it fit, whose is its memory, what is in a key; or any command of its own (redis COMMAND).",
+    "Check Redis, show its memory and its keys, or run a Redis command (redis COMMAND).",
     _OrRun,
 )
 
@@ -111,7 +111,9 @@ def memory(
         return
     if output is Form.TABLE:
         limit = f"limit {size(found.limit)}" if found.limit else "no limit"
-        typer.echo(f"ours {size(found.total.bytes)} in {found.total.keys:,} keys; used {size(found.used)}; {limit}")
+        typer.echo(
+            f"Tidegate {size(found.total.bytes)} in {found.total.keys:,} keys; server {size(found.used)}; {limit}"
+        )
     for name in (by,) if by else DIMENSIONS if output is Form.TABLE else ("kind",):
         columns = [
             Column(name, name.upper()),
@@ -203,7 +205,9 @@ def _explain(client: Any, server: RedisServer, name: str, output: Form) -> None:
 
     key = classify(name, server.prefix) or classify(f"{server.prefix}:{name}", server.prefix)
     if key is None:
-        raise CommandFailed(f"{name} is no key of ours (prefix {server.prefix}; `tidegate redis keys` lists the kinds)")
+        raise CommandFailed(
+            f"{name} is not a key of Tidegate (prefix {server.prefix}; `tidegate redis keys` lists the kinds)"
+        )
     found = held(client, key)
     if found is None:
         raise CommandFailed(f"there is no key {key.name} ({key.kind.name}: {key.kind.holds})")

@@ -61,12 +61,12 @@ async def there_and_back(brokers: Brokers, topic: str) -> list[dict[str, Any]]:
     steps, group_id, value = Steps(), f"{TOPIC}-{uuid.uuid4().hex}", uuid.uuid4().bytes
     async with KafkaClient(brokers, TOPIC) as kafka:
         made = topic_requests.create(kafka, topic, 1, {"retention.ms": str(_RETENTION_MS)}, validate_only=False)
-        await steps.step("topic", made, lambda new: f"{topic}, {'made' if new else 'was there'}")
+        await steps.step("topic", made, lambda new: f"{topic}, {'created' if new else 'exists'}")
         offset = await steps.step("produced", _produce(kafka, topic, value), lambda at: f"offset {at}")
         await steps.step("consumed", _consume(brokers, topic, offset, value), lambda size: f"the same {size} bytes")
         committing = _commit(kafka, group_id, topic, offset + 1)
-        await steps.step("committed", committing, lambda at: f"offset {at}, by a group of its own")
-        await steps.step("forgotten", kafka.delete_group(group_id), lambda _: "that group")
+        await steps.step("committed", committing, lambda at: f"offset {at}, in a new group")
+        await steps.step("deleted", kafka.delete_group(group_id), lambda _: "the group")
     return steps.rows
 
 

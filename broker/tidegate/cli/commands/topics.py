@@ -138,7 +138,7 @@ def create(
         confirm_change(cluster_of_brokers(brokers), f"topic {name} is created", yes)
     if not asyncio.run(make()):
         if not if_not_exists:
-            raise CommandFailed(f"topic {name} is there already")
+            raise CommandFailed(f"topic {name} exists already")
         typer.echo(f"{name} is there already")
     else:
         typer.echo(f"{name} can be created" if dry_run else f"created {name}")

@@ -77,9 +77,9 @@ def password(name: UserName, server: RedisServer, password_file: PasswordFile = 
         if present is None:
             raise CommandFailed(f"there is no user {name}")
         secret = _password(password_file)
-        confirm_change(cluster_of_redis(server), f"user {name} gets another password", yes)
+        confirm_change(cluster_of_redis(server), f"the password of user {name} changes", yes)
         access.set_password(client, server.prefix, present, present, secret)
-    typer.echo(f"user {name} has another password")
+    typer.echo(f"the password of user {name} is changed")
 
 
 @user.command()

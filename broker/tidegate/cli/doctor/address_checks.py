@@ -140,30 +140,31 @@ def _protocols(observed: Observations) -> Iterator[Finding]:
     for trouble, (kind, sentence, evidence, advice) in _PROTOCOLS.items():
         if found := [one for one in observed.every() if one.trouble is trouble]:
             where = listed([one.address for one in found])
-            reported = sentence.format(where, either(len(found), "speaks", "speak"), either(len(found), "does", "do"))
+            verbs = [either(len(found), f"{verb}s", verb) for verb in ("require", "accept")]
+            reported = sentence.format(where, *verbs, either(len(found), "does", "do"))
             yield Finding(kind, Severity.PROBLEM, where, reported, (evidence or found[0].why,), advice)
 
 
 _PROTOCOLS: Final = {
     Trouble.TLS_REQUIRED: (
         "tls-required",
-        "{0} {1} TLS, and the client does not.",
-        "A plain client sees the connection close at once, again and again: Java says `disconnected`, librdkafka "
+        "{0} {1} TLS; the client does not use it.",
+        "The connections of a client without TLS are closed at once: Java says `disconnected`, librdkafka "
         "`Disconnected while requesting ApiVersion`.",
         "Clients: security.protocol=SSL (and ssl.truststore or ssl.ca.location); here --tls and --ca-file. Or take the "
         "address of a PLAINTEXT listener.",
     ),
     Trouble.TLS_NOT_SPOKEN: (
         "tls-not-spoken",
-        "{0} {1} no TLS, and the client does.",
-        "What answers does so in clear; a TLS client sees its handshake fail: Java says `SSL handshake failed`, "
+        "{0} {3} not use TLS; the client does.",
+        "The server answers without TLS; the handshake of a TLS client fails: Java says `SSL handshake failed`, "
         "librdkafka `SSL handshake failed: wrong version number`.",
         "Clients: security.protocol=PLAINTEXT, or the address of an SSL listener. Brokers: "
         "TIDEGATE_LISTENER_SECURITY_PROTOCOL_MAP names what each listener speaks.",
     ),
     Trouble.NOT_KAFKA: (
         "not-kafka",
-        "{0} {2} connect, and not answer as Kafka does.",
+        "{0} {2} connections, but {3} not speak the Kafka protocol.",
         "",
         "Is that another service's port (the admin HTTP, Redis, a load balancer without a backend)?",
     ),
@@ -188,7 +189,7 @@ def _loopbacks(observed: Observations) -> Iterator[Finding]:
         where,
         f"Clients that bootstrap from {listed(afar)} receive {where} for {whose}: their own machine."
         if afar
-        else f"{where} is advertised for {whose}: the client's own machine.",
+        else f"{where} {either(len(reported), 'is', 'are')} advertised for {whose}: the client's own machine.",
         ("They connect to themselves: refused, or another broker altogether.",) if afar else (),
         "Set TIDEGATE_ADVERTISED_HOST to a name or address that clients can reach."
         if afar

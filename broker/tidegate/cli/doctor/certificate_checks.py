@@ -24,7 +24,7 @@ def of_probe(one: Probe, now_s: float) -> Iterator[Finding]:
             "client-certificate",
             Severity.PROBLEM,
             one.address,
-            f"{one.address} asks for a client certificate, and takes none that it was shown ({one.why}).",
+            f"{one.address} requires a client certificate and accepts none of those offered ({one.why}).",
             (),
             "Clients need ssl.keystore (ssl.certificate.location, ssl.key.location) with a certificate that "
             "TIDEGATE_SSL_CLIENT_CA_FILE of the brokers signed. Here: --cert-file and --key-file.",
@@ -55,7 +55,7 @@ def _refused(one: Probe) -> Finding:
             "Clients that must do without: ssl.endpoint.identification.algorithm= (empty)."
         )
     else:
-        kind, what = "certificate-untrusted", "is signed by nobody who is trusted here"
+        kind, what = "certificate-untrusted", "is not signed by an authority that is trusted here"
         advice = (
             "Clients need the authority's certificate: ssl.truststore.location, ssl.ca.location; here --ca-file. A "
             "chain that lacks the intermediate authority looks the same: TIDEGATE_SSL_CERTIFICATE_FILE holds all of it."

@@ -106,8 +106,8 @@ def _views(observed: Observations) -> Iterator[Finding]:
                 f"{listed(addresses)}: nodes {listed([str(one) for one in sorted(nodes)])}"
                 for nodes, addresses in views.items()
             ),
-            "It was so a moment ago too: a broker has lost touch with Redis, or two Redis share a cluster id. "
-            "Ask /health/ready of each.",
+            "A second check confirmed it: a broker has no connection to Redis, or two Redis share a cluster id. "
+            "Compare /health/ready of each broker.",
         )
     single = {reported for one in observed.bootstrap for answer in one.answers for reported in answer.brokers}
     if len(single) == 1 and len(observed.leases) > 1:
@@ -147,5 +147,5 @@ def _leases(observed: Observations) -> Iterator[Finding]:
                 f"node {lease.node_id}",
                 f"Node {lease.node_id} has a lease, and Metadata does not list it.",
                 tuple(f"{name}: {address}" for name, address in lease.listeners.items()),
-                "It was so a moment ago too: the brokers that answered see another Redis, or it uses another listener.",
+                "A second check confirmed it: the brokers that answered use another Redis, or it has another listener.",
             )

@@ -36,11 +36,11 @@ class Trouble(enum.StrEnum):
 
     UNRESOLVABLE = "the name does not resolve"
     UNREACHABLE = "nothing connects"
-    TLS_REQUIRED = "it speaks TLS only"
-    TLS_NOT_SPOKEN = "it speaks no TLS"
+    TLS_REQUIRED = "it requires TLS"
+    TLS_NOT_SPOKEN = "it does not use TLS"
     CERTIFICATE = "its certificate is refused"
-    CLIENT_CERTIFICATE = "it refuses our certificate, or that we have none"
-    NOT_KAFKA = "what answers speaks no Kafka"
+    CLIENT_CERTIFICATE = "it requires a client certificate, or refuses this one"
+    NOT_KAFKA = "the server does not speak the Kafka protocol"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ async def _connect_error(ip: str, port: int) -> str:
         async with asyncio.timeout(_TIMEOUT_S):
             _, writer = await asyncio.open_connection(ip, port)
     except TimeoutError:
-        return f"nothing in {_TIMEOUT_S:g} s"
+        return f"no reply within {_TIMEOUT_S:g} s"
     except OSError as error:
         return describe_os_error(error)
     writer.close()

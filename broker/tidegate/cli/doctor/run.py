@@ -127,7 +127,7 @@ def rebalances(report: Report) -> list[str]:
     answering = [one for one in observed.bootstrap if one.answers]
     for one in observed.bootstrap:
         ways = f" ({listed(one.ips)})" if one.ips and listed(one.ips) not in one.address else ""
-        outcome = f"{one.trouble}: {one.why}" if one.trouble else f"answers {'over TLS' if one.tls else 'in clear'}"
+        outcome = f"{one.trouble}: {one.why}" if one.trouble else f"answers {'over TLS' if one.tls else 'without TLS'}"
         lines.append(f"Bootstrap address {one.address}{ways}: {outcome}.")
     reported = [place for place in observed.advertised if place.advertised_here]
     if not answering:

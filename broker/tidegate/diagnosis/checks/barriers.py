@@ -160,7 +160,7 @@ def _sync_barrier(snapshot: GroupSnapshot) -> Finding:
         "sync_barrier_open",
         severity_by_age(snapshot),
         f"The sync barrier is open for {format_duration(open_ms)}: {name} leads generation {snapshot.generation} "
-        "and has not handed in its assignment.",
+        "and has not submitted its assignment.",
         tuple(evidence),
         "The leader computes the assignment inside its client: look there for a slow or failing assignor, a metadata "
         f"request that hangs, or a process that stands still. {evicting(snapshot, [leader] if leader else [])} "

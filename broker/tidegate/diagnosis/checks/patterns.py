@@ -86,7 +86,7 @@ def _never_syncs(snapshot: GroupSnapshot, recent: Sequence[Event], rounds: Seque
     for late in _by_member(recent, lambda event: event.cause == "did_not_sync" and event.kind == "member_expired"):
         led = sum(event.member_id in leaders for event in late)
         what = (
-            "leads and never hands in an assignment" if led == len(late) else "joins and never asks for its assignment"
+            "leads and never submits an assignment" if led == len(late) else "joins and never asks for its assignment"
         )
         found.append(
             Finding(

@@ -133,11 +133,11 @@ def _abandoned(snapshot: GroupSnapshot, gone: Sequence[Event], lag: int, evidenc
     empty_ms = snapshot.now_ms - snapshot.state_since_ms
     lost = bool(gone) and gone[-1].kind != "member_left" and SOON_MS <= empty_ms < ABANDONED_MS
     if gone:
-        evidence = (*evidence, f"the last to go: {describe_event(gone[-1])} at {clock(gone[-1].time_ms)}")
+        evidence = (*evidence, f"the last member that left: {describe_event(gone[-1])} at {clock(gone[-1].time_ms)}")
     return Finding(
         "empty_with_lag",
         Severity.TROUBLE if lost else Severity.NOTE,
-        f"Nobody is in the group for {format_duration(empty_ms)}, "
+        f"The group has had no members for {format_duration(empty_ms)}, "
         f"and {counted(lag, 'record')} {either(lag, 'waits', 'wait')}.",
         evidence,
         "Start its consumers. If they run, compare their group.id, and the brokers they ask, with this group's."
