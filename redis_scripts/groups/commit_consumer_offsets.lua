@@ -9,14 +9,15 @@ KEYS[5]     offsets      hash  <topic>:<partition> -> JSON of offset, leader epo
 KEYS[6...]  records      stream  of a partition of format record; behind it its meta (hash, state) and readers (hash, group ->
             its owner's record when it read last); three keys for each such partition
 ARGV[1]     when the broker's lease ends, ms by Redis's clock; 0 for a caller without a lease
-ARGV[2]     member epoch
-ARGV[3]     member id
-ARGV[4]     1 if the client's version of the request knows no member epochs
-ARGV[5]     count of entries
-ARGV[6...]  for each entry: its field and its JSON without commit time and closing brace. Behind them, for each partition of
+ARGV[2]     when the broker sent the script, ms by Redis's clock; 0 if it does not know
+ARGV[3]     member epoch
+ARGV[4]     member id
+ARGV[5]     1 if the client's version of the request knows no member epochs
+ARGV[6]     count of entries
+ARGV[7...]  for each entry: its field and its JSON without commit time and closing brace. Behind them, for each partition of
             format record: 0, the group, the id before the offset
 Returns  {NONE}; safe to run twice: the same values again, the last write wins
-Errors   COORDINATOR_NOT_AVAILABLE  the lease has ended
+Errors   COORDINATOR_NOT_AVAILABLE  the lease has ended; or the script was delayed, and a higher offset was committed meanwhile
          OTHER_TYPE                 no such group with members
          EXPIRY_DUE                 a deadline of the group has passed: expire the group, then retry
          UNKNOWN_MEMBER_ID          not a member
@@ -28,8 +29,9 @@ Errors   COORDINATOR_NOT_AVAILABLE  the lease has ended
 -- @include lib/errors
 -- @include lib/clock
 -- @include lib/member_epoch
+-- @include lib/is_overtaken
 local call, now, offsets = redis.call, now_ms(), KEYS[5]
-local lease_end, epoch, member_id, entry_count = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[5])
+local lease_end, epoch, member_id, entry_count = tonumber(ARGV[1]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[6])
 
 local function is_due(key)
   local first = call("ZRANGE", key, 0, 0, "WITHSCORES")[2]
@@ -53,12 +55,13 @@ if (hash[1] ~= "consumer" and hash[1] ~= "streams") or hash[2] == "Empty" then r
 if is_due(KEYS[3]) or is_due(KEYS[4]) then return { ERROR.EXPIRY_DUE } end
 local record = call("HGET", KEYS[2], member_id)
 if not record then return { ERROR.UNKNOWN_MEMBER_ID } end
-if ARGV[4] == "1" and not uses_classic(record) then return { ERROR.UNSUPPORTED_VERSION } end
-if is_stale(record, epoch, 6, 5 + 2 * entry_count) then return { stale_code(record) } end
+if ARGV[5] == "1" and not uses_classic(record) then return { ERROR.UNSUPPORTED_VERSION } end
+if is_stale(record, epoch, 7, 6 + 2 * entry_count) then return { stale_code(record) } end
+if is_overtaken(offsets, tonumber(ARGV[2]), now, 7, entry_count) then return { ERROR.COORDINATOR_NOT_AVAILABLE } end
 call("HSET", KEYS[1], "has_offsets", "1")
-store(6, entry_count, string.format(',"commit_time":%.0f}', now))
+store(7, entry_count, string.format(',"commit_time":%.0f}', now))
 if #KEYS > 5 then -- these functions are defined only in this case
 -- @include lib/acknowledge_commits
-  acknowledge_commits(6, 6 + 2 * entry_count, function() return true end)
+  acknowledge_commits(6, 7 + 2 * entry_count, function() return true end)
 end
 return { ERROR.NONE }

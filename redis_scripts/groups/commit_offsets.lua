@@ -12,7 +12,8 @@ KEYS[3...]  group   hash    id, type, state, generation, deadlines, commits_fenc
 ARGV[1]     maximum number of stored events, 0 for none
 ARGV[2]     broker
 ARGV[3]     when the broker's lease ends, ms by Redis's clock, from its last renewal; 0 for a caller without a lease
-ARGV[4...]  for each group: its name in the shard's keys, "<id> <locator>" in case a commit without generation creates
+ARGV[4]     when the broker sent the script, ms by Redis's clock; 0 if it does not know
+ARGV[5...]  for each group: its name in the shard's keys, "<id> <locator>" in case a commit without generation creates
             it, "<host> <client id>" of that commit's client (both "" without such a commit), count of commits; for
             each: generation, member id, "" or "=" and the instance id, retention ms or -1, count of entries; for each
             entry: its field and its JSON without commit time and closing brace. Behind them, if there are such
@@ -20,7 +21,8 @@ ARGV[4...]  for each group: its name in the shard's keys, "<id> <locator>" in ca
 Returns  {NONE, code of each commit ...}; safe to run twice: the same values again, the last write wins
 Errors   of each:
          COORDINATOR_NOT_AVAILABLE  the lease has ended: the broker or the script was delayed; newer commits may
-                                 have been stored through another broker
+                                 have been stored through another broker. Or the script was delayed, and a higher
+                                 offset was committed meanwhile
          OTHER_TYPE              a KIP-848 group with members: groups/commit_consumer_offsets decides
          EXPIRY_DUE              a deadline of its group has passed: expire the group, then retry
          GROUP_ID_NOT_FOUND      no such group, and the commit names a generation; or a share group
@@ -33,9 +35,10 @@ Errors   of each:
 -- @include lib/errors
 -- @include lib/clock
 -- @include lib/create_empty_group
+-- @include lib/is_overtaken
 local call, now, groups, codes = redis.call, now_ms(), KEYS[1], { ERROR.NONE }
 local events, events_max, broker = KEYS[2], ARGV[1], ARGV[2]
-local lease_end = tonumber(ARGV[3])
+local lease_end, sent_at = tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease_ended = lease_end > 0 and now >= lease_end
 local now_text = string.format("%.0f", now)
 local group, members, instances, sessions, offsets
@@ -126,6 +129,9 @@ local function commit(at, entry_count)
   else
     code = judge(ARGV[at], ARGV[at + 1], ARGV[at + 2])
   end
+  if code == ERROR.NONE and is_overtaken(offsets, sent_at, now, at + 5, entry_count) then
+    return ERROR.COORDINATOR_NOT_AVAILABLE
+  end
   if code == ERROR.NONE and entry_count > 0 then
     local tail = ',"commit_time":' .. now_text
     if retention ~= "-1" then tail = string.format('%s,"expire_time":%.0f', tail, now + retention) end
@@ -138,7 +144,7 @@ local function commit(at, entry_count)
   return code
 end
 
-local at, first = 4, 3
+local at, first = 5, 3
 while first <= #KEYS and ARGV[at] ~= "" do
   local overdue = load_group(first) and not lease_ended
   name, candidate, who = ARGV[at], ARGV[at + 1], ARGV[at + 2]

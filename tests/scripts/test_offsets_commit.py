@@ -14,7 +14,7 @@ from kio.static.constants import EntityType
 
 from tests.support.clock import SteppedClock
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
-from tidegate.groups.offsets import COMMIT_OFFSETS, Commit, Offsets, entry_json, offset_field
+from tidegate.groups.offsets import COMMIT_OFFSETS, Commit, Offsets, commit_arguments, entry_json, offset_field
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.store import Store
@@ -383,12 +383,57 @@ async def test_commit_lease_ended_refused(clock: SteppedClock, clock_store: Stor
     assert await commit(3) == NONE
 
 
+@pytest.mark.parametrize("late_ms", [501, 8_000])
+async def test_commit_delivered_late_does_not_undo_a_newer_one(
+    clock: SteppedClock, clock_store: Store, late_ms: int
+) -> None:
+    """The link of a broker lost packets; it gave the commit up, and the client committed through another broker.
+
+    The lease of the first has not ended when the packets arrive.
+    """
+    keys = clock_store.group_keys("default", "orders")
+    await given_group(clock_store, keys, generation=2, members=["a"])
+
+    def call(offset: int, sent_ms: int) -> tuple[list[str], list[Any]]:
+        entries = [offset_field("t1", 0), entry_json(offset, -1, T1.topic_hex, "")]
+        return commit_arguments([(keys, [(Commit(2, "a", None, entries), print)])], 0, "1", (1 << 50, sent_ms))
+
+    async def run(arguments: tuple[list[str], list[Any]]) -> int:
+        key_names, args = arguments
+        code: int = (await clock_store.run(COMMIT_OFFSETS, key_names, *args))[0]
+        return code
+
+    assert await run(call(3, clock.now_ms)) == NONE
+    await clock.advance(10)
+    late = call(5, clock.now_ms)
+    await clock.advance(late_ms)
+    assert await run(call(9, clock.now_ms)) == NONE
+    assert await run(late) == NOT_AVAILABLE
+    committed = await stored(clock_store, keys)
+    assert committed is not None and committed["offset"] == 9
+    assert await run(call(7, clock.now_ms)) == NONE, "who seeks back may commit a lower offset"
+
+
+async def test_commit_delivered_late_without_a_newer_one_is_stored(clock: SteppedClock, clock_store: Store) -> None:
+    """As after a pause of Redis: nobody has committed meanwhile."""
+    keys = clock_store.group_keys("default", "orders")
+    await given_group(clock_store, keys, generation=2, members=["a"])
+    for offset in (8, 5):
+        entries = [offset_field("t1", 0), entry_json(offset, -1, T1.topic_hex, "")]
+        sent_ms = clock.now_ms
+        await clock.advance(3_000)
+        key_names, args = commit_arguments(
+            [(keys, [(Commit(2, "a", None, entries), print)])], 0, "1", (1 << 50, sent_ms)
+        )
+        assert await clock_store.run(COMMIT_OFFSETS, key_names, *args) == [NONE]
+
+
 async def test_repeated_script_changes_nothing_more(clock: SteppedClock, clock_store: Store) -> None:
     keys = clock_store.group_keys("default", "orders")
     shard = keys.shard_keys
     key_names = [shard.groups, shard.events, keys.group, keys.members, keys.instances, keys.sessions, keys.offsets]
     commit = [-1, "", "", -1, 1, "t1:0", entry_json(5, 2, T1.topic_hex, "x")]
-    args = [100, "1", 0, keys.ref, "cgp_a default/consumer-groups/orders", "/h c", 1, *commit]
+    args = [100, "1", 0, 0, keys.ref, "cgp_a default/consumer-groups/orders", "/h c", 1, *commit]
     snapshots = []
     for _ in range(2):
         assert await clock_store.run(COMMIT_OFFSETS, key_names, *args) == [NONE]

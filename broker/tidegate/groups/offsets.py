@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from tidegate.errors import CoordinatorNotAvailable
 from tidegate.groups.coalesce import Gathered
+from tidegate.groups.commit_times import UNKNOWN_TIME, WITHOUT_LEASE, commit_times_ms
 from tidegate.groups.expire_and_retry import (
     BrokerName,
     ExpiringCall,
@@ -43,9 +44,6 @@ from tidegate.store.store import Store
 COMMIT_OFFSETS = Script("groups/commit_offsets")
 COMMIT_WHILE_FREE = COMMIT_OFFSETS.refused_when_full()
 DELETE_OFFSETS = Script("groups/delete_offsets")
-
-WITHOUT_LEASE: Final = 0
-"""The lease end of a caller without a broker lease."""
 
 UNSTABLE_FIELD: Final = ":-1"
 """The field of a group's offsets that names the partitions with staged offsets, as if it were a commit's metadata: so
@@ -166,7 +164,6 @@ class Offsets:
         """Reads of the catalogue's version in the store; the newest one answered set `_topics_version`."""
         self._metadata_units_max = settings.offset_metadata_max_bytes
         self._broker, self._lease_ends_ms, self._prove = broker, lease_ends_ms, prove
-        self._sharded = store.is_sharded
         self._expire = expirer(store, broker)
         self._faulty = FaultyGroups()
         self._loop = asyncio.get_event_loop()
@@ -194,8 +191,8 @@ class Offsets:
         """Queue a commit for this tick's script. `on_code` gets 0, a code that applies to all entries, or
         StoreUnavailable.
 
-        The codes: COORDINATOR_NOT_AVAILABLE if this broker's lease ended before Redis evaluated the commit or the
-        commit is not proved as durable as `durability` says,
+        The codes: COORDINATOR_NOT_AVAILABLE if this broker's lease ended before Redis evaluated the commit, a higher
+        offset was committed while this one was on its way, or it is not proved as durable as `durability` says,
         UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or GROUP_ID_NOT_FOUND if the
         group does not exist and the commit names a generation.
         """
@@ -291,17 +288,19 @@ class Offsets:
         return ExpiringCall(self._store, self._expire, script, self._arguments, reply, self._faulty)
 
     def _arguments(self, groups: Gathered[QueuedBatch]) -> tuple[list[str], list[Arg]]:
-        # The group's server may have another clock than the server that holds the lease.
-        lease_ends_ms = WITHOUT_LEASE if self._sharded else self._lease_ends_ms()
-        return commit_arguments(groups, self._store.settings.group_events_max, self._broker(), lease_ends_ms)
+        times_ms = commit_times_ms(self._store, self._lease_ends_ms)
+        return commit_arguments(groups, self._store.settings.group_events_max, self._broker(), times_ms)
 
 
 def commit_arguments(
-    groups: Gathered[QueuedBatch], events_max: int, broker: str, lease_ends_ms: int = WITHOUT_LEASE
+    groups: Gathered[QueuedBatch],
+    events_max: int,
+    broker: str,
+    times_ms: tuple[int, int] = (WITHOUT_LEASE, UNKNOWN_TIME),
 ) -> tuple[list[str], list[Arg]]:
-    """KEYS and ARGV of the script. `broker` is the broker name in events, `lease_ends_ms` is by Redis's clock."""
+    """KEYS and ARGV of the script. `broker` is the broker name in events, `times_ms` are of `commit_times_ms`."""
     shard = groups[0][0].shard_keys
-    key_names, args = [shard.groups, shard.events], list[Arg]((events_max, broker, lease_ends_ms))
+    key_names, args = [shard.groups, shard.events], list[Arg]((events_max, broker, *times_ms))
     has_records: Sequence[RecordCommit] = ()
     for keys, queued in groups:
         key_names += (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets)

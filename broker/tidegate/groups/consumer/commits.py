@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tidegate.errors import CoordinatorNotAvailable, IllegalGeneration, KafkaError, UnknownMemberId
+from tidegate.groups.commit_times import WITHOUT_LEASE, commit_times_ms
 from tidegate.groups.consumer.coordinator import ConsumerGroups
 from tidegate.groups.consumer.errors import OtherGroupType, StaleMemberEpoch
 from tidegate.groups.consumer.stored import EPOCH_TYPES, load_member
 from tidegate.groups.consumer.update import EXPIRY_DUE
 from tidegate.groups.large_commits import is_large
-from tidegate.groups.offsets import WITHOUT_LEASE, Commit, OnCode, Prove, hand_out_proved
+from tidegate.groups.offsets import Commit, OnCode, Prove, hand_out_proved
 from tidegate.groups.record_commits import add_record_commits
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
@@ -74,8 +75,8 @@ class ConsumerCommits:
 
         node = self._store.node(keys.group)
         key_names = [keys.group, keys.consumers, keys.consumer_sessions, keys.revocations, keys.offsets]
-        lease_ends_ms = WITHOUT_LEASE if self._store.is_sharded else self.lease_ends_ms()
-        args: list[Arg] = [lease_ends_ms, commit.generation, commit.member_id, int(not knows_epochs)]
+        args: list[Arg] = [*commit_times_ms(self._store, self.lease_ends_ms), commit.generation, commit.member_id]
+        args.append(int(not knows_epochs))
         args += [len(commit.entries) // 2, *commit.entries]
         add_record_commits([commit.records], key_names, args)
         script = COMMIT_WHILE_FREE if is_large(commit.entries) else COMMIT_CONSUMER_OFFSETS
