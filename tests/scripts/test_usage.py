@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -114,3 +115,21 @@ async def test_full_server_takes_no_samples(broker: LogBroker) -> None:
     finally:
         await broker.store.command("CONFIG", "SET", "maxmemory", 0)
     assert len(await entries(broker.store)) == 1
+
+
+async def test_usage_close_of_full_redis_leaves_no_failure_behind(
+    broker: LogBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker that cannot start while Redis is full closes what it has begun."""
+    reported = reports(broker)
+    await reported.start()
+    for node in broker.store.nodes:
+        await node.control.call("CONFIG", "SET", "maxmemory", "1")
+    try:
+        await reported.close()
+    finally:
+        for node in broker.store.nodes:
+            await node.control.call("CONFIG", "SET", "maxmemory", "0")
+    gc.collect()
+
+    assert "never retrieved" not in caplog.text

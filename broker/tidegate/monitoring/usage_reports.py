@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import astuple
 from typing import Any, Final
 
+from tidegate.errors import StoreUnavailable
 from tidegate.log.usage import Usage
 from tidegate.records.segments import Segment
 from tidegate.settings import Settings
@@ -60,7 +62,9 @@ class UsageReports:
         """Report the remaining counts and stop."""
         await self._loops.close()
         if self._interval_ms and self._store.available:
-            await asyncio.wait({asyncio.ensure_future(self.report())}, timeout=_LAST_S)
+            with suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(_LAST_S):
+                    await self.report()
 
     async def report(self) -> None:
         """Write one entry; its id is the end of its interval. Raises StoreUnavailable, and the counts are lost then."""
