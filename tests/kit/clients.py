@@ -43,6 +43,9 @@ IN_FLIGHT_MAX: Final = 400
 COMMIT_EVERY_S, FETCH_EVERY_S = 0.4, 1.5
 FLUSH_S: Final = 90.0
 _GROUP_METADATA: Final = b"CGMDv2:"
+_NEVER_STARTS: Final = "Failed to fetch committed offsets for"
+"""librdkafka's error after which it does not fetch these partitions as long as they are assigned: an OffsetFetch was
+lost with its connection while the assignment changed (`rd_kafka_assignment_handle_OffsetFetch` of 2.16)."""
 _POSITION_PARTS: Final = (
     "offset reset",
     "outdated offset",
@@ -256,7 +259,7 @@ class LibrdkafkaReader(Reader):
         self._over.set()
         await asyncio.to_thread(self._thread.join)
 
-    def _run(self) -> None:
+    def _subscribe(self) -> None:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": self.session.bootstrap,
@@ -277,6 +280,9 @@ class LibrdkafkaReader(Reader):
         self._consumer.subscribe(
             [self.session.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
+
+    def _run(self) -> None:
+        self._subscribe()
         committing, fetching = Every(COMMIT_EVERY_S, _seconds), Every(FETCH_EVERY_S, _seconds)
         while not self._over.is_set():
             began = now_ns()
@@ -284,16 +290,25 @@ class LibrdkafkaReader(Reader):
             if message is not None and message.error() is None:
                 self._note_restart(message.partition(), message.offset())
                 self.read(began, message.partition(), [(message.offset(), message.value())])
+            elif message is not None and message.error().str().startswith(_NEVER_STARTS):
+                self._start_over(message.error())
             if committing.due():
                 self._commit(self.uncommitted(self.owned))
             if fetching.due() and self.owned:
                 self._fetch_committed()
         self._consumer.close()
 
+    def _start_over(self, error: KafkaError) -> None:
+        """Leave the group and join it again: what librdkafka leaves to an application after this error."""
+        self.session.resets.append(f"{now_ns()} {self.name} starts over: {error.str()}")
+        self._consumer.close()
+        self.revoked(self.owned)
+        self._subscribe()
+
     def _note_restart(self, index: int, offset: int) -> None:
         """librdkafka moved by itself, and its log says so."""
         if offset != self.positions.get(index, offset) and self._library.moved(index, offset):
-            self.session.history.add(Seek(self.name, now_ns(), self.session.partition(index), offset))
+            self.session.history.add(Seek(self.name, now_ns(), self.session.partition(index), offset, by_library=True))
 
     def _on_line(self, line: str) -> None:
         """Of what the library has to say, only what it does about positions is kept."""

@@ -78,6 +78,8 @@ class Seek:
     at: int
     partition: str
     offset: int
+    by_library: bool = False
+    """The client's library moved by itself: a group is not held to records that it passed over so."""
 
 
 @dataclass(frozen=True, slots=True)

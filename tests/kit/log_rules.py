@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from tests.kit.history import Commit, History, LogBounds, Outcome, Poll, Send, TransactionEnd
+from tests.kit.history import Commit, History, LogBounds, Outcome, Poll, Seek, Send, TransactionEnd
 
 _NONE: Final[frozenset[int]] = frozenset()
 
@@ -46,12 +46,16 @@ class Log:
     def __init__(self, history: History) -> None:
         self.partitions: dict[str, Partition] = defaultdict(Partition)
         self._ends: dict[str, TransactionEnd] = {}
+        self._positions: dict[tuple[str, str], tuple[str, int]] = {}
+        """Process and partition -> its group, and the offset behind what it read last."""
         for operation in history:
             match operation:
                 case Send():
                     self._sent(operation)
                 case Poll():
                     self._read(operation)
+                case Seek():
+                    self._sought(operation)
                 case TransactionEnd():
                     self._ends[operation.transaction] = operation
                 case Commit(outcome=Outcome.OK):
@@ -87,6 +91,15 @@ class Log:
                 log.first_read.setdefault(value, poll)
             if poll.group is not None:
                 log.group_polled[poll.group].add(offset)
+
+        if poll.group is not None and poll.records:
+            self._positions[poll.process, poll.partition] = poll.group, poll.records[-1][0] + 1
+
+    def _sought(self, seek: Seek) -> None:
+        """What a library passes over by itself is no loss of the group's."""
+        group, position = self._positions.get((seek.process, seek.partition), ("", seek.offset))
+        if seek.by_library and seek.offset > position:
+            self.partitions[seek.partition].group_polled[group].update(range(position, seek.offset))
 
     def _committed(self, commit: Commit) -> None:
         for partition, offset in commit.offsets.items():

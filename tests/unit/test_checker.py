@@ -73,6 +73,12 @@ SENT = (send(10, "a", 0), send(20, "b", 1), send(30, "c", 2))
 READ = (assigned(5), poll(40, 0, 1), commit(41, 42, 2), revoked(43), assigned(50, 2, "b"), poll(60, 2, process="b"))
 
 
+def test_check_records_that_a_library_passed_over_are_not_the_groups_loss() -> None:
+    seek = Seek("a", 41, P, 2, by_library=True)
+
+    assert broken(*SENT, assigned(5), poll(40, 0), seek, poll(42, 2), commit(43, 44, 3), *final(0, 1, 2)) == set()
+
+
 def test_check_good_history_finds_nothing() -> None:
     assert broken(*SENT, *READ, commit(61, 62, 3, 2, "b"), fetched(70, 71, 3), *final(0, 1, 2)) == set()
 

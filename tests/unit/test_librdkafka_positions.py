@@ -44,3 +44,22 @@ def test_other_lines_explain_nothing(line: str) -> None:
     positions.read(line)
 
     assert not positions.moved(8, 0)
+
+
+def test_seek_to_the_end_of_an_epoch_that_a_fetch_has_passed_is_a_move() -> None:
+    positions = LibrdkafkaPositions("c")
+    seek = (
+        "[thrd:main]: Seek orders [3] to offset 228 (leader epoch 0) in state validate-epoch-wait (v3)",
+        "[thrd:main]: Seek orders [2] to offset 228 (leader epoch 0) in state validate-epoch-wait (v3)",
+    )
+    positions.read(
+        "[thrd:main]: orders [3]: skipping offset validation for offset 231 (leader epoch 217700000): "
+        "validation is already ongoing"
+    )
+    for line in seek:
+        positions.read(line)
+
+    assert not positions.moved(2, 228), "a truncation, if nothing was fetched meanwhile"
+    assert not positions.moved(3, 227)
+    assert positions.moved(3, 228)
+    assert not positions.moved(3, 228)
