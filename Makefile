@@ -48,7 +48,7 @@ endef
 
 $(FOR_RUN): pyproject.toml constraints.txt
 	$(VENV)
-	@echo "installing a broker, and two clients for the examples, into .venv: 130 MB, half a minute"
+	@echo "installing a broker, and two clients for the examples, into .venv: 150 MB, half a minute"
 	@$(INSTALL) -e '.[embedded]' aiokafka kafka-python
 	@touch $@
 
