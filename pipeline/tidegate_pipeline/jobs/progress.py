@@ -127,7 +127,7 @@ class Display:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[reported]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self._console,

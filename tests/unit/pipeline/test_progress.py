@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -109,3 +111,19 @@ def test_progress_without_a_terminal_is_a_line_with_the_unit_of_rows(
     Display().show("archive", figures, "batches")
 
     assert capsys.readouterr().err == "archive: 1,200 batches, micro-batches: 3, 7 offsets to go\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_at_a_terminal_is_a_bar_with_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", screen)
+    with Display() as display:
+        display.show("archive", Figures(rows=1_200, micro_batches=3), "batches")
+        display.show("archive", Figures(rows=1_500, micro_batches=4), "batches")
+
+    assert "1,500 batches, micro-batches: 4" in screen.getvalue()
