@@ -187,6 +187,56 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
         ),
     ),
     (
+        "Pipeline",
+        (
+            ("timeseries", "Rows read", "cps", "sum by (query) (rate(tidegate_pipeline_rows_total[2m]))", "{{query}}"),
+            (
+                "timeseries",
+                "Offsets behind, worst partition",
+                "short",
+                "max by (query) (tidegate_pipeline_offsets_behind_latest_max)",
+                "{{query}}",
+            ),
+            (
+                "timeseries",
+                "A micro-batch takes, on average",
+                "s",
+                "sum by (query) (increase(tidegate_pipeline_micro_batch_seconds_total[5m])) / "
+                "(sum by (query) (increase(tidegate_pipeline_micro_batches_total[5m])) > 0)",
+                "{{query}}",
+            ),
+            (
+                "timeseries",
+                "Seconds since the last micro-batch",
+                "s",
+                "time() - max by (query) (tidegate_pipeline_last_micro_batch_timestamp_seconds)",
+                "{{query}}",
+            ),
+            (
+                "timeseries",
+                "Lost offsets",
+                "short",
+                "sum by (query) (tidegate_pipeline_lost_offsets_total)",
+                "{{query}}",
+            ),
+            (
+                "timeseries",
+                "Corrupt batches",
+                "short",
+                "sum by (query) (tidegate_pipeline_corrupt_batches_total)",
+                "{{query}}",
+            ),
+            (
+                "timeseries",
+                "Dead letters",
+                "short",
+                "sum by (query) (tidegate_pipeline_dead_letters_total)",
+                "{{query}}",
+            ),
+            ("timeseries", "Queries running", "short", "sum by (query) (tidegate_pipeline_query_active)", "{{query}}"),
+        ),
+    ),
+    (
         "Redis",
         (
             ("timeseries", "Memory", "bytes", f"{_ONE} (tidegate_redis_memory_used_bytes)", "{{server}}"),

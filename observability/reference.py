@@ -12,6 +12,7 @@ import yaml
 from tidegate.telemetry import declared, declared_cluster, declared_foreign
 from tidegate.telemetry.declared import Declared
 from tidegate.telemetry.software import KNOWN
+from tidegate_pipeline import query_metrics
 
 _ALERTS: Final = Path(__file__).parent / "rules" / "alerts.yml"
 
@@ -52,6 +53,14 @@ count, as in Kafka. Offsets below the log start do not count. Partitions without
 round. Offsets committed for a deleted topic do not count for a new topic of the same name.
 
 {cluster}
+
+## Of the pipeline
+
+Jobs of `tidegate pipeline` export them at `metrics.address`, a session of your own by
+`tidegate_pipeline.query_metrics.serve_metrics(spark, "0.0.0.0:9108")`; see [pipeline](pipeline.md#metrics). `query` is
+the name of the query. Counters begin anew with the process.
+
+{pipeline}
 
 ## Under other exporters' names
 
@@ -111,6 +120,7 @@ def page() -> str:
         software=", ".join(f"`{name}`" for name in KNOWN),
         broker=table(declared.BROKER),
         cluster=table(declared_cluster.CLUSTER),
+        pipeline=table(query_metrics.DECLARED),
         kafka_exporter=table(declared_foreign.KAFKA_EXPORTER),
         kminion=table(declared_foreign.KMINION),
         runbooks=_runbooks(),

@@ -159,6 +159,12 @@ class UsageSettings(_Section):
     watermark: int = Field(120, ge=0, description="seconds for which late samples are waited for")
 
 
+class MetricsSettings(_Section):
+    """What Prometheus scrapes of the queries."""
+
+    address: str = Field("", description="host:port at which jobs answer GET /metrics while they run; empty: nowhere")
+
+
 class LogSettings(_Section):
     """Where Spark talks."""
 
@@ -198,6 +204,7 @@ class PipelineSettings(BaseSettings):
     commits: CommitSettings = Field(default_factory=partial(CommitSettings.model_validate, {}))
     timeline: TimelineSettings = Field(default_factory=partial(TimelineSettings.model_validate, {}))
     usage: UsageSettings = Field(default_factory=partial(UsageSettings.model_validate, {}))
+    metrics: MetricsSettings = Field(default_factory=partial(MetricsSettings.model_validate, {}))
     log: LogSettings = Field(default_factory=partial(LogSettings.model_validate, {}))
     spark: Annotated[dict[str, str], BeforeValidator(_flat)] = Field(default_factory=dict)
     jobs: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -11,6 +11,7 @@ import yaml
 from observability import dashboard
 from tidegate.telemetry.declared import BROKER
 from tidegate.telemetry.declared_cluster import CLUSTER
+from tidegate_pipeline.query_metrics import DECLARED as PIPELINE
 
 RULES: Final = Path(__file__).resolve().parents[2] / "observability" / "rules"
 OWN: Final = re.compile(r"\b(?:tidegate|process)(?:_\w+|:[\w:]+)")
@@ -28,9 +29,9 @@ def recorded() -> set[str]:
 
 
 def exposed() -> set[str]:
-    """Names of samples that brokers tell."""
+    """Names of samples that brokers and the pipeline's jobs export."""
     names = set()
-    for metric in (*BROKER, *CLUSTER):
+    for metric in (*BROKER, *CLUSTER, *PIPELINE):
         endings = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
         names |= {metric.exposed + ending for ending in endings}
     return names | {"process_cpu_seconds_total", "process_resident_memory_bytes"}

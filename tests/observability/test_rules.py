@@ -15,8 +15,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import TopicPartition
+from prometheus_client.metrics_core import Metric
 
-from bench.cluster import Cluster
+from bench.cluster import Cluster, free_port
 from observability import dashboard
 from tests.observability.prometheus import Prometheus, running, tools
 from tests.observability.queries import OWN, RULES, all_queries, panels, recorded
@@ -24,6 +25,9 @@ from tests.support.scraping import Scrape
 from tidegate.telemetry.declared import BROKER
 from tidegate.telemetry.declared_cluster import CLUSTER
 from tidegate.telemetry.declared_foreign import KAFKA_EXPORTER, KMINION
+from tidegate_pipeline.jobs.progress import Figures
+from tidegate_pipeline.query_metrics import DECLARED as PIPELINE
+from tidegate_pipeline.query_metrics import QueryMetrics, serving
 
 SCRAPED_S = 30.0
 """Prometheus' rates and rules need some scrapes."""
@@ -69,11 +73,23 @@ class Live:
     prometheus: Prometheus
     enough: threading.Event
     traffic: Future[None]
+    pipeline_url: str
 
     def end_traffic(self) -> None:
         """Have the clients leave. Raises what one of them failed with."""
         self.enough.set()
         self.traffic.result()
+
+
+class QueriesAtWork(QueryMetrics):
+    """A query with a micro-batch at every scrape."""
+
+    def collect(self) -> Iterator[Metric]:
+        done = self.status("decode-orders-delta").micro_batches + 1
+        behind = dict.fromkeys(("maxOffsetsBehindLatest", "avgOffsetsBehindLatest", "minOffsetsBehindLatest"), 3.0)
+        faults = dict.fromkeys(("pipeline_lost_offsets_total", "pipeline_corrupt_batches_total"), 1.0)
+        self.take("decode-orders-delta", Figures(done * 100, done, done * 250, metrics=behind | faults))
+        return super().collect()
 
 
 async def traffic(bootstrap: str, enough: threading.Event) -> None:
@@ -117,11 +133,16 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with Cluster(brokers=2, settings=settings) as cluster:
         targets = [f"127.0.0.1:{broker.admin_port}" for broker in cluster.brokers]
         place = tmp_path_factory.mktemp("prometheus")
-        with running(place, RULES, targets) as prometheus, ThreadPoolExecutor(1) as beside:
+        pipeline = f"127.0.0.1:{free_port()}"
+        with (
+            serving(QueriesAtWork(), pipeline),
+            running(place, RULES, [*targets, pipeline]) as prometheus,
+            ThreadPoolExecutor(1) as beside,
+        ):
             enough = threading.Event()
             clients = beside.submit(lambda: asyncio.run(traffic(cluster.bootstrap, enough)))
             wait([clients], SCRAPED_S)
-            live = Live(cluster, prometheus, enough, clients)
+            live = Live(cluster, prometheus, enough, clients, f"http://{pipeline}/metrics")
             try:
                 yield live
             finally:
@@ -154,8 +175,8 @@ def test_promtool_has_nothing_against_the_metrics(live: Live) -> None:
 
 def test_declared_metrics_are_all_exported(live: Live) -> None:
     scrapes = [Scrape.from_url(f"http://127.0.0.1:{one.admin_port}/metrics") for one in live.cluster.brokers]
-    names = scrapes[0].names | scrapes[1].names
-    declared = {one.exposed + ("_count" if one.kind == "histogram" else "") for one in (*BROKER, *CLUSTER)
+    names = scrapes[0].names | scrapes[1].names | Scrape.from_url(live.pipeline_url).names
+    declared = {one.exposed + ("_count" if one.kind == "histogram" else "") for one in (*BROKER, *CLUSTER, *PIPELINE)
                 if one.name not in EVENTS}  # fmt: skip
     foreign = {one.name for one in (*KAFKA_EXPORTER, *KMINION)} - {"kminion_kafka_consumer_group_empty_members"}
 

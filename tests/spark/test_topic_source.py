@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from bench.cluster import free_port
+from tests.support.scraping import Scrape
 from tests.support.topics import TIMESTAMP_MS, WrittenTopic
 from tests.support.valkey import ValkeyServer
 from tidegate.records.batch import Batch
+from tidegate_pipeline.query_metrics import serve_metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,8 +95,12 @@ def test_stream_of_raw_batches_is_sliced_into_micro_batches_and_idles(
         .queryName("raw_rows")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
     )
+    port = free_port()
+    listener = serve_metrics(spark, f"127.0.0.1:{port}")
 
     query = ended(stream.trigger(availableNow=True).start())
+    assert scraped_at_end(port, "raw_rows") == {"rows_total": 5, "micro_batches_total": 3, "query_failures_total": 0}
+    spark.streams.removeListener(listener)
     read = spark.sql("select partition, from_offset, last_offset, topic_id from raw_rows order by 1, 2").collect()
     assert [tuple(row)[:3] for row in read] == [(0, 0, 2), (0, 3, 4), (0, 5, 9), (1, 0, 6), (1, 7, 7)]
     assert {row.topic_id for row in read} == {topic.topic_id}
@@ -127,6 +135,22 @@ def test_stream_of_raw_batches_is_sliced_into_micro_batches_and_idles(
             idle.processAllAvailable()
     finally:
         idle.stop()
+
+
+def scraped_at_end(port: int, query: str) -> dict[str, float]:
+    """Some metrics of a query, when the listener knows that it ended."""
+    deadline = time.monotonic() + 60
+    while True:
+        scrape = Scrape.from_url(f"http://127.0.0.1:{port}/metrics")
+        if scrape.all("tidegate_pipeline_query_active", query=query) and not scrape.one(
+            "tidegate_pipeline_query_active", query=query
+        ):
+            break
+        assert time.monotonic() < deadline, "the end of the query is not reported"
+        time.sleep(0.05)
+    assert scrape.one("tidegate_pipeline_offsets_behind_latest_max", query=query) == 0
+    names = ("rows_total", "micro_batches_total", "query_failures_total")
+    return {name: scrape.one(f"tidegate_pipeline_{name}", query=query) for name in names}
 
 
 def test_invalid_options_are_reported_at_load(spark: SparkSession, client: Any, valkey: ValkeyServer) -> None:

@@ -18,6 +18,7 @@ from tidegate_pipeline.jobs.progress import Display
 from tidegate_pipeline.jobs.running import Run, run_all
 from tidegate_pipeline.jobs.summary import plan_lines, summary_lines
 from tidegate_pipeline.jobs.writable import check_writable
+from tidegate_pipeline.query_metrics import QueryMetrics, serving
 from tidegate_pipeline.redis_access import connect, has_password, retry_while_unavailable
 from tidegate_pipeline.session import STDERR, log_file, spark_session
 from tidegate_pipeline.settings import PipelineSettings
@@ -55,17 +56,9 @@ def run_jobs(runs: Sequence[Run], settings: PipelineSettings, app_name: str, *, 
         retry_while_unavailable(run.context.client.ping, settings.redis.retry_s, display.note)
         check_writable("the checkpoint", str(run.context.checkpoint))
         run.job.check(run.context)
-    display.note("starting Spark")
-    log = Path(settings.log.path) if settings.log.path else log_file()
-    spark = spark_session(app_name, settings.spark, log=log)
-    try:
-        for run in runs:
-            run.context.spark = spark
-            run.context.note = display.note
-        run_all(runs, display)
-        summaries: list[Mapping[str, Any]] = [run.summary() for run in runs]
-    finally:
-        spark.stop()
+    metrics = QueryMetrics()
+    with serving(metrics, settings.metrics.address):
+        summaries = _run(runs, settings, app_name, display, metrics)
     if as_json:
         typer.echo(json.dumps(summaries[0] if len(runs) == 1 else summaries, default=str))
     else:
@@ -74,8 +67,28 @@ def run_jobs(runs: Sequence[Run], settings: PipelineSettings, app_name: str, *, 
     for run in runs:
         if run.error:
             if run.error.exit_status == PipelineError.exit_status:  # others have a complete message
+                log = _log(settings)
                 display.note(f"more in {log}" if log != STDERR else "more above")
             raise run.error
+
+
+def _run(
+    runs: Sequence[Run], settings: PipelineSettings, app_name: str, display: Display, metrics: QueryMetrics
+) -> list[Mapping[str, Any]]:
+    display.note("starting Spark")
+    spark = spark_session(app_name, settings.spark, log=_log(settings))
+    try:
+        for run in runs:
+            run.context.spark = spark
+            run.context.note = display.note
+        run_all(runs, display, metrics)
+        return [run.summary() for run in runs]
+    finally:
+        spark.stop()
+
+
+def _log(settings: PipelineSettings) -> Path:
+    return Path(settings.log.path) if settings.log.path else log_file()
 
 
 def context_of(job: Job, settings: PipelineSettings, checkpoint: str | None, every: dict[str, Any]) -> JobContext:

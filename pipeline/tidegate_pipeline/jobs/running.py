@@ -13,6 +13,7 @@ from tidegate_pipeline.errors import PipelineError
 from tidegate_pipeline.jobs.failures import cause_of
 from tidegate_pipeline.jobs.job import Job, JobContext
 from tidegate_pipeline.jobs.progress import Display, Figures
+from tidegate_pipeline.query_metrics import QueryMetrics
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -140,9 +141,9 @@ def await_end(query: StreamingQuery) -> None:
     query.stop()
 
 
-def run_all(runs: Sequence[Run], display: Display) -> None:
+def run_all(runs: Sequence[Run], display: Display, metrics: QueryMetrics | None = None) -> None:
     """Run to the end, to a signal, or to the first failure: then the others are stopped as well."""
-    stop = Stop()
+    stop, metrics = Stop(), metrics or QueryMetrics()
     with display, stop.on_signals(display.note):
         for run in runs:
             run.begin()
@@ -150,6 +151,9 @@ def run_all(runs: Sequence[Run], display: Display) -> None:
             running = [run for run in runs if run.observe()]
             for run in runs:
                 display.show(run.job.query_name, run.figures, run.job.row_name)
+                metrics.take(run.job.query_name, run.figures)
+                if run not in running:
+                    metrics.end(run.job.query_name, failed=run.error is not None)
             if not running:
                 return
             failed = next((run for run in runs if run.error), None)
