@@ -16,7 +16,7 @@ AWAY_S = 12.0
 """Longer than leases and sessions."""
 
 
-async def test_redis_unavailable_loses_no_acknowledged_write_and_removes_no_member(rng: random.Random) -> None:
+async def test_log_119_redis_unavailable_loses_no_acknowledged_write_and_removes_no_member(rng: random.Random) -> None:
     """Scenario 119 of logs."""
     with Cluster(brokers=3, server_options=FSYNC_ALWAYS) as cluster:
         async with Load(cluster.bootstrap) as load:

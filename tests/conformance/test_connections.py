@@ -47,7 +47,7 @@ async def closed(client: RawClient) -> bytes:
         return b""
 
 
-async def test_1_api_versions_from_the_future(cluster: Cluster) -> None:
+async def test_log_1_api_versions_from_the_future(cluster: Cluster) -> None:
     async with await client_of(cluster) as client:
         client.writer.write(frame(struct.pack(">hhih", 18, 99, 7, -1) + b"\0arbitrary bytes"))
         correlation_id, answer = decode_response(18, 0, await client.receive_frame())
@@ -58,7 +58,7 @@ async def test_1_api_versions_from_the_future(cluster: Cluster) -> None:
         assert len((await client.ask(VERSIONS)).api_keys) > 20
 
 
-async def test_2_api_versions_v3_has_the_plain_header(cluster: Cluster) -> None:
+async def test_log_2_api_versions_v3_has_the_plain_header(cluster: Cluster) -> None:
     async with await client_of(cluster) as client:
         correlation_id = client.send(VERSIONS)
         answered = await client.receive_frame()
@@ -67,14 +67,14 @@ async def test_2_api_versions_v3_has_the_plain_header(cluster: Cluster) -> None:
         assert answer.finalized_features_epoch >= 0 or not answer.finalized_features
 
 
-async def test_3_bad_software_name(cluster: Cluster) -> None:
+async def test_log_3_bad_software_name(cluster: Cluster) -> None:
     bad: Any = ApiVersionsRequest(client_software_name="bad name!", client_software_version="1")
     async with await client_of(cluster) as client:
         assert (await client.ask(bad)).error_code.value == 42
         assert (await client.ask(VERSIONS)).error_code.value == 0
 
 
-async def test_4_unknown_tagged_fields_are_skipped(cluster: Cluster) -> None:
+async def test_log_4_unknown_tagged_fields_are_skipped(cluster: Cluster) -> None:
     plain = encode_request(VERSIONS, 5, "raw")[4:]
     header_tags = b"\1" + write_uvarint(5) + write_uvarint(1) + b"x"
     body_tags = b"\1" + write_uvarint(99) + write_uvarint(2) + b"xy"
@@ -85,27 +85,27 @@ async def test_4_unknown_tagged_fields_are_skipped(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(9999, 0), (3, 14), (3, -1)], ids=["5-key", "6-version", "negative"])
-async def test_unknown_api_closes_without_an_answer(cluster: Cluster, api_key: int, version: int) -> None:
+async def test_log_5_unknown_api_closes_without_an_answer(cluster: Cluster, api_key: int, version: int) -> None:
     async with await client_of(cluster) as client:
         client.writer.write(frame(struct.pack(">hhih", api_key, version, 1, -1)))
         assert await closed(client) == b""
 
 
 @pytest.mark.parametrize("size", [104_857_601, -1])
-async def test_7_a_length_that_no_frame_has_closes_at_once(cluster: Cluster, size: int) -> None:
+async def test_log_7_a_length_that_no_frame_has_closes_at_once(cluster: Cluster, size: int) -> None:
     async with await client_of(cluster) as client:
         client.writer.write(struct.pack(">i", size))
         assert await closed(client) == b""
 
 
-async def test_8_correlation_ids(cluster: Cluster) -> None:
+async def test_log_8_correlation_ids(cluster: Cluster) -> None:
     ids = [-1, 0, 2147483647]
     async with await client_of(cluster) as client:
         client.writer.write(b"".join(encode_request(NO_TOPICS, correlation_id) for correlation_id in ids))
         assert [struct.unpack_from(">i", await client.receive_frame())[0] for _ in ids] == ids
 
 
-async def test_10_acks_0_shifts_no_reply(cluster: Cluster) -> None:
+async def test_log_10_acks_0_shifts_no_reply(cluster: Cluster) -> None:
     topic = f"silent-{uuid.uuid4().hex[:8]}"
     async with await client_of(cluster) as client:
         assert (await client.ask(creation_of(topic))).topics[0].error_code.value == 0
@@ -116,13 +116,13 @@ async def test_10_acks_0_shifts_no_reply(cluster: Cluster) -> None:
         assert len(list(iter_headers(fetched.responses[0].partitions[0].records))) == 1
 
 
-async def test_11_an_error_with_acks_0_closes(cluster: Cluster) -> None:
+async def test_log_11_an_error_with_acks_0_closes(cluster: Cluster) -> None:
     async with await client_of(cluster) as client:
         client.send(produce_request([("nope", [(0, build_batch([NewRecord(b"v", None, 1)]))])], acks=0))
         assert await closed(client) == b""
 
 
-async def test_121_api_versions_names_the_broker(cluster: Cluster) -> None:
+async def test_log_121_api_versions_names_the_broker(cluster: Cluster) -> None:
     """Kafka compares the node id as well; here any broker may stand behind one address."""
     async with await client_of(cluster) as client:
         cluster_id = (await client.ask(NO_TOPICS)).cluster_id
@@ -141,7 +141,7 @@ async def test_121_api_versions_names_the_broker(cluster: Cluster) -> None:
         assert await asked(cluster_id=cluster_id, node_id=77) == (0, listed)
 
 
-async def test_122_text_that_is_not_utf_8(cluster: Cluster) -> None:
+async def test_log_122_text_that_is_not_utf_8(cluster: Cluster) -> None:
     async with await client_of(cluster) as client:
         no_topics = encode_request(NO_TOPICS, 7, None)
         client.writer.write(no_topics)
@@ -154,7 +154,7 @@ async def test_122_text_that_is_not_utf_8(cluster: Cluster) -> None:
         assert [(one.error_code.value, one.name) for one in answer.topics] == [(17, "a\ufffdb")]
 
 
-async def test_123_a_header_that_is_too_short(cluster: Cluster) -> None:
+async def test_log_123_a_header_that_is_too_short(cluster: Cluster) -> None:
     async with await client_of(cluster) as client:
         client.writer.write(frame(struct.pack(">hhih", 18, -1, 7, -1) + b"\0"))
         correlation_id, answer = decode_response(18, 0, await client.receive_frame())
@@ -164,7 +164,7 @@ async def test_123_a_header_that_is_too_short(cluster: Cluster) -> None:
         assert await closed(client) == b""
 
 
-async def test_9_answers_keep_their_order_behind_a_long_poll(cluster: Cluster) -> None:
+async def test_log_9_answers_keep_their_order_behind_a_long_poll(cluster: Cluster) -> None:
     topic = f"poll-{uuid.uuid4().hex[:8]}"
     fetch: Any = FetchRequest(
         max_wait=datetime.timedelta(seconds=1),

@@ -60,7 +60,7 @@ async def new_streams(log: PartitionLog) -> list[bytes]:
     return found
 
 
-async def test_scenario58_compaction_keeps_offsets_and_last_values(store: Store, settings: Settings) -> None:
+async def test_log_58_compaction_keeps_offsets_and_last_values(store: Store, settings: Settings) -> None:
     await given_log(store)
     topic = topic_of(delete_retention_ms=0, min_cleanable_dirty_ratio=0.0)
     async with broker(settings) as logs, broker(settings) as others:
@@ -88,7 +88,7 @@ async def test_scenario58_compaction_keeps_offsets_and_last_values(store: Store,
         assert (await other.refresh()).log_version == 2
 
 
-async def test_scenario139_tombstone_stays_until_its_horizon(store: Store, settings: Settings) -> None:
+async def test_log_139_tombstone_stays_until_its_horizon(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as logs:
         log = logs.partition(topic_of(delete_retention_ms=3_600_000), 0)

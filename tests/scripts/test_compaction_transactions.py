@@ -24,7 +24,7 @@ def log_of(brokers: Brokers, number: int) -> PartitionLog:
     return log
 
 
-async def test_scenario138_compaction_keeps_committed_values_and_markers(
+async def test_log_138_compaction_keeps_committed_values_and_markers(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values: list[tuple[bytes, bytes]] = []

@@ -166,6 +166,44 @@ async def test_log_49_a_session_is_lost_with_its_broker(brokers: Brokers, client
         await restarted.close()
 
 
+@pytest.fixture
+async def epochs(brokers: Brokers, store: Store, settings: Settings) -> AsyncIterator[ClientOf]:
+    """A client of a broker that finds a log with offsets 0-9 of leader epoch 0 and 10-19 of leader epoch 3."""
+    await _fill(brokers, 10)
+    await _fill(brokers, 10)
+    found = _topic(brokers)
+    await store.command("HSET", store.log_keys("default", "t", 0, found.topic_hex).meta, "epochs", "0:0 3:10")
+    async with brokers_of(settings, 1) as restarted:
+        yield restarted.clients[0]
+
+
+async def test_log_50_epoch_fencing(epochs: ClientOf) -> None:
+    """Kafka names the leader in the error; here every broker serves the partition, so there is no other one to name."""
+    for known, code in ((2, E.fenced_leader_epoch), (4, E.unknown_leader_epoch), (3, NONE)):
+        fetched = await _fetch(epochs, (0, 0, {"current_leader_epoch": known}))
+        assert _parts(fetched)[0].error_code is code
+
+    topic_id = epochs.broker.context.catalog.get("default", "t").topic_id  # type: ignore[union-attr]
+    fenced = await _fetch(epochs, (0, 0, {"current_leader_epoch": 2}), topic=topic_id, version=16)
+    [part] = _parts(fenced).values()
+    assert part.error_code is E.fenced_leader_epoch
+    assert (part.current_leader.leader_id, fenced.node_endpoints) == (-1, ())  # Kafka names them
+    assert _parts(await _fetch(epochs, (0, 0), version=8))[0].error_code is NONE
+
+
+async def test_log_52_divergence(epochs: ClientOf) -> None:
+    async def fetched(offset: int, epoch: int) -> Any:
+        return _parts(await _fetch(epochs, (0, offset, {"last_fetched_epoch": epoch})))[0]
+
+    for epoch in (0, 1):
+        part = await fetched(15, epoch)
+        assert (part.error_code, part.records) == (NONE, b"")
+        assert (part.diverging_epoch.epoch, part.diverging_epoch.end_offset) == (0, 10)
+    assert [batch.base_offset for batch in iter_headers((await fetched(10, 0)).records)] == [10]
+    assert [batch.base_offset for batch in iter_headers((await fetched(15, 3)).records)] == [10]
+    assert (await fetched(15, 4)).error_code is OUT_OF_RANGE
+
+
 async def test_log_48_names_and_ids_do_not_mix(brokers: Brokers, client: ClientOf) -> None:
     topic_id = _topic(brokers).topic_id
     session = (await _fetch(client, (0, 0), session=(0, 0))).session_id

@@ -121,7 +121,9 @@ async def test_log_start_never_passes_the_producer_snapshot(store: Store, settin
     assert again.base_offset == 0
 
 
-async def test_time_takes_what_is_old_and_nothing_behind_a_younger_batch(store: Store, settings: Settings) -> None:
+async def test_log_57_time_takes_what_is_old_and_nothing_behind_a_younger_batch(
+    store: Store, settings: Settings
+) -> None:
     """Scenario 57, by time."""
     await given_log(store)
     now = int(time.time() * 1000)
@@ -155,7 +157,7 @@ async def test_retention_batches_without_a_time_are_deleted_with_the_next_that_i
         assert await apply_retention(log) == 2
 
 
-async def test_size_takes_the_oldest_until_the_rest_fits(store: Store, settings: Settings) -> None:
+async def test_log_57_size_takes_the_oldest_until_the_rest_fits(store: Store, settings: Settings) -> None:
     """Scenario 57, by size."""
     await given_log(store)
     one = batch(value=b"x" * 5_000).size

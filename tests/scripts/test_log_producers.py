@@ -51,8 +51,8 @@ async def _codes(brokers: Brokers, sequences: Sequence[tuple[int, int]]) -> list
 async def test_log_38_concurrent_producers(brokers: Brokers) -> None:
     async def produce(number: int) -> list[tuple[int, bytes]]:
         acknowledged = []
-        for turn in range(20):
-            value = b"%d-%d" % (number, turn)
+        for round_number in range(20):
+            value = b"%d-%d" % (number, round_number)
             raw = batch_bytes(2, value=value)
             answer = await brokers.ask(produce_request([("t", [(0, raw)])]))
             [found] = answer.responses[0].partition_responses

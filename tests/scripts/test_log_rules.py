@@ -213,7 +213,7 @@ async def test_rule_7_a_gap_that_stays_is_refused(
         assert (await append(log, producer_id=8, epoch=0, sequence=5)).base_offset == 1
 
 
-async def test_rule_8_a_lost_tail_is_fenced_by_a_new_leader_epoch() -> None:
+async def test_log_120_lost_tail_is_fenced_by_a_new_leader_epoch() -> None:
     """Scenario 120 of logs."""
     server = ValkeyServer(["--enable-debug-command", "yes"])
     store = Store(Settings(redis_url=server.url))

@@ -177,7 +177,7 @@ async def test_bad_software_name_is_refused_and_not_stored(broker: BrokerContext
 # -- Metadata
 
 
-async def test_null_is_all_topics_and_empty_is_none(brokers: tuple[BrokerContext, BrokerContext]) -> None:
+async def test_log_13_null_is_all_topics_and_empty_is_none(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     """Scenario 13."""
     await create(brokers[0], topic("a"), topic("b"))
     for context in brokers:
@@ -211,7 +211,7 @@ async def test_every_version_names_the_same_leader(brokers: tuple[BrokerContext,
     assert {leader for _, leader in leaders[0]} == {1, 2}
 
 
-async def test_unknown_topic_is_made_where_that_is_allowed(broker: BrokerContext) -> None:
+async def test_log_14_unknown_topic_is_made_where_that_is_allowed(broker: BrokerContext) -> None:
     """Scenario 14, in one request each."""
     (new,) = (await ask(broker, metadata(4, ["new1"], create=True))).topics
     (refused,) = (await ask(broker, metadata(4, ["new2"], create=False))).topics
@@ -251,7 +251,7 @@ async def test_two_brokers_asked_for_a_new_topic_make_one(brokers: tuple[BrokerC
 
 
 @pytest.mark.parametrize("name", ["bad/name", "x" * 250, "", ".", ".."])
-async def test_bad_name_is_invalid_and_nothing_is_made(broker: BrokerContext, name: str) -> None:
+async def test_log_15_bad_name_is_invalid_and_nothing_is_made(broker: BrokerContext, name: str) -> None:
     """Scenario 15."""
     (refused,) = (await ask(broker, metadata(4, [name]))).topics
 
@@ -259,7 +259,7 @@ async def test_bad_name_is_invalid_and_nothing_is_made(broker: BrokerContext, na
     assert broker.catalog.topics("default") == []
 
 
-async def test_metadata_by_topic_id(brokers: tuple[BrokerContext, BrokerContext]) -> None:
+async def test_log_16_metadata_by_topic_id(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     """Scenario 16."""
     made = await create(brokers[0], topic("a"))
     nobody = uuid.uuid4()
@@ -270,7 +270,7 @@ async def test_metadata_by_topic_id(brokers: tuple[BrokerContext, BrokerContext]
 
 
 @pytest.mark.parametrize("version", [10, 11])
-async def test_topic_ids_are_not_read_before_version_12(broker: BrokerContext, version: int) -> None:
+async def test_log_17_topic_ids_are_not_read_before_version_12(broker: BrokerContext, version: int) -> None:
     """Scenario 17."""
     wanted = nested(3, version, "MetadataRequestTopic", topic_id=uuid.uuid4(), name="a")
     values = {"include_cluster_authorized_operations": False} if version == 10 else {}
@@ -339,7 +339,7 @@ async def test_leaders_move_away_from_a_draining_broker(brokers: tuple[BrokerCon
 
 
 @pytest.mark.one_server
-async def test_leader_epoch_is_that_of_the_logs_and_never_decreases(
+async def test_log_22_leader_epoch_is_that_of_the_logs_and_never_decreases(
     brokers: tuple[BrokerContext, BrokerContext],
 ) -> None:
     """Scenario 22; and what Metadata tells is what a fetch is checked against."""
@@ -464,7 +464,7 @@ async def test_create_topics_returns_the_whole_topic(broker: BrokerContext) -> N
     assert {one.name: (one.value, one.config_source) for one in made.configs}["retention.ms"] == ("5", 1)
 
 
-async def test_topic_made_again_is_another(brokers: tuple[BrokerContext, BrokerContext]) -> None:
+async def test_log_18_topic_made_again_is_another(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     """Scenario 18."""
     first = (await create(brokers[0], topic("a")))["a"]
     assert (await delete(brokers[0], "a")).error_code is NONE
@@ -475,7 +475,7 @@ async def test_topic_made_again_is_another(brokers: tuple[BrokerContext, BrokerC
     assert gone.error_code is ErrorCode.unknown_topic_id
 
 
-async def test_two_brokers_race_to_create(brokers: tuple[BrokerContext, BrokerContext]) -> None:
+async def test_log_19_two_brokers_race_to_create(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     """Scenario 19."""
     results = await asyncio.gather(*(create(context, topic("c", 2)) for context in brokers))
     reported = [(await ask(context, metadata(12, ["c"], create=False))).topics[0] for context in brokers]
@@ -485,7 +485,7 @@ async def test_two_brokers_race_to_create(brokers: tuple[BrokerContext, BrokerCo
     assert len(reported[0].partitions) == 2
 
 
-async def test_validation_of_new_topics(brokers: tuple[BrokerContext, BrokerContext]) -> None:
+async def test_log_20_validation_of_new_topics(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     """Scenario 20."""
     await create(brokers[0], topic("a.b"))
     refused = await create(
@@ -543,7 +543,7 @@ async def test_every_version_creates(broker: BrokerContext, version: int) -> Non
     assert broker.catalog.get("default", "a").partition_count == 2  # type: ignore[union-attr]
 
 
-async def test_partitions_are_added_at_both_brokers(brokers: tuple[BrokerContext, BrokerContext]) -> None:
+async def test_log_21_partitions_are_added_at_both_brokers(brokers: tuple[BrokerContext, BrokerContext]) -> None:
     """Scenario 21, without its group."""
     await create(brokers[0], topic("t", 3))
     for count in (3, 2, 20_000):
@@ -700,7 +700,7 @@ async def sources(context: BrokerContext, name: str) -> dict[str, tuple[str, int
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_configs_round_trip(brokers: tuple[BrokerContext, BrokerContext], version: int) -> None:
+async def test_log_24_configs_round_trip(brokers: tuple[BrokerContext, BrokerContext], version: int) -> None:
     """Scenario 24."""
     one, other = brokers
     await create(one, topic("t"))
@@ -719,7 +719,7 @@ async def test_configs_round_trip(brokers: tuple[BrokerContext, BrokerContext], 
     assert await one.store.command("HGETALL", "tidegate:{cluster}:topic:default:t") == {}
 
 
-async def test_config_changes_that_are_refused_change_nothing(broker: BrokerContext) -> None:
+async def test_log_25_config_changes_that_are_refused_change_nothing(broker: BrokerContext) -> None:
     """Scenario 25."""
     await create(broker, topic("t", retention_ms="5"))
     invalid_config, invalid_request = ErrorCode.invalid_config, ErrorCode.invalid_request

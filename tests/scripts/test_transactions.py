@@ -27,7 +27,7 @@ async def brokers(request: pytest.FixtureRequest, store: Store, settings: Settin
         yield opened
 
 
-async def test_txn_65_init_producer_id_basics(brokers: Brokers) -> None:
+async def test_log_65_init_producer_id_basics(brokers: Brokers) -> None:
     plain = Producer(brokers, None)
     ids = [await plain.try_init() for _ in range(2)] + [await plain.try_init(timeout_ms=0)]
     assert {(code, epoch) for code, _, epoch in ids} == {(NONE, 0)}
@@ -40,7 +40,7 @@ async def test_txn_65_init_producer_id_basics(brokers: Brokers) -> None:
     assert (await producer.try_init(-1, 5))[0] is E.invalid_request
 
 
-async def test_txn_66_fencing_by_reinit(brokers: Brokers) -> None:
+async def test_log_66_fencing_by_reinit(brokers: Brokers) -> None:
     first = await brokers.producer().init()
     second = await brokers.producer().init()
     assert (second.id, second.epoch) == (first.id, 1)
@@ -49,7 +49,7 @@ async def test_txn_66_fencing_by_reinit(brokers: Brokers) -> None:
 
 
 @pytest.mark.parametrize("identified", [False, True])
-async def test_txn_67_reinit_during_a_transaction(brokers: Brokers, identified: bool) -> None:
+async def test_log_67_reinit_during_a_transaction(brokers: Brokers, identified: bool) -> None:
     producer = await brokers.producer().init()
     await producer.write("t", 3)
     own = (producer.id, 0) if identified else (-1, -1)
@@ -62,7 +62,7 @@ async def test_txn_67_reinit_during_a_transaction(brokers: Brokers, identified: 
     assert found.aborted == [(producer.id, 0)]
 
 
-async def test_txn_68_kip_360_retry(brokers: Brokers) -> None:
+async def test_log_68_kip_360_retry(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     for epoch in range(5):
         assert await producer.try_init(producer.id, epoch, version=3) == (NONE, producer.id, epoch + 1)
@@ -73,7 +73,7 @@ async def test_txn_68_kip_360_retry(brokers: Brokers) -> None:
     assert (await producer.try_init(producer.id, 6))[0] is E.producer_fenced
 
 
-async def test_txn_69_commit_visibility(brokers: Brokers) -> None:
+async def test_log_69_commit_visibility(brokers: Brokers) -> None:
     await _plain(brokers, 10)
     producer = await brokers.producer().init()
     assert await producer.write("t", 3) == 10
@@ -86,7 +86,7 @@ async def test_txn_69_commit_visibility(brokers: Brokers) -> None:
     assert (after.last_stable_offset, after.aborted) == (14, [])
 
 
-async def test_txn_70_abort_index(brokers: Brokers) -> None:
+async def test_log_70_abort_index(brokers: Brokers) -> None:
     await _plain(brokers, 10)
     producer = await brokers.producer().init()
     await producer.write("t", 3)
@@ -107,7 +107,7 @@ async def test_txn_70_abort_index(brokers: Brokers) -> None:
     assert found.aborted == [(producer.id, 17), (other.id, 16)]
 
 
-async def test_txn_71_interleaved_transactions(brokers: Brokers) -> None:
+async def test_log_71_interleaved_transactions(brokers: Brokers) -> None:
     await _plain(brokers, 10)
     first, second = await brokers.producer("P1").init(), await brokers.producer("P2").init()
     await first.write("t")
@@ -119,7 +119,7 @@ async def test_txn_71_interleaved_transactions(brokers: Brokers) -> None:
     assert (await brokers.fetch("t", 10, committed=True, end=15)).offsets == [10, 11, 12]
 
 
-async def test_txn_72_waiting_committed_fetch(brokers: Brokers) -> None:
+async def test_log_72_waiting_committed_fetch(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     await producer.write("t")
     waiting = asyncio.create_task(brokers.fetch("t", committed=True, max_wait_ms=9_000))
@@ -129,7 +129,7 @@ async def test_txn_72_waiting_committed_fetch(brokers: Brokers) -> None:
     assert (await waiting).offsets == [0]
 
 
-async def test_txn_73_add_partitions_all_or_nothing(brokers: Brokers) -> None:
+async def test_log_73_add_partitions_all_or_nothing(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     codes = await producer.add(("t", 0), ("no", 0), ("t", 7))
     unknown = E.unknown_topic_or_partition
@@ -137,14 +137,14 @@ async def test_txn_73_add_partitions_all_or_nothing(brokers: Brokers) -> None:
     assert (await producer.produce("t", version=9))[0] is E.invalid_txn_state
 
 
-async def test_txn_74_produce_outside_the_transaction(brokers: Brokers) -> None:
+async def test_log_74_produce_outside_the_transaction(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     assert (await producer.produce("t", version=9))[0] is E.invalid_txn_state
     assert (await producer.produce("t", version=11))[0] is E.transaction_abortable
     assert (await producer.produce("t", version=12))[0] is NONE
 
 
-async def test_txn_75_end_states_v1(brokers: Brokers) -> None:
+async def test_log_75_end_states_v1(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     assert (await producer.try_end(True, version=1))[0] is E.invalid_txn_state
     assert await producer.add(("t", 0)) == [NONE]
@@ -155,7 +155,7 @@ async def test_txn_75_end_states_v1(brokers: Brokers) -> None:
     assert len((await brokers.fetch("t", end=2)).markers) == 1
 
 
-async def test_txn_75_sequences_continue_in_v1(brokers: Brokers) -> None:
+async def test_log_75_sequences_continue_in_v1(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     for number in range(3):
         assert await producer.add(("t", 0), ("t", 1)) == [NONE, NONE]
@@ -168,7 +168,7 @@ async def test_txn_75_sequences_continue_in_v1(brokers: Brokers) -> None:
     assert (len(never_written.markers), never_written.aborted) == (3, [])
 
 
-async def test_txn_76_end_v2_bumps_the_epoch(brokers: Brokers) -> None:
+async def test_log_76_end_v2_bumps_the_epoch(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     await producer.write("t")
     assert await producer.try_end(True) == (NONE, producer.id, 1)
@@ -178,7 +178,7 @@ async def test_txn_76_end_v2_bumps_the_epoch(brokers: Brokers) -> None:
     assert len((await brokers.fetch("t")).markers) == 1
 
 
-async def test_txn_77_end_v2_opposite_retry(brokers: Brokers) -> None:
+async def test_log_77_end_v2_opposite_retry(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     await producer.write("t")
     await producer.try_end(True)
@@ -187,7 +187,7 @@ async def test_txn_77_end_v2_opposite_retry(brokers: Brokers) -> None:
     assert (await producer.try_end(True, epoch=3))[0] is E.producer_fenced
 
 
-async def test_txn_78_late_write_v2(brokers: Brokers) -> None:
+async def test_log_78_late_write_v2(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     await producer.write("t")
     await producer.try_end(True)
@@ -198,7 +198,7 @@ async def test_txn_78_late_write_v2(brokers: Brokers) -> None:
     assert (await producer.produce("t", epoch=1, sequence=0))[0] is NONE
 
 
-async def test_txn_79_epoch_exhaustion(brokers: Brokers, store: Store) -> None:
+async def test_log_79_epoch_exhaustion(brokers: Brokers, store: Store) -> None:
     producer = await brokers.producer().init()
     keys = brokers.all[0].context.transactions.records.keys("default", "T")
     await store.command("HSET", keys.transaction, "epoch", 32_766)
@@ -218,7 +218,7 @@ async def test_txn_79_epoch_exhaustion(brokers: Brokers, store: Store) -> None:
     assert (await brokers.fetch("t", committed=True, end=4)).offsets == [0, 2]
 
 
-async def test_txn_54_list_offsets_committed(brokers: Brokers) -> None:
+async def test_log_54_list_offsets_committed(brokers: Brokers) -> None:
     await _plain(brokers, 10)
     producer = await brokers.producer().init()
     await producer.write("t", 5)
@@ -226,14 +226,14 @@ async def test_txn_54_list_offsets_committed(brokers: Brokers) -> None:
     assert await brokers.list_offset("t", committed=True) == 10
 
 
-async def test_txn_140_first_sequence(brokers: Brokers) -> None:
+async def test_log_140_first_sequence(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     assert (await producer.produce("t", version=12, sequence=5))[0] is E.out_of_order_sequence_number
     assert await producer.add(("t", 1)) == [NONE]
     assert (await producer.produce("t", index=1, version=9, sequence=5))[0] is NONE
 
 
-async def test_txn_141_mixed_batches(brokers: Brokers) -> None:
+async def test_log_141_mixed_batches(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     await producer.write("t")
     assert (await producer.produce("t", sequence=1, plain=True))[0] is E.invalid_txn_state
@@ -242,7 +242,7 @@ async def test_txn_141_mixed_batches(brokers: Brokers) -> None:
     assert code is E.invalid_producer_id_mapping
 
 
-async def test_txn_142_version_mix_at_the_end(brokers: Brokers) -> None:
+async def test_log_142_version_mix_at_the_end(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     await producer.write("t")
     assert (await producer.try_end(True, version=4))[0] is NONE

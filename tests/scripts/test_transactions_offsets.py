@@ -34,7 +34,7 @@ async def brokers(request: pytest.FixtureRequest, store: Store, settings: Settin
 
 
 @pytest.mark.parametrize("version", [3, 5])
-async def test_txn_81_offsets_in_a_transaction(brokers: Brokers, version: int) -> None:
+async def test_log_81_offsets_in_a_transaction(brokers: Brokers, version: int) -> None:
     client = brokers.clients[0]
     client.group_id = "g"
     assert await client.commit("t", 7) is NONE
@@ -53,7 +53,7 @@ async def test_txn_81_offsets_in_a_transaction(brokers: Brokers, version: int) -
         assert await brokers.committed("g", stable=False, everything=True) == (NONE, after)
 
 
-async def test_txn_81_pending_offset_without_a_commit(brokers: Brokers) -> None:
+async def test_log_81_pending_offset_without_a_commit(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     assert await producer.commit_offset("new", 5) is NONE
     assert await brokers.committed("new", stable=True) == (E.unstable_offset_commit, -1)
@@ -63,7 +63,7 @@ async def test_txn_81_pending_offset_without_a_commit(brokers: Brokers) -> None:
     assert await brokers.committed("new", stable=True, everything=True) == (NONE, 5)
 
 
-async def test_txn_82_kip_447_fencing(brokers: Brokers) -> None:
+async def test_log_82_kip_447_fencing(brokers: Brokers) -> None:
     member = brokers.all[0].client()
     member.group_id = "g"
     await member.own("t")
@@ -112,7 +112,7 @@ async def test_scenario_52_offsets_of_a_consumer_group_member(brokers: Brokers) 
     assert await brokers.committed("g", stable=True) == (NONE, 3)
 
 
-async def test_txn_144_topics_by_id_and_codes_of_their_own(brokers: Brokers) -> None:
+async def test_log_144_topics_by_id_and_codes_of_their_own(brokers: Brokers) -> None:
     topic = await brokers.all[0].context.catalog.find("default", "t")
     assert topic is not None
     member = brokers.all[0].client()
@@ -142,7 +142,7 @@ async def test_txn_144_topics_by_id_and_codes_of_their_own(brokers: Brokers) -> 
     assert await brokers.committed("consumers", stable=True) == (NONE, 9)
 
 
-async def test_txn_143_plain_commit_over_a_pending_one(brokers: Brokers) -> None:
+async def test_log_143_plain_commit_over_a_pending_one(brokers: Brokers) -> None:
     client = brokers.clients[0]
     client.group_id = "g"
     producer = await brokers.producer().init()
@@ -183,7 +183,7 @@ async def test_stage_after_the_end_is_refused_and_a_second_end_changes_nothing(b
     assert await broker.store.command("HEXISTS", keys.offsets, ":-1") == 0
 
 
-async def test_txn_84_inspection(brokers: Brokers) -> None:
+async def test_log_84_inspection(brokers: Brokers) -> None:
     producer, idle = await brokers.producer("T").init(), await brokers.producer("U").init()
     await producer.write("t")
     assert await producer.commit_offset("g", 1) is NONE
@@ -213,7 +213,7 @@ async def test_txn_84_inspection(brokers: Brokers) -> None:
     assert described.transaction_states[0].topics == ()
 
 
-async def test_txn_145_write_txn_markers(brokers: Brokers) -> None:
+async def test_log_145_write_txn_markers(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     await producer.write("t")
 
@@ -239,7 +239,7 @@ async def test_txn_145_write_txn_markers(brokers: Brokers) -> None:
     assert (found.aborted, found.last_stable_offset) == ([(producer.id, 0)], 3)
 
 
-async def test_txn_146_list_filters(brokers: Brokers) -> None:
+async def test_log_146_list_filters(brokers: Brokers) -> None:
     await brokers.producer("84-a").init()
     for state, pattern, duration, expected in (
         (("ongoing",), None, -1, 0), ((), "84", -1, 0), ((), "84.*", -1, 1), ((), None, -5, 1),

@@ -44,7 +44,7 @@ async def _sweep_until(broker: WholeBroker, state: State) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_txn_80_timeout(brokers: Brokers) -> None:
+async def test_log_80_timeout(brokers: Brokers) -> None:
     producer = await brokers.producer().init(timeout_ms=300)
     assert await producer.add(("t", 0), ("t", 1)) == [NONE, NONE]
     await producer.write("t")
@@ -61,7 +61,7 @@ async def test_txn_80_timeout(brokers: Brokers) -> None:
     assert await producer.try_init(producer.id, 0) == (NONE, producer.id, 1)
 
 
-async def test_txn_80_sweep_leaves_a_transaction_in_time(brokers: Brokers) -> None:
+async def test_log_80_sweep_leaves_a_transaction_in_time(brokers: Brokers) -> None:
     producer = await brokers.producer().init(timeout_ms=60_000)
     await producer.write("t")
     await brokers.all[0].context.transactions.handle_deadline(
@@ -70,7 +70,7 @@ async def test_txn_80_sweep_leaves_a_transaction_in_time(brokers: Brokers) -> No
     assert await _state(brokers.all[0]) is State.ONGOING
 
 
-async def test_txn_83_broker_dies_between_decision_and_markers(
+async def test_log_83_broker_dies_between_decision_and_markers(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = await brokers.producer().init()

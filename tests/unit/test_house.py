@@ -223,6 +223,20 @@ def test_every_scenario_of_the_specification_is_a_test() -> None:
     assert {int(name.split("_")[2]) for name in names} == set(range(1, 101))
 
 
+LOG_SCENARIOS = 156
+
+
+def test_every_scenario_of_the_log_is_a_test() -> None:
+    """`test_log_<number>_...`, wherever it runs: of units, scripts, whole brokers or chaos."""
+    numbers = {
+        int(number)
+        for path in (REPOSITORY / "tests").rglob("test_*.py")
+        for number in re.findall(r"^(?:async )?def test_log_(\d+)_", path.read_text(), re.MULTILINE)
+    }
+
+    assert numbers == set(range(1, LOG_SCENARIOS + 1))
+
+
 def modules() -> list[Path]:
     """Every module that ships or measures."""
     return sorted(path for free in ("broker", "pipeline", "bench") for path in (REPOSITORY / free).rglob("*.py"))

@@ -77,7 +77,7 @@ async def test_unknown_api_closes_without_an_answer() -> None:
 
 
 @on_both_loops
-async def test_version_that_is_not_served_closes_without_an_answer() -> None:
+async def test_log_6_version_that_is_not_served_closes_without_an_answer() -> None:
     for version in (-1, 5, 32767):
         assert await refused(frame(struct.pack(">hhih", 12, version, 1, -1))) == b""
 
