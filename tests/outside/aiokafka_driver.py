@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import KafkaError
 
-from tests.outside.journal import now_ns
+from tests.kit.history import now_ns
 from tests.outside.member import GroupMember
 
 
@@ -58,7 +58,7 @@ class AiokafkaDriver(ConsumerRebalanceListener):  # type: ignore[misc]
             error = None
         except KafkaError as failed:
             error = type(failed).__name__
-        self._member.committed(began, offsets, generation, error)
+        self._member.committed(began, offsets, (generation, self._coordinator.generation), error)
 
     async def committed(self, partitions: list[int]) -> Mapping[int, int]:
         found = {}

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-
-def now_ns() -> int:
-    """CLOCK_MONOTONIC: the same clock in every process."""
-    return time.monotonic_ns()
+from tests.kit.history import now_ns
 
 
 class Journal:

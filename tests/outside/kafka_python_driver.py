@@ -16,7 +16,7 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
-from tests.outside.journal import now_ns
+from tests.kit.history import now_ns
 from tests.outside.member import GroupMember
 
 Value = TypeVar("Value")
@@ -66,12 +66,12 @@ class KafkaPythonDriver(ConsumerRebalanceListener):  # type: ignore[misc]
                 self._consumer.commit(wanted)
             except KafkaError as failed:
                 error = type(failed).__name__
-            self._member.committed(began, offsets, generation, error)
+            self._member.committed(began, offsets, (generation, self._generation), error)
             return
 
         def answered(_: Any, response: Any) -> None:
             error = type(response).__name__ if isinstance(response, Exception) else None
-            self._member.committed(began, offsets, generation, error)
+            self._member.committed(began, offsets, (generation, self._generation), error)
 
         self._consumer.commit_async(wanted, callback=answered)
 

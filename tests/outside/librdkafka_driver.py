@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.outside.journal import now_ns
+from tests.kit.history import now_ns
 from tests.outside.member import GroupMember
 from tests.support.librdkafka_positions import DEBUG, LibrdkafkaPositions
 
@@ -84,11 +84,11 @@ class LibrdkafkaDriver:
         try:
             reported = self._consumer.commit(offsets=wanted, asynchronous=False)
         except KafkaException as failed:
-            self._member.committed(began, offsets, generation, failed.args[0].name())
+            self._member.committed(began, offsets, (generation, self._generation()), failed.args[0].name())
             return
         for tp in reported:
             error = None if tp.error is None else tp.error.name()
-            self._member.committed(began, {tp.partition: tp.offset}, generation, error)
+            self._member.committed(began, {tp.partition: tp.offset}, (generation, self._generation()), error)
 
     def _answered(self, error: Any, partitions: list[Any]) -> None:
         for tp in partitions:
@@ -97,7 +97,7 @@ class LibrdkafkaDriver:
                 began, generation = sent.pop(0)
                 failed = error or tp.error
                 reported = None if failed is None else failed.name()
-                self._member.committed(began, {tp.partition: tp.offset}, generation, reported)
+                self._member.committed(began, {tp.partition: tp.offset}, (generation, self._generation()), reported)
 
     async def committed(self, partitions: list[int]) -> Mapping[int, int]:
         asked = [TopicPartition(self._topic, partition) for partition in partitions]

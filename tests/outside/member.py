@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from tests.outside.journal import Journal, now_ns
+from tests.kit.history import now_ns
+from tests.outside.journal import Journal
 
 COMMIT_EVERY_S, PAUSE_EVERY_S, SEEK_EVERY_S, ASK_EVERY_S = 0.5, 3.0, 5.0, 2.0
 PAUSE_S = 1.0
@@ -107,8 +108,11 @@ class GroupMember:
         """How far partitions have been read, where anything was."""
         return {partition: self.positions[partition] for partition in partitions if partition in self.positions}
 
-    def committed(self, began: int, offsets: Mapping[int, int], generation: int, error: str | None) -> None:
-        """The answer to a commit."""
+    def committed(
+        self, began: int, offsets: Mapping[int, int], generations: tuple[int, int], error: str | None
+    ) -> None:
+        """The answer to a commit. Its generation is known if it was the same before and after."""
+        generation = generations[0] if generations[0] == generations[1] else -1
         self.journal.note("commit", began=began, offsets=dict(offsets), generation=generation, error=error)
 
     # -- what it does
