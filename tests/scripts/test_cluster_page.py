@@ -52,6 +52,7 @@ class Teller:
         catalog = broker.context.catalog
         brokers = Brokers(lambda: LIVE, lambda: LIVE, lambda: "cluster-id")
         foreign = ForeignNames(settings.metrics_exporter_names, brokers, catalog.get)
+        self._logs = broker.context.logs
         self.page = ClusterPage(broker.store, settings, catalog.all_topics, foreign)
         self.sampler = LagSampler(broker.store, settings, catalog.get, assigned_partitions, lambda: name, self.page)
 
@@ -60,6 +61,7 @@ class Teller:
         return Scrape.of(b"".join(exposition(accept)[0]).decode(), openmetrics=accept == OPENMETRICS)
 
     async def scrape(self) -> Scrape:
+        await self._logs._sweep()  # as each second: notes what changed
         assert await self.sampler.sample()
         return self.reported()
 

@@ -193,6 +193,58 @@ async def test_sample_omits_deleted_and_new_topics(broker: WholeBroker, topic: T
     assert len(await samples(broker.store)) == 1
 
 
+async def scripts_run(store: Store) -> int:
+    info = (await store.command("INFO", "commandstats")).decode()
+    return int(info.partition("cmdstat_evalsha:calls=")[2].partition(",")[0] or 0)
+
+
+async def test_idle_logs_are_read_when_they_change_and_else_every_few_rounds(
+    broker: WholeBroker, topic: Topic, clock: SteppedClock
+) -> None:
+    await broker.client().commit("t", 1, index=0)
+    await broker.client().commit("t", 1, index=1)
+    await broker.context.logs._sweep()
+    taking, read = sampler(broker), []
+
+    async def round_reads() -> list[int]:
+        """The log ends in the sample of a round, after which `read` has how many logs it read."""
+        await clock.advance(1_000)
+        before = await scripts_run(broker.store)
+        assert await taking.sample()
+        read.append(await scripts_run(broker.store) - before - 2)  # the lease, and the sample
+        sample = (await samples(broker.store))[-1]
+        return [int(sample[f"t:{index}"].partition(" end=")[2].split()[0]) for index in (0, 1)]
+
+    assert [await round_reads() for _ in range(3)] == [[5, 5]] * 3
+    assert read == [2, 0, 0]
+
+    await produce(broker, 0, [30_000])
+    await broker.context.logs._sweep()
+    assert await round_reads() == [6, 5] and read[3:] == [1]
+
+    log = broker.store.log_keys("default", "t", 1, topic.topic_hex, topic.format).log
+    await broker.store.command("XADD", log, "5-1", "w", "another:1", "b", batch_bytes(count=1, timestamps=[40_000]))
+    ends = [await round_reads() for _ in range(6)]
+    assert ends[0] == [6, 5] and ends[-1] == [6, 6], "no broker noted it"
+
+
+async def test_idle_logs_of_a_sampler_that_had_lost_its_lease_are_read(
+    brokers: list[WholeBroker], topic: Topic, clock: SteppedClock
+) -> None:
+    await brokers[0].client().commit("t", 1)
+    first, second = (sampler(broker) for broker in brokers)
+    assert await first.sample()
+    await clock.advance(60_000)
+    assert await second.sample() and not await first.sample()
+    await produce(brokers[0], 0, [30_000])
+    await brokers[0].context.logs._sweep()
+    assert await second.sample()  # takes the note
+    await clock.advance(60_000)
+
+    assert await first.sample()
+    assert " end=6 " in (await samples(brokers[0].store))[-1]["t:0"]
+
+
 async def test_wide_groups_have_several_entries_and_the_stream_is_capped(
     broker: WholeBroker, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

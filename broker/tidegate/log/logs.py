@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.errors import InvalidTxnState, StoreUnavailable, UnknownTopicOrPartition
@@ -52,6 +52,7 @@ class Logs(PartitionServices):
         self.retention = Retention(store, settings, find_topic, self.partition) if find_topic is not None else None
         self._partitions: dict[tuple[str, int], AnyLog] = {}
         self._upkeep_known: set[str] = set()
+        self._lag_is_sampled = settings.lag_sample_interval_ms > 0
         self._loops = BackgroundTasks()
         store.on_moved.append(self._logs_moved)
         metrics.sample(declared.STRAY_LOGS, lambda: {(): len(self.stray_logs)})
@@ -128,6 +129,7 @@ class Logs(PartitionServices):
         """Each second: write progress and upkeep of what was appended, and end idle subscriptions."""
         dirty, now_s = list(self.dirty), self.loop.time()
         self.dirty.clear()
+        self._note_changed(dirty)
         due: list[str] = []
         for log in dirty:
             log.guarded(log.progress.write)
@@ -152,6 +154,15 @@ class Logs(PartitionServices):
             self.store.send(args, queued)
         for log in list(self.is_subscribed):
             log.guarded(log.subscription.sweep, now_s)
+
+    def _note_changed(self, appended: Iterable[PartitionLog]) -> None:
+        """Note logs that changed for the broker that samples lag, which reads others rarely."""
+        changed, self.moved_starts = {*appended, *self.moved_starts}, set()
+        if changed and self._lag_is_sampled:
+            args: list[Arg] = ["ZADD", self.store.cluster_keys.changed_logs]
+            for log in changed:
+                args += (0, upkeep_item(log.topic, log.index))
+            self.store.send(args, _ignore)  # a lost note delays that log's sample, by a minute at most
 
     async def _poll(self) -> None:
         """Cover lost messages: XREAD the subscribed logs that were not verified since the last poll."""

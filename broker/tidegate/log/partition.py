@@ -47,6 +47,8 @@ class PartitionServices(LogServices):
         super().__init__(store, settings)
         self.is_subscribed: set[PartitionLog] = set()
         self.dirty: set[PartitionLog] = set()
+        self.moved_starts: set[PartitionLog] = set()
+        """Logs whose start moved since the last sweep."""
         self.stray_logs: set[PartitionLog] = set()
 
 
@@ -326,6 +328,8 @@ class PartitionLog(CachedLog):
     def found(self, view: LogState, entries: list[Entry], log_start: int, local_start: int) -> None:
         """Apply a refresh: the entries that follow the state, the log start and the local start."""
         changed, now_ms = log_start != view.log_start, self.store.clock.now_ms()
+        if changed:
+            self._services.moved_starts.add(self)
         view.log_start, view.local_start = log_start, max(log_start, local_start)  # a restore lowers them
         for entry in entries:
             view.apply(entry, now_ms)

@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tidegate.errors import UnknownTopicOrPartition
@@ -31,6 +31,10 @@ READ_LAG = Script("log/read_lag")
 
 _LOGS_AT_ONCE: Final = 10
 """Limit of logs read at once: one read takes Redis up to 2 ms with entries of 1 MB, and must not delay heartbeats."""
+_NOTES_AT_ONCE: Final = 1_000
+_IDLE_ROUNDS_MIN: Final = 4
+_IDLE_ROUNDS_SPREAD: Final = 3
+"""A log that no broker noted as changed is read again after 4 to 6 rounds: other programs may have changed it."""
 _HEAD: Final = (
     "id", "version", "state", "state_since", "generation", "protocol", "protocol_type", "joined_count", "awaiting_sync",
 )  # fmt: skip
@@ -90,8 +94,20 @@ LogEndsReadings = dict[tuple[str, Place], LogEndsReading]
 """By organisation and place; a missing entry has no log."""
 
 
+@dataclass(frozen=True, slots=True)
+class _LastRead:
+    """A log as last read, and the first round that reads it again."""
+
+    ends: LogEndsReading
+    stale_from: int
+
+
 class LagReader:
-    """Reads groups and logs; cached values only avoid repeated reads."""
+    """Reads groups and logs; cached values only avoid repeated reads.
+
+    Brokers note the logs that they change (`Logs`). A log of format record is read each time, because any program may
+    append to it.
+    """
 
     def __init__(
         self,
@@ -101,10 +117,33 @@ class LagReader:
     ) -> None:
         self._store, self._find_topic, self._partitions_of = store, find_topic, partitions_of
         self._owners: dict[str, tuple[Any, dict[Place, str]]] = {}
+        self._last_reads: dict[tuple[str, Place, str], _LastRead] = {}
+        self._round = 0
+        self._now_ms = 0
 
     def forget(self, but: Iterable[str] = ()) -> None:
         """Drop cached groups except those with these names."""
         self._owners = {ref: self._owners[ref] for ref in but if ref in self._owners}
+
+    def forget_logs(self) -> None:
+        """Drop what was read of logs: another broker may take the notes of their changes."""
+        self._last_reads.clear()
+
+    async def begin_round(self, now_ms: int) -> None:
+        """Take the notes of changed logs: idle ones without a note are not read. Raises StoreUnavailable.
+
+        A note is removed before its log is read, so no change is missed.
+        """
+        changed_logs = self._store.cluster_keys.changed_logs
+        self._round, self._now_ms = self._round + 1, now_ms
+        self._last_reads = {log: last for log, last in self._last_reads.items() if last.stale_from > self._round}
+        notes = await self._store.read("ZRANGE", changed_logs, 0, -1)
+        for start in range(0, len(notes), _NOTES_AT_ONCE):
+            await self._store.command("ZREM", changed_logs, *notes[start : start + _NOTES_AT_ONCE])
+        for note in notes:
+            name, index, topic_hex = note.decode().rsplit(":", 2)
+            org, topic_name = name.split("/", 1)
+            self._last_reads.pop((org, (topic_name, int(index)), topic_hex), None)
 
     async def group(self, keys: GroupKeys) -> GroupRead | None:
         """Read a group; None if it does not exist. Raises StoreUnavailable."""
@@ -186,6 +225,9 @@ class LagReader:
         topic = self._find_topic(org, place[0])
         if topic is None:
             return None
+        last = self._last_reads.get((org, place, topic.topic_hex))
+        if last is not None and last.ends.times.keys() >= set(offsets):
+            return replace(last.ends, now_ms=max(last.ends.now_ms, self._now_ms))
         keys = self._store.log_keys(org, topic.name, place[1], topic.topic_hex, topic.format)
         try:
             if keys.is_record:
@@ -195,7 +237,11 @@ class LagReader:
             )
         except UnknownTopicOrPartition:
             return None
-        return LogEndsReading(start, end, size, now_ms, head_time, dict(zip(offsets, times, strict=True)))
+        ends = LogEndsReading(start, end, size, now_ms, head_time, dict(zip(offsets, times, strict=True)))
+        if self._round:
+            stale_from = self._round + _IDLE_ROUNDS_MIN + place[1] % _IDLE_ROUNDS_SPREAD
+            self._last_reads[org, place, topic.topic_hex] = _LastRead(ends, stale_from)
+        return ends
 
     async def _read_record_ends(self, keys: LogKeys, ids: RecordIds, offsets: list[int]) -> LogEndsReading:
         befores = [ids.id_before(offset) for offset in offsets]

@@ -113,8 +113,19 @@ class LagSampler:
         began_s, self.round_s = clock(), 0.0
         if not await self.singleton_lease.renew():
             self._reader.forget()
+            self._reader.forget_logs()
             self._first_places.clear()
             return False
+        try:
+            return await self._sample_all(began_s)
+        except BaseException:
+            self._reader.forget_logs()
+            raise
+
+    async def _sample_all(self, began_s: float) -> bool:
+        """One round; False if the lease was lost meanwhile. Raises StoreUnavailable."""
+        clock = asyncio.get_running_loop().time
+        await self._reader.begin_round(self.singleton_lease.now_ms)
         groups = await self._groups()
         if self._reported is not None:
             self._reported.begin(groups, self.singleton_lease.now_ms)
@@ -122,6 +133,7 @@ class LagSampler:
             due_s = began_s + _BUSY * self._interval_ms / 1000 * start / len(groups)
             await asyncio.sleep(max(due_s - clock(), 0))
             if start and not await self.singleton_lease.renew():
+                self._reader.forget_logs()
                 return False
             await self._sample_some(groups[start : start + _GROUPS_AT_ONCE])
         if self._reported is not None:
