@@ -13,13 +13,14 @@ import sys
 import time
 from typing import Final
 
-from bench import cold, decoder, formats, incidents, join_one, spark_source, start, suite
+from bench import cold, curves, decoder, formats, incidents, join_one, spark_source, start, suite
 from bench.endpoint import Endpoint
 from bench.measures import MEASURES, add_options
 
 _COMMANDS: Final = {
     "all": suite.main,
     "cold": cold.main,
+    "curves": curves.main,
     "formats": formats.main,
     "join-one": join_one.main,
     "incidents": incidents.main,
@@ -40,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
         add_options(command)
     suite.add_options(commands.add_parser("all", help="our cluster and Apache Kafka, side by side"))
     cold.add_options(commands.add_parser("cold", help="old offsets from the archive, by three clients"))
+    curves.add_options(commands.add_parser("curves", help="cost by members, connections, partitions, brokers"))
     formats.add_options(commands.add_parser("formats", help="topics of format record beside format batch"))
     join_one.add_options(commands.add_parser("join-one", help="one more member joins, heartbeats held or not"))
     incidents.add_options(commands.add_parser("incidents", help="incidents of groups, made and found by the pipeline"))
