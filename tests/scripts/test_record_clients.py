@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -138,6 +139,26 @@ async def test_example_of_the_docs_and_redis_log(
         "b'customer-8' b'{\"total\": 5}' None",
     ]
     assert json.loads(shown.stdout) == {"key": key(0), "format": "record", "entries": 2, "groups": 1}
+
+
+async def test_shell_example_of_the_docs(cluster: Cluster, program: redis.Redis, topic: None) -> None:
+    page = (REPOSITORY / "docs" / "record-topics.md").read_text("utf-8")
+    [example] = re.findall(r"```shell\n(.*?)```", page, re.DOTALL)
+    lines = [shlex.split(line) for line in example.splitlines()]
+    consumer = AIOKafkaConsumer(TOPIC, bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        answers = [program.execute_command(*line[1:]) for line in lines if line[0] == "redis-cli"]
+        read = await asyncio.wait_for(consumer.getone(), PATIENCE_S)
+    finally:
+        await consumer.stop()
+
+    entry_id, created, [[stream, [(read_id, fields)]]], pending = answers
+    assert (read.topic, read.partition, read.key, read.value) == (TOPIC, 0, b"customer-7", b'{"total": 12}')
+    assert (created, stream.decode(), read_id) == (b"OK", key(0), entry_id)
+    assert f"{read.offset >> 10}-{read.offset & 1023}".encode() == entry_id
+    assert fields == {b"key": b"customer-7", b"value": b'{"total": 12}'}
+    assert pending["pending"] == 1
 
 
 def _kip_848(cluster: Cluster, group: str, client_id: str) -> Consumer:
