@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Final
 
 KAFKA_VERSION: Final = "4.1.0"
+"""Of the clients and tools that are tested, and of the peer in tests."""
+NEWEST_KAFKA_VERSION: Final = "4.4.0"
+"""Of the peer that `python -m bench all` compares with."""
 CONNECTOR_VERSION: Final = "4.2.0"
 """The newest Kafka connector that there is for Spark 4; it runs in Spark 4.3."""
 
@@ -78,6 +81,14 @@ def cache_directory() -> Path:
 def classpath(timeout_s: float = 600.0) -> str:
     """Java's class path with Kafka's server, tools and clients. Raises PeerUnavailable."""
     return f"{fetched(KAFKA, timeout_s)}/*"
+
+
+def server_classpath(version: str, timeout_s: float = 600.0) -> str:
+    """Java's class path with Kafka's server; newer ones have no artifact for tools. Raises PeerUnavailable."""
+    if version == KAFKA_VERSION:
+        return classpath(timeout_s)
+    artifacts = (("org.apache.kafka", "kafka_2.13", version), ("org.slf4j", "slf4j-simple", "1.7.36"))
+    return f"{fetched(JarSet(f'kafka-{version}', artifacts), timeout_s)}/*"
 
 
 def share_clients(timeout_s: float = 300.0) -> str:

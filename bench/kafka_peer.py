@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final
 
 from bench.cluster import free_port
-from bench.jars import PeerUnavailable, classpath
+from bench.jars import KAFKA_VERSION, PeerUnavailable, server_classpath
 
 _START_TIMEOUT_S: Final = 60.0
 _JVM: Final = (
@@ -55,7 +55,8 @@ class KafkaPeer:
     `properties` are added to those of its server.properties.
     """
 
-    def __init__(self, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(self, properties: Mapping[str, str] | None = None, version: str = KAFKA_VERSION) -> None:
+        self._version = version
         self._properties = _DEFAULTS | dict(properties or {})
         self.port = free_port()
         self.directory = Path(tempfile.mkdtemp(prefix="tidegate-kafka-"))
@@ -74,7 +75,7 @@ class KafkaPeer:
 
     def __enter__(self) -> KafkaPeer:
         try:
-            self._start(classpath())
+            self._start(server_classpath(self._version))
         except BaseException:
             self.stop()
             raise

@@ -103,7 +103,8 @@ async def consume(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any
     return {"size": args.size, "mb_per_s": round(count * args.size / seconds / 1e6, 1), **meter.figures(count)}
 
 
-def _batch(count: int, size: int) -> bytes:
+def built_batch(count: int, size: int) -> bytes:
+    """A batch of random records of now."""
     now_ms = int(time.time() * 1_000)
     return build_batch([NewRecord(os.urandom(size), timestamp=now_ms) for _ in range(count)])
 
@@ -156,7 +157,7 @@ async def _primed(address: str, frame: bytes) -> None:
 
 async def batches(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]:
     """Prebuilt batches of `--batch-records` x `--size`, acks=all: the broker without librdkafka's cost."""
-    batch = _batch(args.batch_records, args.size)
+    batch = built_batch(args.batch_records, args.size)
     each = max(int(args.megabytes * 1_000_000 / len(batch) / PARTITIONS), 1)
     async with endpoint.topic("batches", PARTITIONS) as (topic, leaders):
         frames = [produce_frame(topic, index, batch) for index in range(PARTITIONS)]

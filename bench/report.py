@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench import builds
-from bench.jars import KAFKA_VERSION
+from bench.jars import NEWEST_KAFKA_VERSION
 
 _NOISY_CORES: Final = 0.6
 _NOISY: Final = (
@@ -38,11 +38,16 @@ FIGURES: Final[dict[str, tuple[Figure, ...]]] = {
     "batches": (_MB, _CPU),
     "consume": (_MB, _CPU),
     "latency": (_P50, _P99, _CPU),
-    "groups": (Figure("total_s", "s until all are stable", False), _CPU),
+    "groups": (
+        Figure("total_s", "s until all are stable", False),
+        _CPU,
+        Figure("steady_cpu_us_per_heartbeat", "server CPU µs a heartbeat at rest", False),
+    ),
     "rebalance": (_P50, Figure("max_ms", "longest ms", False), _CPU),
-    "heartbeats": (_RATE, _CPU, _P99),
+    "heartbeats": (_RATE, _CPU, _P50, _P99),
     "commits": (_RATE, _CPU, _P99),
     "offset-fetches": (_RATE, _CPU, _P99),
+    "fan-out": (_P50, _P99, _CPU),
 }
 
 
@@ -94,7 +99,14 @@ def machine() -> str:
     return f"{os.cpu_count()} cores ({model}), {platform.system()}, {builds.interpreter()}"
 
 
-def page(rows: Sequence[dict[str, Any]], *, brokers: int, aof: bool, server: str = "one Valkey") -> str:
+def page(
+    rows: Sequence[dict[str, Any]],
+    *,
+    brokers: int,
+    aof: bool,
+    server: str = "one Valkey",
+    kafka_version: str = NEWEST_KAFKA_VERSION,
+) -> str:
     """build/benchmarks.md; docs/performance.md has the published figures. `server` names the build of Redis."""
     loads = [load for row in rows for load in row.get("load", ())]
     others = [row["other_cores"] for row in rows if "other_cores" in row]
@@ -105,7 +117,7 @@ def page(rows: Sequence[dict[str, Any]], *, brokers: int, aof: bool, server: str
         f"Clients and servers share {machine()}. Both endpoints run all the time and are measured turn by turn, "
         f"{rounds} round(s), medians.",
         f"Tidegate: {brokers} broker process(es) and {server} ({kept}); server CPU is both together.",
-        f"Apache Kafka {KAFKA_VERSION}: one KRaft node, 1 GiB heap, default threads, no fsync (its default), "
+        f"Apache Kafka {kafka_version}: one KRaft node, 1 GiB heap, default threads, no fsync (its default), "
         "`group.initial.rebalance.delay.ms=0`."
         if "kafka" in peers
         else "Apache Kafka was not measured: it could not be had on this machine.",

@@ -17,7 +17,7 @@ import uvloop
 from bench import builds, measures, report
 from bench.cluster import Cluster
 from bench.endpoint import Endpoint
-from bench.jars import PeerUnavailable
+from bench.jars import NEWEST_KAFKA_VERSION, PeerUnavailable
 from bench.kafka_peer import KafkaPeer
 from bench.kafka_wire import MeasureFailed
 from bench.processes import wait_quiet
@@ -25,10 +25,13 @@ from bench.processes import wait_quiet
 STEPS: Final = (
     ("heartbeats", "heartbeats --connections 16 --depth 16"),
     ("heartbeats, 256 connections", "heartbeats --connections 256 --depth 1"),
+    ("heartbeats, one at a time", "heartbeats --connections 1 --depth 1"),
     ("commits", "commits --connections 128 --depth 4"),
     ("commits, 256 connections", "commits --connections 256 --depth 1"),
+    ("commits of 10 partitions", "commits --connections 16 --depth 16 --partitions 10"),
     ("offset fetches", "offset-fetches --connections 128 --depth 4"),
     ("offset fetches, 256 connections", "offset-fetches --connections 256 --depth 1"),
+    ("offset fetches of 10 partitions", "offset-fetches --connections 16 --depth 16 --partitions 10"),
     ("1,000 members in 200 groups", "groups --groups 200 --members 5 --seconds 3"),
     ("one more joins 50", "rebalance --members 50 --tries 6"),
     ("one more joins 500", "rebalance --members 500 --tries 3"),
@@ -38,6 +41,7 @@ STEPS: Final = (
     ("batches of 64 kB", "batches --megabytes 400 --batch-records 64 --size 1000"),
     ("batches of 16 kB", "batches --megabytes 200 --batch-records 16 --size 1000"),
     ("consume 1 kB", "consume --megabytes 200 --size 1000"),
+    ("10 records/s to 1,000 long polls", "fan-out --connections 1000 --rate 10 --size 100 --seconds 6"),
     ("latency at 1,000/s", "latency --rate 1000 --size 100 --seconds 8 --warmup 2"),
 )
 """What is measured: its name in the report, and the command. Real clients have one request in flight on each of many
@@ -60,6 +64,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--repeats", type=int, default=1, help="rounds; the median counts")
     command.add_argument("--only", default="", help="part of the names of the measures to run")
     command.add_argument("--quick", action="store_true", help="small numbers: does it run at all?")
+    command.add_argument("--kafka", default=NEWEST_KAFKA_VERSION, metavar="VERSION", help="of Apache Kafka")
     command.add_argument("--no-kafka", action="store_true", help="leave Apache Kafka out")
     command.add_argument("--no-warmup", action="store_true", help="figures of the first seconds, then")
     command.add_argument("--aof", action="store_true", help="append-only file on, fsync each second")
@@ -114,7 +119,7 @@ def endpoints(args: argparse.Namespace) -> Iterator[dict[str, Endpoint]]:
             print("Apache Kafka is left out", flush=True)
         else:
             try:
-                kafka = stack.enter_context(KafkaPeer())
+                kafka = stack.enter_context(KafkaPeer(version=args.kafka))
                 found["kafka"] = Endpoint(kafka.bootstrap, kafka.pids)
             except PeerUnavailable as error:
                 print(f"Apache Kafka is skipped: {error}", flush=True)
@@ -144,7 +149,9 @@ def main(args: argparse.Namespace) -> int:
         args.raw.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     if not args.quick and not args.only:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(report.page(rows, brokers=args.brokers, aof=args.aof, server=args.server))
+        args.out.write_text(
+            report.page(rows, brokers=args.brokers, aof=args.aof, server=args.server, kafka_version=args.kafka)
+        )
         print(f"written: {args.out}", flush=True)
     else:
         print(report.table(rows), flush=True)
