@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.runs import Plan, Report, run_plan
+from tests.chaos.runs import TOPOLOGIES, Plan, Report, run_plan
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def main() -> int:
     seeds = range(first, first + options.seeds)
     reports: list[Report] = []
     with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as workers:
-        runs = [workers.submit(run_plan, Plan.of(seed, options.seconds), options.keep) for seed in seeds]
+        runs = [workers.submit(run_plan, Plan.of(seed, options.seconds, options.redis), options.keep) for seed in seeds]
         for run in as_completed(runs):
             report = run.result()
             reports.append(report)
@@ -62,6 +62,7 @@ def _options() -> Any:
     parser.add_argument("--seeds", type=int, default=1, help="how many (default 1)")
     parser.add_argument("--seconds", type=float, default=30, help="of faults in each (default 30)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at one time (default 1)")
+    parser.add_argument("--redis", choices=TOPOLOGIES, help="all runs on this; else the seed decides")
     parser.add_argument("--keep", type=Path, help="directory for the histories of runs with violations")
     return parser.parse_args()
 

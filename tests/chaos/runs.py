@@ -23,12 +23,24 @@ from tests.kit.history import Commit, CommittedFetch, History, Operation, Outcom
 from tests.kit.log_reader import NAME as LOG_READER
 from tests.kit.log_reader import read_logs
 from tests.support.broker_logs import tracebacks
+from tidegate.store.keys import ShardKeys, shard_of
+from tidegate.store.slots import key_slot
 
 TOPIC: Final = "orders"
 PARTITIONS: Final = 4
 MEMBERS: Final = 2
 CATCH_UP_S: Final = 90.0
 GROUPS: Final = {"librdkafka": LibrdkafkaReader, "aiokafka": AiokafkaReader}
+SHARDS: Final = 50
+"""The default of `coordinator_shards`."""
+TOPOLOGIES: Final = ("one server", "sentinel", "cluster")
+
+
+def slots_in_use() -> list[int]:
+    """The slots of the partitions, of the groups' shards, and of the keys that all brokers share."""
+    logs = [f"{{default/{TOPIC}:{index}}}" for index in range(PARTITIONS)]
+    groups = [ShardKeys("tidegate", shard_of(group, SHARDS)).groups for group in GROUPS]
+    return [key_slot(key) for key in (*logs, *groups, "{cluster}")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +55,23 @@ class Plan:
     """Kinds of faults, where not all are wanted."""
     writers: int = 1
     """Producers of librdkafka, beside one of aiokafka."""
+    sharded: bool = False
+    """On a Redis Cluster."""
 
     @classmethod
-    def of(cls, seed: int, seconds: float) -> Plan:
-        """One run of four has replicas, and one of four stepped clocks, where libfaketime is installed."""
+    def of(cls, seed: int, seconds: float, topology: str | None = None) -> Plan:
+        """Without a topology: of four runs one has sentinels or a Cluster, and one stepped clocks (libfaketime)."""
+        if topology is not None:
+            return cls(seed, seconds, topology == "sentinel", False, sharded=topology == "cluster")
         drawn = random.Random(f"plan {seed}").random()
-        return cls(seed, seconds, drawn < 0.25, drawn > 0.75 and faketime() is not None)
+        stepped = drawn > 0.75 and faketime() is not None
+        return cls(seed, seconds, drawn < 0.13, stepped, sharded=0.13 <= drawn < 0.25)
 
     @property
     def kind(self) -> str:
-        return "replicated" if self.replicated else "stepped clocks" if self.stepped_clocks else "one server"
+        if self.sharded:
+            return "cluster"
+        return "sentinel" if self.replicated else "stepped clocks" if self.stepped_clocks else "one server"
 
 
 @dataclass(slots=True)
@@ -89,7 +108,7 @@ class Run:
         self.rng = random.Random(f"run {plan.seed}")
         self.history = History()
         self.session = Session(self.history, cluster.bootstrap, TOPIC, PARTITIONS)
-        self.faults = Faults(cluster, random.Random(f"faults {plan.seed}"), plan.only)
+        self.faults = Faults(cluster, random.Random(f"faults {plan.seed}"), plan.only, slots_in_use())
         self.members: dict[str, list[Reader]] = {group: [] for group in GROUPS}
         self.stuck: list[str] = []
         self._joined = 0
@@ -195,7 +214,7 @@ def counted(history: Sequence[Operation]) -> dict[str, int]:
 
 async def _run(plan: Plan, keep: Path | None) -> Report:
     report, began = Report(plan), time.monotonic()
-    async with FaultyCluster(plan.replicated, plan.stepped_clocks, plan.seed) as cluster:
+    async with FaultyCluster(plan.replicated, plan.stepped_clocks, plan.seed, sharded=plan.sharded) as cluster:
         run = Run(plan, cluster)
         try:
             await run.live()

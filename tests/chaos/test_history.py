@@ -18,6 +18,7 @@ pytestmark = pytest.mark.timeout(400)
 RUNS = {
     "every fault": Plan(0, 15, replicated=False, stepped_clocks=False),
     "every fault, replicated": Plan(0, 10, replicated=True, stepped_clocks=False),
+    "every fault, on a Redis Cluster": Plan(0, 10, replicated=False, stepped_clocks=False, sharded=True),
     "stalls of Redis, six producers": Plan(
         0, 20, replicated=False, stepped_clocks=False, only=("redis stalled",), writers=5
     ),

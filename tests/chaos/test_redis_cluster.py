@@ -69,7 +69,8 @@ async def test_nothing_acknowledged_is_lost_when_primaries_die(rng: random.Rando
         assert not tracebacks(cluster)
 
 
-async def test_slots_move_under_load_without_client_errors(rng: random.Random) -> None:
+@pytest.mark.parametrize("atomically", [False, True], ids=["key by key", "atomically"])
+async def test_slots_move_under_load_without_client_errors(rng: random.Random, atomically: bool) -> None:
     with Sharded(replicas=0) as sharded, Cluster(brokers=3, redis_url=sharded.url) as cluster:
         async with Load(cluster.bootstrap) as load:
             await asyncio.sleep(2)
@@ -78,7 +79,7 @@ async def test_slots_move_under_load_without_client_errors(rng: random.Random) -
             rng.shuffle(slots)
             for slot in slots:
                 target = rng.choice([one for one in sharded.primaries() if one is not sharded.owner_of(slot)])
-                await asyncio.to_thread(sharded.move, slot, target)
+                await asyncio.to_thread(sharded.move_atomically if atomically else sharded.move, slot, target)
                 await asyncio.sleep(rng.uniform(0.1, 0.5))
             assert await ready, "brokers were not ready while slots moved"
             await is_alive(load)

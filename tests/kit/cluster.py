@@ -1,13 +1,15 @@
 """A cluster of real processes to which everything can be done: each broker's links to Redis and to clients are proxies.
 
-Redis is one server that forgets nothing (append-only file, written at each command), or a primary with two replicas
-under sentinels, which keep what is acknowledged (`durability=replicated:2`); there brokers reach Redis without a proxy,
-for sentinels name it. Clocks of single processes are stepped with libfaketime, where that is installed.
+Redis is one server that forgets nothing (append-only file, written at each command); or a primary with two replicas
+under sentinels; or a Redis Cluster of three primaries with a replica each. Replicas keep what is acknowledged
+(`durability=replicated:n` with n = all of them); there brokers reach Redis without a proxy, for sentinels or nodes name
+it. Clocks of single processes are stepped with libfaketime, where that is installed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +19,9 @@ import redis
 
 from bench.cluster import BrokerProcess, Cluster
 from tests.support.proxy import Proxy
+from tests.support.redis_cluster import Sharded
 from tests.support.sentinels import Watched
+from tests.support.valkey import ValkeyServer
 
 _LIBRARIES: Final = (
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -71,9 +75,9 @@ class Node:
 
     @property
     def redis_link(self) -> Proxy:
-        """Its way to Redis. Raises RuntimeError under sentinels."""
+        """Its way to Redis. Raises RuntimeError where there are replicas."""
         if self._redis_link is None:
-            raise RuntimeError("sentinels name the server: no proxy is between")
+            raise RuntimeError("sentinels or nodes name the server: no proxy is between")
         return self._redis_link
 
     @property
@@ -89,12 +93,20 @@ class Node:
 class FaultyCluster:
     """Three brokers and Redis; an async context manager."""
 
-    def __init__(self, replicated: bool = False, stepped_clocks: bool = False, seed: int = 0, brokers: int = 3) -> None:
-        self.is_replicated = replicated
+    def __init__(
+        self,
+        replicated: bool = False,
+        stepped_clocks: bool = False,
+        seed: int = 0,
+        brokers: int = 3,
+        sharded: bool = False,
+    ) -> None:
+        self.is_replicated, self.is_sharded = replicated or sharded, sharded
         self._library = faketime() if stepped_clocks else None
         self._seed, self._count = seed, brokers
         self.nodes: list[Node] = []
         self._watched: Watched | None = None
+        self._sharded: Sharded | None = None
         self._redis_clock: SteppedProcess | None = None
         self._clocks = Path(tempfile.mkdtemp(prefix="tidegate-clocks-"))
 
@@ -105,7 +117,12 @@ class FaultyCluster:
     async def __aenter__(self) -> FaultyCluster:
         settings = dict(SETTINGS)
         redis_url = None
-        if self.is_replicated:
+        if self.is_sharded:
+            settings |= {"TIDEGATE_DURABILITY": "replicated:1", "TIDEGATE_DURABILITY_TIMEOUT_MS": "20000"}
+            self._sharded = Sharded(extra=_FOLLOWING)
+            await asyncio.to_thread(self._sharded.__enter__)
+            redis_url = self._sharded.url
+        elif self.is_replicated:
             settings |= {"TIDEGATE_DURABILITY": "replicated:2", "TIDEGATE_DURABILITY_TIMEOUT_MS": "20000"}
             self._watched = Watched(replicas=2, extra=_FOLLOWING, down_after_ms=3_000)
             await asyncio.to_thread(self._watched.__enter__)
@@ -154,6 +171,8 @@ class FaultyCluster:
         await asyncio.to_thread(self.cluster.close)
         if self._watched is not None:
             await asyncio.to_thread(self._watched.__exit__, None, None, None)
+        if self._sharded is not None:
+            await asyncio.to_thread(self._sharded.__exit__, None, None, None)
 
     @property
     def bootstrap(self) -> str:
@@ -177,17 +196,25 @@ class FaultyCluster:
         """SIGKILL the one server."""
         self.cluster.kill_server()
 
-    def primary_port(self) -> int:
+    def primary_ports(self) -> list[int]:
         """Where writes go."""
-        return self.cluster.redis_port if self._watched is None else self._watched.primary_port()
+        if self._sharded is not None:
+            return [server.port for server in self._sharded.primaries()]
+        return [self.cluster.redis_port if self._watched is None else self._watched.primary_port()]
 
-    def primary_pid(self) -> int:
-        """The server that takes writes."""
-        if self._watched is None:
+    def primary_pid(self, rng: random.Random) -> int:
+        """A server that takes writes."""
+        if self._sharded is None and self._watched is None:
             return self.cluster.redis_pid
-        process = self._watched.primary().process
+        process = self._primary(rng).process
         assert process is not None
         return process.pid
+
+    def _primary(self, rng: random.Random) -> ValkeyServer:
+        if self._sharded is not None:
+            return rng.choice(self._sharded.primaries())
+        assert self._watched is not None
+        return self._watched.primary()
 
     def step_redis_clock(self, seconds: int) -> None:
         """Step the one server's clock."""
@@ -199,16 +226,20 @@ class FaultyCluster:
         await asyncio.to_thread(self._set_memory_limit, limit)
 
     def _set_memory_limit(self, limit: int) -> None:
-        ports = [self.cluster.redis_port] if self._watched is None else [one.port for one in self._watched.servers]
+        replicated = self._sharded or self._watched
+        ports = [self.cluster.redis_port] if replicated is None else [one.port for one in replicated.servers]
         for port in ports:
             with suppress(redis.RedisError), redis.Redis(port=port, socket_timeout=20) as client:
                 client.config_set("maxmemory", limit)
 
-    async def replace_primary(self, killed: bool) -> None:
+    async def replace_primary(self, killed: bool, rng: random.Random) -> None:
         """Another server becomes the primary: it dies, or is asked to hand over; then replicas are in step."""
-        await asyncio.to_thread(self._replace_primary, killed)
+        await asyncio.to_thread(self._replace_primary, killed, rng)
 
-    def _replace_primary(self, killed: bool) -> None:
+    def _replace_primary(self, killed: bool, rng: random.Random) -> None:
+        if self._sharded is not None:
+            _replace_in_cluster(self._sharded, self._primary(rng), killed)
+            return
         watched = self._watched
         assert watched is not None
         watched.wait_in_sync()
@@ -221,15 +252,45 @@ class FaultyCluster:
             primary.start()
         watched.wait_in_sync()
 
+    async def move_slot(self, slot: int, atomically: bool, rng: random.Random) -> None:
+        """A slot of the Redis Cluster moves to another primary, with its keys; then replicas are in step."""
+        await asyncio.to_thread(self._move_slot, slot, atomically, rng)
+
+    def _move_slot(self, slot: int, atomically: bool, rng: random.Random) -> None:
+        sharded = self._sharded
+        assert sharded is not None
+        source = sharded.owner_of(slot)
+        target = rng.choice([one for one in sharded.primaries() if one is not source])
+        if atomically:
+            sharded.move_atomically(slot, target)
+        else:
+            sharded.move(slot, target)
+        sharded.in_sync()
+
     async def wait_in_sync(self) -> None:
         """Until every replica follows, so that the next fail-over loses nothing that was acknowledged."""
-        if self._watched is not None:
-            await asyncio.to_thread(self._watched.wait_in_sync)
+        replicated = self._sharded or self._watched
+        if isinstance(replicated, Sharded):
+            await asyncio.to_thread(replicated.in_sync)
+        elif replicated is not None:
+            await asyncio.to_thread(replicated.wait_in_sync)
 
     def events(self) -> list[dict[str, str]]:
         """The coordinator's own events of all groups."""
-        with redis.Redis(port=self.primary_port(), decode_responses=True) as client:
-            found = []
-            for key in client.scan_iter("tidegate:{co:*}:events", count=1_000):
-                found += [fields for _, fields in client.xrange(key)]
+        found = []
+        for port in self.primary_ports():
+            with redis.Redis(port=port, decode_responses=True) as client:
+                for key in client.scan_iter("tidegate:{co:*}:events", count=1_000):
+                    found += [fields for _, fields in client.xrange(key)]
         return found
+
+
+def _replace_in_cluster(sharded: Sharded, primary: ValkeyServer, killed: bool) -> None:
+    sharded.in_sync()
+    if not killed:
+        sharded.hand_over(primary)
+    else:
+        primary.kill()
+        sharded.fail_over(primary)
+        primary.start()
+    sharded.in_sync()

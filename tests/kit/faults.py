@@ -35,10 +35,15 @@ class AllBusy(Exception):
 
 
 class Faults:
-    """Draws faults for one cluster from `rng` (of some kinds `only`, else of all), and counts them by kind."""
+    """Draws faults for one cluster from `rng` (of some kinds `only`, else of all), and counts them by kind.
 
-    def __init__(self, cluster: FaultyCluster, rng: random.Random, only: Collection[str] = ()) -> None:
-        self.cluster, self.rng = cluster, rng
+    `slots` are those that may move in a Redis Cluster.
+    """
+
+    def __init__(
+        self, cluster: FaultyCluster, rng: random.Random, only: Collection[str] = (), slots: Sequence[int] = ()
+    ) -> None:
+        self.cluster, self.rng, self.slots = cluster, rng, slots
         self.counts: Counter[str] = Counter()
         self.log: list[str] = []
         """What was done when, in s since the beginning."""
@@ -62,6 +67,9 @@ class Faults:
         if self.cluster.is_replicated:
             kinds["primary killed"] = self._kill_primary, 3
             kinds["fail-over asked for"] = self._fail_over, 2
+            if self.cluster.is_sharded:
+                kinds["slot moved"] = self._move_slot, 2
+                kinds["slot moved atomically"] = self._move_slot_atomically, 2
         else:
             kinds["redis killed"] = self._kill_redis, 3
             kinds["redis link cut"] = self._cut_redis, 3
@@ -170,7 +178,7 @@ class Faults:
 
     async def _stop_redis_for(self, seconds: float) -> None:
         self._claim([_REDIS])
-        pid = self.cluster.primary_pid()
+        pid = self.cluster.primary_pid(self.rng)
         os.kill(pid, signal.SIGSTOP)
         await asyncio.sleep(seconds)
         os.kill(pid, signal.SIGCONT)
@@ -179,12 +187,26 @@ class Faults:
 
     async def _kill_primary(self) -> None:
         self._claim([_REDIS])
-        await self.cluster.replace_primary(killed=True)
+        await self.cluster.replace_primary(True, self.rng)
         self._busy.discard(_REDIS)
 
     async def _fail_over(self) -> None:
         self._claim([_REDIS])
-        await self.cluster.replace_primary(killed=False)
+        await self.cluster.replace_primary(False, self.rng)
+        self._busy.discard(_REDIS)
+
+    async def _move_slot(self) -> None:
+        await self._move(atomically=False)
+
+    async def _move_slot_atomically(self) -> None:
+        await self._move(atomically=True)
+
+    async def _move(self, *, atomically: bool) -> None:
+        """One of those that clients use."""
+        self._claim([_REDIS])
+        slot = self.rng.choice(self.slots)
+        self._note(f"  slot {slot}")
+        await self.cluster.move_slot(slot, atomically, self.rng)
         self._busy.discard(_REDIS)
 
     async def _fill_memory(self) -> None:

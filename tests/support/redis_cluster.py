@@ -126,6 +126,22 @@ class Sharded:
             self.move_keys(source, target, keys)
         self.end_move(slot, source, target)
 
+    def move_atomically(self, slot: int, target: ValkeyServer) -> None:
+        """Move a slot as Valkey 9 does: keys are copied as to a replica, and the slot changes hands at once."""
+        source = self.owner_of(slot)
+        self.ask(source, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", self.node_id(target))
+        wait_until(lambda: all(self._owner_known_to(one, slot) == target.port for one in self.primaries()))
+
+    def hand_over(self, primary: ValkeyServer) -> None:
+        """A replica takes the primary's place by request, and all others know."""
+        replica = next(
+            one for one in self.servers if self._role(one) == b"slave" and self.primary_of(one) is primary
+        )  # fmt: skip
+        self.ask(replica, "CLUSTER", "FAILOVER")
+        wait_until(
+            lambda: all(primary.port not in self._ports(server) and self._well(server) for server in self.servers)
+        )
+
     def flush(self) -> None:
         """Forget every key."""
         for server in self.primaries():
@@ -184,6 +200,10 @@ class Sharded:
 
     def _well(self, server: ValkeyServer) -> bool:
         return b"cluster_state:ok" in self.ask(server, "CLUSTER", "INFO")
+
+    def _owner_known_to(self, server: ValkeyServer, slot: int) -> int:
+        runs = self.ask(server, "CLUSTER", "SLOTS")
+        return next((int(run[2][1]) for run in runs if run[0] <= slot <= run[1]), 0)
 
     def _ports(self, server: ValkeyServer) -> set[int]:
         return {run[2][1] for run in self.ask(server, "CLUSTER", "SLOTS")}
