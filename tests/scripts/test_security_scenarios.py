@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -307,6 +308,16 @@ async def test_log_116_access_matrix(listener: Listener) -> None:
     )  # fmt: skip
     assert (await user.ask(join)).error_code is E.group_authorization_failed
     assert await _create_topics(user, "p-n") == [E.topic_authorization_failed]
+
+
+@pytest.mark.parametrize("partition_count", [1, 4_000])
+async def test_fetches_follow_one_of_an_unknown_topic_id(listener: Listener, partition_count: int) -> None:
+    """The first is resolved in the store, or decoded in a thread, before it is answered: the next ones start too."""
+    user = await listener.login("u")
+    asked = fetch_request([(uuid4(), [(index, 0) for index in range(partition_count)])], version=13)
+    for _ in range(3):
+        answer = await user.ask(asked)
+        assert {one.error_code for one in answer.responses[0].partitions} == {E.unknown_topic_id}
 
 
 async def test_log_117_transactional_access(listener: Listener) -> None:

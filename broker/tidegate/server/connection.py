@@ -254,7 +254,7 @@ class Connection(Muting, asyncio.BufferedProtocol):
             pending = pipeline.popleft()
             if pending is self._task_request:
                 self._task_request = None
-            elif pending is self._exclusive:
+            if pending is self._exclusive:
                 self._exclusive = None
             if type(answer) is bytes:
                 out.append(answer)
