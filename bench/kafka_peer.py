@@ -34,9 +34,9 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listeners}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{listeners}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{protocols}
 log.dirs={logs}
 num.partitions=1
 offsets.topic.replication.factor=1
@@ -52,12 +52,18 @@ _DEFAULTS: Final = {"group.initial.rebalance.delay.ms": "0"}
 class KafkaPeer:
     """One server as a context manager. Default threads, no fsync (Kafka's default), replication 1.
 
-    `properties` are added to those of its server.properties.
+    `properties` are added to those of its server.properties; `listeners` are more of them, name -> (protocol, port).
     """
 
-    def __init__(self, properties: Mapping[str, str] | None = None, version: str = KAFKA_VERSION) -> None:
+    def __init__(
+        self,
+        properties: Mapping[str, str] | None = None,
+        version: str = KAFKA_VERSION,
+        listeners: Mapping[str, tuple[str, int]] | None = None,
+    ) -> None:
         self._version = version
         self._properties = _DEFAULTS | dict(properties or {})
+        self._listeners = dict(listeners or {})
         self.port = free_port()
         self.directory = Path(tempfile.mkdtemp(prefix="tidegate-kafka-"))
         self.process: subprocess.Popen[bytes] | None = None
@@ -88,7 +94,11 @@ class KafkaPeer:
 
     def _start(self, jars: str) -> None:
         config = self.directory / "server.properties"
-        fixed = _PROPERTIES.format(port=self.port, controller=free_port(), logs=self.directory / "logs")
+        fixed = _PROPERTIES.format(
+            port=self.port, controller=free_port(), logs=self.directory / "logs",
+            listeners="".join(f",{name}://127.0.0.1:{port}" for name, (_, port) in self._listeners.items()),
+            protocols="".join(f",{name}:{protocol}" for name, (protocol, _) in self._listeners.items()),
+        )  # fmt: skip
         config.write_text(fixed + "".join(f"{name}={value}\n" for name, value in self._properties.items()))
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         format_command = ["java", "-Xmx256m", "-cp", jars, "kafka.tools.StorageTool", "format", "-c", str(config)]

@@ -237,6 +237,34 @@ class ProcessSettings(BaseSettings):
         description="Token that is required to read groups, topics and brokers; default: everybody may read them",
     )
     admin_viewer_token_file: str | None = Field(None, description="File that contains admin_viewer_token")
+    admin_roles: str = Field(
+        "",
+        description="Roles of people at the admin HTTP, `User:alice=operator;User:bob=viewer;User:carol=admin`, with "
+        "`User:*` for all others who are authenticated: users of `tidegate user` by password, bearers of OAUTHBEARER "
+        "tokens, and who logs in at admin_oidc_issuer_url. Set it to have each person's name in the audit; nobody "
+        "reads without a role then",
+    )
+    admin_oidc_issuer_url: str | None = Field(
+        None,
+        description="Issuer of OpenID Connect at which people log in to the console; it must allow the redirect to "
+        "`/console/login/callback`",
+    )
+    admin_oidc_client_id: str | None = Field(None, description="Client id of the console at the issuer")
+    admin_oidc_client_secret: SecretStr | None = Field(
+        None, min_length=16, description="Client secret at the issuer; default: a public client, by PKCE alone"
+    )
+    admin_oidc_client_secret_file: str | None = Field(None, description="File that contains admin_oidc_client_secret")
+    admin_oidc_scope: str = Field(
+        "openid", description="Scopes that the console asks the issuer for; add those that the claims below need"
+    )
+    admin_oidc_user_claim_name: str = Field(
+        "sub", description="Claim of an id_token that names the user in admin_roles"
+    )
+    admin_oidc_org_claim_name: str | None = Field(
+        None,
+        description="Claim of an id_token that names the organisation; default: all act in `default`, which is "
+        "the whole cluster",
+    )
     admin_allowed_hosts: str = Field(
         "",
         description="Further host names, separated by commas, that requests to the admin HTTP may name; set it "

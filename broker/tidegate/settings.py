@@ -30,6 +30,7 @@ logger = structlog.get_logger()
 SECRETS: Final = frozenset(
     {
         "redis_url", "redis_sentinel_password", "admin_operator_token", "admin_operator_password", "admin_viewer_token",
+        "admin_oidc_client_secret",
         "archive_path",
     }
 )  # fmt: skip

@@ -69,13 +69,18 @@ def account_change(origin: Origin, name: str, activity: AccountActivity, error: 
 
 
 def api_activity(
-    origin: Origin, operation: str, activity: Activity, resources: Sequence[tuple[str, str]], error: str | None = None
+    origin: Origin,
+    operation: str,
+    activity: Activity,
+    resources: Sequence[tuple[str, str]],
+    error: str | None = None,
+    service: str = "kafka",
 ) -> dict[str, Any]:
-    """An API was called, for resources of (type, name); `error` is Kafka's, such as TOPIC_AUTHORIZATION_FAILED."""
+    """An API was called, for resources of (type, name); `error` is Kafka's name of a code, or a sentence."""
     named = [{"type": kind, "name": _cut(name)} for kind, name in resources[:RESOURCES_MAX]]
     event = _event(6003, activity, activity.name.capitalize(), origin, error)
     response = {"code": 0} if error is None else {"code": 1, "error": error}
-    api: dict[str, Any] = {"operation": operation, "service": {"name": "kafka"}, "response": response}
+    api: dict[str, Any] = {"operation": operation, "service": {"name": service}, "response": response}
     if len(resources) > RESOURCES_MAX:
         event["unmapped"] = {"resources_left_out": len(resources) - RESOURCES_MAX}
     return event | {"api": api, "resources": named}

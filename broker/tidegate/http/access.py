@@ -10,6 +10,7 @@ import base64
 import ipaddress
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote, urlsplit
 
@@ -19,9 +20,12 @@ from aiohttp.typedefs import Handler
 
 from tidegate.cluster.audit import Actor
 from tidegate.http.forms import FORM, form_of
+from tidegate.http.oidc import OpenIdLogin
+from tidegate.http.people import OF_ORG, PERSON, People, Person, is_bound, is_for_admins
 from tidegate.http.problems import Problem
 from tidegate.http.secrets import TO_SET, Role, Secrets
 from tidegate.http.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, Session, Sessions
+from tidegate.security.identity import DEFAULT_ORG
 
 logger = structlog.get_logger()
 
@@ -43,7 +47,7 @@ _OPEN: Final = ("/health/",)
 _OPEN_TO_LOG_IN: Final = (LOGIN_PATH, "/console/static/")
 LOGOUT_PATH: Final = "/console/logout"
 OWN_DRAIN_PATH: Final = "/drain"
-_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _CHALLENGE: Final = 'Basic realm="tidegate", charset="UTF-8"'
 _FAILURES_MAX: Final = 10
@@ -80,8 +84,16 @@ class FailedLogins:
 class Access:
     """The access rules of one admin HTTP server; `bound_to` is its listening address."""
 
-    def __init__(self, secrets: Secrets, cluster_id: str, bound_to: str, allowed_hosts: str = "") -> None:
+    def __init__(
+        self, secrets: Secrets, cluster_id: str, bound_to: str, allowed_hosts: str = "", people: People | None = None
+    ) -> None:
         self.secrets = secrets
+        self.people = people
+        self.on_refused: Callable[[web.Request, str, str], None] = lambda request, mechanism, reason: None
+        """Called with each wrong secret: how it was sent, and why it is refused."""
+        self.on_login: Callable[[web.Request, str, Person | str], None] = lambda request, mechanism, who: None
+        """Called with each log-in of the console."""
+        self.issuer: OpenIdLogin | None = None
         self.sessions = Sessions(secrets, cluster_id)
         self.failures = FailedLogins()
         self._hosts = frozenset(name.strip().lower() for name in allowed_hosts.split(",") if name.strip())
@@ -95,6 +107,7 @@ class Access:
             session = await self._identify(request)
             try:
                 await self._authorise(request, session)
+                await _check_scope(request)
             except Problem as problem:
                 if problem.status == 401 and is_page(request):
                     raise web.HTTPSeeOther(f"{LOGIN_PATH}?next={quote(request.path_qs, safe='')}") from None
@@ -107,35 +120,52 @@ class Access:
         """Set the request's actor and role; returns its cookie's session or None. Raises Problem for a wrong secret."""
         header = request.headers.get("Authorization")
         if header is not None:
-            name, role = self._by_header(request, header)
-            self._note(request, name, role)
+            name, role, person = await self._by_header(request, header)
+            self._note(request, name, role, person)
             return None
         session = self.sessions.read(request.cookies.get(COOKIE, ""))
+        if session is not None and session.person is not None:
+            current = self.people is not None and await self.people.is_current(session.person)
+            session = session if current else None
         if session is not None:
-            self._note(request, session.name, session.role)
+            self._note(request, session.name, session.role, session.person)
         else:
             self._note(request, "anonymous", self.secrets.anonymous)
         return session
 
-    def _by_header(self, request: web.Request, header: str) -> tuple[str, Role]:
+    async def _by_header(self, request: web.Request, header: str) -> tuple[str, Role, Person | None]:
         scheme, _, given = header.partition(" ")
         self.check_pace(request)
-        role, name = Role.NOBODY, ""
+        role, name, person = Role.NOBODY, "", None
         if scheme.lower() == "bearer":
             role = self.secrets.role_of_token(given.strip())
             name = role.name.lower()
+            if role is Role.NOBODY and self.people is not None:
+                person = await self.people.by_token(given.strip())
         elif scheme.lower() == "basic":
             name, password = _basic(given)
-            role = self.secrets.role_of_user(name, password)
+            role, person = await self.identify(name, password)
+        if person is not None:
+            return person.principal, person.role, person
         if role is Role.NOBODY:
-            self.failed(request)
+            self.failed(request, scheme)
             raise Problem(401, "That token or password is not known here.", headers={"WWW-Authenticate": _CHALLENGE})
-        return name, role
+        return name, role, None
+
+    async def identify(self, name: str, password: str) -> tuple[Role, Person | None]:
+        """The role of a name and password, and the person unless it is a shared secret of the settings."""
+        role = self.secrets.role_of_user(name, password)
+        if role is not Role.NOBODY or self.people is None:
+            return role, None
+        person = await self.people.by_password(name, password)
+        return (Role.NOBODY, None) if person is None else (person.role, person)
 
     @staticmethod
-    def _note(request: web.Request, name: str, role: Role) -> None:
+    def _note(request: web.Request, name: str, role: Role, person: Person | None = None) -> None:
         request[ACTOR] = Actor(name, role.name.lower(), request.remote or "")
         request[ROLE] = role
+        if person is not None:
+            request[PERSON] = person
 
     def check_pace(self, request: web.Request) -> None:
         """Raises Problem (429) when the address has sent too many wrong secrets."""
@@ -144,15 +174,16 @@ class Access:
             headers = {"Retry-After": str(int(wait_s) + 1)}
             raise Problem(429, "Too many wrong secrets came from this address; try again later.", headers=headers)
 
-    def failed(self, request: web.Request) -> None:
-        """Log and count a wrong secret."""
+    def failed(self, request: web.Request, mechanism: str = "form") -> None:
+        """Log, audit and count a wrong secret."""
+        self.on_refused(request, mechanism, "wrong name, password or token")
         logger.warning("secret_refused", remote=request.remote, path=request.path)
         self.failures.failed(request.remote or "", time.monotonic())
 
     # -- authorisation
 
     async def _authorise(self, request: web.Request, session: Session | None) -> None:
-        if request.method in _READS:
+        if request.method in READS:
             if request[ROLE] < Role.VIEWER and not request.path.startswith(_OPEN_TO_LOG_IN):
                 headers = {"WWW-Authenticate": _CHALLENGE}
                 raise Problem(401, "A viewer's or an operator's token is needed.", headers=headers)
@@ -164,7 +195,7 @@ class Access:
             await self._check_csrf(request, session)
         if request.path == LOGOUT_PATH or (request.path == OWN_DRAIN_PATH and _from_this_machine(request)):
             return
-        if not self.secrets.operators:
+        if not self.secrets.operators and not (self.people is not None and self.people.may_change):
             raise Problem(403, f"Nothing can be changed over this admin HTTP: set {TO_SET} on the brokers.")
         if request[ROLE] < Role.OPERATOR:
             if request[ACTOR].name == "anonymous":
@@ -198,6 +229,28 @@ class Access:
             if host not in _LOOPBACK_NAMES | self._hosts and not _is_address(host):
                 detail = f"This admin HTTP is not called {host}: set TIDEGATE_ADMIN_ALLOWED_HOSTS if it is."
                 raise Problem(421, detail)
+
+
+async def _check_scope(request: web.Request) -> None:
+    """Operators leave some changes to admins; a person of an organisation stays in it. Raises Problem."""
+    person = request.get(PERSON)
+    if person is None:
+        return
+    if person.role < Role.ADMIN and is_for_admins(request.method, request.path):
+        raise Problem(403, "This needs the role admin: it is about more than groups and offsets.")
+    if not is_bound(person):
+        return
+    if not OF_ORG.fullmatch(request.path):
+        raise Problem(403, f"{person.principal} is of organisation {person.org}; this is about the whole cluster.")
+    named = request.query.get("org")
+    if request.method in READS and named is None and is_page(request):
+        raise web.HTTPSeeOther(str(request.rel_url.update_query(org=person.org)))
+    if request.content_type == FORM and request.method not in READS and request.path not in (LOGIN_PATH, LOGOUT_PATH):
+        of_form = (await form_of(request)).get("org")
+        named = of_form if isinstance(of_form, str) else named
+    static = request.path.startswith(_OPEN_TO_LOG_IN) or request.path in (LOGOUT_PATH, "/", "/api/v1/openapi.json")
+    if not static and (named or DEFAULT_ORG) != person.org:
+        raise Problem(403, f"{person.principal} is of organisation {person.org}: add org={person.org}.")
 
 
 def _is_address(host: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+from typing import Final
 from urllib.parse import quote
 
 import structlog
@@ -9,10 +11,15 @@ from aiohttp import web
 
 from tidegate.http.access import LOGIN_PATH, LOGOUT_PATH, Access, is_secure
 from tidegate.http.forms import form_of
+from tidegate.http.oidc import COOKIE as LOGIN_COOKIE
+from tidegate.http.oidc import LOGIN_S, LoginFailed
+from tidegate.http.problems import Problem
 from tidegate.http.secrets import Role
 from tidegate.http.sessions import COOKIE, drop_cookie, put_cookie
 
 ACCESS = web.AppKey("access", Access)
+ISSUER_PATH: Final = f"{LOGIN_PATH}/issuer"
+CALLBACK_PATH: Final = f"{LOGIN_PATH}/callback"
 
 logger = structlog.get_logger()
 
@@ -24,14 +31,74 @@ async def login(request: web.Request) -> web.StreamResponse:
     name, password, wanted = (str(form.get(field, "")) for field in ("name", "password", "next"))
     wanted = _own_page(wanted)
     access.check_pace(request)
-    role = access.secrets.role_of_user(name, password)
+    role, person = await access.identify(name, password)
     if role is Role.NOBODY:
         access.failed(request)
         raise web.HTTPSeeOther(f"{LOGIN_PATH}?failed=1&next={quote(wanted, safe='')}")
     logger.info("logged_in", name=name, remote=request.remote)
+    access.on_login(request, "form", person or name)
+    session = access.sessions.begin(name, role) if person is None else access.sessions.begin_for(person)
     answer = web.Response(status=303, headers={"Location": wanted})
-    put_cookie(answer, access.sessions.begin(name, role), is_secure(request))
+    put_cookie(answer, session, is_secure(request))
     return answer
+
+
+async def begin_at_issuer(request: web.Request) -> web.StreamResponse:
+    """Send the browser to the OpenID issuer."""
+    access = request.config_dict[ACCESS]
+    if access.issuer is None:
+        raise Problem(404, "No OpenID issuer is configured: TIDEGATE_ADMIN_OIDC_ISSUER_URL.")
+    wanted = _own_page(request.query.get("next", ""))
+    try:
+        begun = await access.issuer.begin(_callback(request), wanted)
+    except LoginFailed as error:
+        raise _refused_by_issuer(request, error) from None
+    answer = web.Response(status=303, headers={"Location": begun.url})
+    # Lax, for it comes back from another site.
+    answer.set_cookie(
+        LOGIN_COOKIE, begun.cookie, max_age=LOGIN_S, path=LOGIN_PATH, httponly=True, samesite="Lax",
+        secure=is_secure(request),
+    )  # fmt: skip
+    return answer
+
+
+async def end_at_issuer(request: web.Request) -> web.StreamResponse:
+    """The browser is back from the issuer, with a code or an error."""
+    access = request.config_dict[ACCESS]
+    if access.issuer is None or access.people is None:
+        raise Problem(404, "No OpenID issuer is configured: TIDEGATE_ADMIN_OIDC_ISSUER_URL.")
+    query = request.query
+    try:
+        if "error" in query:
+            raise LoginFailed(f"the issuer answers {query['error'][:100]!r}")
+        cookie = request.cookies.get(LOGIN_COOKIE, "")
+        identity, wanted = await access.issuer.end(
+            cookie, query.get("state", ""), query.get("code", ""), _callback(request)
+        )
+        person = access.people.of_identity(identity)
+        if person is None:
+            raise LoginFailed(f"{identity.principal} has no role in TIDEGATE_ADMIN_ROLES")
+    except LoginFailed as error:
+        raise _refused_by_issuer(request, error) from None
+    logger.info("logged_in", name=person.principal, remote=request.remote)
+    access.on_login(request, "OpenID Connect", person)
+    # A page and no redirect: the browser sends a SameSite=Strict cookie only where a page of this site led it.
+    target = escape(wanted)
+    page = f'<!doctype html><meta http-equiv="refresh" content="0;url={target}"><a href="{target}">Go on</a>'
+    answer = web.Response(text=page, content_type="text/html", headers={"Cache-Control": "no-store"})
+    put_cookie(answer, access.sessions.begin_for(person), is_secure(request))
+    answer.del_cookie(LOGIN_COOKIE, path=LOGIN_PATH, httponly=True, samesite="Lax")
+    return answer
+
+
+def _callback(request: web.Request) -> str:
+    return f"{'https' if is_secure(request) else 'http'}://{request.host}{CALLBACK_PATH}"
+
+
+def _refused_by_issuer(request: web.Request, error: LoginFailed) -> web.HTTPSeeOther:
+    logger.warning("login_refused", remote=request.remote, reason=str(error))
+    request.config_dict[ACCESS].on_refused(request, "OpenID Connect", str(error))
+    return web.HTTPSeeOther(f"{LOGIN_PATH}?failed=issuer")
 
 
 async def logout(_: web.Request) -> web.StreamResponse:
@@ -49,8 +116,13 @@ def csrf_token(request: web.Request) -> str:
 
 
 def routes() -> list[web.RouteDef]:
-    """The POST routes."""
-    return [web.post(LOGIN_PATH, login), web.post(LOGOUT_PATH, logout)]
+    """The routes but for the page."""
+    return [
+        web.post(LOGIN_PATH, login),
+        web.post(LOGOUT_PATH, logout),
+        web.get(ISSUER_PATH, begin_at_issuer),
+        web.get(CALLBACK_PATH, end_at_issuer),
+    ]
 
 
 def _own_page(wanted: str) -> str:

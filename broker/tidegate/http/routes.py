@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from functools import cache
+from functools import cache, partial
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -26,7 +26,10 @@ from tidegate.http.console.rendering import ROOT as CONSOLE_ROOT
 from tidegate.http.console.site import CONSOLE, Console, refused
 from tidegate.http.health import Health
 from tidegate.http.login import ACCESS
+from tidegate.http.oidc import OpenIdLogin
+from tidegate.http.people import People
 from tidegate.http.problems import Problem
+from tidegate.http.request_audit import RequestAudit, note_authentication
 from tidegate.http.secrets import Secrets
 from tidegate.http.single_flight import SingleFlightCache
 from tidegate.telemetry.background_tasks import BackgroundTasks
@@ -124,7 +127,14 @@ def application(
     """The routes of one broker; `access` authorises requests, `connection_limiter` limits connections."""
     rules = access or Access(Secrets(), "", "127.0.0.1")
     before = [connection_limiter.middleware] if connection_limiter is not None else []
-    app = web.Application(middlewares=[*before, _failures, rules.middleware], client_max_size=BODY_BYTES_MAX)
+    trail = None if context is None else context.audit
+    if trail is not None:
+        rules.on_login = partial(note_authentication, trail)
+        rules.on_refused = lambda request, mechanism, reason: note_authentication(
+            trail, request, mechanism, None, reason
+        )
+    middlewares = [*before, _failures, RequestAudit(trail).middleware, rules.middleware]
+    app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
     app.on_response_prepare.append(_guard)
     app[HEALTH] = health
     app[ACCESS] = rules
@@ -155,7 +165,12 @@ class AdminServer:
     def __init__(self, health: Health, sock: socket.socket, context: BrokerContext) -> None:
         settings = context.settings
         bound_to = str(sock.getsockname()[0])
-        access = Access(Secrets.read(settings), context.broker_lease.cluster_id, bound_to, settings.admin_allowed_hosts)
+        secrets, security = Secrets.read(settings), context.security
+        self._people = People(settings, secrets, None if security is None else security.users)
+        cluster_id = context.broker_lease.cluster_id
+        self._access = access = Access(secrets, cluster_id, bound_to, settings.admin_allowed_hosts, self._people)
+        if settings.admin_oidc_issuer_url:
+            access.issuer = OpenIdLogin(settings, secrets.oidc_client_secret, access.sessions)
         self._connection_limiter = ConnectionLimiter()
         self._runner = web.AppRunner(
             application(health, context, access, self._connection_limiter),
@@ -182,4 +197,7 @@ class AdminServer:
             self._listening.close()
         await self._loops.close()
         await self._runner.cleanup()
+        await self._people.close()
+        if self._access.issuer is not None:
+            await self._access.issuer.close()
         self._sock.close()

@@ -23,6 +23,8 @@ class Role(enum.IntEnum):
     NOBODY = 0
     VIEWER = 1
     OPERATOR = 2
+    ADMIN = 3
+    """Of people only: also drains brokers, sets quotas and deletes topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,25 @@ class Secrets:
     operator_token: str | None = None
     operator_password: str | None = None
     viewer_token: str | None = None
+    oidc_client_secret: str | None = None
+    roles: str = ""
+    """`admin_roles`: with people nobody reads without a role."""
 
     @classmethod
     def read(cls, settings: Settings) -> Secrets:
         """Read settings and files. Raises CannotStart, which names the setting and never its value."""
-        names = ("operator_token", "operator_password", "viewer_token")
-        return cls(*(_secret(settings, f"admin_{name}") for name in names))
+        return cls(
+            operator_token=_secret(settings, "admin_operator_token"),
+            operator_password=_secret(settings, "admin_operator_password"),
+            viewer_token=_secret(settings, "admin_viewer_token"),
+            oidc_client_secret=_secret(settings, "admin_oidc_client_secret"),
+            roles=settings.admin_roles,
+        )
+
+    @property
+    def any(self) -> bool:
+        """Whether there is something to sign sessions with."""
+        return any((self.operator_token, self.operator_password, self.viewer_token, self.oidc_client_secret))
 
     @property
     def operators(self) -> bool:
@@ -47,7 +62,7 @@ class Secrets:
     @property
     def anonymous(self) -> Role:
         """The role of a request without credentials."""
-        return Role.VIEWER if self.viewer_token is None else Role.NOBODY
+        return Role.VIEWER if self.viewer_token is None and not self.roles else Role.NOBODY
 
     def role_of_token(self, given: str) -> Role:
         """The role of a bearer token."""

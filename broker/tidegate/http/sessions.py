@@ -18,6 +18,7 @@ from typing import Final
 
 from aiohttp import web
 
+from tidegate.http.people import Person
 from tidegate.http.secrets import Role, Secrets, same
 
 COOKIE: Final = "tidegate_session"
@@ -28,12 +29,13 @@ SESSION_S: Final = 8 * 3600
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """User name, role and expiry (s since 1970); `text` is the cookie."""
+    """User name, role and expiry (s since 1970); `text` is the cookie; `person` unless a shared secret logged in."""
 
     name: str
     role: Role
     ends_s: int
     text: str
+    person: Person | None = None
 
 
 class Sessions:
@@ -48,17 +50,35 @@ class Sessions:
         ends_s = int(time.time() if now_s is None else now_s) + SESSION_S
         return self._session(json.dumps([name, int(role), ends_s]).encode(), name, role, ends_s)
 
+    def begin_for(self, person: Person, now_s: float | None = None) -> Session:
+        """Create a session of a person."""
+        ends_s = int(time.time() if now_s is None else now_s) + SESSION_S
+        payload = json.dumps([person.principal, int(person.role), ends_s, person.org, person.record]).encode()
+        return self._session(payload, person.principal, person.role, ends_s, person)
+
+    def sign(self, purpose: str, payload: bytes) -> str:
+        """A cookie of some other purpose."""
+        encoded = base64.urlsafe_b64encode(payload).decode()
+        return f"{encoded}.{self._mark(purpose, encoded)}"
+
+    def signed(self, purpose: str, text: str) -> bytes | None:
+        """What `sign` was given; None if the signature is invalid."""
+        encoded, _, given = text.partition(".")
+        return base64.urlsafe_b64decode(encoded) if same(given, self._mark(purpose, encoded)) else None
+
     def read(self, text: str, now_s: float | None = None) -> Session | None:
         """The session of a cookie; None if the signature is invalid, it has expired, or its role is not configured."""
         payload, _, given = text.partition(".")
         if not same(given, self._mark("cookie", payload)):
             return None
         try:
-            name, role, ends_s = json.loads(base64.urlsafe_b64decode(payload))
+            name, role, ends_s, *more = json.loads(base64.urlsafe_b64decode(payload))
         except (ValueError, binascii.Error):
             return None
         if ends_s <= (time.time() if now_s is None else now_s):
             return None
+        if more:
+            return Session(name, Role(role), ends_s, text, Person(name, more[0], Role(role), more[1]))
         if role == Role.OPERATOR and not self._secrets.operators:
             return None
         return Session(name, Role(role), ends_s, text)
@@ -71,9 +91,8 @@ class Sessions:
         """Whether a token belongs to this session."""
         return same(given, self.csrf_token(session))
 
-    def _session(self, payload: bytes, name: str, role: Role, ends_s: int) -> Session:
-        encoded = base64.urlsafe_b64encode(payload).decode()
-        return Session(name, role, ends_s, f"{encoded}.{self._mark('cookie', encoded)}")
+    def _session(self, payload: bytes, name: str, role: Role, ends_s: int, person: Person | None = None) -> Session:
+        return Session(name, role, ends_s, self.sign("cookie", payload), person)
 
     def _mark(self, purpose: str, text: str) -> str:
         marked = f"{purpose} {text}".encode("utf-8", "surrogatepass")
@@ -82,9 +101,10 @@ class Sessions:
 
 def _key(secrets: Secrets, cluster_id: str) -> bytes:
     parts = [secrets.operator_token, secrets.operator_password, secrets.viewer_token]
-    if not any(parts):
+    if not secrets.any:
         return os.urandom(32)  # no secrets: nobody can log in
-    joined = json.dumps([cluster_id, *parts]).encode()
+    people = [secrets.oidc_client_secret, secrets.roles] if secrets.roles else []  # new roles end sessions too
+    joined = json.dumps([cluster_id, *parts, *people]).encode()
     return hashlib.scrypt(joined, salt=b"tidegate console session 1", n=1 << 14, r=8, p=1, dklen=32)
 
 

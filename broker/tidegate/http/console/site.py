@@ -19,6 +19,7 @@ from tidegate.http.access import ACTOR, ROLE
 from tidegate.http.console.lag_trend import LagTrend
 from tidegate.http.console.rendering import DIRECTORY, ROOT, rendered
 from tidegate.http.login import ACCESS, csrf_token
+from tidegate.http.people import PERSON, is_bound
 from tidegate.http.problems import Problem, as_problem
 from tidegate.http.secrets import Role
 from tidegate.http.single_flight import Found, SingleFlightCache
@@ -84,7 +85,8 @@ async def page(request: web.Request, template: str, *, status: int = 200, **valu
     org = values.pop("org", request.query.get("org", "default"))
     role = request.get(ROLE, Role.NOBODY)  # a request rejected before authentication has no role
     known = context.catalog.all_topics() if role >= Role.VIEWER else ()  # the log-in form is open to all
-    orgs = sorted({"default", org, *(topic.org for topic in known)})
+    person = request.get(PERSON)
+    orgs = [person.org] if is_bound(person) else sorted({"default", org, *(topic.org for topic in known)})  # type: ignore[union-attr]
     text = await rendered(
         template,
         retry=values.pop("retry", status >= 500 and request.method == "GET"),
@@ -95,7 +97,8 @@ async def page(request: web.Request, template: str, *, status: int = 200, **valu
         again=request.path_qs if request.method == "GET" else _from(request),
         org=org,
         orgs=orgs,
-        operator=role is Role.OPERATOR,
+        bound=is_bound(person),
+        operator=role >= Role.OPERATOR,
         operators=request.config_dict[ACCESS].secrets.operators,
         who=request[ACTOR].name if ACTOR in request else "anonymous",
         notice=DONE.get(request.query.get("done", ""), "").format(request.query.get("what", "")),
