@@ -46,7 +46,7 @@ async def test_metrics_are_in_prometheus_text() -> None:
 
 @pytest.mark.parametrize("org", ["default:orders", "Default", "", "a" * 64])
 async def test_invalid_org_is_400(org: str) -> None:
-    context: Any = SimpleNamespace(store=None)
+    context: Any = SimpleNamespace(store=None, audit=None)
     async with TestClient(TestServer(routes.application(Health(lambda: True, lambda: True), context))) as http:
         answer = await http.get("/api/v1/groups", params={"org": org})
 
