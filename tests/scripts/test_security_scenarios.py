@@ -374,3 +374,23 @@ async def test_log_154_no_access_rules(valkey: ValkeyServer) -> None:
         assert (await client.ask(_filter())).error_code is E.security_disabled
         assert await _create_rules(client, _rule(TOPIC, "t", READ)) == [E.security_disabled]
         assert await _create_rules(client) == []
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "values"),
+    [
+        (38, 3, {"owner_principal_type": None, "owner_principal_name": None, "renewers": [], "max_lifetime": WAIT}),
+        (39, 2, {"hmac": b"x", "renew_period": WAIT}),
+        (40, 2, {"hmac": b"x", "expiry_time_period": WAIT}),
+        (41, 3, {"owners": None}),
+    ],
+)
+async def test_delegation_tokens_are_not_enabled(
+    listener: Listener, api_key: int, version: int, values: dict[str, Any]
+) -> None:
+    user = await listener.login("u")
+    user.send(request(api_key, version, **values))
+    frame = await user.receive_frame()
+    code = int.from_bytes(frame[5:7], "big")  # behind correlation id and tags; kio reads no time of -1
+    assert code == E.delegation_token_auth_disabled
+    assert (await user.ask(NO_TOPICS)).brokers

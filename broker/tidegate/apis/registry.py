@@ -44,6 +44,7 @@ HANDLER_MODULES = (
     "sasl",
     "acls",
     "scram_users",
+    "delegation_tokens",
     "client_quotas",
 )
 

@@ -307,6 +307,10 @@ NOT_CALLED: Final = {
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "for everybody (KIP-714)",
     ApiKey.PUSH_TELEMETRY: "for everybody (KIP-714)",
     ApiKey.ALTER_REPLICA_LOG_DIRS: "Tidegate has no log directories to move between",
+    ApiKey.CREATE_DELEGATION_TOKEN: "not enabled, whoever asks",
+    ApiKey.RENEW_DELEGATION_TOKEN: "not enabled, whoever asks",
+    ApiKey.EXPIRE_DELEGATION_TOKEN: "not enabled, whoever asks",
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: "not enabled, whoever asks",
     ApiKey.SHARE_GROUP_DESCRIBE: "kio has no schema of its one version; the rule is that of ConsumerGroupDescribe",
 }
 """Why an API is not in the table."""

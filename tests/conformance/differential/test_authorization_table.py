@@ -205,7 +205,7 @@ def kafka_table() -> Table:
         ),
         "auto.create.topics.enable": "false",
     }
-    with KafkaPeer(properties, listeners={"SECURE": ("SASL_PLAINTEXT", port)}):
+    with KafkaPeer(properties, "4.4.0", {"SECURE": ("SASL_PLAINTEXT", port)}):
         return asyncio.run(table_of(f"127.0.0.1:{port}"))
 
 

@@ -355,6 +355,10 @@ RULES: Final[dict[int, Rule]] = {
     ApiKey.CREATE_PARTITIONS: _split(
         "topics", lambda access, topic: NONE if access.topic(Operation.ALTER, topic.name) else TOPIC_DENIED
     ),
+    ApiKey.CREATE_DELEGATION_TOKEN: _free,
+    ApiKey.RENEW_DELEGATION_TOKEN: _free,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: _free,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: _free,
     ApiKey.DELETE_GROUPS: _groups(Operation.DELETE, "groups_names"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _split("resources", _configs(Operation.ALTER_CONFIGS)),
     ApiKey.OFFSET_DELETE: _of_group(Operation.DELETE, _topics(Operation.READ)),
