@@ -149,6 +149,7 @@ class Broker:
             lease.name,
             lambda: lease.ends_ms,
             self.logs.durability.prover,
+            heartbeats.snapshots,
         )
         self._delays = DelayedHeartbeats(store, settings, heartbeats) if settings.heartbeat_delay_max_ms else None
         self._resource_configs = configs = ResourceConfigs(store, settings)
@@ -217,10 +218,8 @@ class Broker:
         """What runs in the background once generations are safe to use, in the order of its start."""
         store, settings, lease, preferred = self.store, self.settings, self.lease, self._preferred
         context = self.context
-        services: list[Service] = [context.waits, context.heartbeats, context.consumers.groups, context.streams]
-        services.append(context.shares)
-        if self._delays is not None:
-            services.append(self._delays)
+        services: list[Service] = [context.waits, context.heartbeats, context.consumers, context.streams]
+        services += [context.shares] if self._delays is None else [context.shares, self._delays]
         forget = partial(forget_mirrors, self.context)
         return [
             *services,

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
---[[ Change configs of a group id; there need not be a group. A KIP-848 or streams group gets its configs into its
-hash, and the session timeout into the records of its members: their next heartbeats use them. A lower session timeout of
-a group with such members or of a share group also lowers their deadlines.
+--[[ Change configs of a group id; there need not be a group. A KIP-848, share or streams group gets its configs into
+its hash, and the session timeout into the records of its members: their next heartbeats use them. A lower session timeout
+also lowers their deadlines. Brokers that answer heartbeats of the group from a snapshot are notified.
 
 KEYS[1]  configs     hash  name -> value
-KEYS[2]  group       hash  type, version, write_id, session_timeout_ms, heartbeat_interval_ms, and assignment_interval_ms and
+KEYS[2]  group       hash  type, generation, state, version, write_id, session_timeout_ms, heartbeat_interval_ms, and assignment_interval_ms and
                rollout_grace_ms, or standby_replicas
 KEYS[3]  consumers   hash  member id -> its record
 KEYS[4]  sessions    zset  member id -> session deadline, ms
@@ -13,8 +13,9 @@ KEYS[6]  deadlines   zset  the shard's index of deadlines
 ARGV[1]  the group's name in the shard's keys
 ARGV[2]  a new id, for this write to the group
 ARGV[3]  1: change nothing, only check
-ARGV[4]  number of pairs of configs of which the first must be below the second
-ARGV[5...]  each pair: name, default, name, default; then the number of configs to delete, their names; then names and
+ARGV[4]  wake channel
+ARGV[5]  number of pairs of configs of which the first must be below the second
+ARGV[6...]  each pair: name, default, name, default; then the number of configs to delete, their names; then names and
          values of configs to set
 Returns  {NONE, 0}, or {NONE, the number of the first pair that the changed configs contradict}: nothing is changed
          safe to run twice
@@ -24,7 +25,7 @@ Errors   none
 -- @include lib/clock
 local call = redis.call
 local configs, group, consumers, sessions, configured, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local pairs_end = 4 + 4 * ARGV[4]
+local pairs_end = 5 + 4 * ARGV[5]
 local deleted_end = pairs_end + 1 + ARGV[pairs_end + 1]
 
 local before, after, default = {}, {}, {}
@@ -32,11 +33,11 @@ local stored = call("HGETALL", configs)
 for i = 1, #stored, 2 do before[stored[i]], after[stored[i]] = stored[i + 1], stored[i + 1] end
 for i = pairs_end + 2, deleted_end do after[ARGV[i]] = nil end
 for i = deleted_end + 1, #ARGV, 2 do after[ARGV[i]] = ARGV[i + 1] end
-for i = 5, pairs_end, 2 do default[ARGV[i]] = ARGV[i + 1] end
+for i = 6, pairs_end, 2 do default[ARGV[i]] = ARGV[i + 1] end
 local function value_of(values, name) return tonumber(values[name] or default[name]) end
 
-for i = 5, pairs_end, 4 do
-  if value_of(after, ARGV[i]) >= value_of(after, ARGV[i + 2]) then return { ERROR.NONE, (i - 1) / 4 } end
+for i = 6, pairs_end, 4 do
+  if value_of(after, ARGV[i]) >= value_of(after, ARGV[i + 2]) then return { ERROR.NONE, (i - 2) / 4 } end
 end
 if ARGV[3] == "1" then return { ERROR.NONE, 0 } end
 
@@ -62,12 +63,10 @@ if session_timeout_ms < value_of(before, session_timeout) then
   end
   call("ZADD", deadlines, "XX", "LT", latest, kind .. "|" .. ARGV[1])
 end
-if kind == "share" then return { ERROR.NONE, 0 } end
-
 local COPIED = { session_timeout_ms = session_timeout, heartbeat_interval_ms = interval }
 if kind == "streams" then
   COPIED.standby_replicas = "streams.num.standby.replicas"
-else
+elseif kind == "consumer" then
   COPIED.assignment_interval_ms, COPIED.rollout_grace_ms = "consumer.assignment.interval.ms", "tidegate.rollout.grace.ms"
 end
 local is_changed = false
@@ -88,4 +87,6 @@ for i = 1, #records, 2 do
     call("HSET", consumers, records[i], (string.gsub(records[i + 1], '^{"session_timeout_ms":%d+,', head)))
   end
 end
+local state = call("HMGET", group, "generation", "state", "version")
+call("PUBLISH", ARGV[4], string.format("%s:%s:%s:%s", ARGV[1], state[1], state[2], state[3]))
 return { ERROR.NONE, 0 }

@@ -26,7 +26,8 @@ ARGV[11]  what a group that becomes one of this type has by its configs: session
           assignment interval and rollout grace, ms, or the number of standby replicas; 0 for those that are not set
 ARGV[12]  the decision has a new target assignment: the time that must have passed since the last one, ms; else 0
 ARGV[13]  type of the group: consumer or streams
-ARGV[14...]  lists, each preceded by its length: members whose expiry was decided; fields and values of the group; member
+ARGV[14]  1: a member went away without a change of epoch or state, of which other brokers must know
+ARGV[15...]  lists, each preceded by its length: members whose expiry was decided; fields and values of the group; member
           ids and records; member ids and targets; removed member ids; member ids whose session starts again and their
           session timeouts; member ids and milliseconds to confirm a revocation or to rejoin (-1: none); the same, unless
           the time runs already; events of eight values each
@@ -46,7 +47,7 @@ local kind = ARGV[13]
 local session_timeout_ms, now = tonumber(ARGV[10]), now_ms()
 -- @include lib/sweep_marks
 
-local next_arg = 14
+local next_arg = 15
 local function list()
   local count, found = tonumber(ARGV[next_arg]), {}
   for i = 1, count do found[i] = ARGV[next_arg + i] end
@@ -122,7 +123,8 @@ if #fields > 0 then
 end
 each(list(), 2, function(...) call("HSET", consumers, ...) end)
 each(list(), 2, function(...) call("HSET", targets, ...) end)
-each(list(), 1, function(...)
+local removed = list()
+each(removed, 1, function(...)
   call("HDEL", consumers, ...)
   call("HDEL", targets, ...)
   call("ZREM", sessions, ...)
@@ -168,7 +170,8 @@ if #entries > 0 and events_max > 0 then
       "members", member_count, "broker", broker, "duration_ms", string.format("%.0f", duration))
   end
 end
-if #fields > 0 and (is_converted or after[1] ~= found[4] or after[2] ~= found[3]) then
+local member_ended = #removed > 0 or ARGV[14] == "1"
+if #fields > 0 and (is_converted or member_ended or after[1] ~= found[4] or after[2] ~= found[3]) then
   call("PUBLISH", wake_channel, string.format("%s:%s:%s:%.0f", ref, after[1], after[2], version))
 end
 return { ERROR.NONE, version }

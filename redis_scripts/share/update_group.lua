@@ -19,7 +19,8 @@ ARGV[7]   a new id, for this write
 ARGV[8]   "<id> <locator>" in case this decision creates the group
 ARGV[9]   default of the session timeout of the members, ms
 ARGV[10]  default of the heartbeat interval, ms
-ARGV[11...]  lists, each preceded by its length: members whose expiry was decided; fields and values of the group; member
+ARGV[11]  wake channel
+ARGV[12...]  lists, each preceded by its length: members whose expiry was decided; fields and values of the group; member
           ids and records; member ids and targets; removed member ids; member ids whose session starts again; events of
           six values each
 Returns   {NONE, version, heartbeat interval in ms}, or one of the errors with the version, or with the member id of each overdue deadline
@@ -38,7 +39,7 @@ local session_timeout_ms, interval_ms = tonumber(configs[1] or ARGV[9]), tonumbe
 local now = now_ms()
 -- @include lib/sweep_marks
 
-local next_arg = 11
+local next_arg = 12
 local function list()
   local count, found = tonumber(ARGV[next_arg]), {}
   for i = 1, count do found[i] = ARGV[next_arg + i] end
@@ -80,16 +81,21 @@ if #fields > 0 then
     call("HSET", group, "id", id, "org", org, "tier", "org", "locator", locator, "created", now_text, "reason", "")
   end
   version = version + 1
-  call("HSET", group, "version", version, "write_id", ARGV[7], unpack(fields))
+  call("HSET", group, "version", version, "write_id", ARGV[7], "session_timeout_ms", configs[1] or "0",
+    "heartbeat_interval_ms", configs[2] or "0", unpack(fields))
   local state = call("HGET", group, "state")
   if state ~= found[3] then
     call("HSET", group, "prev_state", found[3] or "Dead", "state_since", now_text)
   end
   call("HSET", groups, ref, "share " .. state .. " share")
 end
-each(list(), 2, function(...) call("HSET", consumers, ...) end)
+-- Heartbeats that need no decision extend the session by what the member's record has.
+local records, head = list(), string.format('{"session_timeout_ms":%.0f,', session_timeout_ms)
+for i = 2, #records, 2 do records[i] = string.gsub(records[i], '^{"session_timeout_ms":%d+,', head) end
+each(records, 2, function(...) call("HSET", consumers, ...) end)
 each(list(), 2, function(...) call("HSET", targets, ...) end)
-each(list(), 1, function(...)
+local removed = list()
+each(removed, 1, function(...)
   call("HDEL", consumers, ...)
   call("HDEL", targets, ...)
   call("ZREM", sessions, ...)
@@ -106,7 +112,7 @@ else
   call("ZREM", deadlines, "share|" .. ref)
 end
 
-local after = call("HMGET", group, "generation", "state_since")
+local after = call("HMGET", group, "generation", "state_since", "state")
 local entries = list()
 if #entries > 0 and events_max > 0 then
   local member_count, duration = call("HLEN", consumers), math.max(now - tonumber(after[2] or now), 0)
@@ -116,5 +122,8 @@ if #entries > 0 and events_max > 0 then
       "client_id", entries[i + 2], "host", entries[i + 3], "reason", "", "detail", entries[i + 5],
       "members", member_count, "broker", broker, "duration_ms", string.format("%.0f", duration))
   end
+end
+if #fields > 0 and (#removed > 0 or after[1] ~= found[4] or after[3] ~= found[3]) then
+  call("PUBLISH", ARGV[11], string.format("%s:%s:%s:%.0f", ref, after[1], after[3], version))
 end
 return { ERROR.NONE, version, interval_ms }

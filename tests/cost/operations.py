@@ -27,6 +27,7 @@ _SESSION: Final = timedelta(minutes=5)
 _DEPTH: Final = 16
 _PRODUCE, _FETCH, _METADATA, _COMMIT, _OFFSETS, _FIND, _JOIN = 0, 1, 3, 8, 9, 10, 11
 _HEARTBEAT, _SYNC, _VERSIONS, _CREATE = 12, 14, 18, 19
+_CONSUMER_HEARTBEAT, _SHARE_HEARTBEAT = 68, 76
 
 
 class Member:
@@ -156,6 +157,41 @@ async def heartbeat_by_script(cluster: Cluster) -> Action:
         await member.client.ask(member.heartbeat())
 
     return act
+
+
+def _epoch_heartbeat(api_key: int, group_id: str, member_epoch: int) -> Any:
+    """ConsumerGroupHeartbeat or ShareGroupHeartbeat v1 of one member: a join, or a heartbeat that reports nothing."""
+    names = (TOPIC,) if member_epoch == 0 else None
+    schema = message(api_key, 1)
+    if api_key == _SHARE_HEARTBEAT:
+        return schema.ShareGroupHeartbeatRequest(
+            group_id=group_id, member_id="member", member_epoch=member_epoch, rack_id=None, subscribed_topic_names=names
+        )
+    return schema.ConsumerGroupHeartbeatRequest(
+        group_id=group_id, member_id="member", member_epoch=member_epoch, instance_id=None, rack_id=None,
+        rebalance_timeout=_SESSION if member_epoch == 0 else timedelta(milliseconds=-1), subscribed_topic_names=names,
+        subscribed_topic_regex=None, server_assignor=None, topic_partitions=() if member_epoch == 0 else None,
+    )  # fmt: skip
+
+
+def epoch_heartbeat(api_key: int, by_script: bool) -> Callable[[Cluster], Awaitable[Action]]:
+    """The heartbeat of a member of a KIP-848 or share group at rest that reports nothing."""
+
+    async def prepare(cluster: Cluster) -> Action:
+        client, group_id = await cluster.client(), f"epochs-{api_key}-{by_script}"
+        joined = await client.ask(_epoch_heartbeat(api_key, group_id, 0))
+        assert joined.error_code is ErrorCode.none, joined
+        asked = _epoch_heartbeat(api_key, group_id, joined.member_epoch)
+
+        async def act() -> None:
+            if by_script:
+                cluster.broker.app.context.heartbeats.snapshots.discard_all()
+            answer = await client.ask(asked)
+            assert (answer.error_code, answer.assignment) == (ErrorCode.none, None), answer
+
+        return act
+
+    return prepare
 
 
 async def heartbeats_renewed(cluster: Cluster) -> Action:
@@ -312,6 +348,9 @@ OPERATIONS: Final[dict[str, Callable[[Cluster], Awaitable[Action]]]] = {
     "find-coordinator": find_coordinator,
     "api-versions": api_versions,
     "heartbeat-by-script": heartbeat_by_script,
+    "consumer-heartbeat": epoch_heartbeat(_CONSUMER_HEARTBEAT, by_script=False),
+    "consumer-heartbeat-by-script": epoch_heartbeat(_CONSUMER_HEARTBEAT, by_script=True),
+    "share-heartbeat": epoch_heartbeat(_SHARE_HEARTBEAT, by_script=False),
     "heartbeat-renewed-16": heartbeats_renewed,
 }
 

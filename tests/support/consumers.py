@@ -100,7 +100,7 @@ class Broker:
         )
 
     async def close(self) -> None:
-        await self.consumers.groups.close()
+        await self.consumers.close()
         await self.store.close()
 
 
@@ -166,7 +166,7 @@ class ConsumerWorld:
     async def ask(self, request: HeartbeatRequest) -> HeartbeatAnswer | KafkaError:
         """Send one heartbeat to the next broker."""
         answered: asyncio.Future[HeartbeatAnswer | KafkaError] = asyncio.get_running_loop().create_future()
-        self.broker.consumers.add(self.keys, request, answered.set_result)
+        self.broker.consumers.answer(self.keys, request, answered.set_result)
         return await answered
 
     async def remove(self, member_id: str, instance_id: str | None = None) -> str:

@@ -7,6 +7,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from uuid import UUID, uuid4
 
@@ -20,7 +21,7 @@ from kio.schema.consumer_group_describe.v1.response import (
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8, i32, i32Timedelta
 
-from tidegate.apis.call import Call
+from tidegate.apis.call import Call, Repeat
 from tidegate.apis.group_admin import GROUP_OPERATIONS
 from tidegate.apis.record_groups import note_consumer_owner
 from tidegate.apis.registry import api, inline_api
@@ -83,7 +84,12 @@ def heartbeat(call: Call, request: Any) -> None:
         answer(error)
         return
     keys = call.store.group_keys(call.org, request.group_id)
-    call.context.consumers.add(keys, entered, answer)
+    consumers = call.context.consumers
+    member = consumers.answer(keys, entered, answer)
+    if member is not None:
+        interval_ms = member.group.heartbeat_interval_ms or call.context.settings.group_consumer_heartbeat_interval_ms
+        body = consumer_group_heartbeat(entered.member_id, entered.member_epoch, interval_ms, None)
+        call.client.repeat = Repeat(body, partial(consumers.plain.renew, member))
 
 
 def _answer(call: Call, decided: Decided) -> None:

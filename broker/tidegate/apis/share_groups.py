@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,16 +20,17 @@ from kio.schema.share_group_describe.v1.response import (
 )
 from kio.static.primitive import i32, i32Timedelta
 
-from tidegate.apis.call import Call
+from tidegate.apis.call import Call, Repeat
 from tidegate.apis.group_admin import GROUP_OPERATIONS
 from tidegate.apis.registry import api, inline_api
 from tidegate.apis.topic_rights import may
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, KafkaError, TopicAuthorizationFailed
 from tidegate.groups.consumer.model import Partition
 from tidegate.groups.consumer.stored import by_topic
+from tidegate.groups.model import MemberRef
 from tidegate.groups.share.assignor import SIMPLE
 from tidegate.groups.share.decisions import ShareDecided
-from tidegate.groups.share.model import JOIN_EPOCH, LEAVE_EPOCH, ShareGroup, ShareHeartbeat
+from tidegate.groups.share.model import JOIN_EPOCH, LEAVE_EPOCH, ShareGroup, ShareHeartbeat, ShareHeartbeatAnswer
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME, at_top
@@ -69,7 +71,28 @@ def heartbeat(call: Call, request: Any) -> None:
     except KafkaError as error:
         answer(error)
         return
-    call.context.shares.groups.submit(call.store.group_keys(call.org, request.group_id), entered, answer)
+    keys, context = call.store.group_keys(call.org, request.group_id), call.context
+    if not entered.is_plain:
+        context.shares.groups.submit(keys, entered, answer)
+        return
+
+    def on_reply(answered: int | KafkaError | None) -> None:
+        if answered is None:
+            context.shares.groups.submit(keys, entered, answer)
+        elif isinstance(answered, KafkaError):
+            answer(answered)
+        else:
+            answer(ShareHeartbeatAnswer(entered.member_id, entered.member_epoch, None, interval_ms(answered)))
+
+    def interval_ms(of_group: int) -> int:
+        return of_group or context.settings.group_share_heartbeat_interval_ms
+
+    plain = context.consumers.plain
+    member = plain.answer(keys, MemberRef(entered.member_id, entered.member_epoch), on_reply)
+    if member is not None:
+        of_group = interval_ms(member.group.heartbeat_interval_ms)
+        body = share_group_heartbeat(entered.member_id, entered.member_epoch, of_group, None)
+        call.client.repeat = Repeat(body, partial(plain.renew, member))
 
 
 def _request(call: Call, request: Any) -> ShareHeartbeat:

@@ -228,7 +228,7 @@ async def alter(
     store: Store, keys: GroupKeys, stored: Mapping[str, str], deleted: Sequence[str], *, validate_only: bool = False
 ) -> None:
     """Store and delete configs in one step. Raises InvalidConfig if they contradict others, StoreUnavailable."""
-    args: list[Arg] = [keys.ref, token_hex(8), int(validate_only), len(BELOW)]
+    args: list[Arg] = [keys.ref, token_hex(8), int(validate_only), keys.shard_keys.wake, len(BELOW)]
     for pair in BELOW:
         for name in pair:
             args += (name, CONFIGS[name].default_value(store.settings))

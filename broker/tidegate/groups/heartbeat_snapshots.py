@@ -23,16 +23,22 @@ from tidegate.store.subscription_proof import SubscriptionProof
 MEMBERS_MAX: Final = 20_000
 """Members in the snapshots of one broker, about 600 bytes each; the oldest snapshots are discarded."""
 SESSION_SHARE: Final = 2 / 3
-"""Share of the shortest session timeout during which a confirmed session counts as far from its deadline."""
+"""Share of a session timeout during which a confirmed session counts as far from its deadline; of a classic group the
+shortest timeout that is permitted counts."""
 
 
 class GroupSnapshot:
-    """The members of one group whose heartbeats are answered with NONE. `is_current` ends with the first message."""
+    """The members of one group whose heartbeats are answered with NONE. `is_current` ends with the first message.
 
-    __slots__ = ("is_current", "keys", "members")
+    `confirmed_for_s` is how long a confirmed session counts as far from its deadline. Groups with member epochs have a
+    `heartbeat_interval_ms` (0: the broker's setting) and the `topics_version` for which they are at rest.
+    """
 
-    def __init__(self, keys: GroupKeys) -> None:
-        self.keys = keys
+    __slots__ = ("confirmed_for_s", "heartbeat_interval_ms", "is_current", "keys", "members", "topics_version")
+
+    def __init__(self, keys: GroupKeys, confirmed_for_s: float) -> None:
+        self.keys, self.confirmed_for_s = keys, confirmed_for_s
+        self.heartbeat_interval_ms, self.topics_version = 0, -1
         self.members: dict[str, MemberSnapshot] = {}
         self.is_current = True
 
@@ -76,6 +82,10 @@ class HeartbeatSnapshots:
 
     # -- heartbeats
 
+    def now_s(self) -> float:
+        """The time by the clock of the snapshots."""
+        return self._clock()
+
     def find(self, keys: GroupKeys, member_ref: MemberRef) -> MemberSnapshot | None:
         """The snapshot of this member in this generation, current or not."""
         group = self._groups.get(keys.ref)
@@ -91,7 +101,7 @@ class HeartbeatSnapshots:
             now_s < self.proof.proven_until_s
             and member.group.is_current
             and member.is_current
-            and now_s < member.confirmed_s + self._confirmed_for_s
+            and now_s < member.confirmed_s + member.group.confirmed_for_s
         )
 
     # -- scripts
@@ -109,7 +119,7 @@ class HeartbeatSnapshots:
             return None
         group = self._groups.get(keys.ref)
         if group is None:
-            group = self._groups[keys.ref] = GroupSnapshot(keys)
+            group = self._groups[keys.ref] = GroupSnapshot(keys, self._confirmed_for_s)
         return group
 
     def confirm(self, group: GroupSnapshot, member_ref: MemberRef, sent_s: float) -> None:

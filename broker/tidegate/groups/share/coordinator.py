@@ -120,7 +120,7 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, ShareHeartbeatAnswer]):
         new_id = "" if base.own_id else candidate(keys)
         args: list[Arg] = [keys.ref, self._store.settings.group_events_max, self._broker()]
         args += [base.own_id, base.version, base.write_id, group.write_id, new_id, session_timeout_ms]
-        args.append(self._settings.group_share_heartbeat_interval_ms)
+        args += [self._settings.group_share_heartbeat_interval_ms, shard.wake]
         group.own_id = base.own_id or new_id.partition(" ")[0]
         for one in _lists(group, expired, session_timeout_ms):
             args += [len(one), *one]

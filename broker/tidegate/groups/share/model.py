@@ -49,6 +49,11 @@ class ShareHeartbeat:
     client_host: str = ""
     client_software: str = ""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the heartbeat reports nothing, so that a member of a group at rest needs no decision."""
+        return self.member_epoch > JOIN_EPOCH and self.topics is None and self.rack_id is None
+
 
 @dataclass(frozen=True, slots=True)
 class ShareHeartbeatAnswer:
