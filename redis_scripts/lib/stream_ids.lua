@@ -1,5 +1,6 @@
 -- stream_end(log): {last generated id, length, entries added, first id or "0-0"} of a stream; nil if there is none.
 -- is_above(id, other): whether a stream id is above another; ids are texts, sequences may exceed 2^53.
+-- higher_id(id, other): the higher one of two ids, of which the second may be nil or false.
 local function stream_end(log)
   if redis.call("EXISTS", log) == 0 then return nil end
   local info, found = redis.call("XINFO", "STREAM", log), {}
@@ -15,4 +16,9 @@ local function is_above(id, other)
   if ms ~= other_ms then return ms > other_ms end
   if #sequence ~= #other_sequence then return #sequence > #other_sequence end
   return sequence > other_sequence
+end
+
+local function higher_id(id, other)
+  if other and is_above(other, id) then return other end
+  return id
 end

@@ -7,7 +7,7 @@ that is pending for others. A commit whose acknowledgement was lost is acknowled
 Exactly the entries that are returned become pending.
 
 KEYS[1]  records  stream
-KEYS[2]  meta     hash    state, log_start
+KEYS[2]  meta     hash    state, log_start, last_id
 KEYS[3]  owners   hash    group -> JSON of the partition's owner
 KEYS[4]  readers  hash    group -> the owner's record when it read last
 ARGV[1]  group
@@ -17,7 +17,8 @@ ARGV[4]  id before the first one wanted
 ARGV[5]  limit of entries
 ARGV[6]  limit of bytes; the first entry may have more
 ARGV[7]  id before the committed offset, at a broker's first read for this owner; otherwise 0-0
-Returns  {NONE, log start, last id of the stream, entries}; running twice delivers the same entries again
+Returns  {NONE, log start, last id of the stream or, where that was deleted, of the last append, entries};
+         running twice delivers the same entries again
 Errors   ILLEGAL_GENERATION          the owner has changed
          UNKNOWN_TOPIC_OR_PARTITION  deleted
 ]]
@@ -74,7 +75,7 @@ local function give_back(entries, kept, read)
   for i = #entries, kept + 1, -1 do entries[i] = nil end
 end
 
-local state, log_start = unpack(redis.call("HMGET", meta, "state", "log_start"))
+local state, log_start, appended = unpack(redis.call("HMGET", meta, "state", "log_start", "last_id"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
 if redis.call("HGET", owners, group) ~= owner then return { ERROR.ILLEGAL_GENERATION } end
 
@@ -89,7 +90,8 @@ if committed ~= "0-0" then acknowledge_until(records, group, committed) end
 
 local reply = redis.call("XREADGROUP", "GROUP", group, member, "COUNT", count, "STREAMS", records, ">")
 local entries = reply and reply[1] and reply[1][2] or {}
-local last_id = #entries > 0 and #entries < count and entries[#entries][1] or stream_end(records)[1]
+local last_id = #entries > 0 and #entries < count and entries[#entries][1]
+  or higher_id(stream_end(records)[1], appended)
 if #entries > 0 then
   local kept = entries_within(entries, bytes_max)
   if kept < #entries then give_back(entries, kept, read) end

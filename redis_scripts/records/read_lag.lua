@@ -6,7 +6,7 @@ end; where a Redis group stands at the position, the entries that it has not rea
 await its acknowledgement. Elsewhere up to COUNT_MAX entries are counted, and the share of the rest follows from the ids.
 
 KEYS[1]  records  stream
-KEYS[2]  meta     hash    state, log_start
+KEYS[2]  meta     hash    state, log_start, last_id
 ARGV[1]  and on: ids before the positions
 Returns  {NONE, log start, last id, first id, bytes in Redis, now, {ms of the entry after each position or -1},
          {entries after each position}}; running twice changes nothing
@@ -18,7 +18,7 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
 local records, meta = KEYS[1], KEYS[2]
 local COUNT_MAX = 1000
 
-local state, log_start = unpack(redis.call("HMGET", meta, "state", "log_start"))
+local state, log_start, appended = unpack(redis.call("HMGET", meta, "state", "log_start", "last_id"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
 local last_id, length, _, first_id = unpack(stream_end(records) or { "0-0", 0, 0, "0-0" })
 
@@ -62,4 +62,4 @@ for i, before in ipairs(ARGV) do
   times[i] = following and ms_of(following) or -1
   counts[i] = count_from(following)
 end
-return { ERROR.NONE, log_start, last_id, first_id, length > 0 and redis.call("MEMORY", "USAGE", records) or 0, now_ms(), times, counts }
+return { ERROR.NONE, log_start, higher_id(last_id, appended), first_id, length > 0 and redis.call("MEMORY", "USAGE", records) or 0, now_ms(), times, counts }

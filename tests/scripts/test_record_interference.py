@@ -1,0 +1,132 @@
+"""What Redis programs may do to the stream and the groups of a record topic while Kafka clients use both."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.scripts.test_record_groups import IDS, KEY, member, offsets, pending, position
+from tests.scripts.test_record_log import read
+from tests.support.log_broker import fetch_request
+from tests.support.whole_broker import WholeBroker
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+
+
+@pytest.fixture
+async def brokers(store: Store, settings: Settings) -> AsyncIterator[list[WholeBroker]]:
+    own = settings.model_copy(update={"group_initial_rebalance_delay_ms": 0})
+    opened = [await WholeBroker(own, node_id).start() for node_id in (1, 2)]
+    await opened[0].create("r", 1, tidegate_format="record")
+    for broker in opened:
+        await broker.context.catalog.refresh()
+    await opened[0].client("producer").produce("r", 10)
+    yield opened
+    for broker in opened:
+        await broker.close()
+
+
+async def test_deleted_stream_is_an_empty_log_with_its_end(brokers: list[WholeBroker], store: Store) -> None:
+    client, before = await member(brokers[0]), await offsets(store)
+    await read(client, 0)
+
+    await store.command("DEL", KEY)
+
+    assert await read(client, before[-1] + 1) == []
+    assert await read(brokers[1].client("reader"), before[-1] + 1) == []
+    assert await client.commit("r", before[-1] + 1) is ErrorCode.none
+    for broker in brokers:
+        await broker.client("producer").produce("r", 2)
+    found = [one.offset for one in await read(client, before[-1] + 1)]
+    assert found == await offsets(store)
+    assert len(found) == 4
+    assert found[0] > before[-1]
+    assert await pending(store) == {client.member_id: found}
+
+
+async def test_destroyed_group_is_created_where_the_member_reads(brokers: list[WholeBroker], store: Store) -> None:
+    client, all_offsets = await member(brokers[0]), await offsets(store)
+    await read(client, 0, partition_max_bytes=300)
+
+    await store.command("XGROUP", "DESTROY", KEY, "orders")
+
+    assert [one.offset for one in await read(client, all_offsets[5])] == all_offsets[5:]
+    assert await pending(store) == {client.member_id: all_offsets[5:]}
+    assert await client.commit("r", all_offsets[-1] + 1) is ErrorCode.none
+    assert await pending(store) == {}
+
+
+async def test_commit_to_a_destroyed_group_is_stored(brokers: list[WholeBroker], store: Store) -> None:
+    client, all_offsets = await member(brokers[0]), await offsets(store)
+    await read(client, 0)
+
+    await store.command("XGROUP", "DESTROY", KEY, "orders")
+
+    assert await client.commit("r", all_offsets[3]) is ErrorCode.none
+    assert await client.committed("r") == all_offsets[3]
+
+
+async def test_deleted_consumer_reads_on(brokers: list[WholeBroker], store: Store) -> None:
+    client, all_offsets = await member(brokers[0]), await offsets(store)
+    await read(client, 0)
+
+    await store.command("XGROUP", "DELCONSUMER", KEY, "orders", client.member_id)
+
+    await client.produce("r", 1)
+    [new] = (await offsets(store))[10:]
+    assert [one.offset for one in await read(client, all_offsets[-1] + 1)] == [new]
+    assert await pending(store) == {client.member_id: [new]}
+
+
+@pytest.mark.parametrize("place", ["0-0", "$"])
+async def test_group_moved_by_a_program_is_moved_back(brokers: list[WholeBroker], store: Store, place: str) -> None:
+    client, all_offsets = await member(brokers[0]), await offsets(store)
+    await read(client, 0)
+    await client.commit("r", all_offsets[5])
+
+    await store.command("XGROUP", "SETID", KEY, "orders", place)
+
+    assert [one.offset for one in await read(client, all_offsets[5])] == all_offsets[5:]
+    assert await client.commit("r", all_offsets[-1] + 1) is ErrorCode.none
+    assert await pending(store) == {}
+
+
+async def test_entries_taken_by_a_program_are_read_all_the_same(brokers: list[WholeBroker], store: Store) -> None:
+    client, all_offsets = await member(brokers[0]), await offsets(store)
+    await store.command("XGROUP", "CREATE", KEY, "orders", "0-0")
+    await store.command("XREADGROUP", "GROUP", "orders", "program", "COUNT", 4, "STREAMS", KEY, ">")
+
+    assert [one.offset for one in await read(client, 0)] == all_offsets
+    assert await client.commit("r", all_offsets[-1] + 1) is ErrorCode.none
+    assert await pending(store) == {}
+    assert await position(store) == IDS.id_before(await client.committed("r"))
+
+
+async def test_appends_follow_an_end_moved_ahead_by_a_program(brokers: list[WholeBroker], store: Store) -> None:
+    [last] = (await offsets(store))[-1:]
+    ahead = IDS.id_of(last + (3_600_000 << 10))
+
+    await store.command("XSETID", KEY, ahead)
+
+    for broker in brokers:
+        await broker.client("producer").produce("r", 1)
+    appended = (await offsets(store))[10:]
+    assert len(appended) == 2
+    assert min(appended) > last + (3_600_000 << 10)
+    assert [one.offset for one in await read(brokers[1].client("reader"), last + 1)] == appended
+
+
+async def test_key_of_another_type_is_a_storage_error_until_it_is_deleted(
+    brokers: list[WholeBroker], store: Store
+) -> None:
+    reader = brokers[0].client("reader")
+    await store.command("SET", KEY, "not a stream")
+
+    failed = await reader.ask(fetch_request([("r", [(0, 0)])]))
+    await store.command("DEL", KEY)
+    await brokers[1].client("producer").produce("r", 1)
+
+    assert failed.responses[0].partitions[0].error_code is ErrorCode.kafka_storage_error
+    assert [one.offset for one in await read(reader, 0)] == await offsets(store)
