@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from bench import fan_out, groups, hot, logs
+from bench import fan_out, groups, hot, logs, transactions
 from bench.endpoint import Endpoint
 
 Measure = Callable[[Endpoint, argparse.Namespace], Awaitable[dict[str, Any]]]
@@ -22,6 +22,8 @@ MEASURES: Final[dict[str, Measure]] = {
     "commits": hot.commits,
     "offset-fetches": hot.offset_fetches,
     "fan-out": fan_out.fan_out,
+    "transactions": transactions.transactions,
+    "consume-committed": transactions.consume_committed,
 }
 
 

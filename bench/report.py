@@ -48,6 +48,8 @@ FIGURES: Final[dict[str, tuple[Figure, ...]]] = {
     "commits": (_RATE, _CPU, _P99),
     "offset-fetches": (_RATE, _CPU, _P99),
     "fan-out": (_P50, _P99, _CPU),
+    "transactions": (_RATE, _P50, _P99, _CPU),
+    "consume-committed": (_MB, _CPU),
 }
 
 

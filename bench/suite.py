@@ -41,6 +41,8 @@ STEPS: Final = (
     ("batches of 64 kB", "batches --megabytes 400 --batch-records 64 --size 1000"),
     ("batches of 16 kB", "batches --megabytes 200 --batch-records 16 --size 1000"),
     ("consume 1 kB", "consume --megabytes 200 --size 1000"),
+    ("transactions of 100 records", "transactions --batch-records 100 --size 100"),
+    ("consume 1 kB, committed by 1,000", "consume-committed --megabytes 50 --batch-records 1000 --size 1000"),
     ("10 records/s to 1,000 long polls", "fan-out --connections 1000 --rate 10 --size 100 --seconds 6"),
     ("latency at 1,000/s", "latency --rate 1000 --size 100 --seconds 8 --warmup 2"),
 )
