@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Final
 
-from bench import cold, curves, decoder, formats, incidents, join_one, spark_source, start, suite
+from bench import cold, curves, decoder, formats, incidents, join_one, mixed, spark_source, start, suite
 from bench.endpoint import Endpoint
 from bench.measures import MEASURES, add_options
 
@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "formats": formats.main,
     "join-one": join_one.main,
     "incidents": incidents.main,
+    "mixed": mixed.main,
     "decoder": decoder.main,
     "spark": spark_source.main,
     "start": start.main,
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     formats.add_options(commands.add_parser("formats", help="topics of format record beside format batch"))
     join_one.add_options(commands.add_parser("join-one", help="one more member joins, heartbeats held or not"))
     incidents.add_options(commands.add_parser("incidents", help="incidents of groups, made and found by the pipeline"))
+    mixed.add_options(commands.add_parser("mixed", help="heartbeats beside bulk produce, joins and Metadata"))
     decoder.add_options(commands.add_parser("decoder", help="the pipeline's decoder beside clients' parsers"))
     spark_source.add_options(commands.add_parser("spark", help="the source tidegate beside Spark's Kafka connector"))
     start.add_options(commands.add_parser("start", help="first answer and memory of a broker"))
