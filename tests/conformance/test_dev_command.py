@@ -33,12 +33,13 @@ def free_ports(count: int) -> int:
 
 
 class Dev:
-    """One `tidegate dev` of two brokers."""
+    """One `tidegate dev`; of two brokers, which are forked, or of one, which is a process of its own."""
 
-    def __init__(self, runtime_dir: Path, *options: str) -> None:
+    def __init__(self, runtime_dir: Path, *options: str, brokers: int = 2) -> None:
+        self.brokers = brokers
         self.port, self.admin_port, self.redis_port = free_ports(2), free_ports(2), free_port()
         self.env = {**os.environ, "XDG_RUNTIME_DIR": str(runtime_dir)}
-        command = ["dev", "--brokers", "2", "--port", str(self.port), "--admin-port", str(self.admin_port)]
+        command = ["dev", "--brokers", str(brokers), "--port", str(self.port), "--admin-port", str(self.admin_port)]
         if "--redis-url" not in options:
             command += ["--redis-port", str(self.redis_port)]
         self.process = subprocess.Popen(
@@ -53,12 +54,13 @@ class Dev:
     @property
     def ports(self) -> list[int]:
         """Every port that is taken while it runs."""
-        return [self.port, self.port + 1, self.admin_port, self.admin_port + 1, self.redis_port]
+        own = [port + number for port in (self.port, self.admin_port) for number in range(self.brokers)]
+        return [*own, self.redis_port]
 
     @property
     def bootstrap(self) -> str:
         """As its ready line must give it."""
-        return f"127.0.0.1:{self.port},127.0.0.1:{self.port + 1}"
+        return ",".join(f"127.0.0.1:{self.port + number}" for number in range(self.brokers))
 
     def wait_ready(self) -> None:
         """Read up to the ready line."""
@@ -103,9 +105,9 @@ def wait_until_free(ports: list[int]) -> None:
             time.sleep(0.05)
 
 
-def running(runtime_dir: Path) -> Iterator[Dev]:
+def running(runtime_dir: Path, brokers: int = 2) -> Iterator[Dev]:
     """A ready one, in memory, stopped at the end."""
-    started = Dev(runtime_dir)
+    started = Dev(runtime_dir, brokers=brokers)
     try:
         started.wait_ready()
         yield started
@@ -119,10 +121,10 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     yield from running(tmp_path_factory.mktemp("runtime"))
 
 
-@pytest.fixture
-def own_dev(tmp_path: Path) -> Iterator[Dev]:
+@pytest.fixture(params=[1, 2])
+def own_dev(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Dev]:
     """A running `tidegate dev` of the test's own, to be stopped by it."""
-    yield from running(tmp_path)
+    yield from running(tmp_path, request.param)
 
 
 async def test_produced_records_are_consumed(dev: Dev) -> None:

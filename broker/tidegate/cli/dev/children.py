@@ -12,7 +12,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Protocol
 
 import tidegate
 from tidegate.errors import CannotStart
@@ -84,6 +84,61 @@ def last_line(log: Path) -> str:
     """The last non-empty line, for an error message."""
     lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1] if lines else "it said nothing"
+
+
+class BrokerStarter(Protocol):
+    """Starts the brokers of a cluster, by name, and ends them."""
+
+    def start(self) -> None:
+        """Prepare, without waiting."""
+
+    def start_broker(self, name: str, environment: dict[str, str], log: Path) -> None:
+        """Start a broker with this environment, whose output goes to `log`."""
+
+    def signal(self, name: str, number: int) -> None:
+        """Signal a broker, if it runs."""
+
+    def ended(self, name: str) -> int | None:
+        """The exit code of a broker, negative for a signal; None while it runs."""
+
+    def stop(self) -> None:
+        """Kill the brokers that remain, and reap."""
+
+
+class SingleBroker:
+    """Starts the only broker as a process of its own: a fork server would occupy as much memory again."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Nothing can be prepared."""
+
+    def start_broker(self, name: str, environment: dict[str, str], log: Path) -> None:
+        """Start `tidegate serve`."""
+        self._process = start_child(
+            [sys.executable, "-m", "tidegate", "serve"],
+            log,
+            parent_death_signal=signal.SIGKILL,
+            env=environment,
+            cwd=str(Path(tidegate.__file__).parent.parent),
+        )
+
+    def signal(self, name: str, number: int) -> None:
+        """Signal it, if it runs."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def ended(self, name: str) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def stop(self) -> None:
+        """Kill it if it remains, and reap."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
 
 class ForkServer:
@@ -164,14 +219,14 @@ class BrokerChild:
         self.port = port
         self.admin_port = admin_port
         self.log = log
-        self._fork_server: ForkServer | None = None
+        self._starter: BrokerStarter | None = None
 
     @property
     def name(self) -> str:
-        """What the fork server calls it."""
+        """What its starter calls it."""
         return str(self.port)
 
-    def start(self, fork_server: ForkServer, redis_url: str) -> None:
+    def start(self, starter: BrokerStarter, redis_url: str) -> None:
         """Start the process; `ready` reports when it serves."""
         env = {name: value for name, value in os.environ.items() if name not in _OF_ONE_BROKER}
         env = {**_FOR_PEOPLE, **env}
@@ -182,23 +237,23 @@ class BrokerChild:
             TIDEGATE_ADMIN_PORT=str(self.admin_port),
         )
         self.log.write_bytes(b"")
-        self._fork_server = fork_server
-        fork_server.start_broker(self.name, env, self.log)
+        self._starter = starter
+        starter.start_broker(self.name, env, self.log)
 
     @property
     def ended(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
-        return None if self._fork_server is None else self._fork_server.ended(self.name)
+        return None if self._starter is None else self._starter.ended(self.name)
 
     @property
     def is_started(self) -> bool:
         """Whether `start` was called."""
-        return self._fork_server is not None
+        return self._starter is not None
 
     def signal(self, number: int) -> None:
         """Signal the process, if it runs."""
-        if self._fork_server is not None:
-            self._fork_server.signal(self.name, number)
+        if self._starter is not None:
+            self._starter.signal(self.name, number)
 
     def ready(self, brokers: int) -> bool:
         """Whether it is ready and lists every broker to a client. Raises CannotStart when it has exited."""

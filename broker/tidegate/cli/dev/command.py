@@ -25,7 +25,9 @@ from tidegate.cli.dev.children import (
     DRAIN_BUDGET_MS,
     HOST,
     BrokerChild,
+    BrokerStarter,
     ForkServer,
+    SingleBroker,
     ending,
     free_port,
     last_line,
@@ -65,7 +67,9 @@ class DevCluster:
         self.options = options
         self.work_dir = _work_dir(options)
         self.server: EmbeddedServer | None = None
-        self.fork_server = ForkServer(self.work_dir / "fork-server.log")
+        self.starter: BrokerStarter = (
+            SingleBroker() if options.brokers == 1 else ForkServer(self.work_dir / "fork-server.log")
+        )
         self.redis_url = options.redis_url or ""
         self.brokers = [
             BrokerChild(options.port + n, options.admin_port + n, self.work_dir / f"broker-{options.port + n}.log")
@@ -83,11 +87,11 @@ class DevCluster:
             for port, option in ((child.port, "--port"), (child.admin_port, "--admin-port")):
                 if not port_is_free(port):
                     raise CannotStart(_in_use(port, option))
-        self.fork_server.start()
+        self.starter.start()
         if self.options.redis_url is None:
             self._start_server()
         for child in self.brokers:
-            child.start(self.fork_server, self.redis_url)
+            child.start(self.starter, self.redis_url)
         self._wait_ready()
 
     def _start_server(self) -> None:
@@ -146,7 +150,7 @@ class DevCluster:
         except Stop:
             pass
         finally:
-            self.fork_server.stop()
+            self.starter.stop()
             if self.server is not None:
                 self.server.stop()
 
