@@ -1,10 +1,12 @@
-"""Scenarios 9-28 of the specification's consumer groups: joins, epochs, reconciliation, lost answers."""
+"""Scenarios 7, 9-28, 36, 37 and 46 of the specification's consumer groups: joins, epochs, reconciliation."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from tests.support.consumers import NO_NEWS, ConsumerWorld, Peer
+from tidegate.groups import configs
 
 FENCED, UNKNOWN, NOT_FOUND = "FENCED_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID", "GROUP_ID_NOT_FOUND"
 
@@ -105,6 +107,38 @@ async def test_scenario_16_a_full_group(consumers: ConsumerWorld) -> None:
     assert (await b.join())[0] == b.epoch
     await a.leave()
     assert (await c.join())[0] > 0
+
+
+async def spaced(world: ConsumerWorld) -> None:
+    """One second between two targets, as is Kafka's default."""
+    await configs.alter(world.store, world.keys, {"consumer.assignment.interval.ms": "1000"}, [])
+
+
+async def test_scenario_17_the_next_target_waits_for_the_interval(consumers: ConsumerWorld) -> None:
+    await spaced(consumers)
+    a, b = consumers.peer("a", "t4"), consumers.peer("b", "t4")
+    assert await a.join() == (2, "t4:0,1,2,3")
+    assert await b.join() == (2, "")
+    assert await consumers.state() == ("Assigning", 3, 2)
+    assert await b.heartbeat() == (2, NO_NEWS)
+
+    await consumers.advance(1_000)
+
+    assert await b.heartbeat() == (3, NO_NEWS)
+    assert await a.heartbeat() == (2, "t4:0,1")
+
+
+async def test_scenario_18_nothing_is_assigned_without_a_heartbeat(consumers: ConsumerWorld) -> None:
+    await spaced(consumers)
+    a, b = consumers.peer("a", "t4"), consumers.peer("b", "t4")
+    await a.join()
+    await b.join()
+
+    await consumers.advance(2_500)
+
+    assert await consumers.state() == ("Assigning", 3, 2)
+    assert await b.heartbeat() == (3, NO_NEWS)
+    assert await consumers.state() == ("Reconciling", 3, 3)
 
 
 async def test_scenario_19_a_topic_is_made_again(consumers: ConsumerWorld) -> None:
@@ -211,6 +245,25 @@ async def test_scenario_26_the_time_starts_with_the_reply_to_the_member(consumer
 
     await consumers.advance(2_500)
     assert await a.heartbeat() == (2, "t4:0,1")
+
+
+async def test_scenario_27_random_joins_and_leaves(consumers: ConsumerWorld) -> None:
+    draw = random.Random(848)
+    joined: list[Peer] = []
+    for number in range(220):
+        await consumers.advance(draw.choice([0, 0, 300]))
+        what = draw.random()
+        if not joined or (what < 0.15 and len(joined) < 6):
+            joined.append(consumers.peer(f"{number}", *draw.sample(["t3", "t4", "t6"], 2)))
+            answer = await joined[-1].join()
+        elif what < 0.25:
+            answer = await joined.pop(draw.randrange(len(joined))).leave()
+        else:
+            answer = await draw.choice(joined).own()
+        assert not isinstance(answer, str), f"step {number}: {answer}"
+        owned = [partition for one in joined for partition in one.assigned]
+        assert len(owned) == len(set(owned)), f"step {number}: two members have a partition"
+    await consumers.reconcile(*joined)
 
 
 async def test_scenario_28_a_member_leaves_twice(consumers: ConsumerWorld) -> None:

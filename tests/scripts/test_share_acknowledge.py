@@ -1,4 +1,4 @@
-"""Scenarios 33, 34 and 36-45 of the specification's share groups: acknowledgements, locks, isolation."""
+"""Scenarios 36-45 of the specification's share groups: acknowledgements, locks."""
 
 from __future__ import annotations
 

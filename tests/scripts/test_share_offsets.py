@@ -1,4 +1,4 @@
-"""Scenarios 10, 33, 34, 39 and 49-51 of the specification's share groups: administration, configs, isolation."""
+"""Scenarios 6, 10, 12 and 49-51 of the specification's share groups: administration, configs."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ async def streams(valkey: ValkeyServer) -> AsyncIterator[Streams]:
         {"topology": topology_of(subtopology(source_topic_regex=("t.*",)))},
     ],
 )
-async def test_invalid_join(streams: Streams, fields: dict[str, Any]) -> None:
+async def test_scenario_1_invalid_join(streams: Streams, fields: dict[str, Any]) -> None:
     values = {"topology": topology_of(subtopology()), "rebalance_timeout_ms": 1_000, **OWNS_NOTHING, **fields}
     member = values.pop("member_id", "a")
     values.pop("member_epoch", None)
@@ -128,7 +128,7 @@ async def test_invalid_join(streams: Streams, fields: dict[str, Any]) -> None:
     assert code(await streams.heartbeat(member, 0, **values)) == "INVALID_REQUEST"
 
 
-async def test_invalid_heartbeats(streams: Streams) -> None:
+async def test_scenario_2_invalid_heartbeats(streams: Streams) -> None:
     await streams.join("a")
 
     assert code(await streams.heartbeat("a", 2, active_tasks=())) == "INVALID_REQUEST"
@@ -146,12 +146,12 @@ async def test_invalid_heartbeats(streams: Streams) -> None:
         subtopology(sources=("no/topic",)),
     ],
 )
-async def test_invalid_topology_creates_no_group(streams: Streams, invalid: Any) -> None:
+async def test_scenario_9_invalid_topology_creates_no_group(streams: Streams, invalid: Any) -> None:
     assert code(await streams.join("a", topology_of(invalid))) == "STREAMS_INVALID_TOPOLOGY"
     assert code(await streams.describe()) == "GROUP_ID_NOT_FOUND"
 
 
-async def test_members_get_revoke_and_hand_over_tasks(streams: Streams) -> None:
+async def test_scenario_3_and_4_members_get_revoke_and_hand_over_tasks(streams: Streams) -> None:
     a = await streams.join("a")
     assert (a.member_epoch, active(a), a.standby_tasks, a.warmup_tasks, a.status) == (2, [0, 1, 2, 3], (), (), ())
     assert a.heartbeat_interval == timedelta(seconds=5)
@@ -172,7 +172,7 @@ async def test_members_get_revoke_and_hand_over_tasks(streams: Streams) -> None:
     assert active(await streams.heartbeat("a", 3)) == [0, 1, 2, 3]
 
 
-async def test_session_and_revocation_time_out(streams: Streams) -> None:
+async def test_scenario_5_and_6_session_and_revocation_time_out(streams: Streams) -> None:
     await streams.configure(session_timeout_ms="1000", heartbeat_interval_ms="300")
     await streams.join("a", rebalance_timeout_ms=500)
     joined = await streams.join("b")
@@ -187,7 +187,7 @@ async def test_session_and_revocation_time_out(streams: Streams) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_missing_source_and_internal_topics(streams: Streams) -> None:
+async def test_scenario_7_and_8_missing_source_and_internal_topics(streams: Streams) -> None:
     app = topology_of(
         subtopology("0", ("lines",), repartition_sink_topics=("app-words-repartition",)),
         subtopology(
@@ -219,7 +219,7 @@ async def test_missing_source_and_internal_topics(streams: Streams) -> None:
     )
 
 
-async def test_refused_internal_topic_is_reported(streams: Streams) -> None:
+async def test_scenario_8_refused_internal_topic_is_reported(streams: Streams) -> None:
     changelog = topic("app-x-changelog", cleanup_policy="nonsense")
     joined = await streams.join("a", topology_of(subtopology(state_changelog_topics=(changelog,))))
 
@@ -228,7 +228,7 @@ async def test_refused_internal_topic_is_reported(streams: Streams) -> None:
     assert (await streams.describe()).group_state == "NotReady"
 
 
-async def test_other_topologies(streams: Streams) -> None:
+async def test_scenario_10_other_topologies(streams: Streams) -> None:
     await streams.join("a", topology_of(subtopology(), epoch=1))
     other = subtopology(sources=("t1",))
 
@@ -238,7 +238,7 @@ async def test_other_topologies(streams: Streams) -> None:
     assert (code(stale), active(stale), statuses(stale)) == ("NONE", [], [0])
 
 
-async def test_shutdown_reaches_all_members(streams: Streams) -> None:
+async def test_scenario_11_shutdown_reaches_all_members(streams: Streams) -> None:
     await streams.join("a")
     joined = await streams.join("b")
 
@@ -246,7 +246,23 @@ async def test_shutdown_reaches_all_members(streams: Streams) -> None:
     assert statuses(await streams.heartbeat("b", joined.member_epoch)) == [4]
 
 
-async def test_standby_tasks_are_on_the_other_process(streams: Streams) -> None:
+async def test_scenario_12_no_initial_delay(streams: Streams) -> None:
+    """Kafka answers status 5 and no tasks for 3 s; here the first member has its tasks at once."""
+    joined = await streams.join("a")
+
+    assert (joined.member_epoch, active(joined), statuses(joined)) == (2, [0, 1, 2, 3], [])
+    assert (await streams.describe()).group_state == "Stable"
+
+
+async def test_scenario_16_descriptions_of_topologies_are_not_listed(streams: Streams) -> None:
+    versions = await streams.wire.ask(18, 3, client_software_name="t", client_software_version="1")
+
+    listed = {one.api_key: (one.min_version, one.max_version) for one in versions.api_keys}
+    assert listed[HEARTBEAT] == listed[DESCRIBE] == (0, 0)
+    assert 93 not in listed
+
+
+async def test_scenario_13_standby_tasks_are_on_the_other_process(streams: Streams) -> None:
     await streams.configure(num_standby_replicas="1")
     app = topology_of(subtopology(state_changelog_topics=(topic("app-y-changelog", cleanup_policy="compact"),)))
     await streams.join("a", app)
@@ -262,7 +278,7 @@ async def test_standby_tasks_are_on_the_other_process(streams: Streams) -> None:
     assert [one.partitions for one in members["a"].target_assignment.standby_tasks] == [(2, 3)]
 
 
-async def test_commits_are_checked_by_member_epoch(streams: Streams) -> None:
+async def test_scenario_14_commits_are_checked_by_member_epoch(streams: Streams) -> None:
     wire = streams.wire
     await streams.join("a")
     await streams.heartbeat("a", -1)
@@ -291,7 +307,7 @@ async def test_commit_after_session_timeout(streams: Streams) -> None:
     assert answer == "UNKNOWN_MEMBER_ID"
 
 
-async def test_group_has_one_type(streams: Streams) -> None:
+async def test_scenario_15_group_has_one_type(streams: Streams) -> None:
     wire = streams.wire
     await streams.join("a")
     for is_empty in (False, True):
@@ -340,7 +356,7 @@ async def test_delete_of_group_with_members(streams: Streams) -> None:
     assert code((await streams.wire.ask(42, 2, groups_names=(streams.wire.group,))).results[0]) == "NON_EMPTY_GROUP"
 
 
-async def test_static_member_inherits_tasks(streams: Streams) -> None:
+async def test_scenario_17_static_member_inherits_tasks(streams: Streams) -> None:
     await streams.join("a", instance_id="i")
     assert code(await streams.join("a", instance_id="i")) == "UNRELEASED_INSTANCE_ID"
     assert (await streams.heartbeat("a", -2, instance_id="i")).member_epoch == -2
@@ -352,7 +368,7 @@ async def test_static_member_inherits_tasks(streams: Streams) -> None:
     assert code(await streams.heartbeat("a", 2)) == "UNKNOWN_MEMBER_ID"
 
 
-async def test_endpoints_of_processes(streams: Streams) -> None:
+async def test_scenario_18_endpoints_of_processes(streams: Streams) -> None:
     joined = await streams.join("a", user_endpoint=sent.Endpoint(host="here", port=65_000))
 
     (one,) = joined.partitions_by_user_endpoint

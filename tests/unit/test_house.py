@@ -237,6 +237,25 @@ def test_every_scenario_of_the_log_is_a_test() -> None:
     assert numbers == set(range(1, LOG_SCENARIOS + 1))
 
 
+@pytest.mark.parametrize(("files", "last"), [("consumer", 67), ("share", 52), ("streams", 18)])
+def test_every_scenario_of_next_generation_groups_is_a_test(files: str, last: int) -> None:
+    """Consumer groups (KIP-848), share groups (KIP-932), streams groups (KIP-1071): 137 scenarios."""
+    tests = REPOSITORY / "tests"
+    paths = [*(tests / "scripts").glob(f"test_{files}_*.py"), *(tests / "unit/groups").glob(f"test_{files}_*.py")]
+    found: set[int] = set()
+    for path in paths:
+        for first, word, second in re.findall(
+            r"^(?:async )?def test_(?:\w+_)?scenario_(\d+)(?:_(to|and)_(\d+))?_", path.read_text(), re.MULTILINE
+        ):
+            found |= {
+                int(first),
+                *([int(second)] if word else []),
+                *range(int(first), int(second or 0) if word == "to" else 0),
+            }
+
+    assert found == set(range(1, last + 1))
+
+
 def modules() -> list[Path]:
     """Every module that ships or measures."""
     return sorted(path for free in ("broker", "pipeline", "bench") for path in (REPOSITORY / free).rglob("*.py"))

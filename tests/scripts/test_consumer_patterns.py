@@ -1,0 +1,67 @@
+"""Scenarios 6, 44 and 45 of the specification's consumer groups: subscriptions by a regular expression of RE2."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.consumer_wire import Wire, code, wire_of
+from tests.support.consumers import NO_NEWS, ConsumerWorld, Peer
+from tests.support.valkey import ValkeyServer
+
+
+@pytest.fixture
+async def wire(valkey: ValkeyServer) -> AsyncIterator[Wire]:
+    async with wire_of(valkey) as opened:
+        yield opened
+
+
+def by_regex(world: ConsumerWorld, name: str, regex: str, *topics: str) -> Peer:
+    return world.peer(name, *topics, regex=regex)
+
+
+@pytest.mark.parametrize("regex", ["(", "[", "(?=a)", r"(a)\1"])
+async def test_scenario_6_patterns_that_re2_refuses(wire: Wire, regex: str) -> None:
+    refused = await wire.join("m", subscribed_topic_regex=regex)
+    assert (code(refused), refused.member_id, refused.member_epoch) == ("INVALID_REGULAR_EXPRESSION", None, 0)
+    assert code(await wire.describe()) == "GROUP_ID_NOT_FOUND"
+
+    joined = await wire.join("m", "t1")
+    later = await wire.heartbeat("m", joined.member_epoch, subscribed_topic_regex=regex)
+
+    assert code(later) == "INVALID_REGULAR_EXPRESSION"
+    assert code(await wire.heartbeat("m", joined.member_epoch)) == "NONE"
+
+
+async def test_scenario_44_a_pattern_is_resolved_in_the_join(consumers: ConsumerWorld) -> None:
+    consumers.topics.put("rx-a", 1)
+    consumers.topics.put("rx-b", 1)
+
+    a = by_regex(consumers, "a", "rx-.*")
+    assert await a.join() == (2, "rx-a:0 rx-b:0")  # Kafka: a later heartbeat brings them
+    assert await a.heartbeat() == (2, NO_NEWS)
+    b = by_regex(consumers, "b", "rx-.*")
+    assert (await b.join())[0] == a.epoch + 1
+    await consumers.reconcile(a, b)
+    assert {consumers.topics.text(one.assigned) for one in (a, b)} == {"rx-a:0", "rx-b:0"}
+    await b.leave()
+    await a.leave()
+
+    c = by_regex(consumers, "c", "rx-a", "t1")
+    assert (await c.join())[1] == "rx-a:0 t1:0"
+
+
+async def test_scenario_45_patterns_match_the_whole_name(consumers: ConsumerWorld) -> None:
+    for name in ("rx-a", "rx-b", "__consumer_offsets"):
+        consumers.topics.put(name, 1)
+
+    for regex, found in (
+        ("rx", ""),
+        ("rx-[ab]|t1", "rx-a:0 rx-b:0 t1:0"),
+        ("__consumer_off.*", "__consumer_offsets:0"),
+        ("^rx-a$", "rx-a:0"),
+    ):
+        member = by_regex(consumers, "m", regex)
+        assert (await member.join())[1] == found, regex
+        await member.leave()
