@@ -25,9 +25,11 @@ def main() -> int:
     seeds = range(first, first + options.seeds)
     reports: list[Report] = []
     with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as workers:
-        runs = [workers.submit(run_plan, Plan.of(seed, options.seconds, options.redis), options.keep) for seed in seeds]
+        plans = [Plan.of(seed, options.seconds, options.redis) for seed in seeds]
+        runs = {workers.submit(run_plan, plan, options.keep): plan for plan in plans}
         for run in as_completed(runs):
-            report = run.result()
+            error = run.exception()
+            report = run.result() if error is None else Report(runs[run], violations=[f"not run: {error}"])
             reports.append(report)
             print(report.line(), flush=True)
             if report.violations:

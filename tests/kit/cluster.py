@@ -31,6 +31,8 @@ SETTINGS: Final = {
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "200",
     "TIDEGATE_GROUP_EVENTS_MAX": "1000000",
 }
+STARTED_S: Final = 300.0
+"""Brokers are ready long before, on a machine that does little else."""
 KEEPING: Final = ("--appendonly", "yes", "--appendfsync", "always")
 _FOLLOWING: Final = ("--appendonly", "yes")
 
@@ -134,7 +136,7 @@ class FaultyCluster:
             for number in range(self._count):
                 await self._add(number)
             for node in self.nodes:
-                await asyncio.to_thread(node.process.wait_ready)
+                await asyncio.to_thread(node.process.wait_ready, STARTED_S)
         except BaseException:
             await self.close()
             raise

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from tests.kit.cluster import FaultyCluster, Node
+from tests.kit.cluster import STARTED_S, FaultyCluster, Node
 from tests.support.proxy import BOTH, LinkFault, Proxy, Way
 
 Fault = Callable[[], Awaitable[None]]
@@ -116,7 +116,7 @@ class Faults:
             proxy.restore()
             proxy.delay_s = 0.0
         for node in self.cluster.nodes:
-            await asyncio.to_thread(node.process.wait_ready)
+            await asyncio.to_thread(node.process.wait_ready, STARTED_S)
 
     def _claim(self, what: Sequence[Any]) -> Any:
         """One of these that nothing else is done to at present. Raises AllBusy."""
