@@ -58,7 +58,7 @@ async def test_fault_of_one_partition_harms_no_other(
             guarded = log.guarded
 
         faulty: Any = Faulty()
-        logs.dirty = {faulty, log}
+        logs.dirty = dict.fromkeys((faulty, log))
         await logs._sweep()
         await store.command("PING")
 

@@ -23,7 +23,17 @@ ROUGH_RECOVERY_S: Final = 45.0
 """After a rough fault: until nobody's session ends because of it any more."""
 PAUSE_MAX_S: Final = 3.5
 """Less than the shortest session timeout less its heartbeat interval."""
-_GROUP_SCRIPTS: Final = ("join_group", "sync_group", "heartbeat", "leave_group", "read_group_status", "commit_offsets")
+_APPEND: Final = b"XADD"
+_STRUCK: Final = (
+    "groups/join_group",
+    "groups/sync_group",
+    "groups/heartbeat",
+    "groups/leave_group",
+    "groups/read_group_status",
+    "groups/commit_offsets",
+    "XADD",
+    "XADD",
+)
 _LINK_WAITS_S: Final = 6.0
 
 
@@ -113,9 +123,9 @@ class Faults:
         await self._at_script(self._broker(), "cut off from Redis", lambda: None)
 
     async def _at_script(self, broker: Broker, what: str, also: Callable[[], None]) -> bool:
-        """Break a broker's link just before or after a script of groups, next time that it runs one."""
-        name = f"groups/{self.rng.choice(_GROUP_SCRIPTS)}"
-        sha = next(script.sha for script in registered() if script.name == name).encode()
+        """Break a broker's link just before or after a script of groups or an append, next time that it runs one."""
+        name = self.rng.choice(_STRUCK)
+        sha = _APPEND if name == "XADD" else next(one.sha for one in registered() if one.name == name).encode()
         when = self.rng.choice(("before", "after"))
         done: asyncio.Future[None] = self.world.loop.create_future()
 

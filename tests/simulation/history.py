@@ -269,9 +269,9 @@ class History:
         self.fault_counts[kind] = self.fault_counts.get(kind, 0) + count
         self.faults.append(f"{self.now():12.4f}  {kind} {detail}")
 
-    def wake_lost(self, payload: str) -> None:
-        """A message on a shard's wake channel reached not every broker."""
-        group = self.groups.get(payload.rsplit(":", 3)[0])
+    def wake_lost(self, channel: bytes, payload: bytes) -> None:
+        """A message reached not every broker; those on a shard's wake channel name a group."""
+        group = self.groups.get(payload.rsplit(b":", 3)[0].decode()) if channel.endswith(b":wake") else None
         if group is not None:
             group.wakes_lost_s.append(self.now())
 

@@ -136,9 +136,13 @@ class Pipe(asyncio.Transport):
     def _arrive(self, data: bytes) -> None:
         if not self._broker_open:
             return
-        if not self._reading:
+        if not self._reading or self._inbox:
             self._inbox.append(data)
-        elif data:
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        if data:
             self._feed(data)
         else:
             self._protocol.eof_received()
@@ -176,8 +180,8 @@ class Pipe(asyncio.Transport):
         self._loop.call_soon(self._read_inbox)
 
     def _read_inbox(self) -> None:
-        while self._inbox and self._reading:
-            self._arrive(self._inbox.pop(0))
+        while self._inbox and self._reading and self._broker_open:
+            self._take(self._inbox.pop(0))
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Clients here read at once."""

@@ -60,6 +60,18 @@ PLANTED_BUGS: Final = {
         "wait_ms = due_ms if due_ms >= 0 else 3_600_000",
         "P6: a lost message leaves parked requests waiting",
     ),
+    "unknown-append-acknowledged": PlantedBug(
+        "broker/tidegate/log/append.py",
+        "        if isinstance(outcome, bytes):",
+        "        if isinstance(outcome, bytes | Unknown):",
+        "P4: an append whose reply was lost counts as done",
+    ),
+    "stored-sequences-ignored": PlantedBug(
+        "broker/tidegate/log/append.py",
+        "state = planned or view.producers.get(batch.producer_id)",
+        "state = planned",
+        "P4: a batch that was sent again after it was stored is stored twice",
+    ),
 }
 
 

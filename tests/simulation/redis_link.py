@@ -154,10 +154,10 @@ class SimRedis:
         self.delay_max_s = 0.0
         self.lost_messages_share = LOST_SHARE
         self.messages_lost = 0
-        self.on_message_lost: Callable[[str], None] = lambda payload: None
+        self.on_message_lost: Callable[[bytes, bytes], None] = lambda channel, payload: None
         self.trace = hashlib.blake2b(digest_size=8)
-        self.before_script: Callable[[RedisLink, bytes], str | None] = lambda link, sha: None
-        """A fault waiting for a script: "before" or "after" it, the link is broken there."""
+        self.before_script: Callable[[RedisLink, bytes], str | None] = lambda link, name: None
+        """A fault waiting for a script's digest or a command: "before" or "after" it, the link is broken there."""
         self._facts = _facts(server)
         self._waiting: list[tuple[RedisLink, bytes]] = []
         self._coming: dict[float, list[tuple[RedisLink, bytes]]] = {}
@@ -209,7 +209,8 @@ class SimRedis:
     def _strike(self, link: RedisLink, commands: list[list[bytes]]) -> int | None:
         """How many commands happen before a fault breaks the link; None where it does not."""
         for i, command in enumerate(commands):
-            if command[0] == b"EVALSHA" and (when := self.before_script(link, command[1])) is not None:
+            name = command[1] if command[0] == b"EVALSHA" else command[0]
+            if (when := self.before_script(link, name)) is not None:
                 return i + (when == "after")
         return None
 
@@ -277,7 +278,7 @@ class SimRedis:
             if channel in link.channels:
                 if self.lost_messages_share and self.rng.random() < self.lost_messages_share:
                     self.messages_lost += 1
-                    self.on_message_lost(payload.decode())
+                    self.on_message_lost(channel, payload)
                 else:
                     link.reply(packed)
 

@@ -15,6 +15,8 @@ class Plan:
     groups: int = 200
     hours: float = 0.25
     """Virtual time; group-hours are this times the groups."""
+    partitions: int = 24
+    """Of the topic that producers and readers use; partition-hours are the hours times these."""
     gentle_s: float = 420.0
     """How long gentle faults go on before the rough ones and the calm."""
 
@@ -39,6 +41,11 @@ class Report:
         """Virtual hours of all groups together."""
         return self.plan.groups * self.virtual_s / 3600
 
+    @property
+    def partition_hours(self) -> float:
+        """Virtual hours of all partitions together."""
+        return self.plan.partitions * self.virtual_s / 3600
+
     def line(self) -> str:
         """One line for people."""
         rate = self.group_hours / self.wall_s * 60
@@ -54,7 +61,8 @@ class Report:
         """How to see it again."""
         plan = self.plan
         planted = f" --plant {plant}" if plant else ""
-        return f'replay: make simulate ARGS="--seed {plan.seed} --groups {plan.groups} --hours {plan.hours}{planted}"'
+        size = f"--groups {plan.groups} --hours {plan.hours} --partitions {plan.partitions}"
+        return f'replay: make simulate ARGS="--seed {plan.seed} {size}{planted}"'
 
 
 def table(reports: Sequence[Report]) -> str:
@@ -69,6 +77,7 @@ def table(reports: Sequence[Report]) -> str:
     rows: list[tuple[str, object]] = [
         ("seeds", len(reports)),
         ("group-hours simulated", f"{hours:.1f}"),
+        ("partition-hours simulated", f"{sum(report.partition_hours for report in reports):.1f}"),
         ("group-hours a minute and process", f"{hours / max(wall_s, 1e-9) * 60:.0f}"),
         ("promises broken", sum(bool(report.violation) for report in reports)),
         ("faults", sum(faults.values())),

@@ -40,6 +40,9 @@ def test_simulation_checks_every_promise(seed: int) -> None:
     assert counted(run, "promises broken") == 0
     assert counted(run, "group-hours simulated") > 3.9
     assert counted(run, "rebalances") > 50
+    assert counted(run, "partition-hours simulated") > 2.3
+    assert counted(run, "records acknowledged") > 2_000
+    assert counted(run, "records read") >= 2 * counted(run, "records acknowledged")
 
 
 def test_heartbeats_are_delayed_and_released() -> None:
@@ -78,11 +81,19 @@ def test_another_seed_is_another_run() -> None:
     ],
 )
 def test_planted_bug_is_found(bug: str, seed: str, promise: str) -> None:
-    run = simulate("--seed", seed, "--groups", "60", "--hours", "0.2", "--plant", bug)
+    run = simulate("--seed", seed, "--groups", "60", "--hours", "0.2", "--partitions", "0", "--plant", bug)
 
     assert run.returncode == 1, run.stdout + run.stderr
     assert f"\n{promise} broken at " in run.stdout
     assert f"--plant {bug}" in run.stdout
+
+
+@pytest.mark.parametrize("bug", ["unknown-append-acknowledged", "stored-sequences-ignored"])
+def test_planted_bug_of_the_log_is_found(bug: str) -> None:
+    run = simulate("--seed", "3", "--groups", "3", "--hours", "0.1", "--plant", bug)
+
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "\nP4 broken at " in run.stdout
 
 
 @pytest.mark.parametrize("bug", PLANTED_BUGS)

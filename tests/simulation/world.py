@@ -15,6 +15,7 @@ from tests.simulation import outside
 from tests.simulation.brokers import Broker
 from tests.simulation.faults import Faults
 from tests.simulation.history import GroupHistory, History, Violation
+from tests.simulation.log_traffic import LogTraffic
 from tests.simulation.loop import SimLoop
 from tests.simulation.members import TOPIC, Member
 from tests.simulation.network import Network
@@ -78,6 +79,7 @@ class World:
         """Done while there is no calm."""
         self.calm_over.set_result(None)
         self.members_started = 0
+        self.log = LogTraffic(self, plan.partitions)
         self._read_to = [b"-"] * SHARDS
 
     # -- a run
@@ -89,7 +91,8 @@ class World:
             while not broker.ready:
                 await asyncio.sleep(0.1)
         await self.brokers[0].app.context.catalog.create("default", TOPIC, self.partition_count)
-        slots = [self.loop.create_task(self._slot(*slot)) for slot in self._slots()]
+        await self.log.create()
+        slots = [self.loop.create_task(self._slot(*slot)) for slot in self._slots()] + self.log.tasks()
         checks = self.loop.create_task(self._check_events())
         ends_s = self.plan.hours * 3600
         try:
@@ -124,7 +127,9 @@ class World:
             self.calm_over = self.loop.create_future()
             await asyncio.sleep(CALM_S)
             self._check_rest()
+            self.log.check_rest()
             self.calm_over.set_result(None)
+        self.log.check_history()
 
     def _fail(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback failed, of the simulation (a promise is broken, most likely) or of a broker."""
@@ -284,6 +289,7 @@ def _fill(report: Report, world: World) -> None:
     report.trace = world.redis.trace.hexdigest()
     report.faults = {**history.fault_counts, "message lost": world.redis.messages_lost}
     report.counts = {
+        **world.log.counts(),
         "members started": world.members_started,
         "rebalances": history.rebalances,
         "members removed": history.removals,

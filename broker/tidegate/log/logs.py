@@ -148,7 +148,7 @@ class Logs(PartitionServices):
             def queued(reply: Any) -> None:
                 if isinstance(reply, Exception):
                     self._upkeep_known.difference_update(due)  # the next sweep adds it again
-                    self.dirty.update(dirty)
+                    self.dirty.update(dict.fromkeys(dirty))
                     self.new_record_logs.update(new)
 
             self.store.send(args, queued)
@@ -157,7 +157,7 @@ class Logs(PartitionServices):
 
     def _note_changed(self, appended: Iterable[PartitionLog]) -> None:
         """Note logs that changed for the broker that samples lag, which reads others rarely."""
-        changed, self.moved_starts = {*appended, *self.moved_starts}, set()
+        changed, self.moved_starts = dict.fromkeys((*appended, *self.moved_starts)), {}
         if changed and self._lag_is_sampled:
             args: list[Arg] = ["ZADD", self.store.cluster_keys.changed_logs]
             for log in changed:

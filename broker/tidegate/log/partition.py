@@ -45,9 +45,10 @@ class PartitionServices(LogServices):
 
     def __init__(self, store: Store, settings: Settings) -> None:
         super().__init__(store, settings)
-        self.is_subscribed: set[PartitionLog] = set()
-        self.dirty: set[PartitionLog] = set()
-        self.moved_starts: set[PartitionLog] = set()
+        self.is_subscribed: dict[PartitionLog, None] = {}
+        """Dicts, not sets, are walked in the same order in every run of a simulation."""
+        self.dirty: dict[PartitionLog, None] = {}
+        self.moved_starts: dict[PartitionLog, None] = {}
         """Logs whose start moved since the last sweep."""
         self.stray_logs: set[PartitionLog] = set()
 
@@ -62,7 +63,7 @@ class PartitionLog(CachedLog):
         self._loading: asyncio.Task[None] | None = None
         self.stray: StrayEntry | None = None
         self._lost = False
-        mark_dirty = partial(services.dirty.add, self)
+        mark_dirty = partial(services.dirty.setdefault, self)
         self.refresher = LogRefresher(self)
         self.subscription = AppendSubscription(self, self.refresher, self._on_subscription)
         self.progress = Progress(self, mark_dirty)
@@ -306,7 +307,10 @@ class PartitionLog(CachedLog):
 
     def _on_subscription(self, begins: bool) -> None:
         """The subscription begins or ends: the poll of lost messages covers this log, or no longer."""
-        (self._services.is_subscribed.add if begins else self._services.is_subscribed.discard)(self)
+        if begins:
+            self._services.is_subscribed[self] = None
+        else:
+            self._services.is_subscribed.pop(self, None)
 
     def write_progress(self) -> None:
         """Write the pending estimates and index entries."""
@@ -329,7 +333,7 @@ class PartitionLog(CachedLog):
         """Apply a refresh: the entries that follow the state, the log start and the local start."""
         changed, now_ms = log_start != view.log_start, self.store.clock.now_ms()
         if changed:
-            self._services.moved_starts.add(self)
+            self._services.moved_starts[self] = None
         view.log_start, view.local_start = log_start, max(log_start, local_start)  # a restore lowers them
         for entry in entries:
             view.apply(entry, now_ms)
