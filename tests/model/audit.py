@@ -106,7 +106,8 @@ class Audit:
                 self.left.add(member_id or instance_id)
 
     def _commit_offsets(self, done: Executed) -> None:
-        at = 7
+        assert int(done.args[7]) == len(done.reply) - 1, "the arguments of commit_offsets have another layout"
+        at = 8
         for code in done.reply[1:]:
             generation, member_id, count = int(done.args[at]), done.args[at + 1], int(done.args[at + 4])
             entries = done.args[at + 5 : at + 5 + 2 * count]
