@@ -22,7 +22,8 @@ from bench.stuck_member import Member
 
 SETTINGS: Final = {
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "300",
-    "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # the members do not connect again
+    "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # each member is at the broker that it was given
+    "TIDEGATE_BROKER_LEASE_TIMEOUT_MS": "60000",  # brokers stay, however slow the machine
     "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": "500",  # a crash is to be noticed in a second, not in six
     "TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false",
 }

@@ -39,6 +39,7 @@ class Member:
 
     group_id: str
     name: str
+    address: str
     wire: Wire
     heartbeats: Wire
     topics: tuple[str, ...] = ("orders",)
@@ -53,16 +54,28 @@ class Member:
     synced: int = -1
     leads: bool = False
     owned: tuple[int, ...] = ()
+    closed: bool = False
 
     @classmethod
     async def connect(cls, address: str, group_id: str, name: str, **traits: Any) -> Member:
         """A member to be. `traits` are its fields."""
-        return cls(group_id, name, await Wire.connect(address), await Wire.connect(address), **traits)
+        return cls(group_id, name, address, await Wire.connect(address), await Wire.connect(address), **traits)
 
-    async def _ask(self, api: int, wire: Wire | None = None, **values: Any) -> Any:
+    async def _ask(self, api: int, **values: Any) -> Any:
+        """The answer; asked again on a new connection where a broker that stood still closed the one in use."""
         name = "".join(word.title() for word in api_key_map[api].split("_"))
         message = getattr(request(api), f"{name}Request")(group_id=self.group_id, **values)
-        return decode(api, await (wire or self.wire).send(encode(api, message, client_id=self.name.encode())))
+        frame, lane = encode(api, message, client_id=self.name.encode()), "wire"
+        if api == HEARTBEAT:
+            lane = "heartbeats"
+        while True:
+            try:
+                return decode(api, await getattr(self, lane).send(frame))
+            except ConnectionError:
+                if self.closed:
+                    raise
+            await asyncio.sleep(_HEARTBEAT_S)
+            setattr(self, lane, await Wire.connect(self.address))
 
     async def _join_once(self, reason: str | None) -> Any:
         metadata = write_subscription(self.topics)
@@ -137,7 +150,6 @@ class Member:
         """One heartbeat, on its own connection."""
         answer = await self._ask(
             HEARTBEAT,
-            self.heartbeats,
             generation_id=self.generation,
             member_id=self.member_id,
             group_instance_id=self.instance_id,
@@ -190,5 +202,6 @@ class Member:
 
     def close(self) -> None:
         """Be gone without a word."""
+        self.closed = True
         self.wire.close()
         self.heartbeats.close()
