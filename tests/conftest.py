@@ -69,8 +69,9 @@ def redis_cluster_url() -> Iterator[str | None]:
 
 @pytest.fixture
 def settings(request: pytest.FixtureRequest, redis_cluster_url: str | None) -> Settings:
-    """Defaults, on the session's server."""
-    return Settings(redis_url=redis_cluster_url or request.getfixturevalue("valkey").url)
+    """Defaults, on the session's server; on a busy machine it may take long to answer a connection."""
+    url = redis_cluster_url or request.getfixturevalue("valkey").url
+    return Settings(redis_url=url, redis_connect_timeout_ms=30_000)
 
 
 @pytest.fixture
