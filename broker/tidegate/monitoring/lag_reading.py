@@ -147,16 +147,17 @@ class LagReader:
 
     async def group(self, keys: GroupKeys) -> GroupRead | None:
         """Read a group; None if it does not exist. Raises StoreUnavailable."""
-        offsets, head, members, consumers = await asyncio.gather(
-            self._store.read("HGETALL", keys.offsets),
-            self._store.command("HMGET", keys.group, *_HEAD),
-            self._store.command("HLEN", keys.members),
-            self._store.command("HLEN", keys.consumers),
+        offsets, head = await asyncio.gather(
+            self._store.read("HGETALL", keys.offsets), self._store.command("HMGET", keys.group, *_HEAD)
         )
         values = dict(zip(_HEAD, head, strict=True))
         if values["state"] is None:
             return None
-        state, missing = values["state"].decode(), 0
+        state, members, consumers, missing = values["state"].decode(), 0, 0, 0
+        if state != GroupState.EMPTY:
+            members, consumers = await asyncio.gather(
+                self._store.command("HLEN", keys.members), self._store.command("HLEN", keys.consumers)
+            )
         commits, shares = self._commits(keys.org, offsets), dict[Place, InFlight]()
         if values["protocol_type"] == SHARE.encode():
             shares = await self._shares(keys)
