@@ -157,9 +157,8 @@ async def test_ordering_switched_off_ends_no_chain(shares: ShareWorld) -> None:
     assert await b.fetch() == "1-1x1"
 
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_ordering_of_every_key_without_starvation(shares: ShareWorld, seed: int) -> None:
-    """Members that accept, release, lose and forget records at random: per key the accepted offsets grow."""
+async def run_random_members(shares: ShareWorld, seed: int, rounds: int = 3_000) -> None:
+    """Members accept, release, lose and forget records at random, until each was accepted once, in order of its key."""
     rng = random.Random(seed)
     limits = {"share_retry_backoff_ms": rng.choice([0, 500]), "share_delivery_count_limit": 25}
     people = await members(shares, "a", "b", "c", **KEYED, **limits)
@@ -168,7 +167,7 @@ async def test_ordering_of_every_key_without_starvation(shares: ShareWorld, seed
         await produce(shares, keys[first : first + 20])
     finished: list[int] = []
     held: dict[int, str] = {}
-    for _ in range(3_000):
+    for _ in range(rounds):
         one = rng.choice(people)
         answer = await one.fetch(max_records=rng.choice([1, 5, 50]))
         got = []
@@ -194,6 +193,12 @@ async def test_ordering_of_every_key_without_starvation(shares: ShareWorld, seed
         if await shares.start_offset() == 60:
             break
     assert await shares.start_offset() == 60, "records starve"
+    assert sorted(finished) == list(range(60)), "records were lost"
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_ordering_of_every_key_without_starvation(shares: ShareWorld, seed: int) -> None:
+    await run_random_members(shares, seed)
 
 
 # -- backoff

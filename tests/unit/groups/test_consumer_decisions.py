@@ -79,7 +79,15 @@ class Machine:
         self.group = self.group.copy()
         answers = decide(self.group, requests, self.topics, 1_000)
         self.check()
+        for request, answer in zip(requests, answers, strict=True):
+            if isinstance(answer, HeartbeatAnswer) and request.owned:
+                self.check_reported(request.member_id, request.owned)
         return answers
+
+    def check_reported(self, member_id: str, owned: Partitions) -> None:
+        """What an accepted heartbeat names is nobody else's: the answer that takes it away may get lost."""
+        for other in self.group.members.values():
+            assert other.member_id == member_id or not owned & other.assigned.keys()
 
     def check(self) -> None:
         """No partition has two owners; every record survives its stored form."""
@@ -112,7 +120,9 @@ class Machine:
             self.clients.remove(client)
         elif pick < 0.22:
             self.group = self.group.copy()
+            epoch, was_member = self.group.epoch, client.member_id in self.group.members
             expire(self.group, [Expired(client.member_id, "session_timed_out")])
+            assert self.group.epoch == epoch + was_member
             client.epoch, client.owned = 0, frozenset()
         elif pick < 0.27:
             name = self.random.choice("tuvx")
@@ -120,14 +130,20 @@ class Machine:
             self.topics.version += 1
         elif pick < 0.30 and client.instance_id is not None and client.epoch > 0:
             self.send(HeartbeatRequest(client.member_id, -2, client.instance_id))
+            target, topics = self.group.targets.get(client.member_id), self.group.members[client.member_id].topics
+            epoch, is_assigned = self.group.epoch, self.group.epoch == self.group.target_epoch
             self.made += 1
             client.member_id, client.epoch, client.owned = f"m{self.made}", 0, frozenset()
             client.apply(self.send(client.request())[0])
+            if topics == client.topics and is_assigned and self.group.epoch == epoch:
+                assert self.group.targets.get(client.member_id) == target
         elif pick < 0.36:
             self.send(client.request())  # the answer gets lost
         elif pick < 0.42:
             client.topics = frozenset(self.random.sample(["t", "u", "v", "x"], self.random.randint(1, 3)))
+            known, epoch = self.group.members.get(client.member_id), self.group.epoch
             client.apply(self.send(client.request())[0])
+            assert known is None or known.topics == client.topics or client.epoch <= 0 or self.group.epoch > epoch
         else:
             some = self.random.sample(self.clients, min(len(self.clients), self.random.randint(1, 4)))
             for one, answer in zip(some, self.send(*(one.request() for one in some)), strict=True):
