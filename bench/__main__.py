@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Final
 
-from bench import cold, curves, decoder, formats, incidents, join_one, mixed, spark_source, start, suite
+from bench import cold, curves, decoder, formats, incidents, join_one, key_order, mixed, spark_source, start, suite
 from bench.endpoint import Endpoint
 from bench.measures import MEASURES, add_options
 
@@ -23,6 +23,7 @@ _COMMANDS: Final = {
     "curves": curves.main,
     "formats": formats.main,
     "join-one": join_one.main,
+    "key-order": key_order.main,
     "incidents": incidents.main,
     "mixed": mixed.main,
     "decoder": decoder.main,
@@ -44,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     cold.add_options(commands.add_parser("cold", help="old offsets from the archive, by three clients"))
     curves.add_options(commands.add_parser("curves", help="cost by members, connections, partitions, brokers"))
     formats.add_options(commands.add_parser("formats", help="topics of format record beside format batch"))
+    key_order.add_options(commands.add_parser("key-order", help="share consumers in order of each key"))
     join_one.add_options(commands.add_parser("join-one", help="one more member joins, heartbeats held or not"))
     incidents.add_options(commands.add_parser("incidents", help="incidents of groups, made and found by the pipeline"))
     mixed.add_options(commands.add_parser("mixed", help="heartbeats beside bulk produce, joins and Metadata"))
