@@ -22,6 +22,7 @@ from pyiceberg.utils.config import Config
 
 from tidegate_pipeline.decode.schema import DECODED_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
+from tidegate_pipeline.tables.iceberg_nulls import keep_null_lists
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -41,6 +42,8 @@ _FIELD: Final = re.compile(r"(\w+)\((?:(\d+), *)?([\w.]+)\)|([\w.]+)")
 
 Place = tuple[str, int]
 """Topic and partition."""
+
+keep_null_lists()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from typer.testing import CliRunner
 
 from tests.support.iceberg import catalog_environment
@@ -179,3 +180,26 @@ def test_maintain_beside_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
     reported = iceberg_upkeep.maintain(NAME, timedelta(days=1))
     assert reported["files_after"] == 1
     assert stored() == [(0, offset) for offset in range(4)]
+
+
+def test_null_lists_and_maps_are_not_empty_ones() -> None:
+    lists = [None, [], [{"key": "h", "value": None}], None]
+    maps = [[("a", {"n": 1})], None, [], None]
+    value = pa.map_(pa.string(), pa.struct({"n": pa.int64()}))
+    schema = DECODED_ARROW.set(DECODED_ARROW.get_field_index("value"), pa.field("value", value))
+    plan = IcebergPlan(NAME, "00", schema, partition_by="topic")
+    for at in range(4):
+        attempt([rows([at], schema=schema, headers=lists[at], value=maps[at])], plan=plan)
+
+    def files() -> int:
+        table = plan.table()
+        assert table is not None
+        read = [parquet.read_table(task.file.file_path) for task in table.scan().plan_files()]
+        for found in (table.scan().to_arrow(), pa.concat_tables(read)):
+            found = found.sort_by("offset")
+            assert (found["headers"].to_pylist(), found["value"].to_pylist()) == (lists, maps)
+        return len(read)
+
+    assert files() == 4
+    iceberg_upkeep.maintain(NAME, timedelta())
+    assert files() == 1
