@@ -27,7 +27,8 @@ from tidegate_pipeline.replay.translation import Table, translate
 from tidegate_pipeline.session import register
 from tidegate_pipeline.settings import PipelineSettings
 from tidegate_pipeline.tables.compaction import compact
-from tidegate_pipeline.tables.folder import files
+from tidegate_pipeline.tables.folder import Form, files
+from tidegate_pipeline.tables.iceberg_table import IcebergPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,6 +125,50 @@ def test_parquet_table_and_its_clean_copy(bench: Bench) -> None:
         bench.run(job)
     with pytest.raises(UsageError, match="is a table in parquet"):
         bench.run(DecodeJob("orders", "delta"))
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_upserted_table_has_the_newest_record_of_each_key(bench: Bench, form: Form) -> None:
+    job = DecodeJob("orders", form, "lake.shop.newest" if form == "iceberg" else None, upsert=True)
+    bench.fill(5)
+    bench.fill(3, partition=1)
+    context = bench.run(job)
+    assert newest_rows(job, context) == newest_of(bench)
+
+    bench.topic.append(build_batch([NewRecord(None, b"k1"), NewRecord(b"16", b"k2")]))
+    bench.fill(2, partition=1)
+    forget_commits(bench, job, 1)
+    context = bench.run(job)
+    expected = newest_of(bench)
+    del expected[0, b"k1"]
+    expected[0, b"k2"] = 16
+    assert newest_rows(job, context) == expected
+
+    shutil.rmtree(context.checkpoint)
+    bench.fill(1, partition=1)
+    context = bench.run(job)
+    expected |= {place: offset for place, offset in newest_of(bench).items() if place[0] == 1}
+    assert newest_rows(job, context) == expected
+    assert [row["offsets"] for row in job.plan(context)] == [0, 0]
+
+
+def newest_of(bench: Bench) -> dict[tuple[int, bytes], int]:
+    """Partition and key of what `fill` appended -> greatest offset."""
+    return {(partition, b"k%d" % (offset % 5)): offset for partition, offset in bench.expected}
+
+
+def newest_rows(job: DecodeJob, context: JobContext) -> dict[tuple[int, bytes], int]:
+    table = job.table(context)
+    if table.startswith("lake."):
+        opened = IcebergPlan(table).table()
+        assert opened is not None
+        found = opened.scan().to_arrow()
+    else:
+        found = DeltaTable(table).to_pyarrow_table()
+    rows = found.select(["partition", "key", "offset", "value"]).to_pylist()
+    assert all(int(row["value"]) == row["offset"] for row in rows)
+    assert len({(row["partition"], row["key"]) for row in rows}) == len(rows)
+    return {(row["partition"], row["key"]): row["offset"] for row in rows}
 
 
 def test_delta_table_survives_its_checkpoint(bench: Bench) -> None:

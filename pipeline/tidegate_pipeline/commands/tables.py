@@ -43,7 +43,8 @@ def add_to(app: typer.Typer) -> None:
         table: Annotated[
             str | None,
             typer.Option(
-                help="Folder or URI [default: <archive.path>/table/<topic>]; Iceberg: catalog.namespace.table."
+                help="Folder or URI [default: <archive.path>/table/<topic>; with --upsert"
+                " <archive.path>/state/<topic>]; Iceberg: catalog.namespace.table."
             ),
         ] = None,
         org: Annotated[str, typer.Option(help="Organisation of the topic.")] = "default",
@@ -61,13 +62,19 @@ def add_to(app: typer.Typer) -> None:
         partition_by: Annotated[
             str | None, typer.Option(help="Iceberg: as `hour(timestamp),value.city`.  [default: day(timestamp)]")
         ] = None,
+        upsert: Annotated[
+            bool,
+            typer.Option(
+                "--upsert", help="Delta, Iceberg: only the newest record of each key; a tombstone removes it."
+            ),
+        ] = False,
     ) -> Job:
         """Records of a topic as a table by day, from Redis and the archive, each once."""
         from tidegate_pipeline.jobs.decode import DecodeJob
         from tidegate_pipeline.jobs.value_columns import Values
 
         given = None if values is None else Values(values.value, subject, message, read_by.value, schema)
-        return DecodeJob(topic, to.value, table, org, given, partition_by)
+        return DecodeJob(topic, to.value, table, org, given, partition_by, upsert)
 
     @app.command()
     def maintain(

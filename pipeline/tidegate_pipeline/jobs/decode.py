@@ -32,16 +32,19 @@ class DecodeJob(Job):
 
     def __init__(
         self, topic: str, form: Form, table: str | None = None, org: str = "default",
-        values: Values | None = None, partition_by: str | None = None,
+        values: Values | None = None, partition_by: str | None = None, upsert: bool = False,
     ) -> None:  # fmt: skip
         """`table` is a folder or URI, by default `<archive>/table/<topic>`; for Iceberg catalog.namespace.table.
 
-        `values`: as columns, not as bytes. Raises UsageError.
+        `values`: as columns, not as bytes. `upsert`: the newest record of each key only. Raises UsageError.
         """
         if partition_by and form != "iceberg":
             raise UsageError("--partition-by is for Iceberg: other tables are partitioned by day")
         if form == "iceberg" and find_spec("pyiceberg") is None:
             raise UsageError("no pyiceberg: pip install 'tidegate-pipeline[iceberg]'")
+        if upsert and form == "parquet":
+            raise UsageError("--upsert is for Delta and Iceberg: rows of a Parquet table cannot be replaced")
+        self._upsert = upsert
         self._partition_by = partition_by
         self._topic = topic
         self._form = form
@@ -52,7 +55,7 @@ class DecodeJob(Job):
     @property
     def query_name(self) -> str:
         """One query a topic and form."""
-        return f"decode-{self._topic}-{self._form}"
+        return f"decode-{self._topic}-{self._form}{'-upsert' if self._upsert else ''}"
 
     def table(self, context: JobContext) -> str:
         """Where the table is. Raises UsageError."""
@@ -62,7 +65,7 @@ class DecodeJob(Job):
             raise UsageError("which table? --table catalog.namespace.table")
         if not context.settings.archive.path:
             raise UsageError("where is the table? archive.path in the settings, or --table")
-        return below(context.settings.archive.path, f"table/{self._topic}")
+        return below(context.settings.archive.path, f"{'state' if self._upsert else 'table'}/{self._topic}")
 
     def plan(self, context: JobContext) -> list[dict[str, object]]:
         """What there is to read, less what a Delta table has already."""
@@ -107,6 +110,7 @@ class DecodeJob(Job):
             .option("includeHeaders", "true")
             .option("startingOffsets", self._starting(topic, path))
             .option("maxBytesPerTrigger", context.settings.source.max_bytes_per_trigger)
+            .option("isolation", "read_committed" if self._upsert else "read_uncommitted")
             .load()
         )
         if self._values is not None:
@@ -115,8 +119,10 @@ class DecodeJob(Job):
         if self._form == "iceberg":
             writing = rows.writeStream.format("tidegate-iceberg").option("topicId", topic.topic_id)
             writing = writing.option("table", path).option("partitionBy", self._partition_by or "")
+            writing = writing.option("upsert", self._upsert)
         elif self._form == "delta":
             writing = rows.writeStream.format("tidegate-delta").option("topicId", topic.topic_id)
+            writing = writing.option("upsert", self._upsert)
         else:
             context.spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
             writing = rows.withColumn("day", to_date(col("timestamp"))).writeStream.format("parquet").partitionBy("day")

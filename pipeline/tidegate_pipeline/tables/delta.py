@@ -82,6 +82,26 @@ class DeltaPlan:
         found = {p: table.transaction_version(self.transaction(topic, p)) for p in partitions} if table else {}
         return {partition: last + 1 for partition, last in found.items() if last is not None}
 
+    def advanced(self, table: DeltaTable, ranges: Mapping[Place, tuple[int, int]]) -> list[Transaction]:
+        """What records the last offsets of a micro-batch. Raises ArchiveConflict where the table has them."""
+        transactions = []
+        for (topic, partition), (first, last) in sorted(ranges.items()):
+            name = self.transaction(topic, partition)
+            there = table.transaction_version(name)
+            if there is not None and first <= there:
+                raise ArchiveConflict(
+                    f"{topic}/{partition}: offsets {first} to {last} go across {there}, which {self.path} has:"
+                    " another query writes this table"
+                )
+            transactions.append(Transaction(name, last))
+        return transactions
+
+    def sync(self) -> None:
+        """The newest version's entry in the log: deltalake leaves that to the system."""
+        table, folder = self.table(), ArchiveFolder.open(self.path)
+        if table is not None and folder.is_local:
+            folder.sync(folder.path(f"_delta_log/{table.version():020d}.json"))
+
 
 @dataclass(frozen=True, slots=True)
 class Added:
@@ -109,18 +129,23 @@ class Tabled(WriterCommitMessage):
 
 
 class DeltaSink(DataSource):
-    """Options: `path`, the table's folder or URI, and `topicId` in hex."""
+    """Options: `path`, the table's folder or URI; `topicId` in hex; `upsert`: the newest row of each key only."""
 
     @classmethod
     def name(cls) -> str:
         """As `format` takes it."""
         return "tidegate-delta"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DeltaWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """For one query. Raises UsageError."""
         columns = columns_of(schema, "tidegate-delta")
-        options = FormatOptions("tidegate-delta", ("path", "topicId"), self.options)
-        return DeltaWriter(DeltaPlan(options.required_text("path"), options.required_text("topicId"), columns))
+        options = FormatOptions("tidegate-delta", ("path", "topicId", "upsert"), self.options)
+        path, topic_id = options.required_text("path"), options.required_text("topicId")
+        if options.flag("upsert", False):
+            from tidegate_pipeline.tables.delta_upserts import DeltaStatePlan, DeltaStateWriter
+
+            return DeltaStateWriter(DeltaStatePlan(path, topic_id, columns))
+        return DeltaWriter(DeltaPlan(path, topic_id, columns))
 
 
 class DeltaWriter(DataSourceStreamArrowWriter):
@@ -143,30 +168,14 @@ class DeltaWriter(DataSourceStreamArrowWriter):
             return
         self._check_files(file.path for message in tabled for file in message.files)
         table = self._plan.evolved(self._plan.table() or self._plan.create())
-        transactions = []
-        for (topic, partition), (first, last) in sorted(_joined(tabled).items()):
-            name = self._plan.transaction(topic, partition)
-            there = table.transaction_version(name)
-            if there is not None and first <= there:
-                raise ArchiveConflict(
-                    f"{topic}/{partition}: offsets {first} to {last} go across {there}, which {self._plan.path} has:"
-                    " another query writes this table"
-                )
-            transactions.append(Transaction(name, last))
-        properties = CommitProperties(app_transactions=transactions)
+        properties = CommitProperties(app_transactions=self._plan.advanced(table, _joined(tabled)))
         try:
             table.create_write_transaction(
                 actions, "append", self._plan.table_columns, [DAY.name], commit_properties=properties
             )
         except DeltaError as error:
             raise ArchiveConflict(f"{self._plan.path}: another query writes this table: {error}") from error
-        self._sync(self._plan.table())
-
-    def _sync(self, table: DeltaTable | None) -> None:
-        """The newest version's entry in the log: deltalake leaves that to the system."""
-        folder = ArchiveFolder.open(self._plan.path)
-        if table is not None and folder.is_local:
-            folder.sync(folder.path(f"_delta_log/{table.version():020d}.json"))
+        self._plan.sync()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: files that no version names do not count."""

@@ -18,11 +18,11 @@ from pyspark.sql.types import StructType
 
 from tidegate_pipeline.format_options import FormatOptions
 from tidegate_pipeline.tables.columns import columns_of
-from tidegate_pipeline.tables.iceberg_table import PARTITION_BY, IcebergPlan, Place
+from tidegate_pipeline.tables.iceberg_table import PARTITION_BY, STATE_PARTITION_BY, IcebergPlan, Place
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
 
 HELD_BYTES_MAX: Final = 128 << 20
 """Rows in a task's memory, from which on they become files."""
@@ -37,23 +37,30 @@ class Written(WriterCommitMessage):
 
 
 class IcebergSink(DataSource):
-    """Options: `table` (catalog.namespace.table), `topicId` in hex, `partitionBy`."""
+    """Options: `table` (catalog.namespace.table), `topicId` in hex, `partitionBy`; `upsert`: the newest row of each key
+    only."""
 
     @classmethod
     def name(cls) -> str:
         """As `format` takes it."""
         return "tidegate-iceberg"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> IcebergWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """For one micro-batch: the table is made, or gets the columns that it lacks. Raises UsageError."""
-        options = FormatOptions(self.name(), ("table", "topicId", "partitionBy"), self.options)
+        options = FormatOptions(self.name(), ("table", "topicId", "partitionBy", "upsert"), self.options)
+        is_upsert = options.flag("upsert", False)
         plan = IcebergPlan(
             options.required_text("table"),
             options.required_text("topicId"),
             columns_of(schema, self.name()),
-            options.text("partitionBy", PARTITION_BY),
+            options.text("partitionBy", STATE_PARTITION_BY if is_upsert else PARTITION_BY),
+            is_upsert,
         )
         plan.prepared()
+        if is_upsert:
+            from tidegate_pipeline.tables.iceberg_upserts import IcebergStateWriter
+
+            return IcebergStateWriter(plan)
         return IcebergWriter(plan)
 
 
@@ -71,8 +78,16 @@ class IcebergWriter(DataSourceStreamArrowWriter):
         """One snapshot of the table. Raises ArchiveConflict where another query wrote the same offsets."""
         written = [message for message in messages if isinstance(message, Written)]
         files = [file for message in written for file in message.files]
-        if files:
-            self._plan.commit(files, _joined(written), batchId)
+        if not files:
+            return
+
+        def append_files(transaction: Transaction) -> None:
+            summary = {"tidegate.batch-id": str(batchId)}
+            with transaction.update_snapshot(snapshot_properties=summary).fast_append() as append:
+                for file in files:
+                    append.append_data_file(file)
+
+        self._plan.commit(_joined(written), append_files)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: files that no snapshot names do not count."""

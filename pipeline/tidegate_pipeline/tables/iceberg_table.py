@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -26,10 +26,12 @@ from tidegate_pipeline.tables.iceberg_nulls import keep_null_lists
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.manifest import DataFile
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
 
 PARTITION_BY: Final = "day(timestamp)"
+STATE_PARTITION_BY: Final = "partition"
+"""Of a table with the newest row of each key: that of a key never changes."""
+_UPSERT: Final = "tidegate.upsert"
 
 _COMMITS_MAX: Final = 10
 """Attempts beside other writers of the table, such as its maintenance."""
@@ -58,6 +60,8 @@ class IcebergPlan:
     topic_id: str = ""
     columns: pa.Schema = DECODED_ARROW
     partition_by: str = PARTITION_BY
+    is_upsert: bool = False
+    """The table has the newest row of each key, not all records; a property of it says so."""
 
     def __post_init__(self) -> None:
         """Raises UsageError."""
@@ -93,6 +97,9 @@ class IcebergPlan:
     def prepared(self) -> Table:
         """The table with at least the columns of the rows, made where there is none. Raises UsageError."""
         table = self.table() or self._created()
+        if (_UPSERT in table.properties) != self.is_upsert:
+            kind = "of all records" if self.is_upsert else "with the newest record of each key"
+            raise UsageError(f"{self.name} is a table {kind}: choose another")
         try:
             with table.update_schema() as update:
                 update.union_by_name(self.columns)
@@ -105,7 +112,9 @@ class IcebergPlan:
         try:
             with (
                 self._catalog.create_table_transaction(
-                    self._identifier, self.columns, properties=_PROPERTIES
+                    self._identifier,
+                    self.columns,
+                    properties=_PROPERTIES | ({_UPSERT: "key"} if self.is_upsert else {}),
                 ) as transaction,
                 transaction.update_spec() as spec,
             ):
@@ -136,8 +145,8 @@ class IcebergPlan:
         found = self.last_offsets(table, topic) if table is not None else {}
         return {partition: found[partition] + 1 for partition in partitions if partition in found}
 
-    def commit(self, files: Sequence[DataFile], ranges: Mapping[Place, tuple[int, int]], batch_id: int) -> None:
-        """One snapshot with all files and the last offsets. Raises ArchiveConflict where they overlap what is there."""
+    def commit(self, ranges: Mapping[Place, tuple[int, int]], change: Callable[[Transaction], None]) -> None:
+        """A change and the last offsets in one commit. Raises ArchiveConflict where they overlap what is there."""
         for _ in range(_COMMITS_MAX):
             table = self.table()
             if table is None:
@@ -146,10 +155,7 @@ class IcebergPlan:
             try:
                 with without_retries(table).transaction() as transaction:
                     transaction.set_properties(properties)
-                    summary = {"tidegate.batch-id": str(batch_id)}
-                    with transaction.update_snapshot(snapshot_properties=summary).fast_append() as append:
-                        for file in files:
-                            append.append_data_file(file)
+                    change(transaction)
                 return
             except CommitFailedException as error:
                 failure = error
