@@ -152,6 +152,32 @@ def test_upserted_table_has_the_newest_record_of_each_key(bench: Bench, form: Fo
     assert [row["offsets"] for row in job.plan(context)] == [0, 0]
 
 
+@pytest.mark.parametrize("form", ["parquet", "delta", "iceberg"])
+def test_several_topics_become_one_table(bench: Bench, form: Form, tmp_path: Path) -> None:
+    table = "lake.shop.several" if form == "iceberg" else str(tmp_path / "several")
+    job = DecodeJob("payments,orders", form, table)
+    bench.fill(3)
+    payments = WrittenTopic(bench.client, "payments")
+    payments.fill([4])
+    bench.run(job)
+    payments.fill([2])
+    bench.fill(1, partition=1)
+    context = bench.run(job)
+
+    if form == "parquet":
+        found = [
+            (row.topic, row.offset) for row in context.spark.read.parquet(table).select("topic", "offset").collect()
+        ]
+    else:
+        opened = IcebergPlan(table).table() if form == "iceberg" else None
+        rows = opened.scan().to_arrow() if opened is not None else DeltaTable(table).to_pyarrow_table()
+        found = [(row["topic"], row["offset"]) for row in rows.select(["topic", "offset"]).to_pylist()]
+    expected = [("orders", offset) for _, offset in bench.expected] + [("payments", offset) for offset in range(6)]
+    assert sorted(found) == sorted(expected)
+    plan = [(row["topic"], row["partition"], row["to"]) for row in job.plan(context)]
+    assert plan == [("orders", 0, 9), ("orders", 1, 3), ("payments", 0, 6)]
+
+
 def newest_of(bench: Bench) -> dict[tuple[int, bytes], int]:
     """Partition and key of what `fill` appended -> greatest offset."""
     return {(partition, b"k%d" % (offset % 5)): offset for partition, offset in bench.expected}

@@ -38,7 +38,7 @@ def add_to(app: typer.Typer) -> None:
 
     @job_command(app)
     def decode(
-        topic: Annotated[str, typer.Option(help="The topic.")],
+        topic: Annotated[str, typer.Option(help="The topic; several with commas, into one table.")],
         to: Annotated[Form, typer.Option(help="Parquet by Spark's file sink, Delta, or Iceberg.")] = Form.PARQUET,
         table: Annotated[
             str | None,
@@ -69,7 +69,7 @@ def add_to(app: typer.Typer) -> None:
             ),
         ] = False,
     ) -> Job:
-        """Records of a topic as a table by day, from Redis and the archive, each once."""
+        """Records of topics as a table by day, from Redis and the archive, each once."""
         from tidegate_pipeline.jobs.decode import DecodeJob
         from tidegate_pipeline.jobs.value_columns import Values
 

@@ -1,9 +1,10 @@
-"""The job `decode`: records of a topic, from both tiers, as a table by day that anyone can query."""
+"""The job `decode`: records of topics, from both tiers, as a table by day that anyone can query."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from tidegate_pipeline.jobs.writable import check_writable
 from tidegate_pipeline.sources.options import EARLIEST
 from tidegate_pipeline.sources.starting import planner_of
 from tidegate_pipeline.tables.folder import Form, check, files, form_of, next_offsets, value_type
+from tidegate_pipeline.tables.topic_ids import topic_ids
 from tidegate_pipeline.topics import Topic, find_topic
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class DecodeJob(Job):
-    """One topic to one table. Each record is there once, whatever is tried again."""
+    """Topics to one table. Each record is there once, whatever is tried again."""
 
     name = "decode"
 
@@ -34,7 +36,9 @@ class DecodeJob(Job):
         self, topic: str, form: Form, table: str | None = None, org: str = "default",
         values: Values | None = None, partition_by: str | None = None, upsert: bool = False,
     ) -> None:  # fmt: skip
-        """`table` is a folder or URI, by default `<archive>/table/<topic>`; for Iceberg catalog.namespace.table.
+        """`topic` may be several, with commas.
+
+        `table` is a folder or URI, by default `<archive>/table/<topic>`; for Iceberg catalog.namespace.table.
 
         `values`: as columns, not as bytes. `upsert`: the newest record of each key only. Raises UsageError.
         """
@@ -46,7 +50,11 @@ class DecodeJob(Job):
             raise UsageError("--upsert is for Delta and Iceberg: rows of a Parquet table cannot be replaced")
         self._upsert = upsert
         self._partition_by = partition_by
-        self._topic = topic
+        self._topics = sorted({name.strip() for name in topic.split(",") if name.strip()})
+        if not self._topics:
+            raise UsageError("which topic? --topic")
+        if values is not None and len(self._topics) > 1:
+            raise UsageError("--values is for one topic: its columns are of that topic's schema")
         self._form = form
         self._table = table
         self._org = org
@@ -54,8 +62,12 @@ class DecodeJob(Job):
 
     @property
     def query_name(self) -> str:
-        """One query a topic and form."""
-        return f"decode-{self._topic}-{self._form}{'-upsert' if self._upsert else ''}"
+        """One query a choice of topics, and form."""
+        names = self._topics[0]
+        if len(self._topics) > 1:
+            digest = sha256(",".join(self._topics).encode()).hexdigest()[:8]
+            names = f"{len(self._topics)}-topics-{digest}"
+        return f"decode-{names}-{self._form}{'-upsert' if self._upsert else ''}"
 
     def table(self, context: JobContext) -> str:
         """Where the table is. Raises UsageError."""
@@ -63,31 +75,34 @@ class DecodeJob(Job):
             return self._table
         if self._form == "iceberg":
             raise UsageError("which table? --table catalog.namespace.table")
-        if not context.settings.archive.path:
-            raise UsageError("where is the table? archive.path in the settings, or --table")
-        return below(context.settings.archive.path, f"{'state' if self._upsert else 'table'}/{self._topic}")
+        if not context.settings.archive.path or len(self._topics) > 1:
+            raise UsageError(
+                "where is the table? archive.path in the settings, or --table; several topics need --table"
+            )
+        return below(context.settings.archive.path, f"{'state' if self._upsert else 'table'}/{self._topics[0]}")
 
     def plan(self, context: JobContext) -> list[dict[str, object]]:
         """What there is to read, less what a Delta table has already."""
-        topic, path = self._found(context), self.table(context)
-        access = access_to(context.settings, self._org, self._topic)
-        known = self._known(topic, path)
+        path = self.table(context)
         rows = list[dict[str, object]]()
-        for partition in range(topic.partition_count):
-            tiers = planner_of(access, (topic.name, partition), topic).tiers()
-            first = known.get(partition, tiers.start)
-            rows.append(
-                {"topic": topic.name, "partition": partition, "from": first, "to": tiers.end,
-                 "offsets": tiers.end - first, "table": path}
-            )  # fmt: skip
-        access.close()
+        for topic in self._found(context):
+            access = access_to(context.settings, self._org, topic.name)
+            known = self._known(topic, path)
+            for partition in range(topic.partition_count):
+                tiers = planner_of(access, (topic.name, partition), topic).tiers()
+                first = known.get(partition, tiers.start)
+                rows.append(
+                    {"topic": topic.name, "partition": partition, "from": first, "to": tiers.end,
+                     "offsets": tiers.end - first, "table": path}
+                )  # fmt: skip
+            access.close()
         return rows
 
     def check(self, context: JobContext) -> None:
-        """The topic, the table's folder, the schema of values."""
+        """The topics, the table's folder, the schema of values."""
         self._found(context)
         if self._values is not None:
-            self._values.check(context.settings, self._topic)
+            self._values.check(context.settings, self._topics[0])
         self.table(context)
         if self._form == "iceberg":
             self._iceberg(self.table(context)).table()
@@ -100,28 +115,29 @@ class DecodeJob(Job):
         """Start the query; a Delta table without a checkpoint is continued at its end. Raises UsageError."""
         from pyspark.sql.functions import col, to_date
 
-        topic, path = self._found(context), self.table(context)
+        topics, path = self._found(context), self.table(context)
         if self._form != "iceberg":
             check(path, self._form, str(context.checkpoint))
         rows = (
             context.spark.readStream.format("tidegate")
             .options(**topic_options(context.settings, self._org))
-            .option("subscribe", topic.name)
+            .option("subscribe", ",".join(self._topics))
             .option("includeHeaders", "true")
-            .option("startingOffsets", self._starting(topic, path))
+            .option("startingOffsets", self._starting(topics, path))
             .option("maxBytesPerTrigger", context.settings.source.max_bytes_per_trigger)
             .option("isolation", "read_committed" if self._upsert else "read_uncommitted")
             .load()
         )
         if self._values is not None:
             known = self._value_type(path)
-            rows = with_values(rows, self._values, ValueTarget(context.settings, topic, self._org), known)
+            rows = with_values(rows, self._values, ValueTarget(context.settings, topics[0], self._org), known)
+        ids = topic_ids({topic.name: topic.topic_id for topic in topics})
         if self._form == "iceberg":
-            writing = rows.writeStream.format("tidegate-iceberg").option("topicId", topic.topic_id)
+            writing = rows.writeStream.format("tidegate-iceberg").option("topicId", ids)
             writing = writing.option("table", path).option("partitionBy", self._partition_by or "")
             writing = writing.option("upsert", self._upsert)
         elif self._form == "delta":
-            writing = rows.writeStream.format("tidegate-delta").option("topicId", topic.topic_id)
+            writing = rows.writeStream.format("tidegate-delta").option("topicId", ids)
             writing = writing.option("upsert", self._upsert)
         else:
             context.spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -164,11 +180,16 @@ class DecodeJob(Job):
             return self._iceberg(path).value_type()
         return value_type(path, self._form)
 
-    def _found(self, context: JobContext) -> Topic:
-        return find_topic(context.client, context.settings.redis.key_prefix, self._org, self._topic)
+    def _found(self, context: JobContext) -> list[Topic]:
+        prefix = context.settings.redis.key_prefix
+        return [find_topic(context.client, prefix, self._org, name) for name in self._topics]
 
-    def _starting(self, topic: Topic, path: str) -> str:
+    def _starting(self, topics: Sequence[Topic], path: str) -> str:
         """For a query that never ran: where the table ends, else the beginning."""
-        known = self._known(topic, path)
-        offsets = {str(partition): known.get(partition, EARLIEST) for partition in range(topic.partition_count)}
-        return json.dumps({topic.name: offsets})
+        offsets = dict[str, dict[str, int]]()
+        for topic in topics:
+            known = self._known(topic, path)
+            offsets[topic.name] = {
+                str(partition): known.get(partition, EARLIEST) for partition in range(topic.partition_count)
+            }
+        return json.dumps(offsets)

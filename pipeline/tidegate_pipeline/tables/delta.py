@@ -30,6 +30,7 @@ from tidegate_pipeline.decode.schema import DECODED_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
 from tidegate_pipeline.format_options import FormatOptions
 from tidegate_pipeline.tables.columns import DAY, columns_of
+from tidegate_pipeline.tables.topic_ids import id_of_topic
 
 STATISTICS: Final = ("partition", "offset")
 """The columns with minimum and maximum in each file's entry of the log."""
@@ -42,7 +43,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class DeltaPlan:
-    """Where rows go, and whose they are. `topic_id` in hex: a topic made again is another one."""
+    """Where rows go, and whose they are. `topic_id` in hex, or JSON, topic -> id: a topic made again is another one."""
 
     path: str
     topic_id: str
@@ -55,7 +56,7 @@ class DeltaPlan:
 
     def transaction(self, topic: str, partition: int) -> str:
         """The application id under which the table knows how far a partition is."""
-        return f"tidegate/{topic}/{self.topic_id}/{partition}"
+        return f"tidegate/{topic}/{id_of_topic(self.topic_id, topic)}/{partition}"
 
     def table(self) -> DeltaTable | None:
         """Its newest version, if there is one."""
@@ -129,7 +130,7 @@ class Tabled(WriterCommitMessage):
 
 
 class DeltaSink(DataSource):
-    """Options: `path`, the table's folder or URI; `topicId` in hex; `upsert`: the newest row of each key only."""
+    """Options: `path`, the table's folder or URI; `topicId`; `upsert`: the newest row of each key only."""
 
     @classmethod
     def name(cls) -> str:

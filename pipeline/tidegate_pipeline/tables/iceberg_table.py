@@ -23,6 +23,7 @@ from pyiceberg.utils.config import Config
 from tidegate_pipeline.decode.schema import DECODED_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
 from tidegate_pipeline.tables.iceberg_nulls import keep_null_lists
+from tidegate_pipeline.tables.topic_ids import id_of_topic
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -50,7 +51,8 @@ keep_null_lists()
 
 @dataclass(frozen=True)
 class IcebergPlan:
-    """Where rows go, and whose they are. `name` is `catalog.namespace.table`; `topic_id` in hex.
+    """Where rows go, and whose they are. `name` is `catalog.namespace.table`; `topic_id` in hex, or JSON,
+    topic -> id.
 
     `partition_by` counts when the table is made: `day(timestamp)`, `hour(timestamp)`, `bucket(16, key)`, a column, or
     several of them with commas.
@@ -132,7 +134,7 @@ class IcebergPlan:
         return None if table is None else schema_to_pyarrow(table.schema(), include_field_ids=False).field("value").type
 
     def _property(self, topic: str) -> str:
-        return f"tidegate.{topic}.{self.topic_id}"
+        return f"tidegate.{topic}.{id_of_topic(self.topic_id, topic)}"
 
     def last_offsets(self, table: Table, topic: str) -> dict[int, int]:
         """Partition -> last offset that the table has."""

@@ -15,10 +15,11 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 
 from tidegate_pipeline.decode.schema import DECODED_ARROW
-from tidegate_pipeline.errors import ArchiveConflict, PipelineError
+from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
 from tidegate_pipeline.tables import compaction, delta
 from tidegate_pipeline.tables.delta import DeltaPlan, DeltaWriter, Tabled
 from tidegate_pipeline.tables.folder import TableFile
+from tidegate_pipeline.tables.topic_ids import topic_ids
 
 START = datetime(2026, 3, 1, 23, 0, tzinfo=UTC)
 
@@ -137,6 +138,22 @@ def test_topic_made_again_begins_again(tmp_path: Path) -> None:
     attempt(tmp_path, [rows(range(3))], topic_id="01")
 
     assert stored(tmp_path) == sorted([(0, o) for o in range(5)] + [(0, o) for o in range(3)])
+
+
+def test_several_topics_each_by_their_id(tmp_path: Path) -> None:
+    ids = topic_ids({"orders": "00", "payments": "01"})
+    attempt(tmp_path, [rows(range(3)), rows(range(2), topic="payments")], topic_id=ids)
+    attempt(tmp_path, [rows(range(5)), rows(range(2), topic="payments")], topic_id=ids)
+    attempt(tmp_path, [rows(range(5))], topic_id="00")
+
+    found = DeltaTable(tmp_path).to_pyarrow_table(columns=["topic", "offset"]).to_pylist()
+    assert sorted((row["topic"], row["offset"]) for row in found) == [
+        *(("orders", offset) for offset in range(5)), *(("payments", offset) for offset in range(2)),
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="rows of topic refunds, but topicId has no id of it"):
+        attempt(tmp_path, [rows(range(1), topic="refunds")], topic_id=ids)
+    with pytest.raises(UsageError, match="topicId is an id in hex, or JSON"):
+        attempt(tmp_path, [rows(range(1))], topic_id="{")
 
 
 def test_large_days_are_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,22 @@ def test_topic_that_is_not_there(command: str) -> None:
     assert code == 2 and line.startswith("tidegate: no ") and line.endswith("gone-*")
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("decode --topic orders,copy", "several topics need --table"),
+        ("decode --topic orders,copy --table t --values json", "--values is for one topic"),
+        ("decode --topic , --table t", "which topic? --topic"),
+        ("decode --topic orders --upsert", "--upsert is for Delta and Iceberg"),
+        ("decode --topic orders --partition-by topic", "--partition-by is for Iceberg"),
+    ],
+)
+def test_options_that_do_not_fit_together(command: str, message: str) -> None:
+    code, line = reported(command)
+
+    assert code == 2 and message in line
+
+
 def test_other_file_systems_report_it_when_they_are_written(tmp_path: Path) -> None:
     check_writable("archive.path", "s3a://bucket/archive")
     check_writable("archive.path", f"file://{tmp_path}/archive")
