@@ -59,9 +59,10 @@ class IcebergStateWriter(DataSourceStreamArrowWriter):
         summary = {"tidegate.batch-id": str(batchId)}
 
         def change(transaction: Transaction) -> None:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Delete operation did not match any records")
-                transaction.delete(replaced, snapshot_properties=summary)
+            if transaction.table_metadata.current_snapshot_id is not None:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "Delete operation did not match any records")
+                    transaction.delete(replaced, snapshot_properties=summary)
             if len(present):
                 transaction.append(present, snapshot_properties=summary)
 

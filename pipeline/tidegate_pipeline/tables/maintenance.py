@@ -40,7 +40,10 @@ def _maintained(tables: Sequence[str], keep: timedelta) -> Iterator[dict[str, An
 
             yield maintain(table, keep)
             continue
-        if form_of(table) != "delta":
+        form = form_of(table)
+        if form is None:
+            raise UsageError(f"there is no table at {table}; Iceberg: catalog.namespace.table")
+        if form != "delta":
             raise UsageError(f"{table} is no Delta table; Parquet by Spark has clean copies: tidegate pipeline compact")
         from tidegate_pipeline.tables.compaction import rewrite
 

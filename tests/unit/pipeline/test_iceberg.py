@@ -164,6 +164,16 @@ def test_maintain_merges_expires_and_removes(tmp_path: Path, monkeypatch: pytest
     assert stored() == [(0, offset) for offset in range(14)]
 
 
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [("/nowhere/table", "there is no table at /nowhere/table"), ("lake.shop.none", "there is no table lake.shop.none")],
+)
+def test_maintain_names_a_table_that_is_not_there(table: str, message: str) -> None:
+    result = CliRunner().invoke(application(), ["maintain", table])
+
+    assert (result.exit_code, message in result.stderr) == (2, True)
+
+
 def test_maintain_beside_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
     for at in range(3):
         attempt([rows(range(at, at + 1))], plan=IcebergPlan(NAME, "00", partition_by="topic"))
