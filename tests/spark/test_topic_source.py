@@ -111,11 +111,12 @@ def test_stream_of_raw_batches_is_sliced_into_micro_batches_and_idles(
 
     written = offset_files()
     assert written == ["0", "1", "2"]
-    query = spark.readStream.format("tidegate").options(**{"redis.url": valkey.url}, subscribe="orders", mode="raw")
-    idle = (
-        query.option("includeRange", "true").load().writeStream.format("noop")
-        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(processingTime="100 milliseconds").start()
+    continued = (
+        spark.readStream.format("tidegate").options(**{"redis.url": valkey.url}, subscribe="orders", mode="raw")
+        .option("includeRange", "true").load().writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(processingTime="100 milliseconds")
     )  # fmt: skip
+    idle = continued.start()
     try:
         for _ in range(3):
             idle.processAllAvailable()
@@ -127,14 +128,15 @@ def test_stream_of_raw_batches_is_sliced_into_micro_batches_and_idles(
         idle.processAllAvailable()
         assert idle.lastProgress is not None
         assert sum(progress.numInputRows for progress in idle.recentProgress) == 2
-        topic.raise_log_start(10)
-        topic.fill([4])
-        topic.delete()
-        WrittenTopic(client, "orders", 3).fill([1])
-        with pytest.raises(PySparkException, match="topic orders was deleted and made again"):
-            idle.processAllAvailable()
     finally:
         idle.stop()
+    topic.raise_log_start(10)
+    topic.fill([4])
+    topic.delete()
+    WrittenTopic(client, "orders", 3).fill([1])
+    again = continued.start()
+    with pytest.raises(PySparkException, match="topic orders was deleted and made again"):
+        again.processAllAvailable()
 
 
 def scraped_at_end(port: int, query: str) -> dict[str, float]:
