@@ -175,7 +175,7 @@ def register(spark: SparkSession) -> SparkSession:
 
     sources = [ArchiveSink, EventsSource, LagSource, ReplaySink, TopicSource, UsageSource]
     if find_spec("deltalake") is not None:  # an extra of its own
-        from tidegate_pipeline.tables.delta import DeltaSink
+        from tidegate_pipeline.tables.delta_sink import DeltaSink
 
         sources.append(DeltaSink)
     if find_spec("pyiceberg") is not None:

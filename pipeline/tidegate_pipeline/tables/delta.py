@@ -1,9 +1,9 @@
-"""`format("tidegate-delta")`: decoded rows into a Delta table, each record once, without a jar.
+"""Decoded rows into a Delta table, each record once, without a jar.
 
 Tasks write Parquet files; the driver commits those of a micro-batch all at once, with an application transaction for
 each topic partition: its version is the last offset that the table has. So a micro-batch that runs again adds nothing,
 also when the checkpoint was lost and micro-batches are counted from 0 again. Files of failed tasks are in no version of
-the table; `table-compact` removes them.
+the table; `compact` and `maintain` remove them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
 from tidegate_pipeline.decode.schema import DECODED_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
-from tidegate_pipeline.format_options import FormatOptions
-from tidegate_pipeline.tables.columns import DAY, columns_of
+from tidegate_pipeline.tables.columns import DAY
 from tidegate_pipeline.tables.topic_ids import id_of_topic
 
 STATISTICS: Final = ("partition", "offset")
@@ -127,26 +125,6 @@ class Tabled(WriterCommitMessage):
 
     files: tuple[Added, ...]
     ranges: Mapping[Place, tuple[int, int]]
-
-
-class DeltaSink(DataSource):
-    """Options: `path`, the table's folder or URI; `topicId`; `upsert`: the newest row of each key only."""
-
-    @classmethod
-    def name(cls) -> str:
-        """As `format` takes it."""
-        return "tidegate-delta"
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """For one query. Raises UsageError."""
-        columns = columns_of(schema, "tidegate-delta")
-        options = FormatOptions("tidegate-delta", ("path", "topicId", "upsert"), self.options)
-        path, topic_id = options.required_text("path"), options.required_text("topicId")
-        if options.flag("upsert", False):
-            from tidegate_pipeline.tables.delta_upserts import DeltaStatePlan, DeltaStateWriter
-
-            return DeltaStateWriter(DeltaStatePlan(path, topic_id, columns))
-        return DeltaWriter(DeltaPlan(path, topic_id, columns))
 
 
 class DeltaWriter(DataSourceStreamArrowWriter):

@@ -12,7 +12,7 @@ from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.format_options import FormatOptions
 from tidegate_pipeline.replay.sink import plan_of, ranges_of
 from tidegate_pipeline.sources.sql_table import same_columns, table_options, with_table_options
-from tidegate_pipeline.tables.delta import DeltaSink
+from tidegate_pipeline.tables.delta_sink import DeltaSink
 
 
 def options(**given: str) -> FormatOptions:
