@@ -72,20 +72,26 @@ def _program(name: str, *elsewhere: str) -> str:
     return found
 
 
-def _python(file: str) -> Callable[[], Command]:
+def python_program(file: str) -> Callable[[], Command]:
+    """What starts a program of tests/clients/python."""
     return lambda: [sys.executable, str(SOURCES / "python" / file)]
 
 
-def _java() -> Command:
+def java_program(name: str) -> Callable[[], Command]:
+    """What compiles a program of tests/clients/java; it raises PeerUnavailable without Java or Kafka's jars."""
+    return lambda: _java(name)
+
+
+def _java(name: str) -> Command:
     jars, target = classpath(), _built() / "java"
-    _run([_program("javac"), "-cp", jars, "-d", str(target), "Member.java"], SOURCES / "java")
+    _run([_program("javac"), "-cp", jars, "-d", str(target), f"{name}.java"], SOURCES / "java")
     quiet = [
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
         "-Xmx256m",
     ]
-    return [_program("java"), *quiet, "-cp", f"{target}:{jars}", "Member"]
+    return [_program("java"), *quiet, "-cp", f"{target}:{jars}", name]
 
 
 def go_program(program: str) -> Callable[[], Command]:
@@ -102,27 +108,32 @@ def go_program(program: str) -> Callable[[], Command]:
     return prepare
 
 
-def _node() -> Command:
+def node_program(file: str) -> Callable[[], Command]:
+    """What starts a program of tests/clients/node; it raises PeerUnavailable without node or KafkaJS."""
+    return lambda: _node(file)
+
+
+def _node(file: str) -> Command:
     target = _built() / "node"
     target.mkdir(exist_ok=True)
-    for file in ("package.json", "member.js"):
-        shutil.copy(SOURCES / "node" / file, target / file)
+    for name in ("package.json", file):
+        shutil.copy(SOURCES / "node" / name, target / name)
     node, npm = _program("node"), _program("npm")
     if not (target / "node_modules" / "kafkajs").exists():
         _run([npm, "install", "--no-package-lock", "--no-audit", "--no-fund"], target)
-    return [node, str(target / "member.js")]
+    return [node, str(target / file)]
 
 
 CLIENTS: Final = {
     client.name: client
     for client in (
-        Client("aiokafka", _python("aiokafka_member.py"), held=True),
-        Client("kafka-python", _python("kafka_python_member.py"), held=True),
-        Client("librdkafka", _python("confluent_member.py"), held=True),
-        Client("java", _java, held=True),
+        Client("aiokafka", python_program("aiokafka_member.py"), held=True),
+        Client("kafka-python", python_program("kafka_python_member.py"), held=True),
+        Client("librdkafka", python_program("confluent_member.py"), held=True),
+        Client("java", java_program("Member"), held=True),
         Client("franz-go", go_program("franz")),
         Client("sarama", go_program("sarama")),
-        Client("kafkajs", _node, static=False),
+        Client("kafkajs", node_program("member.js"), static=False),
     )
 }
 

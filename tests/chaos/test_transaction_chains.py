@@ -1,90 +1,38 @@
-"""Consume, transform, produce in transactions, a share of them aborted, while a broker is killed: every record once.
+"""Consume, transform, produce in transactions, a share of them aborted, while brokers and Redis are killed.
 
-Each partition's output must be its input, in order, under read_committed, and no transaction may stay open.
+Each partition's output must be its input, in order and once, under read_committed: for a reader afterwards and for one
+that reads all the time, which must never have received what was not committed. No transaction may stay open.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import random
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
-    KafkaException,
     Producer,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from bench.cluster import Cluster
+from bench.jars import PeerUnavailable
+from tests.support.chains import CHAIN_CLIENTS, ChainClient, chain_members
 
 PARTITIONS = 3
-MEMBERS = 2
-BATCH = 100
-ABORTED = 0.2
+RECORDS = int(os.environ.get("TIDEGATE_CHAIN_RECORDS", "10000"))
+KILL_EVERY_S = 10.0
 WAIT_S = 60.0
-ASK_S = 5.0
-"""The administrator's question may go to a broker that is being killed; it is asked again."""
 FSYNC_ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 SOURCE, SINK, GROUP = "source", "sink", "chain"
-
-
-def transformed(value: bytes) -> bytes:
-    return b"%d" % (2 * int(value))
-
-
-def _member(bootstrap: str, seed: int, stop: threading.Event) -> None:
-    """A member that goes on from its committed offsets with a new producer after each error."""
-    draw = random.Random(seed)
-    while not stop.is_set():
-        consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": GROUP, "isolation.level": "read_committed",
-            "enable.auto.commit": False, "auto.offset.reset": "earliest",
-        })  # fmt: skip
-        try:
-            _chain(bootstrap, consumer, draw, stop, f"chain-{seed}")
-        except KafkaException as error:
-            print(f"chain {seed}: begins again: {error.args[0]}")
-        finally:
-            consumer.close()
-
-
-def _chain(
-    bootstrap: str, consumer: Consumer, draw: random.Random, stop: threading.Event, transactional_id: str
-) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 5})
-    producer.init_transactions(WAIT_S)
-    consumer.subscribe([SOURCE])
-    while not stop.is_set():
-        messages = [one for one in consumer.consume(BATCH, timeout=1) if one.error() is None]
-        if not messages:
-            continue
-        producer.begin_transaction()
-        for one in messages:
-            producer.produce(SINK, transformed(one.value()), partition=one.partition())
-        try:
-            offsets = consumer.position(consumer.assignment())
-            read = [one for one in offsets if one.offset >= 0]
-            producer.send_offsets_to_transaction(read, consumer.consumer_group_metadata(), WAIT_S)
-            if draw.random() >= ABORTED:
-                producer.commit_transaction(WAIT_S)
-                continue
-        except KafkaException as error:
-            if not error.args[0].txn_requires_abort():
-                raise
-        producer.abort_transaction(WAIT_S)
-        _rewind(consumer)
-
-
-def _rewind(consumer: Consumer) -> None:
-    """Back to the committed offsets, after an abort."""
-    for one in consumer.committed(consumer.assignment(), timeout=WAIT_S):
-        consumer.seek(TopicPartition(SOURCE, one.partition, max(one.offset, 0)))
 
 
 class Run:
@@ -102,19 +50,6 @@ class Run:
         for number in range(self.count):
             producer.produce(SOURCE, b"%d" % number, partition=number % PARTITIONS)
         assert producer.flush(WAIT_S) == 0
-
-    def done(self) -> int:
-        """Records of the source whose transactions are committed."""
-        places = [TopicPartition(SOURCE, index) for index in range(PARTITIONS)]
-        admin = AdminClient(
-            {"bootstrap.servers": self.bootstrap}
-        )  # an old one may wait for a coordinator that was killed
-        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP, places)], request_timeout=ASK_S)
-        try:
-            [found] = [future.result().topic_partitions for future in asked.values()]
-        except KafkaException:
-            return 0  # the coordinator is being killed
-        return sum(max(one.offset, 0) for one in found)
 
     def ends(self, level: IsolationLevel) -> list[int]:
         """The sink's ends that a reader of this level has."""
@@ -143,40 +78,96 @@ class Run:
         return values
 
 
-async def _kill_one(cluster: Cluster) -> None:
-    await asyncio.sleep(2)
-    cluster.brokers[0].kill()
-    await asyncio.to_thread(cluster.brokers[0].start)
+class Reader:
+    """Reads the sink under read_committed while it is written; what it has read can never be taken back."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.values: list[list[int]] = [[] for _ in range(PARTITIONS)]
+        self.offsets: list[list[int]] = [[] for _ in range(PARTITIONS)]
+        self._bootstrap = bootstrap
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> Reader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    async def until(self, count: int) -> None:
+        """Wait until so many records have been read."""
+        while sum(len(of) for of in self.values) < count:
+            await asyncio.sleep(0.2)
+
+    def _read(self) -> None:
+        consumer = Consumer({
+            "bootstrap.servers": self._bootstrap, "group.id": "reader", "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+        })  # fmt: skip
+        consumer.assign([TopicPartition(SINK, index, 0) for index in range(PARTITIONS)])
+        while not self._stop.is_set():
+            for message in consumer.consume(1_000, timeout=0.5):
+                if message.error() is None:
+                    self.values[message.partition()].append(int(message.value()))
+                    self.offsets[message.partition()].append(message.offset())
+        consumer.close()
 
 
-async def _until_done(run: Run, limit_s: float) -> None:
-    async with asyncio.timeout(limit_s):
-        while await asyncio.to_thread(run.done) < run.count:
-            await asyncio.sleep(0.5)
+async def _kill_brokers(cluster: Cluster, pause_s: float) -> None:
+    for broker in itertools.cycle(cluster.brokers):
+        await asyncio.sleep(pause_s)
+        broker.kill()
+        await asyncio.to_thread(broker.start)
+        await asyncio.to_thread(broker.wait_ready)
+
+
+async def _restart_redis(cluster: Cluster, reader: Reader) -> None:
+    """Kill Redis once a third is committed, and start it from its append-only file."""
+    await reader.until(RECORDS // 3)
+    cluster.kill_server()
+    await asyncio.sleep(1)
+    await asyncio.to_thread(cluster.start_server)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(420)  # 20 s on a quiet machine; its own waits add up to more
-async def test_transaction_chain_stays_exact_while_a_broker_is_killed(rng: random.Random) -> None:
-    count, stop = 5_000, threading.Event()
+@pytest.mark.timeout(1_200)  # a minute on a quiet machine; its own waits add up to more
+@pytest.mark.parametrize("client", CHAIN_CLIENTS, ids=[client.name for client in CHAIN_CLIENTS])
+async def test_transaction_chain_stays_exact(client: ChainClient, rng: random.Random, tmp_path: Path) -> None:
+    """A broker is killed every few seconds, and Redis once."""
+    try:
+        await asyncio.to_thread(client.prepare)
+    except PeerUnavailable as reason:
+        pytest.skip(str(reason))
+    expected = [[2 * number for number in range(index, RECORDS, PARTITIONS)] for index in range(PARTITIONS)]
     with Cluster(brokers=3, server_options=FSYNC_ALWAYS) as cluster:
-        run = Run(cluster, count)
+        run = Run(cluster, RECORDS)
         await asyncio.to_thread(run.fill)
-        seeds = [rng.randrange(1 << 30) for _ in range(MEMBERS)]
-        working = [asyncio.create_task(asyncio.to_thread(_member, cluster.bootstrap, seed, stop)) for seed in seeds]
-        killing = asyncio.create_task(_kill_one(cluster))
-        try:
-            await _until_done(run, 180)
-            await killing
-        finally:
-            stop.set()
-            killing.cancel()
-            await asyncio.gather(killing, return_exceptions=True)
-            await asyncio.gather(*working)
-        for broker in cluster.brokers:
-            await asyncio.to_thread(broker.wait_ready)
-        values = await asyncio.to_thread(run.read)
+        seeds = [rng.randrange(1 << 30) for _ in range(client.members)]
+        with Reader(cluster.bootstrap) as reader:
+            with chain_members(client, cluster.bootstrap, SOURCE, SINK, GROUP, seeds, tmp_path):
+                faults = [
+                    asyncio.create_task(_kill_brokers(cluster, KILL_EVERY_S)),
+                    asyncio.create_task(_restart_redis(cluster, reader)),
+                ]
+                try:
+                    async with asyncio.timeout(900):
+                        await reader.until(RECORDS)
+                        await faults[1]
+                finally:
+                    for fault in faults:
+                        fault.cancel()
+                    await asyncio.gather(*faults, return_exceptions=True)
+            for broker in cluster.brokers:
+                await asyncio.to_thread(broker.wait_ready)
+            values = await asyncio.to_thread(run.read)
+            async with asyncio.timeout(WAIT_S):
+                while [len(of) for of in reader.values] != [len(of) for of in values]:
+                    await asyncio.sleep(0.2)
         async with asyncio.timeout(WAIT_S):  # the last transaction may have been aborted when the chain was stopped
             while run.ends(IsolationLevel.READ_COMMITTED) != run.ends(IsolationLevel.READ_UNCOMMITTED):
                 await asyncio.sleep(0.5)
-    assert values == [[2 * number for number in range(index, count, PARTITIONS)] for index in range(PARTITIONS)]
+    assert values == expected
+    assert reader.values == expected, "a reader of committed records has read what was aborted later"
+    assert all(offsets == sorted(set(offsets)) for offsets in reader.offsets)

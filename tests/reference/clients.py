@@ -188,7 +188,16 @@ Clients of Kafka 0.8 to 0.10 are tried as well (`tests/conformance/test_old_clie
 
 Not tried: every client not named above, among them those for .NET, Rust and Ruby that do not wrap librdkafka, kafka-go,
 Kafka Streams with `group.protocol=classic`, Kafka Connect, ksqlDB, MirrorMaker. `group.protocol=consumer` is tried with
-librdkafka and the Java consumer; transactions with aiokafka, librdkafka and Kafka Streams.
+librdkafka and the Java consumer.
+
+Transactions are tried with Kafka Streams and, by `tests/chaos/test_transaction_chains.py`, with librdkafka, aiokafka,
+Java, franz-go, sarama and KafkaJS: each consumes, transforms and produces while brokers and Redis are killed, and its
+output is its input, once. aiokafka, sarama and KafkaJS commit offsets without the member's generation (KIP-447): as
+with Apache Kafka, nothing fences a member that loses a partition in the middle of a transaction.
+
+The libraries' own tests against brokers, without SASL and TLS: franz-go `kgo` all 115; aiokafka 0.14.0 416 of 417 (one
+expects a broker with id 0); kafka-python 3.0.11 50 of 52 (two expect an authorizer, and `advertised.listeners` set);
+with `internal_topics_interval_ms=1000` and `group_min_session_timeout_ms=1000`.
 
 ## Kafka Streams
 
