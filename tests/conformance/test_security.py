@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -32,12 +33,14 @@ from confluent_kafka.admin import (
 )
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
+from kio.schema.errors import ErrorCode
 from typer.testing import CliRunner
 
 from bench.cluster import Cluster
 from tidegate.cli.client import access
 from tidegate.cli.main import command_line
 from tidegate.security import acls
+from tidegate.share import Sasl, ShareConsumer, ShareError
 
 PASSWORDS = {"admin": "admin-s3cret", "alice": "alice-s3cret", "bob": "bob-s3cret", "carol": "carol-s3cret"}
 ORGS = {"bob": "acme"}
@@ -298,6 +301,38 @@ def test_administrator_cannot_become_a_super_user(secured: Secured) -> None:
             result(admin.alter_user_scram_credentials(taken))
         assert refused.value.args[0].code() == 31
     AdminClient(secured.options("admin")).list_topics(timeout=WAIT_S)
+
+
+# -- the share consumer of `tidegate.share`
+
+
+@pytest.mark.parametrize("mechanism", [*MECHANISMS, "OAUTHBEARER"])
+async def test_share_consumer_authenticates(secured: Secured, mechanism: Any) -> None:
+    topic, group = made_topic(secured), f"share-{uuid4().hex[:8]}"
+    for operation in ("READ", "WRITE"):
+        secured.allow("alice", operation, f"topic:{topic}")
+    secured.allow("alice", "READ", f"group:{group}")
+    sasl = Sasl(mechanism, "alice", PASSWORDS["alice"], lambda: secured.token("alice"))
+    producer = Producer(secured.options("alice"))
+    async with ShareConsumer(secured.address, group=group, topics=[topic], sasl=sasl) as consumer:
+        async with asyncio.timeout(WAIT_S):
+            while not consumer.assignment:
+                await consumer.poll(0.2)
+            records = await consumer.poll(0.5)  # the group's start is the end of the log now
+            assert await asyncio.to_thread(produced, producer, topic) == 0
+            while not records:
+                records = await consumer.poll(0.5)
+        assert records[0].value == b"value"
+
+
+@pytest.mark.parametrize("mechanism", [*MECHANISMS, "OAUTHBEARER"])
+async def test_share_consumer_with_wrong_credentials_says_so(secured: Secured, mechanism: Any) -> None:
+    sasl = Sasl(mechanism, "alice", "wrong", lambda: secured.token("alice", exp=time.time() - 600))
+    with pytest.raises(ShareError) as refused:
+        async with ShareConsumer(secured.address, group="g", topics=["t"], sasl=sasl):
+            pass
+    assert refused.value.code is ErrorCode.sasl_authentication_failed
+    assert "wrong" not in repr(sasl)
 
 
 # -- access

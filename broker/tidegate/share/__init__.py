@@ -8,5 +8,6 @@ async with ShareConsumer("localhost:9092", group="jobs", topics=["orders"]) as c
 from tidegate.share.connection import ShareError
 from tidegate.share.consumer import Rejected, ShareConsumer
 from tidegate.share.records import ShareRecord
+from tidegate.share.sasl import Sasl
 
-__all__ = ["Rejected", "ShareConsumer", "ShareError", "ShareRecord"]
+__all__ = ["Rejected", "Sasl", "ShareConsumer", "ShareError", "ShareRecord"]

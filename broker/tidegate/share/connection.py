@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import math
 import ssl
 import struct
 from functools import cache
@@ -17,8 +18,11 @@ from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
 from tidegate.protocol.api_keys import ApiKey
+from tidegate.share.sasl import Sasl
 
 _VERSIONS: Final = {
+    ApiKey.SASL_HANDSHAKE: 1,
+    ApiKey.SASL_AUTHENTICATE: 2,
     ApiKey.METADATA: 12,
     ApiKey.FIND_COORDINATOR: 4,
     ApiKey.SHARE_GROUP_HEARTBEAT: 1,
@@ -26,6 +30,8 @@ _VERSIONS: Final = {
     ApiKey.SHARE_ACKNOWLEDGE: 2,
 }
 _LIMIT_BYTES: Final = 1 << 26
+_REAUTHENTICATE_AT: Final = 0.9
+"""Of the session's lifetime."""
 
 
 class ShareError(Exception):
@@ -51,27 +57,32 @@ def _request_class(api: ApiKey) -> Any:
 class Connection:
     """A connection that is opened by its first request. Not for several tasks at once, except through its lock."""
 
-    def __init__(self, host: str, port: int, client_id: str, tls: ssl.SSLContext | None, timeout_s: float) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        client_id: str,
+        tls: ssl.SSLContext | None,
+        timeout_s: float,
+        sasl: Sasl | None = None,
+    ) -> None:
         self._host, self._port, self._client_id = host, port, client_id.encode()
-        self._tls, self._timeout_s = tls, timeout_s
+        self._tls, self._timeout_s, self._sasl = tls, timeout_s, sasl
+        self._authenticate_again_s = math.inf
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._lock = asyncio.Lock()
         self._number = 0
 
     async def ask(self, api: ApiKey, wait_s: float = 0.0, **values: Any) -> Any:
         """The response to a request, which may take `wait_s` longer than others. Raises ShareError."""
-        body = io.BytesIO()
-        version = _VERSIONS[api]
         async with self._lock:
-            self._number = (self._number + 1) & 0x7FFF_FFFF
-            body.write(struct.pack(">hhih", api, version, self._number, len(self._client_id)))
-            body.write(self._client_id + b"\x00")  # every version here has tagged fields
-            message = _request_class(api)(**values)
-            entity_writer(type(message))(body, message)
             try:
                 async with asyncio.timeout(self._timeout_s + wait_s):
-                    payload = await self._exchange(body.getvalue())
-                return entity_reader(load_response_schema(api, version))(payload, 5)[0]
+                    if self._streams is None:
+                        await self._open()
+                    elif asyncio.get_running_loop().time() >= self._authenticate_again_s:
+                        await self._authenticate()  # on the same connection (KIP-368)
+                    return await self._exchange(api, **values)
             except (OSError, TimeoutError, asyncio.IncompleteReadError, SerialError) as error:
                 await self.close()
                 raise ShareError(f"{self._host}:{self._port} does not answer: {error!r}") from error
@@ -79,14 +90,45 @@ class Connection:
                 await self.close()  # the response of a cancelled request must not answer the next one
                 raise
 
-    async def _exchange(self, body: bytes) -> bytes:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=_LIMIT_BYTES)
+    async def _open(self) -> None:
+        self._streams = await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=_LIMIT_BYTES)
+        if self._sasl is not None:
+            await self._authenticate()
+
+    async def _authenticate(self) -> None:
+        """Prove the user. Raises ShareError with SASL_AUTHENTICATION_FAILED or UNSUPPORTED_SASL_MECHANISM."""
+        assert self._sasl is not None
+        raise_for(await self._exchange(ApiKey.SASL_HANDSHAKE, mechanism=self._sasl.mechanism))
+        messages = self._sasl.messages()
+        try:
+            message = await anext(messages)
+            while True:
+                answer = await self._exchange(ApiKey.SASL_AUTHENTICATE, auth_bytes=message)
+                raise_for(answer)
+                message = await messages.asend(bytes(answer.auth_bytes))
+        except StopAsyncIteration:
+            lifetime_s = answer.session_lifetime.total_seconds()
+            again_s = lifetime_s * _REAUTHENTICATE_AT if lifetime_s > 0 else math.inf
+            self._authenticate_again_s = asyncio.get_running_loop().time() + again_s
+        except ValueError as error:
+            raise ShareError(str(error), ErrorCode.sasl_authentication_failed) from error
+        finally:
+            await messages.aclose()
+
+    async def _exchange(self, api: ApiKey, **values: Any) -> Any:
+        assert self._streams is not None
         reader, writer = self._streams
-        writer.write(struct.pack(">i", len(body)) + body)
+        self._number = (self._number + 1) & 0x7FFF_FFFF
+        body, version, message = io.BytesIO(), _VERSIONS[api], _request_class(api)(**values)
+        flexible = bool(type(message).__flexible__)
+        body.write(struct.pack(">hhih", api, version, self._number, len(self._client_id)))
+        body.write(self._client_id + b"\x00" * flexible)  # no tagged fields
+        entity_writer(type(message))(body, message)
+        writer.write(struct.pack(">i", body.tell()) + body.getvalue())
         await writer.drain()
         (size,) = struct.unpack(">i", await reader.readexactly(4))
-        return await reader.readexactly(size)
+        payload = await reader.readexactly(size)
+        return entity_reader(load_response_schema(api, version))(payload, 4 + flexible)[0]
 
     async def close(self) -> None:
         """Close it; the next request opens another one."""

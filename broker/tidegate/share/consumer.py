@@ -16,6 +16,7 @@ from tidegate.protocol.api_keys import ApiKey
 from tidegate.share.connection import Connection, ShareError, raise_for, request_module
 from tidegate.share.membership import PAUSE_S, RETRIES, Membership
 from tidegate.share.records import Kind, Place, ShareRecord, batches, by_topic, read
+from tidegate.share.sasl import Sasl
 
 _FINAL: Final = -1
 _SESSION_EPOCH_MAX: Final = 2_147_483_647
@@ -65,11 +66,12 @@ class ShareConsumer:
         topics: Iterable[str],
         client_id: str = "tidegate-share",
         tls: ssl.SSLContext | None = None,
+        sasl: Sasl | None = None,
         max_records: int = 500,
         max_bytes: int = 1 << 20,
         timeout_s: float = 10.0,
     ) -> None:
-        self._member = Membership(bootstrap, group, topics, client_id, tls, timeout_s)
+        self._member = Membership(bootstrap, group, topics, client_id, tls, timeout_s, sasl)
         self._timeout_s = timeout_s
         self._max_records, self._max_bytes = max_records, max_bytes
         self._sessions: dict[int, _Session] = {}

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.share.connection import Connection, ShareError, raise_for, request_module
 from tidegate.share.records import Place, by_topic
+from tidegate.share.sasl import Sasl
 
 _JOIN: Final = 0
 _LEAVE: Final = -1
@@ -47,6 +48,7 @@ class Membership:
         client_id: str,
         tls: ssl.SSLContext | None,
         timeout_s: float,
+        sasl: Sasl | None = None,
     ) -> None:
         self.group, self.topics, self.member_id = group, sorted(set(topics)), str(uuid4())
         self.failure: ShareError | None = None
@@ -56,6 +58,7 @@ class Membership:
         """The brokers that lead the assigned partitions, by node id."""
         self._bootstrap = [address.strip().rpartition(":") for address in bootstrap.split(",")]
         self._client_id, self._tls, self._timeout_s = client_id, tls, timeout_s
+        self._sasl = sasl
         self._epoch = _JOIN
         self._interval_s = 5.0
         self._brokers: dict[int, tuple[str, int]] = {}
@@ -137,7 +140,7 @@ class Membership:
         return answer
 
     def _connect(self, host: str, port: int) -> Connection:
-        return Connection(host, port, self._client_id, self._tls, self._timeout_s)
+        return Connection(host, port, self._client_id, self._tls, self._timeout_s, self._sasl)
 
     async def _ask_any(self, api: ApiKey, **values: Any) -> Any:
         """The answer of the first broker that answers. Raises ShareError."""
