@@ -326,7 +326,7 @@ async def test_share_consumer_authenticates(secured: Secured, mechanism: Any) ->
 
 
 @pytest.mark.parametrize("mechanism", [*MECHANISMS, "OAUTHBEARER"])
-async def test_share_consumer_with_wrong_credentials_says_so(secured: Secured, mechanism: Any) -> None:
+async def test_share_consumer_with_wrong_credentials_is_refused(secured: Secured, mechanism: Any) -> None:
     sasl = Sasl(mechanism, "alice", "wrong", lambda: secured.token("alice", exp=time.time() - 600))
     with pytest.raises(ShareError) as refused:
         async with ShareConsumer(secured.address, group="g", topics=["t"], sasl=sasl):
