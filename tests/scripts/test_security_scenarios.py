@@ -394,3 +394,62 @@ async def test_delegation_tokens_are_not_enabled(
     code = int.from_bytes(frame[5:7], "big")  # behind correlation id and tags; kio reads no time of -1
     assert code == E.delegation_token_auth_disabled
     assert (await user.ask(NO_TOPICS)).brokers
+
+
+async def test_rights_beside_the_usual_ones(listener: Listener) -> None:
+    """As in Kafka: ALTER of the cluster writes markers, CLUSTER_ACTION reads epochs, ALL of it deletes topics."""
+    admin = await listener.login("admin")
+    assert set(await _create_topics(admin, "a-1", "a-2")) == {NONE}
+    user = await listener.login("u")
+    partition = {"kind": "OffsetForLeaderPartition", "partition": 0, "leader_epoch": 0}
+    epochs = request(
+        23, 4, replica_id=-1, topics=[{"kind": "OffsetForLeaderTopic", "topic": "a-1", "partitions": [partition]}]
+    )  # fmt: skip
+    topic = {"kind": "WritableTxnMarkerTopic", "name": "absent", "partition_indexes": [0]}
+    marker = {
+        "kind": "WritableTxnMarker", "producer_id": 1, "producer_epoch": 0, "transaction_result": False,
+        "coordinator_epoch": 0, "topics": [topic],
+    }  # fmt: skip
+    markers = request(27, 1, markers=[marker])
+
+    async def written() -> ErrorCode:
+        code: ErrorCode = (await user.ask(markers)).markers[0].topics[0].partitions[0].error_code
+        return code
+
+    async def epoch() -> ErrorCode:
+        code: ErrorCode = (await user.ask(epochs)).topics[0].partitions[0].error_code
+        return code
+
+    async def deleted(name: str) -> ErrorCode:
+        state = {"kind": "DeleteTopicState", "name": name, "topic_id": None}
+        code: ErrorCode = (await user.ask(request(20, 6, topics=[state], timeout=WAIT))).responses[0].error_code
+        return code
+
+    alter, cluster_action, every = 7, 9, 2
+    assert await written() is E.cluster_authorization_failed
+    assert await epoch() is E.topic_authorization_failed
+    assert await deleted("a-1") is E.topic_authorization_failed
+    assert await _create_rules(admin, _rule(CLUSTER, "kafka-cluster", alter)) == [NONE]
+    assert await written() is E.unknown_topic_or_partition
+    assert await _create_rules(admin, _rule(CLUSTER, "kafka-cluster", cluster_action)) == [NONE]
+    assert await epoch() is NONE
+    assert await _create_rules(admin, _rule(CLUSTER, "kafka-cluster", every)) == [NONE]
+    assert await deleted("a-1") is NONE
+
+
+async def test_created_topic_has_no_configs_without_describe_configs(listener: Listener) -> None:
+    admin, user = await listener.login("admin"), await listener.login("u")
+    create, describe_configs = 5, 10
+    assert await _create_rules(admin, _rule(TOPIC, "c-", create, prefixed=True)) == [NONE]
+
+    async def created(name: str) -> tuple[ErrorCode, ErrorCode, int, bool]:
+        topic = {
+            "kind": "CreatableTopic", "name": name, "num_partitions": 2, "replication_factor": 1, "assignments": [],
+            "configs": [],
+        }  # fmt: skip
+        [one] = (await user.ask(request(19, 7, topics=[topic], timeout=WAIT))).topics
+        return one.error_code, one.topic_config_error_code, one.num_partitions, bool(one.configs)
+
+    assert await created("c-1") == (NONE, E.topic_authorization_failed, -1, False)
+    assert await _create_rules(admin, _rule(TOPIC, "c-", describe_configs, prefixed=True)) == [NONE]
+    assert await created("c-2") == (NONE, NONE, 2, True)

@@ -226,7 +226,10 @@ CALLS: Final = (
         25, 3, transactional_id=of.transactional_id, producer_id=999_999, producer_epoch=0, group_id=of.group)),
     CallOfApi("EndTxn", lambda of: request(
         26, 3, transactional_id=of.transactional_id, producer_id=999_999, producer_epoch=0, committed=True)),
-    CallOfApi("WriteTxnMarkers", lambda of: request(27, 1, markers=[])),
+    CallOfApi("WriteTxnMarkers", lambda of: request(27, 1, markers=[_part(
+        "WritableTxnMarker", producer_id=999_999, producer_epoch=0, transaction_result=False,
+        coordinator_epoch=0, topics=[
+            _part("WritableTxnMarkerTopic", name=of.topic, partition_indexes=[0])])])),
     CallOfApi("TxnOffsetCommit", _txn_offset_commit),
     CallOfApi("DescribeAcls", lambda of: request(29, 3, **_acl_filter())),
     CallOfApi("CreateAcls", lambda of: request(30, 3, creations=[_creation(of)])),

@@ -76,7 +76,7 @@ def users() -> list[User]:
     """One for each right, one without it, one with none and one with all."""
     rights = [(kind, operation) for kind in _KINDS for operation in OPERATIONS_OF[kind]]
     rights = [right for right in rights if right[1] is not Operation.TWO_PHASE_COMMIT]  # not in every Kafka 4
-    found = [User("none", None, denied=False), User("all", None, denied=True)]
+    found = [User("without", None, denied=False), User("with-all", None, denied=True)]
     for kind, operation in rights:
         words = f"{kind.name}-{operation.name}".lower().replace("_", "-")
         found += [

@@ -94,6 +94,23 @@ def _cluster_operations(access: Access, request: Any, response: Any) -> Any:
     return dataclasses.replace(response, cluster_authorized_operations=access.cluster_operations())
 
 
+def _created_configs(access: Access, request: Any, response: Any) -> Any:
+    """A created topic's configs and sizes are shown with DESCRIBE_CONFIGS only (KIP-525)."""
+    topics = tuple(
+        topic
+        if topic.error_code is not ErrorCode.none or access.topic(Operation.DESCRIBE_CONFIGS, topic.name)
+        else dataclasses.replace(
+            topic,
+            topic_config_error_code=ErrorCode.topic_authorization_failed,
+            num_partitions=-1,
+            replication_factor=-1,
+            configs=(),
+        )
+        for topic in response.topics
+    )
+    return dataclasses.replace(response, topics=topics)
+
+
 FILTERS: Final[dict[int, Filter]] = {
     ApiKey.LIST_GROUPS: Filter(lambda request: True, _visible_groups),
     ApiKey.LIST_TRANSACTIONS: Filter(lambda request: True, _visible_transactions),
@@ -106,6 +123,7 @@ FILTERS: Final[dict[int, Filter]] = {
         _topic_operations,
     ),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Filter(lambda request: True, _partition_operations),
+    ApiKey.CREATE_TOPICS: Filter(lambda request: True, _created_configs),
     ApiKey.DESCRIBE_GROUPS: Filter(lambda request: request.include_authorized_operations, _group_operations),
     ApiKey.DESCRIBE_CLUSTER: Filter(lambda request: request.include_cluster_authorized_operations, _cluster_operations),
 }

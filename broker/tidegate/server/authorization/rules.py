@@ -85,6 +85,12 @@ def _of_cluster(operation: Operation) -> Rule:
     return rule
 
 
+def _write_markers(access: Access, request: Any) -> None:
+    """ALTER is for administrators who end a hanging transaction, CLUSTER_ACTION for brokers."""
+    if not (access.cluster(Operation.ALTER) or access.cluster(Operation.CLUSTER_ACTION)):
+        raise ClusterAuthorizationFailed
+
+
 def _free(access: Access, request: Any) -> None:
     """Everybody may call it."""
 
@@ -118,6 +124,11 @@ def _fetch(access: Access, request: Any) -> Verdict | None:
             verdict.allowed, session_id=0, session_epoch=-1, max_wait=request.max_wait * 0, forgotten_topics_data=()
         )
     return verdict
+
+
+def _offset_for_leader_epoch(access: Access, request: Any) -> Verdict | None:
+    """DESCRIBE of each topic, or CLUSTER_ACTION, as once brokers alone asked."""
+    return None if access.cluster(Operation.CLUSTER_ACTION) else _topics(Operation.DESCRIBE)(access, request)
 
 
 class _TheseTopics(tuple[Any, ...]):
@@ -231,6 +242,11 @@ def _deleted_topic(access: Access, topic: Any) -> ErrorCode:
     return ErrorCode.unknown_topic_id if hidden else TOPIC_DENIED
 
 
+def _delete_topics(access: Access, request: Any) -> Verdict | None:
+    """DELETE of the cluster is enough; only a rule for ALL operations gives it."""
+    return None if access.cluster(Operation.DELETE) else _split("topics", _deleted_topic)(access, request)
+
+
 def _init_producer_id(access: Access, request: Any) -> None:
     if request.transactional_id is not None:
         if not access.transactional_id(Operation.WRITE, request.transactional_id):
@@ -321,13 +337,13 @@ RULES: Final[dict[int, Rule]] = {
     ApiKey.SASL_HANDSHAKE: _free,
     ApiKey.API_VERSIONS: _free,
     ApiKey.CREATE_TOPICS: _create_topics,
-    ApiKey.DELETE_TOPICS: _split("topics", _deleted_topic),
+    ApiKey.DELETE_TOPICS: _delete_topics,
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
     ApiKey.DELETE_RECORDS: _topics(Operation.DELETE),
     ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions_to_transactions,
     ApiKey.ADD_OFFSETS_TO_TXN: _of_transaction(_of_group(Operation.READ)),
     ApiKey.END_TXN: _of_transaction(),
-    ApiKey.WRITE_TXN_MARKERS: _of_cluster(Operation.CLUSTER_ACTION),
+    ApiKey.WRITE_TXN_MARKERS: _write_markers,
     ApiKey.TXN_OFFSET_COMMIT: _of_transaction(_of_group(Operation.READ, _topics(Operation.READ))),
     ApiKey.DESCRIBE_PRODUCERS: _topics(Operation.READ),
     ApiKey.DESCRIBE_TRANSACTIONS: _split("transactional_ids", _described_transaction),
@@ -345,7 +361,7 @@ RULES: Final[dict[int, Rule]] = {
     ),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: _of_group(Operation.READ),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: _of_group(Operation.DELETE),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: _topics(Operation.DESCRIBE),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _offset_for_leader_epoch,
     ApiKey.DESCRIBE_ACLS: _of_cluster(Operation.DESCRIBE),
     ApiKey.CREATE_ACLS: _of_cluster(Operation.ALTER),
     ApiKey.DELETE_ACLS: _of_cluster(Operation.ALTER),
