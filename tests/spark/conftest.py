@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bench.jars import PeerUnavailable, connector_jars
 from tests.support.iceberg import catalog_environment
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.java import find_java
@@ -52,3 +53,20 @@ def spark_process(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def spark(spark_process: SparkSession) -> SparkSession:
     """Own temporary views and settings, the shared JVM."""
     return register(spark_process.newSession())
+
+
+@pytest.fixture(scope="session")
+def jars() -> list[str]:
+    """The connector's jars."""
+    try:
+        return connector_jars().split(",")
+    except PeerUnavailable as unavailable:
+        pytest.skip(str(unavailable))
+
+
+@pytest.fixture
+def both(spark: SparkSession, jars: list[str]) -> SparkSession:
+    """A session that knows both formats."""
+    for jar in jars:
+        spark.sql(f"ADD JAR {jar}")
+    return spark

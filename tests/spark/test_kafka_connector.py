@@ -15,7 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from confluent_kafka import Producer
 
 from bench.cluster import Cluster
-from bench.jars import PeerUnavailable, connector_jars
+from tests.spark.sides import ours, theirs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,23 +30,6 @@ TOPICS: Final = {"orders": {}, "logged": {"message.timestamp.type": "LogAppendTi
 STARTED_MS: Final = int(time.time() * 1000)
 """Retention would remove older records."""
 EXPECTED: Final = len(TOPICS) * RECORDS * (len(CODECS) + 1)
-
-
-@pytest.fixture(scope="module")
-def jars() -> list[str]:
-    """The connector's jars."""
-    try:
-        return connector_jars().split(",")
-    except PeerUnavailable as unavailable:
-        pytest.skip(str(unavailable))
-
-
-@pytest.fixture
-def both(spark: SparkSession, jars: list[str]) -> SparkSession:
-    """A session that knows both formats."""
-    for jar in jars:
-        spark.sql(f"ADD JAR {jar}")
-    return spark
 
 
 @pytest.fixture(scope="module")
@@ -98,16 +81,6 @@ def record(index: int) -> dict[str, Any]:
         "timestamp_ms": STARTED_MS - 7 * (RECORDS - index),
         "headers": [("name", b"%d" % index), ("name", b""), ("é", b"\x00\xff")][: index % 5 % 4],
     }
-
-
-def theirs(reader: Any, cluster: Cluster) -> Any:
-    """The connector's options on a batch or stream reader."""
-    return reader.format("kafka").option("kafka.bootstrap.servers", cluster.bootstrap).option("includeHeaders", "true")
-
-
-def ours(reader: Any, cluster: Cluster) -> Any:
-    """Our source's."""
-    return reader.format("tidegate").option("redis.url", cluster.redis_url).option("includeHeaders", "true")
 
 
 def rows(frame: DataFrame) -> list[Any]:
